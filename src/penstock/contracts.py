@@ -1,0 +1,108 @@
+"""The contracts between the parts: the page to read first.
+
+Data flows one way: a reader yields raw record batches, a decoder splits them into good rows and bad
+records, transforms change the good rows, and every sink stages what it is given inside the task. The driver
+then commits each sink once, together with the batch's token. *A token seen again is a no-op*: that is all
+the exactly-once machinery there is.
+
+What runs in a task must pickle and must be small; clients are made there and kept in the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, SlotAttempt, Split
+
+
+class Reader(Protocol):
+    """In a task: the records of some offset ranges, each exactly once, holes in the offsets allowed."""
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches in `RAW_SCHEMA`, ordered by offset within each partition."""
+        ...
+
+
+class Decoder(Protocol):
+    """In a task: bytes to columns. A good record is never lost because its neighbour is bad."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The decoded columns, with the coordinates as the last."""
+        ...
+
+    def decode(self, raw: pa.RecordBatch) -> Split:
+        """Split raw records into rows of `schema` and bad records. Never raises for a bad record."""
+        ...
+
+
+class Transform(Protocol):
+    """In a task: rows to rows, with exactly the values that Spark would give."""
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that leave when `schema` enters."""
+        ...
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Transform the rows. Coordinates stay with their row."""
+        ...
+
+
+class Stage(Protocol):
+    """In a task: what one attempt of one slot writes for one sink. Invisible to readers until committed.
+
+    Rows are pushed, so that one pass over the records can feed several sinks and the quarantine.
+    """
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take some rows."""
+        ...
+
+    def finish(self) -> Manifest:
+        """Make what was written durable and say what it is."""
+        ...
+
+    def abort(self) -> None:
+        """Remove what was written. Never raises."""
+        ...
+
+
+class Sink(Protocol):
+    """A place where rows end. Everything but `stage` runs on the driver."""
+
+    @property
+    def name(self) -> str:
+        """The name in the pipeline file."""
+        ...
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises."""
+        ...
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Before the first batch of a run: create the target, or check that it can take `schema`."""
+        ...
+
+    def last_commit(self) -> BatchToken | None:
+        """The newest commit of this pipeline that the target holds, whichever query made it."""
+        ...
+
+    def holds(self, token: BatchToken) -> bool:
+        """Whether the batch is committed already. Raises where the target contradicts the token."""
+        ...
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
+        """In a task: begin to stage one attempt of a slot."""
+        ...
+
+    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Make the staged rows visible with the token: all or nothing, and once however often called."""
+        ...
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Remove what other attempts of this batch staged and `manifests` do not name."""
+        ...

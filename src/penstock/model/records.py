@@ -1,0 +1,70 @@
+"""Records as Arrow: raw from Kafka, split into good and bad, with their coordinates in one struct column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+COORDINATES = "_penstock"
+"""The reserved column that carries a row's topic, partition, offset and timestamp from source to sink."""
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+COORDINATES_FIELD = pa.field(
+    COORDINATES,
+    pa.struct(
+        [
+            pa.field("topic", pa.string()),
+            pa.field("partition", pa.int32()),
+            pa.field("offset", pa.int64()),
+            pa.field("timestamp", TIMESTAMP),
+        ]
+    ),
+)
+
+RAW_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", TIMESTAMP),
+    ]
+)
+
+BAD_SCHEMA = pa.schema(
+    [pa.field("stage", pa.string()), pa.field("code", pa.string()), pa.field("message", pa.string()), *RAW_SCHEMA]
+)
+"""A bad record: where it failed, why, its original bytes and its coordinates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows that go on, and records that do not (in `BAD_SCHEMA`)."""
+
+    good: pa.RecordBatch
+    bad: pa.RecordBatch
+
+    @classmethod
+    def all_good(cls, rows: pa.RecordBatch) -> Split:
+        """A split in which every row goes on."""
+        return cls(rows, NO_BAD)
+
+
+NO_BAD = pa.RecordBatch.from_pylist([], schema=BAD_SCHEMA)
+
+
+def coordinates_of(raw: pa.RecordBatch) -> pa.StructArray:
+    """The coordinates of raw records, as the array of the reserved column."""
+    fields = list(COORDINATES_FIELD.type)
+    return pa.StructArray.from_arrays([raw.column(f.name) for f in fields], fields=fields)
+
+
+def bad_records(raw: pa.RecordBatch, stage: str, codes: pa.Array, messages: pa.Array) -> pa.RecordBatch:
+    """`raw` records as bad ones: a code and a message for each."""
+    stages = pa.repeat(pa.scalar(stage), raw.num_rows)
+    return pa.RecordBatch.from_arrays([stages, codes, messages, *raw.columns], schema=BAD_SCHEMA)
