@@ -40,7 +40,18 @@ class Decoder(Protocol):
 
 
 class Transform(Protocol):
-    """In a task: rows to rows, with exactly the values that Spark would give."""
+    """Rows to rows, with exactly the values that Spark would give: in a task over Arrow, or as SQL in Spark.
+
+    Its `repr` says what it does, for people.
+    """
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """Why the step needs Spark, given the columns that enter; `None` where the Arrow form is exact."""
+        ...
+
+    def select(self, columns: Sequence[str]) -> str:
+        """The step as a SQL query over a relation named `input` that has `columns`."""
+        ...
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns that leave when `schema` enters."""
@@ -81,6 +92,11 @@ class Sink(Protocol):
     @property
     def guarantee(self) -> Guarantee:
         """What it promises."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """Where it writes, for people."""
         ...
 
     def prepare(self, schema: pa.Schema) -> None:

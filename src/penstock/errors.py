@@ -7,12 +7,13 @@ them through it whole.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-_WIRE = re.compile(r"PENSTOCK-ERROR<(\{.*?\})>END", re.DOTALL)
+_WIRE = re.compile(r"PENSTOCK-ERROR<([A-Za-z0-9+/=]+)>")
 
 
 class PenstockError(Exception):
@@ -47,7 +48,7 @@ class PenstockError(Exception):
     def to_wire(self) -> str:
         """This error as text that `from_wire` finds again inside a Java stack trace."""
         body = json.dumps([type(self).__name__, self.code, self.summary, self.context, self.hint])
-        return "PENSTOCK-ERROR<" + json.dumps({"error": body}) + ">END"
+        return f"PENSTOCK-ERROR<{base64.b64encode(body.encode()).decode()}>"
 
 
 class DefinitionError(PenstockError):
@@ -79,9 +80,7 @@ _CLASSES: Mapping[str, type[PenstockError]] = {
 }
 
 
-def _rebuild(
-    kind: str, code: str, summary: str, context: Mapping[str, str], hint: str | None
-) -> PenstockError:
+def _rebuild(kind: str, code: str, summary: str, context: Mapping[str, str], hint: str | None) -> PenstockError:
     return _CLASSES.get(kind, PenstockError)(code, summary, context=context, hint=hint)
 
 
@@ -90,4 +89,4 @@ def from_wire(text: str) -> PenstockError | None:
     found = _WIRE.search(text)
     if found is None:
         return None
-    return _rebuild(*json.loads(json.loads(found.group(1))["error"]))
+    return _rebuild(*json.loads(base64.b64decode(found.group(1))))

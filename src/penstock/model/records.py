@@ -37,7 +37,12 @@ RAW_SCHEMA = pa.schema(
 )
 
 BAD_SCHEMA = pa.schema(
-    [pa.field("stage", pa.string()), pa.field("code", pa.string()), pa.field("message", pa.string()), *RAW_SCHEMA]
+    [
+        pa.field("stage", pa.string()),
+        pa.field("code", pa.string()),
+        pa.field("message", pa.string()),
+        *RAW_SCHEMA,
+    ]
 )
 """A bad record: where it failed, why, its original bytes and its coordinates."""
 

@@ -1,0 +1,80 @@
+# Everything from a bare checkout: make, and a Python of 3.11 or newer. `make help` lists what there is.
+
+VENV := .venv
+PYTHON_IN := $(VENV)/bin/python
+UV := $(VENV)/uv/bin/uv
+UV_VERSION := 0.13.7
+SOURCES := $(shell find src -name '*.py')
+
+# The machine's python3 may be an old one that stands beside a newer one. PYTHON=... names one outright.
+FIND_PYTHON = for name in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && exit; done
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench crash lock wheel clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.compiled ## the environment in .venv, and the jars; a second run fetches nothing
+	@$(PYTHON_IN) -m penstock.spark.jars
+
+demo: install ## the whole thing on this machine: broker, events, pipeline, tables, summary
+	$(VENV)/bin/penstock demo
+
+test: install ## the tests, but not those that take minutes each; ARGS=... for pytest
+	$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
+
+lint: install ## format, lint, types and import contracts
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+bench: install ## against the job as a blog would write it; into bench/results
+	$(PYTHON_IN) bench/run.py $(ARGS)
+
+crash: install ## the exactly-once proof: kill the driver again and again, then count
+	$(PYTHON_IN) -m pytest -m crash $(ARGS)
+
+lock: $(VENV)/.made ## write requirements.lock anew from pyproject.toml
+	$(UV) pip compile --python $(PYTHON_IN) --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-emit-index-url --no-header --no-annotate pyproject.toml --group dev -o requirements.lock
+
+wheel: $(VENV)/.made ## a wheel in dist/
+	$(UV) build --python $(PYTHON_IN) --wheel --out-dir dist
+
+clean: ## remove what was made here; the jars in the cache folder stay
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -exec rm -rf {} +
+
+# A stamp is written last: a step that was cut short is done again from its beginning.
+$(VENV)/.made:
+	@python=$$($(FIND_PYTHON)); \
+	if [ -z "$$python" ]; then \
+		echo "Penstock needs Python 3.11 or newer."; \
+		echo "  found: $$(python3 --version 2>&1 || echo no python3)"; \
+		echo "  install one, or name it: make install PYTHON=/path/to/python3.11"; \
+		exit 3; \
+	fi; \
+	echo "making $(VENV) with $$($$python --version)"; \
+	"$$python" -m venv --clear $(VENV) || { \
+		echo "This Python cannot make an environment: its venv module is a package of its own on some systems."; \
+		echo "  install it (Debian, Ubuntu: python3-venv), or name another Python: make install PYTHON=..."; \
+		exit 3; \
+	}
+	@$(PYTHON_IN) -m pip install --quiet --disable-pip-version-check --target $(VENV)/uv uv==$(UV_VERSION)
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.made requirements.lock
+	$(UV) pip sync --quiet --python $(PYTHON_IN) --require-hashes --compile-bytecode requirements.lock
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.packages pyproject.toml
+	$(UV) pip install --quiet --python $(PYTHON_IN) --no-deps --editable .
+	@touch $@
+
+# Compiled here, since PYTHONDONTWRITEBYTECODE is set on many machines and every start would compile again.
+$(VENV)/.compiled: $(VENV)/.installed $(SOURCES)
+	@$(PYTHON_IN) -m compileall -q src
+	@touch $@

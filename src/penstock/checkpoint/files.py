@@ -1,0 +1,137 @@
+"""Spark's checkpoint as data: query id, offset log, commit log. No JVM; local paths and, by fsspec, others.
+
+`offsets/N` is written before batch N runs, `commits/N` after it. `offsets/N` without `commits/N` means that
+Spark will run N again with exactly those offsets.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fsspec.core import url_to_fs
+
+from penstock.errors import TerminalError
+from penstock.model import OffsetRange, TopicPartition
+
+_START_NOTE = ".penstock.start"
+Offsets = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class SparkCheckpoint:
+    """The checkpoint folder of one Structured Streaming query over one Kafka source."""
+
+    path: str
+
+    @cached_property
+    def _filesystem(self) -> tuple[Any, str]:
+        found: tuple[Any, str] = url_to_fs(self.path)
+        return found
+
+    def exists(self) -> bool:
+        """Whether a query has ever begun a batch here."""
+        return self.query_id() is not None or self.last_begun() is not None
+
+    def query_id(self) -> str | None:
+        """The id that Spark gave the query at its first start; `None` where there is no metadata file."""
+        text = self._text("metadata")
+        return None if text is None else str(json.loads(text)["id"])
+
+    def last_begun(self) -> int | None:
+        """The newest batch whose offsets are written."""
+        return max(self._batches("offsets"), default=None)
+
+    def last_committed(self) -> int | None:
+        """The newest batch that Spark calls done."""
+        return max(self._batches("commits"), default=None)
+
+    def ends(self, batch_id: int) -> Offsets:
+        """Where a batch ends, for each partition."""
+        text = self._text(f"offsets/{batch_id}")
+        if text is None:
+            raise self._broken(f"offsets/{batch_id}", "it is not there")
+        lines = text.splitlines()
+        if len(lines) < 3 or lines[0] != "v1":
+            raise self._broken(f"offsets/{batch_id}", f"{len(lines)} lines, beginning with {text[:20]!r}")
+        return _parse(lines[2])
+
+    def initial(self) -> Offsets | None:
+        """Where the first batch began; `None` before the first run."""
+        text = self._text("sources/0/0")
+        # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file instead of misreading it.
+        return None if text is None else _parse(text.lstrip("\0").split("\n", 1)[1])
+
+    def starts(self, batch_id: int) -> Offsets:
+        """Where a batch begins, for each partition that was known before it."""
+        if batch_id > 0:
+            return self.ends(batch_id - 1)
+        initial = self.initial()
+        if initial is None:
+            raise self._broken("sources/0/0", "it is not there")
+        return initial
+
+    def start_used(self) -> str | None:
+        """The file's `start` at the first run, as Penstock noted it beside Spark's files."""
+        return self._text(_START_NOTE)
+
+    def note_start(self, start: str) -> None:
+        """Note the `start` of a first run."""
+        filesystem, root = self._filesystem
+        filesystem.makedirs(root, exist_ok=True)
+        with filesystem.open(f"{root}/{_START_NOTE}", "wb") as file:
+            file.write(start.encode())
+
+    def _batches(self, folder: str) -> list[int]:
+        filesystem, root = self._filesystem
+        try:
+            names = [str(p).rsplit("/", 1)[-1] for p in filesystem.ls(f"{root}/{folder}", detail=False)]
+        except FileNotFoundError:
+            return []
+        return [int(name) for name in names if name.isdigit()]
+
+    def _text(self, name: str) -> str | None:
+        filesystem, root = self._filesystem
+        try:
+            with filesystem.open(f"{root}/{name}", "rb") as file:
+                return str(file.read().decode())
+        except FileNotFoundError:
+            return None
+
+    def _broken(self, name: str, found: str) -> TerminalError:
+        return TerminalError(
+            "CHECKPOINT_BROKEN",
+            f"reading checkpoint {self.path}: {name} cannot be used",
+            context={"found": found},
+            hint="restore the checkpoint from a copy; do not delete it: its offsets are the truth",
+        )
+
+
+def ranges_between(starts: Offsets, ends: Offsets) -> tuple[list[OffsetRange], list[tuple[TopicPartition, int, int]]]:
+    """The ranges of a batch, and the partitions whose end lies before their start (the log moved back).
+
+    A partition that is new in `ends` begins at 0, as in Spark's own source.
+    """
+    ranges, backwards = [], []
+    for at, end in sorted(ends.items()):
+        start = starts.get(at, 0)
+        if end < start:
+            backwards.append((at, start, end))
+        else:
+            ranges.append(OffsetRange(at.topic, at.partition, start, end))
+    return ranges, backwards
+
+
+def to_spark_json(offsets: Offsets) -> str:
+    """Offsets in the form of Spark's `startingOffsets` option."""
+    topics: dict[str, dict[str, int]] = {}
+    for at, offset in sorted(offsets.items()):
+        topics.setdefault(at.topic, {})[str(at.partition)] = offset
+    return json.dumps(topics)
+
+
+def _parse(text: str) -> Offsets:
+    body: dict[str, dict[str, int]] = json.loads(text)
+    return {TopicPartition(topic, int(p)): at for topic, parts in body.items() for p, at in parts.items()}

@@ -1,0 +1,185 @@
+"""`penstock`: commands, exit codes, and errors as help. What a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from penstock.cli.dev import app as dev_app
+from penstock.cli.render import err, out, show_error
+from penstock.errors import MissingError, PenstockError
+
+app = typer.Typer(
+    help="Events from Kafka into a lakehouse through Spark: none lost, none twice.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(dev_app, name="dev")
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_state = {"debug": False}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    _state["debug"] = debug
+
+
+@app.command()
+def validate(file: File, as_json: Json = False) -> None:
+    """Check a pipeline file alone: no network, no JVM."""
+    from penstock.config import InvalidDefinition, load
+
+    try:
+        config = load(file)
+    except InvalidDefinition as error:
+        if not as_json:
+            raise
+        typer.echo(json.dumps({"valid": False, "problems": [p.as_json() for p in error.problems]}))
+        raise typer.Exit(error.exit_code) from None
+    if as_json:
+        typer.echo(json.dumps({"valid": True, "name": config.name, "problems": []}))
+    else:
+        out.print(f"[green]{file}: pipeline {config.name} is well defined[/]")
+
+
+@app.command()
+def plan(
+    file: File,
+    as_json: Json = False,
+    resume_from_table: Annotated[bool, typer.Option(help="Plan a run with this option.")] = False,
+    accept_duplicates: Annotated[bool, typer.Option(help="Plan a run with this option.")] = False,
+) -> None:
+    """Check a pipeline against brokers, tables and checkpoint; say what a run would do, and in which lane."""
+    from penstock.cli.plan import show_plan
+    from penstock.config import load
+    from penstock.ops.plan import plan_run
+
+    planned = plan_run(load(file), resume=resume_from_table, accept_duplicates=accept_duplicates)
+    if as_json:
+        typer.echo(json.dumps(planned.as_json(), default=str))
+    else:
+        show_plan(planned)
+    if planned.problems:
+        raise typer.Exit(MissingError.exit_code)
+
+
+@app.command()
+def run(
+    file: File,
+    available_now: Annotated[bool, typer.Option("--available-now", help="Drain what is there, then stop.")] = False,
+    resume_from_table: Annotated[
+        bool,
+        typer.Option("--resume-from-table", help="Fresh checkpoint: start from the offsets stored in the table."),
+    ] = False,
+    accept_duplicates: Annotated[
+        bool,
+        typer.Option("--accept-duplicates", help="Fresh checkpoint: read again what the table already has."),
+    ] = False,
+    log_format: Annotated[
+        Literal["auto", "text", "json"],
+        typer.Option(help="auto: a live view on a terminal, lines in a pipe."),
+    ] = "auto",
+    give_up_after: Annotated[
+        float, typer.Option(help="Seconds of failing retries before giving up with exit code 75.")
+    ] = 300.0,
+) -> None:
+    """Run a pipeline. SIGTERM and Ctrl-C finish the batch in hand and exit 0."""
+    from penstock.cli.watch import choose_view
+    from penstock.config import load
+    from penstock.runtime.run import RunOptions, StopRequest
+    from penstock.runtime.run import run as run_pipeline
+    from penstock.spark.cache import cache_home
+
+    config = load(file)
+    stop = StopRequest()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.ask())
+    options = RunOptions(
+        available_now=available_now,
+        resume_from_table=resume_from_table,
+        accept_duplicates=accept_duplicates,
+        give_up_after=give_up_after,
+        log=cache_home() / "logs" / f"{config.name}.log",
+    )
+    view = choose_view(log_format)
+    with view:
+        done = run_pipeline(config, options, view, stop)
+    if log_format != "json":
+        out.print(
+            f"{done.batches:,} batches, {done.rows_in:,} rows in, {done.rows_out:,} out, "
+            f"{done.quarantined:,} quarantined, {done.seconds:.1f} s"
+        )
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the pipeline file, for editors."""
+    from penstock.config.jsonschema import json_schema_text
+
+    typer.echo(json_schema_text())
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("pipeline.yaml"),
+    name: Annotated[str | None, typer.Option(help="The pipeline's name; else that of the file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
+) -> None:
+    """Write a new pipeline file, commented, with completion for editors."""
+    from penstock.config.template import new_files
+
+    pipeline, *others = new_files(name or file.stem).items()
+    if file.exists() and not force:
+        raise MissingError("FILE_EXISTS", f"{file} is there already", hint="name another file, or give --force")
+    for path, text in ((file, pipeline[1]), *((file.parent / other, text) for other, text in others)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        out.print(f"wrote {path}")
+    out.print(f"next: penstock validate {file}")
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--dir", help="Where the pipeline, its tables and the broker live.")] = Path(
+        "penstock-demo"
+    ),
+    events: Annotated[int, typer.Option(min=150_000, help="How many orders to send.")] = 200_000,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the broker up afterwards.")] = False,
+) -> None:
+    """The whole thing on this machine: a real broker, events with faults in them, the pipeline, the summary."""
+    from penstock.cli.demo import demo as run_demo
+
+    run_demo(folder, events, keep)
+
+
+def main() -> None:
+    """The entry point: one place where errors become text and exit codes."""
+    try:
+        app()
+    except PenstockError as error:
+        if _state["debug"]:
+            err.print_exception()
+        show_error(error)
+        sys.exit(error.exit_code)

@@ -1,0 +1,59 @@
+"""`penstock plan`, drawn."""
+
+from __future__ import annotations
+
+from rich.markup import escape
+
+from penstock.cli.render import counted, out, show_error, table
+from penstock.ops.plan import RunPlan
+
+_PARTITIONS_SHOWN = 12
+
+
+def show_plan(plan: RunPlan) -> None:
+    """Print the way of the data, top to bottom."""
+    out.print(f"[bold]{escape(plan.pipeline)}[/]  takes the [bold]{plan.lane}[/] lane: {escape(plan.lane_reason)}")
+    out.print(f"  source      {escape(plan.source)}")
+    if plan.partitions:
+        behind = f"{counted(len(plan.partitions), 'partition')}, {counted(plan.waiting, 'offset')} waiting"
+        out.print(f"              {behind}")
+    if plan.start is not None:
+        out.print(f"  start       {escape(plan.start)}")
+    _show_partitions(plan)
+    out.print(f"  decode      {escape(', '.join(plan.columns))}")
+    for step in plan.steps:
+        out.print(f"  transform   {escape(step.text)}")
+        known = ", ".join(step.columns) if step.columns is not None else "columns known once Spark has parsed it"
+        out.print(f"              [dim]-> {escape(known)}[/]")
+    for sink in plan.sinks:
+        out.print(f"  sink        [bold]{escape(sink.name)}[/]  {escape(sink.target)}")
+        out.print(f"              {sink.guarantee}; {escape(sink.holds)}")
+    out.print(f"  checkpoint  {escape(plan.checkpoint)}")
+    out.print(f"  trigger     {escape(plan.trigger)}")
+    for notice in plan.notices:
+        out.print(f"[yellow]note:[/] {escape(notice)}")
+    for problem in plan.problems:
+        show_error(problem)
+    if not plan.problems:
+        out.print("[green]nothing is wrong; a run would start[/]")
+
+
+def _show_partitions(plan: RunPlan) -> None:
+    if not plan.partitions:
+        return
+    rows = table(
+        "partition",
+        "log start",
+        "log end",
+        "from",
+        "waiting",
+        numbers=("log start", "log end", "from", "waiting"),
+    )
+    for p in plan.partitions[:_PARTITIONS_SHOWN]:
+        start = "?" if p.start is None else f"{p.start:,}"
+        waiting = "?" if p.waiting is None else f"{p.waiting:,}"
+        rows.add_row(f"    {p.topic}[{p.partition}]", f"{p.log_start:,}", f"{p.log_end:,}", start, waiting)
+    out.print(rows)
+    hidden = len(plan.partitions) - _PARTITIONS_SHOWN
+    if hidden > 0:
+        out.print(f"    and {counted(hidden, 'partition')} more: --json shows all")

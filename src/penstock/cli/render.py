@@ -1,0 +1,33 @@
+"""Errors and plans for people: the cause on top, both sides, the way out."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.errors import PenstockError
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def show_error(error: PenstockError) -> None:
+    """Print one error to the error stream."""
+    first, *rest = str(error).splitlines()
+    err.print(f"[bold red]{escape(first)}[/]")
+    for line in rest:
+        err.print(escape(line))
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 file`, `2 files`, with thousands separated."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """An unframed table; the columns in `numbers` are set right."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made

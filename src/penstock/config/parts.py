@@ -1,0 +1,62 @@
+"""The parts of a file that are valid by themselves, for the checks that look at several together.
+
+A refused part is None and is left out of those checks, so that one mistake is reported once and the others
+are still found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from penstock.config.columns import Column
+from penstock.config.decode import DecodeConfig
+from penstock.config.pipeline import QuarantineConfig, TriggerConfig
+from penstock.config.problems import Path
+from penstock.config.sinks import SinkConfig
+from penstock.config.source import KafkaSourceConfig
+from penstock.config.transforms import TransformConfig
+from penstock.config.yaml_source import Source, value_at
+
+
+@dataclass(slots=True)
+class Parts:
+    """A pipeline file in its parts."""
+
+    file: Source
+    filled: frozenset[Path]
+    """The paths whose values came, wholly or in part, through a reference."""
+    source: KafkaSourceConfig | None = None
+    decode: DecodeConfig | None = None
+    columns: tuple[Column, ...] | None = None
+    """What the decoder gives; None where it cannot be known or was refused."""
+    quarantine: QuarantineConfig | None = None
+    transforms: tuple[TransformConfig | None, ...] = ()
+    sinks: tuple[SinkConfig | None, ...] = ()
+    checkpoint: str | None = None
+    trigger: TriggerConfig | None = None
+    spark: Mapping[str, str | SecretStr] | None = None
+
+    def written(self, *path: str | int) -> bool:
+        """Whether the file has this key, right or wrong."""
+        return value_at(self.file.data, path) is not None or path in self.file.broken
+
+    def report(
+        self,
+        path: Path,
+        message: str,
+        *,
+        context: Iterable[str] = (),
+        hint: str | None = None,
+        offset: int | None = None,
+        at_key: bool = False,
+    ) -> None:
+        """Add a problem, unless its place has one of its own already."""
+        if any(path[:end] in self.file.broken for end in range(1, len(path) + 1)):
+            return
+        if path in self.filled:
+            offset = None
+        problem = self.file.positions.problem(path, message, context=context, hint=hint, offset=offset, at_key=at_key)
+        self.file.problems.append(problem)

@@ -1,0 +1,78 @@
+"""The pipeline: the whole file as one frozen value that knows where it was written."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from typing import Annotated, Literal
+
+from pydantic import Field, PrivateAttr
+
+from penstock.config.decode import DecodeConfig
+from penstock.config.fields import Duration, Location, Name, Section, Settings
+from penstock.config.problems import Positions
+from penstock.config.sinks import SinkConfig
+from penstock.config.source import KafkaSourceConfig, Topic
+from penstock.config.transforms import TransformConfig
+
+
+class QuarantineConfig(Section):
+    """Where bad records go, with their bytes and the reason. Give `table`, `topic` or both."""
+
+    table: Location | None = Field(default=None, description="The folder of a Delta table.")
+    topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
+
+
+class TriggerConfig(Section):
+    """When batches start."""
+
+    every: Duration | None = Field(
+        default=None, description="Start a batch this often. Left out, one starts when the one before has ended."
+    )
+    available_now: bool = Field(
+        default=False, description="Read what is there, in as many batches as it takes, and stop."
+    )
+
+
+class PipelineConfig(Section):
+    """A pipeline: one source, one decoder, steps, sinks."""
+
+    name: Name = Field(
+        description="The name of the pipeline. It is part of every commit's identity: do not change it later."
+    )
+    lane: Literal["direct", "frame"] | None = Field(
+        default=None,
+        description="Force a lane: `direct` carries the rows through Arrow alone, `frame` through Spark. Left "
+        "out, the fastest that fits is taken, and `penstock plan` says which.",
+    )
+    source: KafkaSourceConfig = Field(description="Where records come from.")
+    decode: DecodeConfig = Field(description="How bytes become columns.")
+    quarantine: QuarantineConfig | None = Field(
+        default=None, description="Where bad records go. Left out, a bad record stops the pipeline."
+    )
+    transforms: Annotated[tuple[TransformConfig, ...], Field(strict=False)] = Field(
+        default=(), description="What happens to the rows, in this order."
+    )
+    sinks: Annotated[tuple[SinkConfig, ...], Field(strict=False, min_length=1)] = Field(
+        description="Where the rows go; each sink gets all of them."
+    )
+    checkpoint: Location = Field(description="The folder in which Spark keeps the progress. One for each pipeline.")
+    trigger: TriggerConfig = Field(default=TriggerConfig(), description="When batches start.")
+    spark: Settings = Field(default_factory=dict, description="Settings passed to Spark; each starts with `spark.`.")
+
+    _positions: Positions | None = PrivateAttr(None)
+
+    @property
+    def positions(self) -> Positions:
+        """Where each value is in the file, for errors that are found later."""
+        return self._positions or Positions(f"<{self.name}>")
+
+    @property
+    def file(self) -> FilePath | None:
+        """The file that the pipeline was loaded from."""
+        return FilePath(self._positions.file) if self._positions else None
+
+    def written_at(self, positions: Positions) -> PipelineConfig:
+        """This pipeline, knowing its file."""
+        copy = self.model_copy()
+        copy._positions = positions
+        return copy

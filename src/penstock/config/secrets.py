@@ -1,0 +1,61 @@
+"""Secrets are written as references: one that stands in the file itself is refused, and never repeated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from penstock.config.decode import AvroDecodeConfig, ProtobufDecodeConfig
+from penstock.config.fields import is_secret
+from penstock.config.parts import Parts
+from penstock.config.problems import Path
+from penstock.config.references import literal_part
+from penstock.config.sinks import KafkaSinkConfig, PostgresSinkConfig
+
+_ASSIGNED = re.compile(r"(password|passwd|secret)\s*=\s*[\"']?[^\s\"';&]", re.IGNORECASE)
+
+
+def check_secrets(parts: Parts) -> None:
+    """Report every secret that is written out in the file."""
+    for path in _secret_paths(parts):
+        text = parts.file.positions.values[path].text
+        # A composed setting (JAAS) has harmless text around its references; a plain one has nothing else.
+        composed = path in parts.filled and "=" in text
+        exposed = bool(_ASSIGNED.search(literal_part(text))) if composed else literal_part(text) != ""
+        if exposed:
+            _refuse(parts, path)
+    for path in _url_paths(parts):
+        literal = literal_part(parts.file.positions.values[path].text)
+        if _ASSIGNED.search(literal) or _has_password(literal):
+            _refuse(parts, path)
+
+
+def _refuse(parts: Parts, path: Path) -> None:
+    parts.report(path, "a secret is written out in the file", hint="write it as ${env:NAME} or ${file:path}")
+
+
+def _secret_paths(parts: Parts) -> Iterator[Path]:
+    settings: list[Path] = [("source", "options"), ("spark",)]
+    settings += [("sinks", i, "options") for i, sink in enumerate(parts.sinks) if isinstance(sink, KafkaSinkConfig)]
+    for path in parts.file.positions.values:
+        if path[:-1] in settings and is_secret(str(path[-1])):
+            yield path
+    registry = ("decode", "registry", "password")
+    if isinstance(parts.decode, AvroDecodeConfig | ProtobufDecodeConfig) and parts.written(*registry):
+        yield registry
+
+
+def _url_paths(parts: Parts) -> Iterator[Path]:
+    for index, sink in enumerate(parts.sinks):
+        if isinstance(sink, PostgresSinkConfig):
+            yield "sinks", index, "url"
+    if isinstance(parts.decode, AvroDecodeConfig | ProtobufDecodeConfig) and parts.decode.registry:
+        yield "decode", "registry", "url"
+
+
+def _has_password(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).password)
+    except ValueError:
+        return False

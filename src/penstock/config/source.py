@@ -1,0 +1,143 @@
+"""Where records come from."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from penstock.config.fields import Count, Duration, Section, Settings, Text, wrong
+
+_BROKER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def _check_brokers(brokers: str) -> str:
+    for broker in brokers.split(","):
+        found = _BROKER.fullmatch(broker.strip())
+        if found is None or not 0 < int(found[2]) < 65536:
+            raise wrong(f'"{broker.strip()}" is not a broker address', "write host:port, several with commas between")
+    return ",".join(broker.strip() for broker in brokers.split(","))
+
+
+def check_topic(topic: str) -> str:
+    """The topic name, if Kafka allows it."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise wrong(f'"{topic}" is not a topic name', "Kafka allows letters, digits, . _ and -, at most 249 of them")
+    return topic
+
+
+def _check_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        at = f" at character {error.pos + 1}" if error.pos is not None else ""
+        raise wrong(f"not a regular expression: {error.msg}{at}") from None
+    return pattern
+
+
+def _to_start(value: Any) -> Any:
+    if value in ("earliest", "latest") or isinstance(value, datetime):
+        return value
+    if isinstance(value, dict):
+        return {topic: _to_offsets(topic, offsets) for topic, offsets in value.items()}
+    if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\d", value):
+        return _to_time(value)
+    raise wrong('expected earliest, latest, a time such as 2026-01-31T08:00:00Z, or {topic: {"0": offset}}')
+
+
+def _to_offsets(topic: str, offsets: Any) -> dict[str, int]:
+    if not isinstance(offsets, dict) or not offsets:
+        raise wrong(f'topic {topic}: expected an offset for each partition, such as {{"0": 1500}}')
+    for partition, offset in offsets.items():
+        if not str(partition).isdecimal():
+            raise wrong(f'topic {topic}: "{partition}" is not a partition number')
+        if isinstance(offset, bool) or not str(offset).isdecimal():
+            raise wrong(f"topic {topic}, partition {partition}: an offset is a whole number from 0 up")
+    return {str(int(partition)): int(offset) for partition, offset in offsets.items()}
+
+
+def _to_time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise wrong(f"not a time: {error}", "write it as 2026-01-31T08:00:00Z") from None
+    if time.tzinfo is None:
+        raise wrong("the time has no zone", f"add one: {time.isoformat()}Z, or an offset such as +02:00")
+    return time
+
+
+Topic = Annotated[str, AfterValidator(check_topic)]
+Brokers = Annotated[str, AfterValidator(_check_brokers)]
+Partition = Annotated[int, Field(ge=0)]
+Start = Annotated[
+    Literal["earliest", "latest"] | datetime | dict[str, dict[str, int]],
+    BeforeValidator(_to_start),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["earliest", "latest"]},
+                {"type": "string", "format": "date-time"},
+                {
+                    "type": "object",
+                    "additionalProperties": {
+                        "type": "object",
+                        "additionalProperties": {"type": "integer", "minimum": 0},
+                    },
+                },
+            ]
+        }
+    ),
+]
+
+
+class KafkaSourceConfig(Section):
+    """Topics of a Kafka cluster. Give exactly one of `topics`, `pattern` and `assign`."""
+
+    type: Literal["kafka"] = Field(description="The kind of source.")
+    brokers: Brokers = Field(
+        description="Where to find the cluster: `host:port`, several with commas between.",
+        examples=["localhost:9092"],
+    )
+    topics: Annotated[tuple[Topic, ...], Field(strict=False, min_length=1)] | None = Field(
+        default=None, description="The topics to read, all partitions of each."
+    )
+    pattern: Annotated[Text, AfterValidator(_check_pattern)] | None = Field(
+        default=None,
+        description="A regular expression: every topic whose whole name matches is read. New ones are "
+        "found while it runs.",
+        examples=["orders-.*"],
+    )
+    assign: (
+        Annotated[
+            dict[Topic, Annotated[tuple[Partition, ...], Field(strict=False, min_length=1)]],
+            Field(min_length=1),
+        ]
+        | None
+    ) = Field(default=None, description="Exactly these partitions of each topic, and no others.")
+    start: Start = Field(
+        default="earliest",
+        description="Where the first run begins: `earliest`, `latest`, an RFC 3339 time, or an offset for "
+        "each partition. Later runs go on from the checkpoint.",
+    )
+    on_data_loss: Literal["fail", "record"] = Field(
+        default="fail",
+        description="What to do when records are gone from Kafka before they were read: `fail` stops with "
+        "the missing ranges, `record` goes on and writes each gap to `<quarantine.table>_gaps`.",
+    )
+    max_offsets: Count | None = Field(
+        default=None, description="The most offsets one batch takes. Left out, the batch size adapts."
+    )
+    min_offsets: Count | None = Field(
+        default=None, description="Wait for this many new offsets before a batch starts. Needs `max_delay`."
+    )
+    max_delay: Duration | None = Field(
+        default=None, description="The longest wait for `min_offsets`. Needs `min_offsets`."
+    )
+    options: Settings = Field(
+        default_factory=dict,
+        description="Any other setting of the Kafka client, without the `kafka.` prefix. Secrets by "
+        "reference: `sasl.password: ${env:KAFKA_PASSWORD}`.",
+    )

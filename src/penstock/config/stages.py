@@ -1,0 +1,201 @@
+"""The columns after each step, as far as they can be known without Spark, and what is wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.config.columns import Column, ColumnType
+from penstock.config.ddl import ColumnsError, read_columns, read_type
+from penstock.config.decode import DecodeConfig, JsonDecodeConfig, RawDecodeConfig, TextDecodeConfig
+from penstock.config.expressions import ExpressionError, read_query
+from penstock.config.fields import COORDINATES
+from penstock.config.known import Known, Report, check_columns, check_expression, check_new, check_reference
+from penstock.config.pipeline import PipelineConfig
+from penstock.config.problems import Path
+from penstock.config.transforms import (
+    CastConfig,
+    DedupeConfig,
+    DeriveConfig,
+    DropConfig,
+    RenameConfig,
+    SqlConfig,
+    TransformConfig,
+    WhereConfig,
+)
+
+COORDINATES_TYPE = read_type("STRUCT<topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP>")
+RAW_COLUMNS = read_columns("key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
+
+
+@dataclass(frozen=True, slots=True)
+class StageColumns:
+    """The columns that leave one step; None where only Spark can tell."""
+
+    step: str
+    columns: tuple[tuple[str, str | None], ...] | None
+    """Each name with its type as Spark SQL writes it, or None where the type is not known yet."""
+
+
+def decoded_columns(decode: DecodeConfig) -> tuple[Column, ...] | None:
+    """The columns that leave the decoder, without the coordinates; None where a registry decides."""
+    if isinstance(decode, RawDecodeConfig):
+        return RAW_COLUMNS
+    if isinstance(decode, TextDecodeConfig):
+        return (Column(decode.column, ColumnType("STRING"), nullable=decode.tombstones == "pass"),)
+    if isinstance(decode, JsonDecodeConfig) and decode.columns is not None:
+        columns = read_columns(decode.columns)
+        if decode.extra_fields == "keep":
+            text = ColumnType("STRING")
+            columns += (Column(decode.extra_column, ColumnType("MAP", items=(text, text))),)
+        return columns
+    return None
+
+
+def columns_after(config: PipelineConfig) -> tuple[StageColumns, ...]:
+    """The columns after decode and after each transform."""
+
+    def ignore(path: Path, message: str, **_: object) -> None:
+        """A loaded pipeline has no problems left."""
+
+    stages, _ = follow(decoded_columns(config.decode), config.transforms, ignore)
+    return stages
+
+
+def follow(
+    decoded: Sequence[Column] | None, transforms: Sequence[TransformConfig | None], report: Report
+) -> tuple[tuple[StageColumns, ...], Known]:
+    """Go through the steps, report what is wrong, and return the columns by step and at the end.
+
+    A transform that is None was refused already: after it nothing is known.
+    """
+    known = Known(None)
+    if decoded is not None:
+        known.types = {**{column.name: column.type for column in decoded}, COORDINATES: COORDINATES_TYPE}
+    stages = [_stage("decode", known)]
+    for index, transform in enumerate(transforms):
+        if transform is None:
+            known.types = None
+            continue
+        path: Path = ("transforms", index, transform.kind)
+        _STEPS[type(transform)](transform, known, path, report)
+        known.decoded = known.decoded and isinstance(transform, WhereConfig | DedupeConfig | CastConfig)
+        stages.append(_stage(f"transforms[{index}] {transform.kind}", known))
+    return tuple(stages), known
+
+
+def _where(step: WhereConfig, known: Known, path: Path, report: Report) -> None:
+    check_expression(step.where, known, path, report)
+
+
+def _derive(step: DeriveConfig, known: Known, path: Path, report: Report) -> None:
+    neighbours = dict.fromkeys(step.derive, "made by this same step: use it in a derive step after this one")
+    known.gone |= {name: why for name, why in neighbours.items() if name not in (known.types or ())}
+    for name, expression in step.derive.items():
+        check_new(name, known, (*path, name), report, replaces=True)
+        check_expression(expression, known, (*path, name), report)
+    for name in neighbours:
+        known.gone.pop(name, None)
+    if known.types is not None:
+        known.types |= dict.fromkeys(step.derive)
+        _coordinates_last(known.types)
+
+
+def _rename(step: RenameConfig, known: Known, path: Path, report: Report) -> None:
+    taken: dict[str, str] = {}
+    for old, new in step.rename.items():
+        here = (*path, old)
+        if old == COORDINATES:
+            report(here, f'"{COORDINATES}" carries the coordinates and keeps its name', at_key=True)
+        else:
+            known.has(report, here, old, at_key=True)
+        check_new(new, known, here, report, without=step.rename)
+        if new.lower() in taken:
+            report(here, f'two columns cannot both become "{new}"', context=[f"the other: {taken[new.lower()]}"])
+        taken[new.lower()] = old
+        known.gone[old] = f'renamed to "{new}" by {path[0]}[{path[1]}]'
+    if known.types is not None:
+        known.types = {step.rename.get(name, name): kind for name, kind in known.types.items()}
+
+
+def _drop(step: DropConfig, known: Known, path: Path, report: Report) -> None:
+    for index, name in enumerate(step.drop):
+        here = (*path, index)
+        if name == COORDINATES:
+            report(here, f'"{COORDINATES}" carries the coordinates and cannot be dropped', hint=_LEAVE_OUT)
+        elif known.has(report, here, name) and known.types is not None:
+            known.types.pop(name)
+            known.gone[name] = f"dropped by {path[0]}[{path[1]}]"
+    if known.types is not None and not known.names():
+        report(path, "no column is left after this step")
+
+
+def _cast(step: CastConfig, known: Known, path: Path, report: Report) -> None:
+    for name, text in step.cast.items():
+        here = (*path, name)
+        if name == COORDINATES:
+            report(here, f'"{COORDINATES}" carries the coordinates and keeps its type', at_key=True)
+            continue
+        there = known.has(report, here, name, at_key=True)
+        try:
+            target = read_type(text)
+        except ColumnsError as error:
+            report(here, error.message, offset=error.offset, hint=error.hint)
+            continue
+        if there and known.types is not None:
+            known.types[name] = target
+
+
+def _dedupe(step: DedupeConfig, known: Known, path: Path, report: Report) -> None:
+    if known.types is not None and COORDINATES not in known.types:
+        hint = f"select {COORDINATES} in the sql step before"
+        report(path, f'dedupe keeps the newest offset, but the column "{COORDINATES}" is gone', hint=hint)
+    check_columns(step.keys, known, (*path, "keys"), report)
+
+
+def _sql(step: SqlConfig, known: Known, path: Path, report: Report) -> None:
+    try:
+        query = read_query(step.sql)
+    except ExpressionError as error:
+        report(path, error.message, offset=error.offset, hint=error.hint)
+        known.types = None
+        return
+    for reference in query.references:
+        check_reference(reference, known, path, report, fold=True)
+    known.gone = {}
+    if query.outputs is None or ("*" in query.outputs and known.types is None):
+        known.types = None
+        return
+    types = known.types or {}
+    known.gone = dict.fromkeys(types, f"not selected by {path[0]}[{path[1]}]")
+    after: dict[str, ColumnType | None] = {}
+    for output in query.outputs:
+        new = types if output == "*" else {output: types.get(output)}
+        for name in new:
+            if name.lower() in (other.lower() for other in after):
+                report(path, f'the query gives the column "{name}" twice', hint="give one of them another name")
+        after |= new
+    known.types = after
+
+
+def _coordinates_last(types: dict[str, ColumnType | None]) -> None:
+    if COORDINATES in types:
+        types[COORDINATES] = types.pop(COORDINATES)
+
+
+def _stage(step: str, known: Known) -> StageColumns:
+    if known.types is None:
+        return StageColumns(step, None)
+    return StageColumns(step, tuple((name, str(kind) if kind else None) for name, kind in known.types.items()))
+
+
+_LEAVE_OUT = "to leave it out of a table: coordinates: false in the sink"
+_STEPS: dict[type, Callable[..., None]] = {
+    WhereConfig: _where,
+    DeriveConfig: _derive,
+    RenameConfig: _rename,
+    DropConfig: _drop,
+    CastConfig: _cast,
+    DedupeConfig: _dedupe,
+    SqlConfig: _sql,
+}

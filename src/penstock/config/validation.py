@@ -1,0 +1,146 @@
+"""Values to models. What pydantic refuses becomes a problem with its place in the file.
+
+A misspelt key is reported once and then read as the key it was meant to be, so that what else is wrong is
+found in the same go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from penstock.config.decode import DecodeConfig
+from penstock.config.fields import Location, Settings
+from penstock.config.parts import Parts
+from penstock.config.pipeline import PipelineConfig, QuarantineConfig, TriggerConfig
+from penstock.config.problems import Path, did_you_mean, suggest
+from penstock.config.sinks import SinkConfig
+from penstock.config.source import KafkaSourceConfig
+from penstock.config.transforms import TransformConfig
+from penstock.config.wording import keys_at, word
+from penstock.config.yaml_source import put, value_at
+
+_PARTS: Mapping[str, Any] = {
+    "source": KafkaSourceConfig,
+    "decode": DecodeConfig,
+    "quarantine": QuarantineConfig,
+    "checkpoint": Location,
+    "trigger": TriggerConfig,
+    "spark": Settings,
+}
+_LISTS: Mapping[str, Any] = {"transforms": TransformConfig, "sinks": SinkConfig}
+
+
+def validate(parts: Parts, folder: FilePath) -> PipelineConfig | None:
+    """Fill the parts that are valid, report what is not, and return the pipeline if all of it is."""
+    data, context = parts.file.data, {"folder": folder}
+    while True:
+        try:
+            config = PipelineConfig.model_validate(data, context=context)
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+            repaired = [_repair(parts, found) for found in errors]
+            if not any(repaired):
+                break
+            continue
+        for name in (*_PARTS, *_LISTS):
+            setattr(parts, name, getattr(config, name))
+        return config
+    _report_all(parts, errors)
+    _fill_valid(parts, context)
+    return None
+
+
+def _repair(parts: Parts, error: Any) -> bool:
+    """Mend what can be, so that the next try finds what else is wrong. Unknown keys are reported here."""
+    path, data = _path(parts.file.data, error), parts.file.data
+    value = value_at(data, path)
+    if error["type"] in ("int_type", "bool_type") and path in parts.filled and isinstance(value, str):
+        parsed = _parse_scalar(value)
+        if isinstance(parsed, int):
+            put(data, path, parsed)
+            return True
+    if error["type"] != "extra_forbidden":
+        return False
+    known = keys_at(error["loc"][:-1])
+    name = str(path[-1])
+    holder = value_at(data, path[:-1])
+    meant = suggest(name, [key for key in known if key not in holder])
+    context = () if meant else (f"known keys: {', '.join(known)}",)
+    parts.report(path, f'unknown key "{name}"', context=context, hint=did_you_mean(name, known), at_key=True)
+    if meant:
+        holder[meant] = holder.pop(name)
+        _move(parts, path, (*path[:-1], meant))
+    else:
+        del holder[name]
+    return True
+
+
+def _parse_scalar(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return None
+
+
+def _move(parts: Parts, old: Path, new: Path) -> None:
+    """Let a misspelt key's positions stand for the key that was meant."""
+    positions = parts.file.positions
+    for spots in (positions.values, positions.keys):
+        moved = {(*new, *path[len(old) :]): spot for path, spot in spots.items() if path[: len(old)] == old}
+        spots.update(moved)
+    parts.filled |= {(*new, *path[len(old) :]) for path in parts.filled if path[: len(old)] == old}
+
+
+def _report_all(parts: Parts, errors: list[Any]) -> None:
+    seen: set[Path] = set()
+    for error in errors:
+        path = _path(parts.file.data, error)
+        value = value_at(parts.file.data, path)
+        if error["type"] == "too_short" and value:
+            continue  # Pydantic counts only the entries that are valid; those that are not have their own error.
+        message, context, hint = word(error, path, value, parts.file.positions, path in parts.filled)
+        if error["type"].startswith("union_tag") and path[0] != "transforms" and isinstance(value, dict):
+            path = (*path, "type" if path[0] == "sinks" else "format")
+        elif error["type"] == "union_tag_invalid":
+            path = (*path, *value)
+        # A union gives an error for each of its members: the first is about the one that was likely meant.
+        if path not in seen:
+            seen.add(path)
+            at_key = error["type"] == "union_tag_invalid" and path[0] == "transforms"
+            parts.report(path, message, context=context, hint=hint, at_key=at_key)
+
+
+def _fill_valid(parts: Parts, context: dict[str, FilePath]) -> None:
+    """Validate every part by itself; what is refused stays None."""
+
+    def valid(adapter: TypeAdapter[Any], value: Any) -> Any:
+        try:
+            return adapter.validate_python(value, context=context)
+        except ValidationError:
+            return None
+
+    data = parts.file.data
+    for name, kind in _PARTS.items():
+        if name in data:
+            setattr(parts, name, valid(TypeAdapter(kind), data[name]))
+    for name, kind in _LISTS.items():
+        items = data.get(name)
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        setattr(parts, name, tuple(valid(adapter, item) for item in items) if isinstance(items, list) else ())
+
+
+def _path(data: Mapping[str, Any], error: Any) -> Path:
+    """Pydantic's location as a path in the file: without the names of union members."""
+    path: Path = ()
+    here: Any = data
+    for index, part in enumerate(error["loc"]):
+        if (isinstance(here, dict) and part in here) or (isinstance(here, list) and isinstance(part, int)):
+            path, here = (*path, part), here[part]
+        elif error["type"] == "missing" and index == len(error["loc"]) - 1:
+            path = (*path, part)
+    return path

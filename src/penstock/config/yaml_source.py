@@ -1,0 +1,257 @@
+"""YAML text in, plain values and the position of each out.
+
+Nothing is lost on the way: duplicate keys, empty values, tags and numbers that YAML 1.1 reads in its own way
+are problems, not surprises. A file too large or one whose aliases multiply is refused before it is expanded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+
+from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot
+
+MAX_BYTES = 1024 * 1024
+MAX_VALUES = 20_000
+MAX_DEPTH = 40
+
+_TAG = "tag:yaml.org,2002:"
+_ORDINARY_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|(0|[1-9][0-9_]*)?\.[0-9]+([eE][-+][0-9]+)?)")
+_TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
+_OPENED = {
+    "while parsing a flow sequence": "the list opened with [",
+    "while parsing a flow mapping": "the mapping opened with {",
+    "while parsing a block mapping": "the mapping that starts",
+    "while parsing a block collection": "the list that starts",
+    "while scanning a quoted scalar": "the text whose quote opens",
+}
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(slots=True)
+class Source:
+    """A pipeline file as read: its values, where they are, and what is already known to be wrong."""
+
+    positions: Positions
+    data: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    broken: set[Path] = field(default_factory=set)
+    """Paths with a problem of their own, about which nothing more is said."""
+
+
+def read_source(file: FilePath) -> Source:
+    """Read a pipeline file. Raises where it cannot be read as one mapping at all."""
+    name = str(file)
+    text = _read_text(file, name)
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise InvalidDefinition([_syntax_problem(name, text, error)]) from None
+    except yaml.reader.ReaderError as error:
+        where = text[: error.position] if isinstance(error.position, int) else ""
+        line, column = where.count("\n") + 1, len(where) - where.rfind("\n")
+        message = f"a character that YAML does not allow: {error.character!r}"
+        raise InvalidDefinition([Problem(name, line, column, "", message)]) from None
+    if not isinstance(root, yaml.MappingNode):
+        raise InvalidDefinition([_not_a_mapping(name, root)])
+    _refuse_expansion(name, root)
+    reading = _Reading(name, text)
+    data = reading.mapping(root, ())
+    return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
+
+
+def _read_text(file: FilePath, name: str) -> str:
+    def refuse(message: str, hint: str | None = None, at: tuple[int, int] = (1, 1)) -> InvalidDefinition:
+        return InvalidDefinition([Problem(name, *at, "", message, (), hint)])
+
+    try:
+        with file.open("rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size > MAX_BYTES:
+                raise refuse(f"the file has {size:,} bytes; a pipeline file has at most {MAX_BYTES:,}")
+            content = opened.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise refuse("no such file", "to start a new pipeline: penstock init") from None
+    except OSError as error:
+        raise refuse(f"reading the file: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise refuse(f"the file goes on after {MAX_BYTES:,} bytes; a pipeline file has at most that")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        at = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        raise refuse("the file is not UTF-8 text here", "save it as UTF-8", at) from None
+
+
+def _not_a_mapping(name: str, root: Any) -> Problem:
+    if root is None:
+        return Problem(name, 1, 1, "", "the file is empty", (), "to start a new pipeline: penstock init")
+    kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
+    line, column = root.start_mark.line + 1, root.start_mark.column + 1
+    context = ("expected: a mapping with name, source, decode, sinks, checkpoint",)
+    return Problem(name, line, column, "", f"the file holds {kind}", context)
+
+
+def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    problem = (error.problem or "cannot be read").removeprefix("but ").replace("did not find expected", "expected")
+    lines = text.split("\n")
+    here = lines[line - 1] if line <= len(lines) else ""
+    hint = None
+    if problem == "found another document":
+        problem, hint = "the file holds several documents", "one file is one pipeline: remove the ---"
+    elif problem == "expected key":
+        problem, hint = "expected a key here", "look before it for a quote that is not closed, or for wrong indentation"
+    elif "\t" in here[: max(column, len(here) - len(here.lstrip()))]:
+        problem, hint = "a tab in the indentation", "YAML is indented with spaces"
+    elif "${" in here:
+        hint = 'inside [ ] and { } a reference needs quotes: "${env:NAME}"'
+    elif here.lstrip().startswith(("@", "`")) or here[column - 1 : column] in ("@", "`", "%"):
+        hint = "quote a value that starts with this character"
+    context: tuple[str, ...] = ()
+    if error.context_mark and error.context in _OPENED and hint is None:
+        context = (f"in {_OPENED[error.context]} at line {error.context_mark.line + 1}",)
+    return Problem(name, line, column, "", f"not valid YAML: {problem}", context, hint)
+
+
+def _refuse_expansion(name: str, root: yaml.Node) -> None:
+    """Count what the aliases expand to without expanding it: each node is visited once."""
+    sizes: dict[int, int] = {}
+
+    def refuse(node: yaml.Node, message: str) -> InvalidDefinition:
+        mark = node.start_mark
+        return InvalidDefinition([Problem(name, mark.line + 1, mark.column + 1, "", message)])
+
+    def size(node: Any, depth: int) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1
+        if sizes.get(id(node)) == 0:
+            raise refuse(node, "an alias (*) that contains itself")
+        if depth > MAX_DEPTH:
+            raise refuse(node, f"nested more than {MAX_DEPTH} levels deep")
+        if id(node) not in sizes:
+            sizes[id(node)] = 0
+            mapping = isinstance(node, yaml.MappingNode)
+            inner = [part for pair in node.value for part in pair] if mapping else node.value
+            sizes[id(node)] = 1 + sum(size(part, depth + 1) for part in inner)
+        return sizes[id(node)]
+
+    total = size(root, 0)
+    if total > MAX_VALUES:
+        raise refuse(root, f"the file expands to {total:,} values; a pipeline file has at most {MAX_VALUES:,}")
+
+
+class _Reading:
+    """One walk over the nodes of a file."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name, self._text = name, text
+        self.values: dict[Path, Spot] = {}
+        self.keys: dict[Path, Spot] = {}
+        self.problems: list[Problem] = []
+        self.broken: set[Path] = set()
+
+    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        self.values[path] = self._spot(node)
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key_spot = self._spot(key_node)
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _TAG + "merge":
+                what = "merge keys (<<)" if isinstance(key_node, yaml.ScalarNode) else "keys that are not plain text"
+                self._add(path, key_spot, f"{what} are not supported", "write the keys out")
+                continue
+            key: str = key_node.value
+            here = (*path, key)
+            if key in found or here in self.broken:
+                first = self.keys[here]
+                self._add(here, key_spot, f'the key "{key}" is here twice; first at line {first.line}')
+                continue
+            self.keys[here] = key_spot
+            value = self._value(value_node, here)
+            if value is None:
+                self.broken.add(here)
+            else:
+                found[key] = value
+        return found
+
+    def _value(self, node: yaml.Node, path: Path) -> Any:
+        self.values[path] = spot = self._spot(node)
+        if node.tag.removeprefix(_TAG) not in _TAGS:
+            self._add(path, spot, f"the tag {node.tag.replace(_TAG, '!!')} is not supported", "write a plain value")
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            items = [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
+            self.broken.update((*path, index) for index, item in enumerate(items) if item is None)
+            return items
+        return self._scalar(node, path, spot)
+
+    def _scalar(self, node: yaml.Node, path: Path, spot: Spot) -> str | int | float | bool | None:
+        tag, text = node.tag.removeprefix(_TAG), spot.text
+        if tag == "null":
+            self._add(path, spot, "there is no value", "write one, or remove the key")
+            return None
+        if tag == "bool":
+            return text.lower() in ("true", "yes", "on", "y")
+        if tag in ("int", "float"):
+            if not _ORDINARY_NUMBER.fullmatch(text):
+                read = yaml.load(text, Loader=yaml.SafeLoader)
+                self._add(path, spot, f"YAML 1.1 reads {text} as {read}", "write it plainly, or quote it if it is text")
+                return None
+            return int(text.replace("_", ""), 0) if tag == "int" else float(text.replace("_", ""))
+        return text
+
+    def _add(self, path: Path, spot: Spot, message: str, hint: str | None = None) -> None:
+        place = Positions(self._name, {path: spot})
+        self.problems.append(place.problem(path, message, hint=hint))
+
+    def _spot(self, node: yaml.Node) -> Spot:
+        line, column = node.start_mark.line + 1, node.start_mark.column + 1
+        if not isinstance(node, yaml.ScalarNode):
+            return Spot(line, column)
+        written = self._text[node.start_mark.index : node.end_mark.index]
+        return Spot(line, column, node.value, _line_starts(node.value, written, line, column))
+
+
+def _line_starts(value: str, written: str, line: int, column: int) -> tuple[tuple[int, int], ...]:
+    if written == value:
+        return ((line, column),) if "\n" not in value else ()
+    if written[1:-1] == value and "\n" not in value:
+        return ((line, column + 1),)
+    if not written.startswith("|"):
+        return ()
+    starts = []
+    raw_lines = written.split("\n")[1:]
+    for number, text in enumerate(value.rstrip("\n").split("\n")):
+        raw = raw_lines[number] if number < len(raw_lines) else ""
+        if not raw.endswith(text):
+            return ()
+        starts.append((line + 1 + number, len(raw) - len(text) + 1))
+    return tuple(starts)
+
+
+def value_at(data: Mapping[str, Any], path: Path) -> Any:
+    """The value at a path, or None."""
+    found: Any = data
+    for part in path:
+        inside = isinstance(found, dict) and part in found
+        inside = inside or (isinstance(found, list) and isinstance(part, int) and part < len(found))
+        if not inside:
+            return None
+        found = found[part]
+    return found
+
+
+def put(data: dict[str, Any], path: Path, value: Any) -> None:
+    """Replace the value at a path."""
+    holder: Any = value_at(data, path[:-1])
+    holder[path[-1]] = value

@@ -1,0 +1,9 @@
+"""Bytes to columns: record batches in `RAW_SCHEMA` in, good rows and bad records out."""
+
+from penstock.decoders.json import JsonDecoder
+from penstock.decoders.json_reason import ExtraFields
+from penstock.decoders.raw import RawDecoder
+from penstock.decoders.screen import Tombstones
+from penstock.decoders.text import TextDecoder
+
+__all__ = ["ExtraFields", "JsonDecoder", "RawDecoder", "TextDecoder", "Tombstones"]

@@ -1,0 +1,137 @@
+"""The reference reader: one JSON message in plain Python, to its values or to the reason why not.
+
+What it accepts is what the JSON format means here; the fast reader of `json_block` may accept less, never
+more, and gives equal values. Fields outside the schema are parsed and not judged: in them a name may come
+twice, and the words NaN, Inf and Infinity, which some writers put for a number, are let through.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import accumulate
+from json import JSONDecodeError, JSONDecoder, dumps
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from penstock.decoders.json_values import Pairs, object_reader, refuse_duplicates
+from penstock.decoders.refusal import (
+    EMPTY_MESSAGE,
+    MALFORMED_JSON,
+    NOT_AN_OBJECT,
+    TOO_DEEP,
+    TRAILING_DATA,
+    RefusedError,
+)
+
+ExtraFields = Literal["ignore", "keep", "quarantine"]
+"""What becomes of fields that the schema does not name: skipped, kept in a map column, or a bad record."""
+
+MAX_DEPTH = 4000
+BLANKS = " \t\r\n"
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_STRINGS = re.compile(_STRING, re.DOTALL)
+_NOT_FINITE = re.compile(rf"({_STRING})|-?(?:NaN|Inf(?:inity)?)", re.DOTALL)
+_BRACKETS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+# Numbers stay as they were written, as bytes: exact, and told from strings by their type.
+_PARSER = JSONDecoder(object_pairs_hook=tuple, parse_float=str.encode, parse_int=str.encode, parse_constant=float)
+
+
+class JsonReference:
+    """Reads messages one by one."""
+
+    def __init__(self, columns: pa.Schema, extra_fields: ExtraFields) -> None:
+        self._read_object = object_reader(list(columns), extra_fields == "quarantine")
+        self._known = set(columns.names)
+        self._keep = extra_fields == "keep"
+
+    def read(self, text: str) -> list[Any]:
+        """The values of the columns, and the map of extra fields where those are kept. Raises `RefusedError`."""
+        pairs = parse_object(text)
+        values = self._read_object(pairs)
+        if self._keep:
+            extras = tuple((name, value) for name, value in pairs if name not in self._known)
+            refuse_duplicates(extras)
+            try:
+                values.append([(name, _extra_text(value)) for name, value in extras] or None)
+            except RecursionError:
+                raise RefusedError(TOO_DEEP, "an extra field is nested too deep to be kept") from None
+        return values
+
+
+def parse_object(text: str) -> Pairs:
+    """The pairs of the one object that the message consists of. Raises `RefusedError`."""
+    start = 0 if text.startswith("{") else len(text) - len(text.lstrip(BLANKS))
+    if start == len(text):
+        raise RefusedError(EMPTY_MESSAGE, "the message is empty" if not text else "the message is only blanks")
+    depth = nesting_depth(text)
+    if depth > MAX_DEPTH:
+        raise RefusedError(TOO_DEEP, f"nested {depth} levels deep, and the limit is {MAX_DEPTH}")
+    if "Inf" in text or "-NaN" in text:
+        # `Inf` and `-NaN` are not Python's words, but the fast reader skips them like `NaN`.
+        text = _NOT_FINITE.sub(lambda found: found.group(1) or "NaN", text)
+    try:
+        value, end = _parse(text, start, depth)
+    except JSONDecodeError as exc:
+        near = text[max(0, exc.pos - 10) : exc.pos + 20]
+        raise RefusedError(MALFORMED_JSON, f"{exc.msg} at character {exc.pos}, near {near!r:.38}") from None
+    if type(value) is not tuple:
+        raise RefusedError(NOT_AN_OBJECT, "the message is JSON, but not an object")
+    if end < len(text) and text[end:].strip(BLANKS):
+        raise RefusedError(TRAILING_DATA, f"more text after the object, from character {end}")
+    if "\\u" in text and _SURROGATE.search(text):
+        _refuse_lone_surrogates(value)
+    return value
+
+
+def nesting_depth(text: str) -> int:
+    """How deep arrays and objects nest at most; exact for valid JSON with many brackets."""
+    openings = text.count("{") + text.count("[")
+    if openings <= 100:
+        return openings
+    steps = (_BRACKETS.get(ord(char), 0) for char in _STRINGS.sub("", text))
+    return max(accumulate(steps))
+
+
+def _parse(text: str, start: int, depth: int) -> tuple[Any, int]:
+    limit = sys.getrecursionlimit()
+    if depth < limit // 2:
+        return _PARSER.raw_decode(text, start)
+    # Python's parser recurses in C and counts against this limit; MAX_DEPTH of its frames fit any stack.
+    sys.setrecursionlimit(limit + depth)
+    try:
+        return _PARSER.raw_decode(text, start)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _refuse_lone_surrogates(value: Any) -> None:
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if type(part) is str:
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                raise RefusedError(MALFORMED_JSON, "an escaped surrogate stands alone in a string") from None
+        elif isinstance(part, tuple | list):
+            waiting.extend(part)
+
+
+def _extra_text(value: Any) -> str | None:
+    """A string as its text, null as null, anything else as compact JSON with its numbers as written."""
+    return value if value is None or type(value) is str else _compact(value)
+
+
+def _compact(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, tuple):
+        return "{" + ",".join(f"{_compact(name)}:{_compact(part)}" for name, part in value) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_compact, value)) + "]"
+    return dumps(value, ensure_ascii=False)

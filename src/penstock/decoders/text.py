@@ -1,0 +1,40 @@
+"""The text format: every value is one string, whatever it says. An empty one is a string too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.decoders.refusal import refuse
+from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, screen
+from penstock.model import COORDINATES_FIELD, Split, coordinates_of
+
+
+@dataclass(frozen=True)
+class TextDecoder:
+    """Values as strings in one column. With tombstones passed on, it is null for them."""
+
+    column: str = "value"
+    tombstones: Tombstones = "quarantine"
+    max_bytes: int = DEFAULT_MAX_BYTES
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The one column, and the coordinates."""
+        text = pa.field(self.column, pa.string(), nullable=self.tombstones == "pass")
+        return pa.schema([text, COORDINATES_FIELD])
+
+    def decode(self, raw: pa.RecordBatch) -> Split:
+        """Split raw records into strings and bad records."""
+        screened = screen(raw.column("value"), self.tombstones, self.max_bytes)
+        texts, coordinates = screened.texts, coordinates_of(raw)
+        if len(texts) != raw.num_rows:
+            rows = pa.concat_arrays([screened.rows, screened.passed_tombstones])
+            order = pc.array_sort_indices(rows)
+            nulls = pa.nulls(len(screened.passed_tombstones), pa.string())
+            texts = pa.concat_arrays([texts, nulls]).take(order)
+            coordinates = coordinates.take(rows.take(order))
+        good = pa.RecordBatch.from_arrays([texts, coordinates], schema=self.schema)
+        return Split(good, refuse(raw, screened.refusals))

@@ -1,0 +1,200 @@
+"""Starting a stack: all of its brokers ready, or none of them left behind.
+
+Enters: a folder for its files, a Java and the broker's class path. Leaves: brokers on loopback to which a client
+can produce. A stack that is up is left as it is; those of its brokers that are gone start again on their data.
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from penstock.devstack import broker
+from penstock.devstack.ports import free_ports, refuse_taken
+from penstock.devstack.ready import wait_until_ready
+from penstock.devstack.state import Node, StackState, load, locked, save
+from penstock.devstack.stopping import Stopped, kill, stop_stack
+from penstock.errors import MissingError
+
+START_TIMEOUT_SECONDS = 60
+
+
+class DevStack:
+    """A Kafka of one or three brokers in `folder`. `port` is the first broker's; without it free ones are found."""
+
+    def __init__(
+        self, folder: Path, *, java: Path, classpath: str, brokers: int | None = None, port: int | None = None
+    ) -> None:
+        self.folder = folder.absolute()
+        self._java = java
+        self._classpath = classpath
+        self._brokers = brokers
+        self._port = port
+        self._stack: StackState | None = None
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The brokers, with the process of each."""
+        return self._started().nodes
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers, as clients take them."""
+        return self._started().bootstrap
+
+    def start(self) -> None:
+        """Start what is not running and wait until a client can produce."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder):
+            stack = self._layout()
+            idle = [node for node in stack.nodes if not node.alive]
+            for node in idle:
+                refuse_taken(node.port)
+            self._keep(stack)
+            try:
+                self._run(idle)
+            except BaseException:
+                self._abandon()
+                raise
+
+    def stop(self, *, keep_data: bool = False) -> Stopped:
+        """End the brokers, and remove their data unless it is to be kept."""
+        stopped = stop_stack(self.folder, keep_data=keep_data)
+        self._reap()
+        return stopped
+
+    def kill(self, node_id: int) -> None:
+        """End one broker at once, as a power cut would."""
+        kill([self._node(node_id)])
+        self._reap()
+
+    def restart(self, node_id: int) -> None:
+        """Start a broker that is gone again, on its data, and wait until it is ready."""
+        with locked(self.folder):
+            self._run([self._node(node_id)])
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _layout(self) -> StackState:
+        """The stack to be: the one of the process file, on other ports if none of its brokers runs."""
+        previous = load(self.folder)
+        running = previous is not None and any(node.alive for node in previous.nodes)
+        if previous is not None:
+            self._refuse_other(previous, running)
+            if running:
+                return previous
+        count = len(previous.nodes) if previous else self._brokers or 1
+        ports = free_ports(count) if self._port is None else list(range(self._port, self._port + count))
+        controllers = free_ports(count, taken=ports)
+        nodes = tuple(
+            Node(number, port, controller, self.folder / f"node-{number}")
+            for number, (port, controller) in enumerate(zip(ports, controllers, strict=True), start=1)
+        )
+        return StackState(previous.cluster_id if previous else _new_cluster_id(), nodes)
+
+    def _refuse_other(self, previous: StackState, running: bool) -> None:
+        there, first = len(previous.nodes), previous.nodes[0].port
+        if self._brokers in (None, there) and (not running or self._port in (None, first)):
+            return
+        raise MissingError(
+            "DEV_STACK_DIFFERS",
+            f"starting a stack in {self.folder}: there is another one",
+            context={
+                "there": f"{there} brokers from port {first} on, {'running' if running else 'not running'}",
+                "wanted": f"{self._brokers or there} brokers from port {self._port or first} on",
+            },
+            hint="take it down first, with its data: penstock dev down\nor name another folder: --dir DIR",
+        )
+
+    def _run(self, idle: Sequence[Node]) -> None:
+        if not idle:
+            return
+        for node in idle:
+            broker.write_properties(self._started(), node)
+        self._format(idle)
+        for node in idle:
+            child = broker.start_broker(self._java, self._classpath, node)
+            self._children[node.id] = child
+            self._keep(self._started().with_node(node.as_process(child.pid)))
+        self._await_ready(idle)
+
+    def _format(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            if tool := broker.start_format(self._java, self._classpath, self._started(), node):
+                self._children[node.id] = tool
+        for node in nodes:
+            if (tool := self._children.get(node.id)) and tool.wait(START_TIMEOUT_SECONDS) != 0:
+                raise broker.died(node, "preparing its storage did not work")
+
+    def _await_ready(self, nodes: Sequence[Node]) -> None:
+        def check() -> None:
+            for node in nodes:
+                status = self._children[node.id].poll()
+                if status is not None:
+                    raise broker.died(node, f"it ended with status {status}")
+
+        alive = [node for node in self.nodes if node.alive]
+        addresses = ",".join(node.address for node in alive)
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        if not wait_until_ready(addresses, len(alive), deadline, check):
+            raise broker.died(nodes[0], f"no client could produce within {START_TIMEOUT_SECONDS} seconds")
+
+    def _abandon(self) -> None:
+        """End what this start has started; killed, so that nothing waits when the user wants out.
+
+        By asking the system: an interrupt may come between the start of a process and its being written down.
+        """
+        mine = [child for child in psutil.Process().children() if _belongs(child, self.folder)]
+        for child in mine:
+            child.kill()
+        psutil.wait_procs(mine)
+        self._reap()
+        ended = [node if node.alive else node.without_process() for node in self.nodes]
+        self._keep(replace(self._started(), nodes=tuple(ended)))
+
+    def _reap(self) -> None:
+        for child in self._children.values():
+            child.poll()
+
+    def _keep(self, stack: StackState) -> None:
+        self._stack = stack
+        save(self.folder, stack)
+
+    def _node(self, node_id: int) -> Node:
+        return next(node for node in self.nodes if node.id == node_id)
+
+    def _started(self) -> StackState:
+        if self._stack is None:
+            raise RuntimeError("the stack is not started")
+        return self._stack
+
+
+def _belongs(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return any(word.startswith(f"{folder}/node-") for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _new_cluster_id() -> str:
+    # The tools take one that begins with a dash for an option.
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]).startswith("-"):
+        pass
+    return text

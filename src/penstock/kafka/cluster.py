@@ -1,0 +1,158 @@
+"""What the brokers say: which partitions there are, and where each log begins and ends. No rows are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+from penstock.kafka.settings import KafkaSettings
+from penstock.model import TopicPartition
+
+_AWAY = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """The offsets `[start, end)` that a partition holds now; `end` is the last stable offset."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which partitions a pipeline reads: exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: Mapping[str, tuple[int, ...]] | None = None
+
+    def describe(self) -> str:
+        """For messages."""
+        if self.pattern is not None:
+            return f"topics matching {self.pattern}"
+        return "topics " + ", ".join(self.assign if self.assign is not None else self.topics)
+
+
+def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
+    """A client error in Penstock's terms; whether it may pass is in its class."""
+    context = {"brokers": brokers, "client": f"{error.name()}: {error.str()}"}
+    if error.code() in _AWAY or error.retriable():
+        return TransientError(
+            "BROKER_UNREACHABLE",
+            f"{doing}: no answer from the brokers",
+            context=context,
+            hint="is the broker running, and are source.brokers right?  try: penstock dev status",
+        )
+    return TerminalError("KAFKA_REFUSED", f"{doing}: the brokers refused", context=context)
+
+
+class Cluster:
+    """A view of one Kafka cluster, through one admin client that is kept."""
+
+    def __init__(self, settings: KafkaSettings, timeout: float = 10.0) -> None:
+        self._settings = settings
+        self._timeout = timeout
+        try:
+            self._admin = AdminClient(
+                {"log_level": 0, "socket.timeout.ms": int(timeout * 1000), **settings.for_librdkafka()}
+            )
+        except KafkaException as error:
+            raise MissingError(
+                "KAFKA_SETTINGS_INVALID",
+                "opening a Kafka client: a setting is refused",
+                context={"client": error.args[0].str()},
+                hint="look at source.options",
+            ) from None
+
+    def partitions(self, subscription: Subscription) -> list[TopicPartition]:
+        """The partitions that the subscription names today, in order."""
+        topics = self._metadata()
+        if subscription.pattern is not None:
+            wanted = re.compile(subscription.pattern)
+            names = [name for name in topics if wanted.fullmatch(name) and not name.startswith("__")]
+        else:
+            names = list(subscription.assign if subscription.assign is not None else subscription.topics)
+        missing = [name for name in names if name not in topics]
+        if missing:
+            raise MissingError(
+                "TOPIC_MISSING",
+                f"no such topic: {', '.join(missing)}",
+                context={"brokers": self._settings.brokers, "topics there": _some(topics)},
+                hint="create the topic, or correct source.topics",
+            )
+        found = [TopicPartition(name, p) for name in names for p in range(topics[name])]
+        if subscription.assign is None:
+            return sorted(found)
+        asked = [TopicPartition(t, p) for t, ps in subscription.assign.items() for p in ps]
+        absent = sorted(set(asked) - set(found))
+        if absent:
+            raise MissingError(
+                "PARTITION_MISSING",
+                f"no such partition: {', '.join(map(str, absent))}",
+                context={name: f"{topics[name]} partitions" for name in subscription.assign},
+                hint="correct source.assign",
+            )
+        return sorted(asked)
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogBounds]:
+        """Where each log begins and ends now. A partition that is gone is left out."""
+        wanted = list(partitions)
+        starts = self._list_offsets(wanted, OffsetSpec.earliest())
+        ends = self._list_offsets(list(starts), OffsetSpec.latest())
+        return {p: LogBounds(starts[p], ends[p]) for p in wanted if p in starts and p in ends}
+
+    def offsets_at(self, partitions: Iterable[TopicPartition], when: datetime) -> dict[TopicPartition, int]:
+        """The first offset at or after a time; -1 where there is none."""
+        return self._list_offsets(list(partitions), OffsetSpec.for_timestamp(int(when.timestamp() * 1000)))
+
+    def _metadata(self) -> dict[str, int]:
+        try:
+            metadata = self._admin.list_topics(timeout=self._timeout)
+        except KafkaException as error:
+            raise explain(error.args[0], "listing topics", self._settings.brokers) from None
+        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+
+    def _list_offsets(self, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
+        futures: Mapping[Any, Future[Any]] = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
+        )
+        found: dict[TopicPartition, int] = {}
+        for at, future in futures.items():
+            try:
+                found[TopicPartition(at.topic, at.partition)] = future.result().offset
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise explain(error.args[0], "asking for log offsets", self._settings.brokers) from None
+        return found
+
+
+def _some(names: Iterable[str], limit: int = 10) -> str:
+    shown = sorted(name for name in names if not name.startswith("__"))
+    return ", ".join(shown[:limit]) + (", ..." if len(shown) > limit else "") or "none"

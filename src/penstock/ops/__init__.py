@@ -1,0 +1,1 @@
+"""What operators do: each as `plan_*`, which only looks, and where it acts, `apply_*`."""

@@ -1,0 +1,188 @@
+"""The whole thing on this machine: a broker, faulty events, the pipeline, the tables, and a summary that adds up."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
+
+from penstock.config import load
+from penstock.devstack import DevStack
+from penstock.errors import MissingError, TerminalError
+from penstock.kafka import Cluster
+from penstock.ops.demo_events import BATCH_OFFSETS, PARTITIONS, Expected, demo_messages
+from penstock.runtime.build import build
+from penstock.runtime.listener import Listener
+from penstock.runtime.run import RunOptions, StopRequest, run
+
+_MARK = ".penstock-demo"
+_PIPELINE = """\
+name: orders
+source:
+  type: kafka
+  brokers: {brokers}
+  topics: [orders]
+  start: earliest
+  max_offsets: {batch}
+decode:
+  format: json
+  schema: "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_time TIMESTAMP"
+quarantine:
+  table: lake/orders_quarantine
+transforms:
+  - where: "amount >= 0"
+  - derive: {{event_date: "date(event_time)"}}
+  - dedupe: {{keys: [order_id]}}
+sinks:
+  - name: orders_delta
+    type: delta
+    path: lake/orders
+    mode: append
+    partition_by: [event_date]
+checkpoint: checkpoints/orders
+trigger: {{available_now: true}}
+"""
+
+
+@dataclass(frozen=True)
+class DemoSummary:
+    """What was sent and what came out, counted independently of the run."""
+
+    folder: Path
+    brokers: str
+    sent: int
+    landed: int
+    distinct: int
+    filtered: int
+    duplicates: int
+    quarantined: Counter[str]
+    samples: list[dict[str, Any]] = field(repr=False)
+    batches: int
+    lag: int
+    files: int
+    run_seconds: float
+    seconds: float
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def run_demo(
+    folder: Path, events: int, stack: DevStack, listener: Listener, progress: Progress, stop: StopRequest
+) -> DemoSummary:
+    """Send, run, count. The stack must be up; it is left up. Raises if the numbers do not add up."""
+    began = time.monotonic()
+    folder = _fresh(folder)
+    file = folder / "orders.yaml"
+    file.write_text(_PIPELINE.format(brokers=stack.bootstrap, batch=BATCH_OFFSETS))
+    expected = _send(stack.bootstrap, events, progress)
+    config = load(file)
+    done = run(config, RunOptions(log=folder / "spark.log"), listener, stop)
+    if stop.asked():
+        raise TerminalError("DEMO_STOPPED", "the demo was stopped before its end")
+    orders = DeltaTable(folder / "lake/orders").to_pyarrow_table(columns=["order_id"])
+    bad = DeltaTable(folder / "lake/orders_quarantine").to_pyarrow_table()
+    pipeline = build(config)
+    cluster = Cluster(pipeline.settings)
+    last = pipeline.sinks[0].last_commit()
+    ends = last.ends if last is not None else {}
+    lag = sum(
+        log.end - ends.get(at, 0) for at, log in cluster.bounds(cluster.partitions(pipeline.subscription)).items()
+    )
+    summary = DemoSummary(
+        folder=folder,
+        brokers=stack.bootstrap,
+        sent=expected.sent,
+        landed=orders.num_rows,
+        distinct=len(orders.column(0).unique()),
+        filtered=expected.filtered,
+        duplicates=done.rows_in - done.quarantined - expected.filtered - done.rows_out,
+        quarantined=Counter(bad.column("code").to_pylist()),
+        samples=bad.slice(0, bad.num_rows).take(_sample_rows(bad)).to_pylist(),
+        batches=done.batches,
+        lag=lag,
+        files=len(DeltaTable(folder / "lake/orders").file_uris()),
+        run_seconds=done.seconds,
+        seconds=time.monotonic() - began,
+    )
+    _check(summary, expected)
+    return summary
+
+
+def _fresh(folder: Path) -> Path:
+    folder = folder.resolve()
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
+        raise MissingError(
+            "DEMO_FOLDER_TAKEN",
+            f"the folder {folder} holds something that is not an earlier demo",
+            hint="name another one: penstock demo --dir FOLDER",
+        )
+    for part in ("lake", "checkpoints"):
+        shutil.rmtree(folder / part, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).touch()
+    return folder
+
+
+def _send(brokers: str, events: int, progress: Progress) -> Expected:
+    admin = AdminClient({"bootstrap.servers": brokers})
+    for created in admin.create_topics([NewTopic("orders", PARTITIONS, 1)]).values():
+        created.result()
+    producer = Producer(
+        {
+            "bootstrap.servers": brokers,
+            "linger.ms": 50,
+            "enable.idempotence": True,
+            "queue.buffering.max.messages": 500_000,
+        }
+    )
+    expected, failed = Expected(), Counter[str]()
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failed[str(error)] += 1
+
+    for message in demo_messages(events, expected):
+        producer.produce("orders", message.value, message.key, message.partition, on_delivery=delivered)
+        if expected.sent % 2_000 == 0:
+            producer.poll(0)
+            progress("sending events", expected.sent, events)
+    producer.flush(60)
+    progress("sending events", events, events)
+    if failed:
+        raise TerminalError("DEMO_NOT_SENT", "sending events: some were not delivered", context=failed)
+    return expected
+
+
+def _sample_rows(bad: Any) -> list[int]:
+    """One row each of the first three codes."""
+    first: dict[str, int] = {}
+    for row, code in enumerate(bad.column("code").to_pylist()):
+        first.setdefault(code, row)
+    return list(first.values())[:3]
+
+
+def _check(summary: DemoSummary, expected: Expected) -> None:
+    facts = {
+        "landed": (expected.landed, summary.landed),
+        "distinct orders": (expected.landed, summary.distinct),
+        "duplicates removed": (expected.duplicates, summary.duplicates),
+        "quarantined": (
+            dict(sorted(expected.quarantined.items())),
+            dict(sorted(summary.quarantined.items())),
+        ),
+        "lag": (0, summary.lag),
+    }
+    wrong = {name: f"expected {want}, found {got}" for name, (want, got) in facts.items() if want != got}
+    if summary.batches < 3:
+        wrong["batches"] = f"expected at least 3, found {summary.batches}"
+    if wrong:
+        raise TerminalError("DEMO_DOES_NOT_ADD_UP", "the demo's numbers do not agree", context=wrong)

@@ -1,0 +1,182 @@
+"""What a run would do: the way of the data, where it starts, what each sink holds, and everything that is wrong.
+
+Nothing is written and no JVM is started. Every check is made, so that all that is wrong shows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.config import PipelineConfig
+from penstock.config.arrow_types import arrow_to_ddl
+from penstock.contracts import Sink
+from penstock.errors import PenstockError
+from penstock.kafka import Cluster
+from penstock.model import COORDINATES
+from penstock.runtime.build import Pipeline, build
+from penstock.runtime.preflight import StartPoint, check_brokers, check_checkpoint, check_sinks, start_point
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One transform and the columns that leave it; none where only Spark can say."""
+
+    text: str
+    columns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class PlannedSink:
+    """One sink: what it promises and what it holds."""
+
+    name: str
+    target: str
+    guarantee: str
+    holds: str
+
+
+@dataclass(frozen=True)
+class PlannedPartition:
+    """One partition: where the log is, and where the run would start."""
+
+    topic: str
+    partition: int
+    log_start: int
+    log_end: int
+    start: int | None
+
+    @property
+    def waiting(self) -> int | None:
+        """How many offsets the run would have before it."""
+        return None if self.start is None else max(0, self.log_end - self.start)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Everything that `penstock plan` prints."""
+
+    pipeline: str
+    lane: str
+    lane_reason: str
+    source: str
+    start: str | None
+    partitions: tuple[PlannedPartition, ...]
+    columns: tuple[str, ...]
+    steps: tuple[PlannedStep, ...]
+    sinks: tuple[PlannedSink, ...]
+    trigger: str
+    checkpoint: str
+    notices: tuple[str, ...] = ()
+    problems: tuple[PenstockError, ...] = field(default=())
+
+    @property
+    def waiting(self) -> int:
+        """All offsets before the run."""
+        return sum(p.waiting or 0 for p in self.partitions)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        body = {name: value for name, value in asdict(self).items() if name != "problems"}
+        body["waiting"] = self.waiting
+        body["problems"] = [
+            {"code": p.code, "summary": p.summary, "context": p.context, "hint": p.hint} for p in self.problems
+        ]
+        return body
+
+
+def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates: bool = False) -> RunPlan:
+    """Look at brokers, checkpoint and sinks, and say what a run would do."""
+    pipeline = build(config)
+    problems: list[PenstockError] = []
+
+    def attempt(check: Callable[[], Result]) -> Result | None:
+        try:
+            return check()
+        except PenstockError as error:
+            problems.append(error)
+            return None
+
+    checkpoint = SparkCheckpoint(config.checkpoint)
+    cluster = attempt(lambda: Cluster(pipeline.settings))
+    bounds = attempt(lambda: check_brokers(cluster, pipeline)) if cluster else None
+    attempt(lambda: check_checkpoint(checkpoint))
+    resumed = attempt(lambda: check_sinks(pipeline, checkpoint, resume=resume, accept_duplicates=accept_duplicates))
+    start: StartPoint | None = None
+    if cluster is not None and bounds is not None:
+        start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, resumed))
+    sinks = [(sink, attempt(lambda sink=sink: _look_at(sink))) for sink in _all_sinks(pipeline)]  # type: ignore[misc]
+    return RunPlan(
+        pipeline=config.name,
+        lane=pipeline.lane.lane,
+        lane_reason=pipeline.lane.reason,
+        source=f"{pipeline.subscription.describe()} at {config.source.brokers}",
+        start=start.origin if start else None,
+        partitions=tuple(
+            PlannedPartition(
+                at.topic,
+                at.partition,
+                log.start,
+                log.end,
+                start.offsets.get(at, log.start) if start else None,
+            )
+            for at, log in sorted((bounds or {}).items())
+        ),
+        columns=_columns(pipeline.decoder.schema),
+        steps=_steps(pipeline),
+        sinks=tuple(
+            PlannedSink(sink.name, sink.target, sink.guarantee.value, seen or "cannot be looked at")
+            for sink, seen in sinks
+        ),
+        trigger=_trigger(config),
+        checkpoint=f"{config.checkpoint} ({_checkpoint_state(checkpoint)})",
+        notices=(start.notice,) if start and start.notice else (),
+        problems=tuple(problems),
+    )
+
+
+def _all_sinks(pipeline: Pipeline) -> list[Sink]:
+    gaps = [pipeline.gaps] if pipeline.gaps is not None else []
+    return [pipeline.quarantine, *gaps, *pipeline.sinks]
+
+
+def _look_at(sink: Sink) -> str:
+    last = sink.last_commit()
+    return "no batch yet" if last is None else f"batch {last.batch_id} of query {last.query_id[:8]}"
+
+
+def _steps(pipeline: Pipeline) -> tuple[PlannedStep, ...]:
+    schema: pa.Schema | None = pipeline.decoder.schema
+    steps = []
+    for transform in pipeline.transforms:
+        if schema is not None:
+            schema = transform.output(schema) if transform.no_arrow_form(schema) is None else None
+        steps.append(PlannedStep(repr(transform), _columns(schema) if schema else None))
+    return tuple(steps)
+
+
+def _columns(schema: pa.Schema) -> tuple[str, ...]:
+    return tuple(
+        f"{f.name} {arrow_to_ddl(f.type)}{'' if f.nullable else ' NOT NULL'}" for f in schema if f.name != COORDINATES
+    )
+
+
+def _trigger(config: PipelineConfig) -> str:
+    if config.trigger.available_now:
+        return "drain what is there, then stop"
+    every = config.trigger.every
+    return f"every {every.total_seconds():g} s" if every else "as fast as batches finish"
+
+
+def _checkpoint_state(checkpoint: SparkCheckpoint) -> str:
+    begun, done = checkpoint.last_begun(), checkpoint.last_committed()
+    if begun is None:
+        return "fresh"
+    state = f"query {(checkpoint.query_id() or 'unknown')[:8]}, batch {done if done is not None else 'none'} committed"
+    return state if begun == done else f"{state}, batch {begun} begun and to be run again"

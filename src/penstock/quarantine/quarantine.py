@@ -1,0 +1,96 @@
+"""The quarantine: one more sink, over bad records, as exact as the sink it is handed.
+
+Bad records enter in `BAD_SCHEMA`; rows leave in `QUARANTINE_SCHEMA`, whose column names others rely on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from penstock.contracts import Sink, Stage
+from penstock.model import BAD_SCHEMA, TIMESTAMP, BatchToken, Guarantee, Manifest, SlotAttempt
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        pa.field("pipeline", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        *BAD_SCHEMA,
+        pa.field("quarantined_at", TIMESTAMP),
+    ]
+)
+"""A bad record with the pipeline and batch that met it, and when."""
+
+
+class Quarantine:
+    """Implements `contracts.Sink` by way of another sink."""
+
+    def __init__(self, sink: Sink, pipeline: str) -> None:
+        self._sink = sink
+        self._pipeline = pipeline
+
+    @property
+    def name(self) -> str:
+        """The name of the sink underneath."""
+        return self._sink.name
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the sink underneath promises."""
+        return self._sink.guarantee
+
+    @property
+    def target(self) -> str:
+        """Where the sink underneath writes."""
+        return self._sink.target
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Create or check the target. Bad records always look alike, so `schema` is not looked at."""
+        self._sink.prepare(QUARANTINE_SCHEMA)
+
+    def last_commit(self) -> BatchToken | None:
+        """The newest commit of the target."""
+        return self._sink.last_commit()
+
+    def holds(self, token: BatchToken) -> bool:
+        """Whether the batch's bad records are committed."""
+        return self._sink.holds(token)
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
+        """In a task: begin to stage bad records."""
+        inner = self._sink.stage(token, writer, QUARANTINE_SCHEMA)
+        return _QuarantineStage(inner, self._pipeline, token.batch_id)
+
+    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Commit the bad records of a batch."""
+        self._sink.commit(token, manifests)
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Remove what other attempts staged."""
+        self._sink.discard(token, manifests)
+
+
+class _QuarantineStage:
+    def __init__(self, inner: Stage, pipeline: str, batch_id: int) -> None:
+        self._inner = inner
+        self._pipeline = pipeline
+        self._batch_id = batch_id
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        arrays = [
+            pa.repeat(pa.scalar(self._pipeline), rows.num_rows),
+            pa.repeat(pa.scalar(self._batch_id, pa.int64()), rows.num_rows),
+            *(rows.column(name) for name in BAD_SCHEMA.names),
+            pa.repeat(pa.scalar(datetime.now(UTC), TIMESTAMP), rows.num_rows),
+        ]
+        self._inner.write(pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA))
+
+    def finish(self) -> Manifest:
+        return self._inner.finish()
+
+    def abort(self) -> None:
+        self._inner.abort()

@@ -1,0 +1,194 @@
+"""Kafka to Arrow in a task: offset ranges enter, raw record batches leave, each record exactly once.
+
+A range ends by position, never by count: compaction and aborted transactions leave holes. The consumer is
+kept in the worker between batches; a partition is unassigned as soon as its end is reached, so that nothing
+is fetched that nobody wants. An offset that the broker no longer has is an error, never a silent jump.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as ClientPartition
+
+from penstock.errors import TerminalError, TransientError
+from penstock.kafka import KafkaSettings, explain
+from penstock.model import RAW_SCHEMA, TIMESTAMP, OffsetRange, TopicPartition
+
+_MOST_MESSAGES = 20_000
+_CHUNK_BYTES = 16 << 20
+_POLL_SECONDS = 0.05
+_DEFAULTS = {
+    "fetch.wait.max.ms": 10,
+    "fetch.error.backoff.ms": 50,
+    "fetch.queue.backoff.ms": 10,
+    "queued.min.messages": 100_000,
+    "queued.max.messages.kbytes": 65_536,
+    "log_level": 0,
+}
+_OWNED = {
+    "group.id": "penstock-reader",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+}
+_consumers: dict[tuple[object, ...], Consumer] = {}
+
+
+@dataclass(frozen=True)
+class KafkaReader:
+    """Reads offset ranges with librdkafka. `patience` bounds how long the brokers may stay silent."""
+
+    settings: KafkaSettings
+    patience: float = 30.0
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of `ranges`, in order within each partition."""
+        pending = {r.topic_partition: r.end for r in ranges if len(r)}
+        left = sum(len(r) for r in ranges)
+        if not pending:
+            return
+        consumer = _consumer(self.settings)
+        consumer.assign([ClientPartition(r.topic, r.partition, r.start) for r in ranges if len(r)])
+        try:
+            heard, most = time.monotonic(), 1000
+            while pending:
+                messages = consumer.consume(max(1, min(left, most)), _POLL_SECONDS)
+                if not messages:
+                    self._check_patience(heard, pending)
+                    continue
+                rows, ended = self._sort_out(messages, pending)
+                for partition in ended:
+                    del pending[partition]
+                if ended and pending:
+                    consumer.incremental_unassign([ClientPartition(p.topic, p.partition) for p in ended])
+                if rows is not None:
+                    heard = time.monotonic()
+                    left -= rows.num_rows
+                    most = _next_chunk(rows)
+                    yield rows
+                elif ended:
+                    heard = time.monotonic()
+                else:
+                    self._check_patience(heard, pending)
+        finally:
+            consumer.unassign()
+
+    def _check_patience(self, heard: float, pending: dict[TopicPartition, int]) -> None:
+        if time.monotonic() - heard > self.patience:
+            raise TransientError(
+                "BROKER_SILENT",
+                f"reading: nothing came for {self.patience:g} s",
+                context={
+                    "brokers": self.settings.brokers,
+                    "waiting for": ", ".join(f"{p} up to {end}" for p, end in sorted(pending.items())[:8]),
+                },
+            )
+
+    def _sort_out(
+        self, messages: list[Any], pending: dict[TopicPartition, int]
+    ) -> tuple[pa.RecordBatch | None, list[TopicPartition]]:
+        """The rows that lie in the pending ranges, and the partitions whose end is reached."""
+        ended: list[TopicPartition] = []
+        troubled = [m for m in messages if m.error() is not None]
+        if troubled:
+            ended += self._events(troubled, pending)
+            messages = [m for m in messages if m.error() is None]
+            if not messages:
+                return None, ended
+        offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
+        partitions = np.fromiter((m.partition() for m in messages), np.int32, len(messages))
+        names = {p.topic for p in pending}
+        topics = np.array([m.topic() for m in messages], dtype=object) if len(names) > 1 else None
+        keep = np.zeros(len(messages), dtype=bool)
+        for partition, end in pending.items():
+            here = partitions == partition.partition
+            if topics is not None:
+                here &= topics == partition.topic
+            if not here.any():
+                continue
+            inside = offsets < end
+            keep |= here & inside
+            if offsets[here].max() >= end - 1 and partition not in ended:
+                ended.append(partition)
+        if not keep.all():
+            messages = [m for m, wanted in zip(messages, keep, strict=True) if wanted]
+            offsets, partitions = offsets[keep], partitions[keep]
+            topics = topics[keep] if topics is not None else None
+        if not messages:
+            return None, ended
+        return _to_arrow(messages, topics, next(iter(names)), partitions, offsets), ended
+
+    def _events(self, troubled: list[Any], pending: dict[TopicPartition, int]) -> list[TopicPartition]:
+        ended = []
+        for message in troubled:
+            error: KafkaError = message.error()
+            partition = TopicPartition(message.topic() or "", message.partition() or 0)
+            if error.code() == KafkaError._PARTITION_EOF:
+                if partition in pending and message.offset() >= pending[partition]:
+                    ended.append(partition)
+            elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                raise TransientError(
+                    "OFFSETS_GONE",
+                    f"reading {partition}: the broker no longer has the offset asked for",
+                    context={"client": error.str()},
+                )
+            elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+                raise TerminalError("PARTITION_GONE", f"reading {partition}: it is not there any more")
+            elif not (error.retriable() or error.code() in _PASSING):
+                raise explain(error, f"reading {partition}", self.settings.brokers)
+        return ended
+
+
+_PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
+
+
+def _to_arrow(messages: list[Any], topics: Any, topic: str, partitions: Any, offsets: Any) -> pa.RecordBatch:
+    count = len(messages)
+    stamps = np.fromiter((m.timestamp()[1] for m in messages), np.int64, count)
+    headers = [m.headers() for m in messages]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([m.key() for m in messages], pa.binary()),
+            pa.array([m.value() for m in messages], pa.binary()),
+            _header_array(headers) if any(headers) else pa.nulls(count, RAW_SCHEMA.field("headers").type),
+            pa.array(topics, pa.string()) if topics is not None else pa.repeat(pa.scalar(topic), count),
+            pa.array(partitions, pa.int32()),
+            pa.array(offsets, pa.int64()),
+            pa.array(stamps * 1000, TIMESTAMP, mask=stamps < 0),
+        ],
+        schema=RAW_SCHEMA,
+    )
+
+
+def _header_array(headers: list[list[tuple[str, bytes | None]] | None]) -> pa.Array:
+    rows = [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers]
+    return pa.array(rows, RAW_SCHEMA.field("headers").type)
+
+
+def _next_chunk(rows: pa.RecordBatch) -> int:
+    """How many messages to ask for, so that a chunk stays within its bytes."""
+    mean = max(1, int(rows.nbytes) // int(rows.num_rows))
+    return max(100, min(_MOST_MESSAGES, _CHUNK_BYTES // mean))
+
+
+def _consumer(settings: KafkaSettings) -> Consumer:
+    key = (settings.brokers, tuple(sorted(settings.options.items())))
+    if key not in _consumers:
+        _consumers[key] = Consumer({**_DEFAULTS, **settings.for_librdkafka(), **_OWNED})
+    return _consumers[key]
+
+
+@atexit.register
+def _close_consumers() -> None:
+    while _consumers:
+        _consumers.popitem()[1].close()

@@ -1,0 +1,1 @@
+"""From parts to a running pipeline: build, batch, the two lanes, the run."""

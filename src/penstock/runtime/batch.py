@@ -1,0 +1,131 @@
+"""One batch: the token; already committed?; stage by the lane; commit each sink; done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.contracts import Sink
+from penstock.kafka import Cluster
+from penstock.metrics import BatchMetrics
+from penstock.model import BatchToken, OffsetRange
+from penstock.quarantine import GAPS_SCHEMA, Gap, gap_rows
+from penstock.runtime.faults import in_our_terms
+from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss, ranges_of_batch
+from penstock.runtime.slot import Outlet, SlotReport, SlotWork
+from penstock.runtime.slots import plan_slots
+
+StageLane = Callable[[Any, SlotWork, Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
+
+
+@dataclass
+class BatchRunner:
+    """Runs the batches of one query, one after another, on the driver."""
+
+    work: SlotWork
+    stage_lane: StageLane
+    checkpoint: SparkCheckpoint
+    cluster: Cluster
+    gaps: Sink | None
+    cores: int
+    after_restart: bool = True
+    _clock: dict[str, float] = field(default_factory=dict)
+
+    def run(self, session: Any, batch_id: int) -> BatchMetrics:
+        """Carry one batch from its offsets to every sink's commit."""
+        began, self._clock = time.perf_counter(), {}
+        with self._timed("offsets"):
+            batch = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id))
+            token = self._token(batch_id, batch)
+            bounds = self.cluster.bounds(token.ends)
+        lag = sum(max(0, bounds[at].end - end) for at, end in token.ends.items() if at in bounds)
+
+        sinks = self._not_committed(token)
+        reports: list[SlotReport] = []
+        gaps: list[Gap] = []
+        if sinks:
+            with self._timed("stage"):
+                reports, gaps = self._stage(session, token, batch, sinks)
+            with self._timed("commit"):
+                self._commit(token, sinks, reports, gaps)
+        self.after_restart = False
+        return BatchMetrics(
+            pipeline=token.pipeline,
+            batch_id=batch_id,
+            finished_at=datetime.now(UTC),
+            seconds=time.perf_counter() - began,
+            rows_in=sum(r.rows_in for r in reports),
+            rows_out=sum(r.rows_out for r in reports),
+            quarantined=sum(r.quarantined for r in reports),
+            bytes_in=sum(r.bytes_in for r in reports),
+            slots=sum(1 for r in reports if r.rows_in),
+            lag=lag,
+            skipped=not sinks,
+            gaps=len(gaps),
+            phases={**self._clock, **_task_seconds(reports)},
+        )
+
+    def _token(self, batch_id: int, batch: BatchRanges) -> BatchToken:
+        return replace(self.work.token, batch_id=batch_id, ranges=batch.ranges)
+
+    def _not_committed(self, token: BatchToken) -> list[Sink]:
+        """The sinks that still want this batch. Only a run's first batch can have been committed before."""
+        sinks = [self.work.quarantine, *self.work.sinks]
+        if not self.after_restart:
+            return sinks
+        missing = [sink for sink in sinks if not sink.holds(token)]
+        # The quarantine keeps no token of a batch without bad records: it is asked again only with others.
+        return [] if missing == [self.work.quarantine] else missing
+
+    def _stage(
+        self, session: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink]
+    ) -> tuple[list[SlotReport], list[Gap]]:
+        work = replace(self.work, token=token, sinks=tuple(s for s in self.work.sinks if s in sinks))
+        for last_try in (False, True):
+            readable, gaps = clip_to_log(batch, self.cluster.bounds(token.ends))
+            if gaps and self.gaps is None:
+                raise data_loss(gaps, token.batch_id)
+            slots = plan_slots(readable, self.cores)
+            try:
+                return (self.stage_lane(session, work, slots) if slots else []), gaps
+            except Exception as error:
+                # The log start may move while the batch is read: what is left is then found anew, once.
+                told = in_our_terms(error)
+                if told.code != "OFFSETS_GONE" or last_try:
+                    raise told from error
+        raise AssertionError("unreachable")
+
+    def _commit(
+        self, token: BatchToken, sinks: Sequence[Sink], reports: Sequence[SlotReport], gaps: Sequence[Gap]
+    ) -> None:
+        if gaps and self.gaps is not None and not self.gaps.holds(token):
+            self.gaps.prepare(GAPS_SCHEMA)
+            out = Outlet([self.gaps], token, 0, GAPS_SCHEMA)
+            out.write(gap_rows(token, gaps))
+            self.gaps.commit(token, out.finish())
+        for sink in sinks:
+            manifests = [m for r in reports for m in r.manifests if m.sink == sink.name]
+            if sink is self.work.quarantine and not any(m.rows for m in manifests):
+                continue
+            sink.commit(token, manifests)
+            if self.after_restart:
+                sink.discard(token, manifests)
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._clock[phase] = self._clock.get(phase, 0.0) + time.perf_counter() - began
+
+
+def _task_seconds(reports: Sequence[SlotReport]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for report in reports:
+        for phase, seconds in report.seconds.items():
+            total[f"task_{phase}"] = total.get(f"task_{phase}", 0.0) + seconds
+    return total

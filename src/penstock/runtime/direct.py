@@ -1,0 +1,114 @@
+"""The direct lane: Spark schedules the slots, the rows stay in Arrow from Kafka to the staged file.
+
+A dedupe must see all rows of a key, which may lie in several slots. Rows are then exchanged once by key,
+as Arrow IPC blocks through Spark's shuffle; Spark never looks inside them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.model import BAD_SCHEMA, OffsetRange
+from penstock.runtime.slot import (
+    Outlet,
+    SlotReport,
+    SlotWork,
+    decoded,
+    joined,
+    outlets,
+    stage_rows,
+    transformed,
+)
+from penstock.transforms import Dedupe
+
+Slots = Sequence[tuple[OffsetRange, ...]]
+
+
+def stage_direct(session: Any, work: SlotWork, slots: Slots) -> list[SlotReport]:
+    """Run the slots as Spark tasks; give back what each staged."""
+    cut = next((i for i, t in enumerate(work.transforms) if isinstance(t, Dedupe)), None)
+    tasks = session.sparkContext.parallelize(list(enumerate(slots)), len(slots))
+    if cut is None or len(slots) == 1:
+        reports: list[SlotReport] = tasks.map(lambda task: _run_slot(work, *task)).collect()
+        return reports
+    count = len(slots)
+    exchanged = tasks.flatMap(lambda task: _send(work, cut, count, *task)).partitionBy(count, _as_is)
+    received: list[SlotReport] = exchanged.mapPartitionsWithIndex(_receiver(work, cut, count)).collect()
+    return received
+
+
+def _run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
+    report = SlotReport(slot)
+    out = Outlet(work.sinks, work.token, slot, work.schema)
+    bad = Outlet([work.quarantine], work.token, slot, BAD_SCHEMA)
+    with outlets(out, bad):
+        rows = transformed(decoded(work, ranges, bad, report), work.transforms, bad, report)
+        stage_rows(rows, out, report)
+        with report.timed("stage"):
+            report.manifests = out.finish() + bad.finish()
+    return report
+
+
+def _send(
+    work: SlotWork, cut: int, count: int, slot: int, ranges: Sequence[OffsetRange]
+) -> Iterator[tuple[int, bytes]]:
+    """Read one slot up to the dedupe and give its rows out by key, with the slot's report at the end."""
+    report = SlotReport(slot)
+    bad = Outlet([work.quarantine], work.token, slot, BAD_SCHEMA)
+    with outlets(bad):
+        dedupe = work.transforms[cut]
+        assert isinstance(dedupe, Dedupe)
+        rows = joined(list(transformed(decoded(work, ranges, bad, report), work.transforms[:cut], bad, report)))
+        if rows is not None:
+            with report.timed("transform"):
+                rows = dedupe.apply(rows).good
+                buckets = dedupe.buckets(rows, count)
+                for bucket in range(count):
+                    mine = rows.filter(pa.compute.equal(buckets, bucket))
+                    if mine.num_rows:
+                        yield bucket, _to_ipc(mine)
+        report.manifests = bad.finish()
+    yield slot, pickle.dumps(report)
+
+
+def _receiver(
+    work: SlotWork, cut: int, count: int
+) -> Callable[[int, Iterable[tuple[int, bytes]]], Iterator[SlotReport]]:
+    def receive(bucket: int, items: Iterable[tuple[int, bytes]]) -> Iterator[SlotReport]:
+        report = SlotReport(count + bucket)
+        out = Outlet(work.sinks, work.token, count + bucket, work.schema)
+        bad = Outlet([work.quarantine], work.token, count + bucket, BAD_SCHEMA)
+        with outlets(out, bad):
+            blocks = []
+            for _, item in items:
+                if item.startswith(_IPC):
+                    blocks.append(_from_ipc(item))
+                else:
+                    yield pickle.loads(item)
+            stage_rows(transformed(blocks, work.transforms[cut:], bad, report), out, report)
+            report.manifests = out.finish() + bad.finish()
+        yield report
+
+    return receive
+
+
+_IPC = b"ARROW1"
+
+
+def _as_is(bucket: int) -> int:
+    return bucket
+
+
+def _to_ipc(rows: pa.RecordBatch) -> bytes:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_file(buffer, rows.schema) as writer:
+        writer.write_batch(rows)
+    return bytes(buffer.getvalue())
+
+
+def _from_ipc(block: bytes) -> pa.RecordBatch:
+    return pa.ipc.open_file(pa.py_buffer(block)).get_batch(0)

@@ -1,0 +1,100 @@
+"""The frame lane: the same reader, decoder and sinks around a Spark frame, for what only Spark SQL can say.
+
+The decoder's bad records are staged where they are found, inside the reading task, and their manifests come
+back through an accumulator. Spark may leave rows unread that a query does not need, or read a slot twice:
+of each slot one whole report counts, and a slot that was not read to its end is read again for its bad
+records alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from penstock.contracts import Transform
+from penstock.model import BAD_SCHEMA, OffsetRange
+from penstock.runtime.slot import Outlet, SlotReport, SlotWork, decoded, outlets, stage_rows
+
+Slots = Sequence[tuple[OffsetRange, ...]]
+_REPORT = "report binary"
+
+
+class _Reports(AccumulatorParam):  # type: ignore[misc]
+    def zero(self, value: list[SlotReport]) -> list[SlotReport]:
+        return []
+
+    def addInPlace(self, value1: list[SlotReport], value2: list[SlotReport]) -> list[SlotReport]:  # noqa: N802
+        return value1 + value2
+
+
+def stage_frame(session: Any, work: SlotWork, slots: Slots, *, steps: Sequence[Transform]) -> list[SlotReport]:
+    """Run the batch through Spark SQL; give back what each task read and staged."""
+    context = session.sparkContext
+    read: Any = context.accumulator([], _Reports())
+    tasks = session.range(0, len(slots), 1, len(slots))
+    frame = tasks.mapInArrow(_reading(work, slots, read), from_arrow_schema(work.decoder.schema))
+    staged = apply_steps(session, frame, steps).mapInArrow(_staging(work), _REPORT).collect()
+    reports = {report.slot: report for report in read.value}
+    unread = sorted(set(range(len(slots))) - reports.keys())
+    if unread:
+        drained = context.parallelize(unread, len(unread)).map(lambda slot: _drain(work, slot, slots[slot]))
+        reports.update({report.slot: report for report in drained.collect()})
+    return [*reports.values(), *(pickle.loads(row.report) for row in staged)]
+
+
+def apply_steps(session: Any, frame: Any, steps: Sequence[Transform]) -> Any:
+    """The transforms as SQL over `input`, one after another."""
+    for step in steps:
+        frame.createOrReplaceTempView("input")
+        frame = session.sql(step.select(frame.columns))
+    return frame
+
+
+def schema_after(session: Any, decoded_schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema:
+    """The Arrow schema that the steps give, found by analysis alone."""
+    frame = session.createDataFrame([], from_arrow_schema(decoded_schema))
+    found: pa.Schema = to_arrow_schema(apply_steps(session, frame, steps).schema)
+    return found
+
+
+def _reading(work: SlotWork, slots: Slots, read: Any) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
+    def run(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for slot in (number for task in tasks for number in task.column(0).to_pylist()):
+            report = SlotReport(slot)
+            bad = Outlet([work.quarantine], work.token, slot, BAD_SCHEMA)
+            with outlets(bad):
+                yield from decoded(work, slots[slot], bad, report)
+                report.manifests = bad.finish()
+            read.add([report])
+
+    return run
+
+
+def _drain(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
+    report = SlotReport(slot)
+    bad = Outlet([work.quarantine], work.token, slot, BAD_SCHEMA)
+    with outlets(bad):
+        for _ in decoded(work, ranges, bad, report):
+            pass
+        report.manifests = bad.finish()
+    return report
+
+
+def _staging(work: SlotWork) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        slot = TaskContext.get().partitionId()
+        report = SlotReport(slot)
+        out = Outlet(work.sinks, work.token, slot, work.schema)
+        with outlets(out):
+            rows = (pa.RecordBatch.from_arrays(b.columns, schema=work.schema) for b in batches)
+            stage_rows(rows, out, report)
+            report.manifests = out.finish()
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])
+
+    return run

@@ -1,0 +1,173 @@
+"""Before a run: do the brokers, the checkpoint and the sinks agree? What would the run start from?
+
+The same answers serve `plan`, which prints them, and `run`, which stops on what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.contracts import Sink
+from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.kafka import Cluster, LogBounds
+from penstock.model import BatchToken, TopicPartition
+from penstock.runtime.build import Pipeline
+
+EARLIEST, LATEST = -2, -1
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """Where a run begins: from the checkpoint, or for a first run by the file or by a sink's own offsets."""
+
+    origin: str
+    offsets: Offsets
+    explicit: Offsets | None
+    notice: str | None = None
+
+
+def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, LogBounds]:
+    """The partitions and their bounds; brokers that are away at the start are missing, not passing."""
+    try:
+        partitions = cluster.partitions(pipeline.subscription)
+        return cluster.bounds(partitions)
+    except TransientError as error:
+        raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None
+
+
+def check_checkpoint(checkpoint: SparkCheckpoint) -> None:
+    """A checkpoint without its metadata file would get a new query id, and its batches be written twice."""
+    if checkpoint.query_id() is None and checkpoint.last_begun() is not None:
+        raise TerminalError(
+            "CHECKPOINT_METADATA_LOST",
+            f"checkpoint {checkpoint.path}: the metadata file is gone, and with it the query id",
+            context={"last batch begun": checkpoint.last_begun()},
+            hint="restore the file `metadata` from a copy; Spark would make up a new id, and no sink would "
+            "know its own batches again",
+        )
+
+
+def check_sinks(
+    pipeline: Pipeline, checkpoint: SparkCheckpoint, *, resume: bool, accept_duplicates: bool
+) -> Offsets | None:
+    """Stop where a sink holds commits of another checkpoint; with `resume` give the offsets it holds."""
+    sinks = (*pipeline.sinks, pipeline.quarantine)
+    commits = {sink.name: last for sink in sinks if (last := sink.last_commit()) is not None}
+    query_id = checkpoint.query_id()
+    foreign = {name: last for name, last in commits.items() if last.query_id != query_id}
+    if not foreign or _continues(checkpoint, [foreign[s.name] for s in pipeline.sinks if s.name in foreign]):
+        return None
+    if resume:
+        return _resume_offsets(pipeline.sinks, commits, checkpoint)
+    if accept_duplicates:
+        return None
+    name, last = next(iter(foreign.items()))
+    raise TerminalError(
+        "SINK_HOLDS_OTHER_RUN",
+        f"sink {name} already holds batches of pipeline {last.pipeline} from another checkpoint",
+        context={
+            "checkpoint": f"{checkpoint.path}, query {query_id or 'none: it is fresh'}",
+            "sink": f"query {last.query_id}, batch {last.batch_id}, {last.describe_ranges()}",
+        },
+        hint="three ways out:\n"
+        "  go on where the table ends:      penstock run FILE --resume-from-table\n"
+        "  write to another table:          change the sink's path in the file, and run again\n"
+        "  read again, duplicates and all:  penstock run FILE --accept-duplicates",
+    )
+
+
+def start_point(
+    pipeline: Pipeline,
+    checkpoint: SparkCheckpoint,
+    bounds: dict[TopicPartition, LogBounds],
+    cluster: Cluster,
+    resumed: Offsets | None,
+) -> StartPoint:
+    """What the run would start from, and an honest word where the file's `start` is not used."""
+    start = pipeline.config.source.start
+    begun = checkpoint.last_begun()
+    if begun is not None:
+        done = checkpoint.last_committed()
+        offsets = checkpoint.ends(done) if done is not None else checkpoint.starts(0)
+        notice = None
+        used = checkpoint.start_used()
+        if used is not None and used != describe_start(start):
+            notice = (
+                f"`start: {describe_start(start)}` is for a first run only and is not used: this checkpoint began with "
+                f"`{used}` and goes on where it stands"
+            )
+        return StartPoint(f"checkpoint, after batch {done if done is not None else 'none'}", offsets, None, notice)
+    if resumed is not None:
+        explicit = {at: resumed.get(at, EARLIEST) for at in bounds}
+        return StartPoint("the offsets stored in the table", _resolved(explicit, bounds), explicit)
+    if isinstance(start, datetime):
+        found = {at: (o if o >= 0 else LATEST) for at, o in cluster.offsets_at(bounds, start).items()}
+        return StartPoint(f"first run, from {describe_start(start)}", _resolved(found, bounds), None)
+    if isinstance(start, str):
+        where = dict.fromkeys(bounds, EARLIEST if start == "earliest" else LATEST)
+        return StartPoint(f"first run, {start}", _resolved(where, bounds), None)
+    named = {TopicPartition(t, int(p)): o for t, parts in start.items() for p, o in parts.items()}
+    unknown = sorted(named.keys() - bounds.keys())
+    if unknown:
+        raise MissingError(
+            "PARTITION_MISSING",
+            f"source.start names {', '.join(map(str, unknown))}, which the source does not have",
+            context={"partitions": len(bounds)},
+        )
+    explicit = {at: named.get(at, EARLIEST) for at in bounds}
+    outside = {at: o for at, o in named.items() if o >= 0 and not bounds[at].start <= o <= bounds[at].end}
+    if outside:
+        raise MissingError(
+            "START_OUT_OF_RANGE",
+            "source.start names offsets that the log does not have",
+            context={f"{at} {o}": f"the log holds {bounds[at].start}-{bounds[at].end}" for at, o in outside.items()},
+        )
+    return StartPoint("first run, offsets in the file", _resolved(explicit, bounds), explicit)
+
+
+def describe_start(start: object) -> str:
+    """`start` as one would write it."""
+    return start.isoformat() if isinstance(start, datetime) else str(start)
+
+
+def _resolved(offsets: Offsets, bounds: dict[TopicPartition, LogBounds]) -> Offsets:
+    place = {EARLIEST: lambda b: b.start, LATEST: lambda b: b.end}
+    return {at: place[o](bounds[at]) if o in place else o for at, o in offsets.items()}
+
+
+def _continues(checkpoint: SparkCheckpoint, commits: Sequence[BatchToken]) -> bool:
+    """Whether the checkpoint began exactly where the sinks' commits end: a resumed run that then crashed."""
+    initial = checkpoint.initial()
+    return (
+        initial is not None
+        and bool(commits)
+        and all(initial.get(at) == end for token in commits for at, end in token.ends.items())
+    )
+
+
+def _resume_offsets(sinks: Sequence[Sink], commits: dict[str, BatchToken], checkpoint: SparkCheckpoint) -> Offsets:
+    if checkpoint.last_begun() is not None:
+        raise TerminalError(
+            "RESUME_NEEDS_FRESH_CHECKPOINT",
+            f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has begun batches",
+            context={"last batch begun": checkpoint.last_begun()},
+            hint="point `checkpoint:` at an empty folder; the old one stays as it is",
+        )
+    ends = {sink.name: commits[sink.name].ends for sink in sinks if sink.name in commits}
+    if "quarantine" in commits and "quarantine" not in ends:
+        ahead = commits["quarantine"].ends
+        if any(end < ahead.get(at, 0) for held in ends.values() for at, end in held.items()):
+            ends["quarantine"] = ahead
+    if len(ends) < len(sinks) or len({tuple(sorted(held.items())) for held in ends.values()}) > 1:
+        raise TerminalError(
+            "RESUME_SINKS_DISAGREE",
+            "the sinks do not end at the same offsets, so no start suits them all",
+            context={
+                name: ", ".join(f"{at} {end}" for at, end in sorted(held.items())[:8]) for name, held in ends.items()
+            },
+            hint="give each sink a pipeline of its own, or use --accept-duplicates",
+        )
+    return next(iter(ends.values()))

@@ -1,0 +1,257 @@
+"""A run from start to stop: lock, checks, session, query; faults that may pass are tried again.
+
+A stop (SIGTERM, Ctrl-C, `StopRequest.ask`) finishes the batch in hand. A crash at any moment is repaired by
+the next run: Spark runs the open batch again with the same offsets, and a sink that has it says so.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
+from penstock.config import PipelineConfig, reveal
+from penstock.errors import PenstockError, TransientError
+from penstock.kafka import Cluster
+from penstock.metrics import BatchMetrics
+from penstock.model import BAD_SCHEMA, BatchToken
+from penstock.runtime.batch import BatchRunner, StageLane
+from penstock.runtime.build import Pipeline, as_nullable, build
+from penstock.runtime.direct import stage_direct
+from penstock.runtime.faults import in_our_terms, only_reporting_failed
+from penstock.runtime.listener import BatchDone, Listener, Notice, Retrying, Started, Stopping
+from penstock.runtime.preflight import (
+    StartPoint,
+    check_brokers,
+    check_checkpoint,
+    check_sinks,
+    describe_start,
+    start_point,
+)
+from penstock.runtime.query import BatchGate, start_query
+from penstock.runtime.slot import SlotWork
+from penstock.spark.session import start_session, stop_session
+
+_LONGEST_DELAY = 30.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line may add to the file."""
+
+    available_now: bool = False
+    resume_from_table: bool = False
+    accept_duplicates: bool = False
+    give_up_after: float = 300.0
+    log: Path | None = None
+
+
+class StopRequest:
+    """Asks a run to stop after the batch in hand. Safe from a signal handler and from other threads."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+
+    def ask(self) -> None:
+        """Ask."""
+        self._asked.set()
+
+    def asked(self, within: float = 0.0) -> bool:
+        """Whether it was asked, waiting at most `within` seconds."""
+        return self._asked.wait(within)
+
+
+@dataclass
+class RunSummary:
+    """What a run did."""
+
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+    last: BatchMetrics | None = field(default=None, repr=False)
+
+    def add(self, batch: BatchMetrics) -> None:
+        """Count a batch."""
+        self.batches += 1
+        self.rows_in += batch.rows_in
+        self.rows_out += batch.rows_out
+        self.quarantined += batch.quarantined
+        self.last = batch
+
+
+def run(
+    config: PipelineConfig,
+    options: RunOptions = RunOptions(),
+    listener: Listener = lambda event: None,
+    stop: StopRequest | None = None,
+    session: Any = None,
+) -> RunSummary:
+    """Run a pipeline until it is drained, stopped or cannot go on. A given session is used and left open."""
+    began = time.monotonic()
+    pipeline, stop, summary = build(config), stop or StopRequest(), RunSummary()
+    checkpoint = SparkCheckpoint(config.checkpoint)
+    with checkpoint_lock(config.checkpoint):
+        cluster = Cluster(pipeline.settings)
+        start = _check(pipeline, checkpoint, cluster, options, listener)
+        own = session is None
+        session = session or start_session(f"penstock {config.name}", reveal(config.spark), log=options.log)
+        try:
+            _Loop(pipeline, checkpoint, cluster, start, options, listener, stop, session, summary).run()
+        finally:
+            if own:
+                stop_session(session)
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def _check(
+    pipeline: Pipeline, checkpoint: SparkCheckpoint, cluster: Cluster, options: RunOptions, listener: Listener
+) -> StartPoint:
+    bounds = check_brokers(cluster, pipeline)
+    check_checkpoint(checkpoint)
+    resumed = check_sinks(
+        pipeline, checkpoint, resume=options.resume_from_table, accept_duplicates=options.accept_duplicates
+    )
+    start = start_point(pipeline, checkpoint, bounds, cluster, resumed)
+    if start.notice:
+        listener(Notice(start.notice))
+    if checkpoint.last_begun() is None:
+        checkpoint.note_start(describe_start(pipeline.config.source.start))
+    pipeline.quarantine.prepare(BAD_SCHEMA)
+    return start
+
+
+@dataclass
+class _Loop:
+    pipeline: Pipeline
+    checkpoint: SparkCheckpoint
+    cluster: Cluster
+    start: StartPoint
+    options: RunOptions
+    listener: Listener
+    stop: StopRequest
+    session: Any
+    summary: RunSummary
+    told: bool = False
+
+    def run(self) -> None:
+        """Run the query, again after a fault that may pass, until the end."""
+        stage_lane, work = self._work()
+        delay, failing_since, attempt = 1.0, None, 0
+        while True:
+            done_before = self.summary.batches
+            try:
+                if self._run_query(stage_lane, work):
+                    return
+            except TransientError as error:
+                now = time.monotonic()
+                if self.summary.batches > done_before or failing_since is None:
+                    delay, failing_since, attempt = 1.0, now, 0
+                if now - failing_since > self.options.give_up_after:
+                    raise
+                attempt += 1
+                self.listener(Retrying(error, attempt, delay))
+                if self.stop.asked(delay):
+                    return
+                delay = min(delay * 2, _LONGEST_DELAY)
+
+    def _work(self) -> tuple[StageLane, SlotWork]:
+        """The lane's way to stage, and what its tasks need to know; the sinks are prepared for its columns."""
+        pipeline = self.pipeline
+        stage_lane: StageLane
+        if pipeline.lane.lane == "frame":
+            from penstock.runtime.frame import schema_after, stage_frame
+
+            steps = pipeline.transforms
+            schema = as_nullable(schema_after(self.session, pipeline.decoder.schema, steps))
+            stage_lane = partial(stage_frame, steps=steps)
+        else:
+            found = pipeline.schema
+            assert found is not None, "the direct lane knows its columns"
+            schema, stage_lane = found, stage_direct
+        for sink in pipeline.sinks:
+            sink.prepare(schema)
+        token = BatchToken(pipeline.config.name, "", 0, ())
+        return stage_lane, SlotWork(
+            token=token,
+            reader=pipeline.reader,
+            decoder=pipeline.decoder,
+            transforms=pipeline.transforms if stage_lane is stage_direct else (),
+            sinks=pipeline.sinks,
+            quarantine=pipeline.quarantine,
+            schema=schema,
+        )
+
+    def _run_query(self, stage_lane: StageLane, work: SlotWork) -> bool:
+        """Run the query to its end; false where it must be started again at once."""
+        runner: BatchRunner | None = None
+
+        def run_batch(session: Any, batch_id: int) -> None:
+            nonlocal runner
+            if runner is None:
+                query_id = self.checkpoint.query_id()
+                assert query_id is not None, "Spark writes the metadata before the first batch"
+                runner = BatchRunner(
+                    replace(work, token=replace(work.token, query_id=query_id)),
+                    stage_lane,
+                    self.checkpoint,
+                    self.cluster,
+                    self.pipeline.gaps,
+                    session.sparkContext.defaultParallelism,
+                )
+            metrics = runner.run(session, batch_id)
+            self.summary.add(metrics)
+            self.listener(BatchDone(metrics))
+
+        gate = BatchGate(run_batch)
+        try:
+            query = start_query(self.session, self.pipeline, self.start, gate, self.options.available_now)
+        except Exception as error:
+            raise in_our_terms(error) from error
+        self._tell_started()
+        try:
+            self._watch(query, gate)
+        except PenstockError:
+            raise
+        except Exception as error:
+            done = self.checkpoint.last_committed()
+            if gate.error is None and only_reporting_failed(error) and done is not None and done == gate.last_batch:
+                return False
+            raise (gate.error or in_our_terms(error)) from error
+        finally:
+            gate.release()
+            if query.isActive:
+                query.stop()
+        return True
+
+    def _tell_started(self) -> None:
+        if not self.told:
+            self.told = True
+            lane, query_id = self.pipeline.lane, self.checkpoint.query_id()
+            self.listener(
+                Started(self.pipeline.config.name, lane.lane, lane.reason, len(self.start.offsets), query_id)
+            )
+
+    def _watch(self, query: Any, gate: BatchGate) -> None:
+        while not query.awaitTermination(0.2):
+            if self.stop.asked():
+                self.listener(Stopping())
+                gate.close()
+                self._await_commit(gate.last_batch)
+                query.stop()
+                return
+
+    def _await_commit(self, batch_id: int | None) -> None:
+        """Wait for Spark's own commit of the last batch, so that the next run has nothing to look at again."""
+        deadline = time.monotonic() + 10
+        while batch_id is not None and time.monotonic() < deadline:
+            done = self.checkpoint.last_committed()
+            if done is not None and done >= batch_id:
+                return
+            time.sleep(0.02)

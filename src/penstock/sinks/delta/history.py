@@ -1,0 +1,104 @@
+"""This pipeline's commits in a table's history, newest first, with what a RESTORE took back marked.
+
+A commit carries its token in the log beside its data. RESTORE takes the data back but not Delta's transaction
+id, so the history alone can tell that batches which the table calls seen are gone from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from penstock.errors import TerminalError
+from penstock.model import BatchToken
+
+TOKEN = "penstock.token"
+PIPELINE = "penstock.pipeline"
+SINK = "penstock.sink"
+
+_Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """A commit of this pipeline. `kept` is false when a later RESTORE went back to before it."""
+
+    version: int
+    token: BatchToken
+    kept: bool
+
+
+def commit_metadata(token: BatchToken, sink: str) -> dict[str, object]:
+    """What a commit says about itself. A blind append does not disturb a MERGE or OPTIMIZE running beside."""
+    return {PIPELINE: token.pipeline, SINK: sink, TOKEN: token.to_json(), "isBlindAppend": True}
+
+
+def commits_of(table: DeltaTable, pipeline: str, sink: str) -> Iterator[TableCommit]:
+    """Yield the commits of one pipeline and sink, newest first, as far back as the log goes."""
+    kept: Callable[[_Entry], bool] = _always
+    for entry in _entries(table):
+        if entry.get(PIPELINE) == pipeline and entry.get(SINK) == sink and TOKEN in entry:
+            yield TableCommit(entry["version"], BatchToken.from_json(entry[TOKEN]), kept(entry))
+        elif entry.get("operation") == "RESTORE" and kept(entry):
+            kept = _kept_by(entry, sink)
+
+
+def files_added(root: Path, commit: TableCommit) -> set[str] | None:
+    """The files that a commit of a local table added, or none if the log does not say any more."""
+    log = root / "_delta_log" / f"{commit.version:020}.json"
+    if not log.exists():
+        return None
+    actions = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    if not any(action.get("commitInfo", {}).get(TOKEN) == commit.token.to_json() for action in actions):
+        return None
+    return {unquote(action["add"]["path"]) for action in actions if "add" in action}
+
+
+def _entries(table: DeltaTable) -> Iterator[_Entry]:
+    """The history, read in growing pieces: the entry looked for is nearly always among the newest."""
+    shown, limit = 0, 1
+    while True:
+        entries = table.history(limit)
+        yield from entries[shown:]
+        if len(entries) < limit:
+            return
+        shown, limit = len(entries), limit * 8
+
+
+def _always(_: _Entry) -> bool:
+    return True
+
+
+def _kept_by(restore: _Entry, sink: str) -> Callable[[_Entry], bool]:
+    """Which older commits a RESTORE left in the table."""
+    goal = restore.get("operationParameters") or {}
+    version, moment = (_number(goal.get(name)) for name in ("version", "datetime"))
+    if version is not None:
+        return lambda entry: bool(entry["version"] <= version)
+    if moment is not None:
+        return lambda entry: bool(entry["timestamp"] <= moment)
+
+    def undecidable(_: _Entry) -> bool:
+        # Spark notes a time given to RESTORE as text in a zone that the log does not name.
+        raise TerminalError(
+            "SINK_TABLE_RESTORED",
+            f"sink {sink}: the table was restored to a time, and which batches are left cannot be told",
+            context={"restore": f"version {restore['version']}, to {goal.get('timestamp')}"},
+            hint="run: RESTORE TABLE ... TO VERSION AS OF n, with the version that the time stood for",
+        )
+
+    return undecidable
+
+
+def _number(value: object) -> int | None:
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, int) else None

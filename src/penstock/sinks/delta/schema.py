@@ -1,0 +1,240 @@
+"""Whether a table can take the rows: columns, types, partitioning, and features that bind a writer.
+
+delta-rs commits the files it is given and checks nothing about them, so everything is checked here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as types
+from deltalake import DeltaTable, Field, Schema, TableFeatures
+
+from penstock.errors import MissingError
+from penstock.sinks.delta.partitions import can_partition
+
+_Json = Mapping[str, Any]
+
+# Features that ask nothing of a writer who appends whole files, or only what `unsupported` looks for.
+_HARMLESS = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+    }
+)
+
+
+def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Refuse rows that no Delta table can hold as they are."""
+    wrong = [f"{name}: {kind}" for field in schema for name, kind in _unwritable(field.name, field.type)]
+    if wrong:
+        raise _mismatch(sink, "columns of types that Delta does not have", {"columns": ", ".join(wrong)})
+    folded = [name.lower() for name in schema.names]
+    twice = sorted({name for name in folded if folded.count(name) > 1})
+    if twice:
+        raise _mismatch(sink, "columns that differ in case only, which Delta takes for one", {"columns": twice})
+    absent = [name for name in partition_by if name not in schema.names]
+    if absent:
+        facts = {"partition_by": ", ".join(partition_by), "columns": ", ".join(schema.names)}
+        raise _mismatch(sink, f'no column "{absent[0]}" to partition by', facts)
+    for name in partition_by:
+        if not can_partition(schema.field(name).type):
+            facts = {"column": f"{name} {schema.field(name).type}"}
+            raise _mismatch(sink, "a table cannot be partitioned by a column of this type", facts)
+    if len(partition_by) == len(schema.names):
+        raise _mismatch(sink, "every column is in partition_by, none is left for the files", {})
+
+
+def check_table(sink: str, table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> list[Field]:
+    """Refuse a table that cannot take the rows. Returns the fields it lacks, as nullable ones."""
+    found = unsupported(table)
+    if found:
+        raise MissingError(
+            "SINK_TABLE_UNSUPPORTED",
+            f"sink {sink}: the table asks of its writers what an append of files cannot give",
+            context={"table features": ", ".join(found)},
+            hint="drop the feature from the table, or write to another table",
+        )
+    theirs = table.metadata().partition_columns
+    if list(theirs) != list(partition_by):
+        facts = {"pipeline": ", ".join(partition_by) or "none", "table": ", ".join(theirs) or "none"}
+        raise _mismatch(sink, "the table is partitioned otherwise", facts, "set partition_by as in the table")
+    mine, held = json.loads(Schema.from_arrow(schema).to_json()), json.loads(table.schema().to_json())
+    differing = list(_differences("", mine, held))
+    if differing:
+        raise _mismatch(
+            sink,
+            "the table has other types",
+            {name: f"pipeline {ours}, table {its}" for name, ours, its in differing},
+            "cast the column in the pipeline, or write to another table",
+        )
+    lacking = _lacking(mine, held)
+    return list(Schema.from_json(json.dumps(lacking)).fields) if lacking["fields"] else []
+
+
+def refuse_missing(sink: str, table: DeltaTable, schema: pa.Schema, missing: Sequence[Field]) -> MissingError:
+    """The error for columns that the table lacks and may not be given."""
+    return _mismatch(
+        sink,
+        f"the table lacks {', '.join(field.name for field in missing)}",
+        {
+            "pipeline": ", ".join(schema.names),
+            "table": ", ".join(field.name for field in table.schema().fields),
+        },
+        "set evolve: add_columns on this sink, or drop the columns in the pipeline",
+    )
+
+
+def complete_protocol(table: DeltaTable) -> None:
+    """Name the features that the table uses and delta-rs left out of its protocol.
+
+    When a column without a time zone raises the protocol, delta-rs lists that feature alone; Spark then refuses
+    a table with NOT NULL columns or `delta.appendOnly`.
+    """
+    listed = table.protocol().writer_features
+    if listed is None:
+        return
+    lacking = []
+    if "invariants" not in listed and '"nullable":false' in table.schema().to_json().replace(" ", ""):
+        lacking.append(TableFeatures.Invariants)
+    if "appendOnly" not in listed and table.metadata().configuration.get("delta.appendOnly") == "true":
+        lacking.append(TableFeatures.AppendOnly)
+    if lacking:
+        table.alter.add_feature(lacking, allow_protocol_versions_increase=True)
+        table.update_incremental()
+
+
+def identity_of(table: DeltaTable) -> str:
+    """What a check of the table depends on: while it stays, the check holds."""
+    metadata, features = table.metadata(), table.protocol().writer_features
+    settings = sorted(metadata.configuration.items())
+    return json.dumps([str(metadata.id), table.schema().to_json(), metadata.partition_columns, settings, features])
+
+
+def unsupported(table: DeltaTable) -> list[str]:
+    """What the table asks of its writers that appending files does not give."""
+    settings = table.metadata().configuration
+    found = [name for name in table.protocol().writer_features or () if name not in _HARMLESS]
+    if table.protocol().min_writer_version == 6:
+        found.append("identityColumns")
+    found += [f"constraint {name.split('.')[-1]}" for name in settings if name.startswith("delta.constraints.")]
+    if settings.get("delta.columnMapping.mode", "none") != "none":
+        found.append("columnMapping")
+    for name, metadata in _metadata(json.loads(table.schema().to_json())):
+        bound = [key for key in metadata if key == "delta.invariants" or key.startswith("delta.generation")]
+        found += [f"{key} of column {name}" for key in bound]
+    return found
+
+
+def _unwritable(name: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    if types.is_struct(kind):
+        for field in kind:
+            yield from _unwritable(f"{name}.{field.name}", field.type)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        yield from _unwritable(f"{name}[]", kind.value_type)
+    elif types.is_map(kind):
+        yield from _unwritable(f"{name} key", kind.key_type)
+        yield from _unwritable(f"{name} value", kind.item_type)
+    elif not _writable(kind):
+        yield name, kind
+
+
+def _writable(kind: pa.DataType) -> bool:
+    if types.is_timestamp(kind):
+        return kind.unit == "us" and kind.tz in (None, "UTC")
+    return bool(
+        types.is_signed_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_boolean(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_date32(kind)
+        or types.is_decimal128(kind)
+    )
+
+
+def _differences(path: str, mine: Any, held: Any) -> Iterator[tuple[str, str, str]]:
+    """Where the rows cannot go into the table as they are: name, our type, the table's."""
+    if isinstance(mine, str) or isinstance(held, str) or mine["type"] != held["type"]:
+        if mine != held:
+            yield path, _describe(mine), _describe(held)
+        return
+    if mine["type"] == "array":
+        if mine["containsNull"] and not held["containsNull"]:
+            yield f"{path}[]", "may be null", "NOT NULL"
+        yield from _differences(f"{path}[]", mine["elementType"], held["elementType"])
+    elif mine["type"] == "map":
+        if mine["valueContainsNull"] and not held["valueContainsNull"]:
+            yield f"{path} value", "may be null", "NOT NULL"
+        yield from _differences(f"{path} key", mine["keyType"], held["keyType"])
+        yield from _differences(f"{path} value", mine["valueType"], held["valueType"])
+    else:
+        yield from _field_differences(path, mine, held)
+
+
+def _field_differences(path: str, mine: _Json, held: _Json) -> Iterator[tuple[str, str, str]]:
+    ours = {field["name"].lower(): field for field in mine["fields"]}
+    for its in held["fields"]:
+        name = f"{path}.{its['name']}".lstrip(".")
+        field = ours.get(its["name"].lower())
+        if field is None:
+            if not its["nullable"]:
+                yield name, "not written", "NOT NULL"
+        elif field["name"] != its["name"]:
+            yield name, f"named {field['name']}", f"named {its['name']}"
+        elif field["nullable"] and not its["nullable"]:
+            yield name, "may be null", "NOT NULL"
+        else:
+            yield from _differences(name, field["type"], its["type"])
+
+
+def _lacking(mine: Any, held: Any) -> dict[str, Any]:
+    """The part of our struct that the table's lacks, in the shape that `add_columns` merges."""
+    its = {field["name"]: field for field in held["fields"]}
+    fields = []
+    for field in mine["fields"]:
+        known = its.get(field["name"])
+        if known is None:
+            fields.append({**field, "nullable": True})
+        elif kind := _lacking_within(field["type"], known["type"]):
+            fields.append({**known, "type": kind})
+    return {"type": "struct", "fields": fields}
+
+
+def _lacking_within(mine: Any, held: Any) -> dict[str, Any] | None:
+    if isinstance(mine, str):
+        return None
+    if mine["type"] == "struct":
+        inner = _lacking(mine, held)
+        return inner if inner["fields"] else None
+    name = "elementType" if mine["type"] == "array" else "valueType"
+    lacking = _lacking_within(mine[name], held[name])
+    return {**held, name: lacking} if lacking else None
+
+
+def _metadata(schema: _Json) -> Iterator[tuple[str, _Json]]:
+    for field in schema["fields"]:
+        yield field["name"], field["metadata"]
+        if isinstance(field["type"], dict) and field["type"]["type"] == "struct":
+            yield from _metadata(field["type"])
+
+
+def _describe(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])
+
+
+def _mismatch(sink: str, summary: str, context: Mapping[str, object], hint: str | None = None) -> MissingError:
+    return MissingError("SINK_SCHEMA_MISMATCH", f"sink {sink}: {summary}", context=context, hint=hint)

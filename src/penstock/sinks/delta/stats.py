@@ -1,0 +1,144 @@
+"""A staged file's statistics, as the JSON text that Spark and delta-rs skip files by.
+
+Taken from the Parquet footer, so they cost no second pass. A bound that cannot be given exactly or rounded
+outward is left out: a missing bound reads a file too many, a wrong one loses rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as types
+
+from penstock.sinks.delta.leaves import Leaf
+
+INDEXED_COLUMNS = 32
+"""How many leaf columns get statistics when the table does not say (Delta's own default)."""
+
+_PREFIX = 32
+_LAST_CHARACTER = "\U0010ffff"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def indexed(leaves: Sequence[Leaf], limit: int = INDEXED_COLUMNS) -> list[Leaf]:
+    """The leaves that get statistics: the first `limit`, those inside lists and maps left out. -1 is all."""
+    return [leaf for leaf in (leaves if limit < 0 else leaves[:limit]) if leaf.names]
+
+
+def leaves_with_nan(rows: pa.Table, leaves: Iterable[Leaf]) -> set[Leaf]:
+    """The float leaves that hold a NaN. Parquet leaves NaN out of its bounds, SQL sorts it above all."""
+    found = set()
+    for leaf in leaves:
+        if types.is_floating(leaf.type):
+            values = rows.column(leaf.names[0])
+            for name in leaf.names[1:]:
+                values = pc.struct_field(values, values.type.get_field_index(name))
+            if pc.any(pc.is_nan(values)).as_py():
+                found.add(leaf)
+    return found
+
+
+def file_statistics(footer: pq.FileMetaData, leaves: Iterable[Leaf], with_nan: set[Leaf]) -> str:
+    """The statistics of one file as Delta's JSON."""
+    minimums: dict[str, object] = {}
+    maximums: dict[str, object] = {}
+    nulls: dict[str, object] = {}
+    for leaf in leaves:
+        groups = [footer.row_group(group).column(leaf.column) for group in range(footer.num_row_groups)]
+        statistics = [(group.statistics, group.num_values) for group in groups]
+        if all(s is not None and s.has_null_count for s, _ in statistics):
+            _put(nulls, leaf.names, sum(s.null_count for s, _ in statistics))
+        else:
+            continue
+        valued = [s for s, values in statistics if s.null_count < values]
+        if not valued or leaf in with_nan or not all(s.has_min_max for s in valued):
+            continue
+        _put(minimums, leaf.names, _lower(leaf.type, min(_raw(leaf.type, s)[0] for s in valued)))
+        _put(maximums, leaf.names, _upper(leaf.type, max(_raw(leaf.type, s)[1] for s in valued)))
+    return _to_json({"numRecords": footer.num_rows, "minValues": minimums, "maxValues": maximums, "nullCount": nulls})
+
+
+def _raw(kind: pa.DataType, statistics: pq.Statistics) -> tuple[Any, Any]:
+    # Times as plain integers: years beyond 9999 have no Python value. Text as bytes: these sort as Delta
+    # sorts text. Decimals alone need their scale.
+    return (statistics.min, statistics.max) if types.is_decimal(kind) else (statistics.min_raw, statistics.max_raw)
+
+
+def _lower(kind: pa.DataType, value: object) -> object:
+    if isinstance(value, bytes) and _is_text(kind):
+        return value.decode()[:_PREFIX]
+    if isinstance(value, int) and types.is_timestamp(kind):
+        return _timestamp(kind, value // 1000)
+    return _exact(kind, value)
+
+
+def _upper(kind: pa.DataType, value: object) -> object:
+    if isinstance(value, bytes) and _is_text(kind):
+        return _above(value.decode())
+    if isinstance(value, int) and types.is_timestamp(kind):
+        return _timestamp(kind, -(-value // 1000))
+    return _exact(kind, value)
+
+
+def _above(text: str) -> str | None:
+    """The text, or a prefix of it with the last of all characters behind, which no such text is above."""
+    for cut in range(_PREFIX, len(text)):
+        if text[cut] != _LAST_CHARACTER:
+            return text[:cut] + _LAST_CHARACTER
+    return text if len(text) <= _PREFIX else None
+
+
+def _timestamp(kind: pa.DataType, milliseconds: int) -> str | None:
+    # Delta keeps milliseconds only: lower bounds are floored before this, upper ones rounded up.
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+    zone = "Z" if kind.tz else ""
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}{zone}"
+
+
+def _exact(kind: pa.DataType, value: object) -> object:
+    if types.is_boolean(kind) or isinstance(value, bytes):
+        return None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int) and types.is_date(kind):
+        return _date(value)
+    return value
+
+
+def _date(days: int) -> str | None:
+    try:
+        return (_EPOCH + timedelta(days=days)).date().isoformat()
+    except OverflowError:
+        return None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _put(tree: dict[str, object], names: Sequence[str], value: object) -> None:
+    if value is None:
+        return
+    for name in names[:-1]:
+        branch = tree.setdefault(name, {})
+        assert isinstance(branch, dict)
+        tree = branch
+    tree[names[-1]] = value
+
+
+def _to_json(value: object) -> str:
+    """JSON with every digit of a decimal, which `json.dumps` cannot write."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_to_json(item)}" for name, item in value.items()) + "}"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)

@@ -1,0 +1,1 @@
+"""What Spark needs around it: a Java, the jars, the session."""

@@ -1,0 +1,208 @@
+"""The jars beside Spark and the broker's class path, fetched once and kept.
+
+Enters: `jars.xml`, which pins every jar. Leaves: one folder of jars a configuration, named by the hash of the
+descriptor, so that another version of Penstock never sees the wrong ones. A folder appears whole or not at all,
+and once it is there nothing is fetched and no JVM starts. `python -m penstock.spark.jars` fetches all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+from xml.etree import ElementTree
+
+from penstock.errors import MissingError, PenstockError
+from penstock.spark.cache import cache_home
+from penstock.spark.java import find_java
+
+_DESCRIPTOR = Path(__file__).with_name("jars.xml")
+_SETTINGS = Path(__file__).with_name("ivysettings.xml")
+_ASIDE = "fetch-"
+_MACHINE_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
+
+
+def spark_jars() -> list[Path]:
+    """The jars that Spark needs besides its own: the Kafka source and Delta."""
+    return sorted(jar_folder("spark").glob("*.jar"))
+
+
+def broker_classpath() -> str:
+    """The whole class path of a Kafka broker."""
+    return str(jar_folder("broker") / "*")
+
+
+def jar_folder(conf: str) -> Path:
+    """The folder that holds the jars of `conf`, fetched now if they are not there."""
+    _ensure([conf])
+    return _folder(conf)
+
+
+def pinned_jars() -> dict[str, list[str]]:
+    """The file names of every configuration's jars, as the descriptor pins them."""
+    root = ElementTree.fromstring(_DESCRIPTOR.read_bytes())
+    jars: dict[str, list[str]] = {conf.attrib["name"]: [] for conf in root.iter("conf")}
+    for dependency in root.iter("dependency"):
+        conf = dependency.attrib["conf"].partition("->")[0]
+        jars[conf].append(f"{dependency.attrib['name']}-{dependency.attrib['rev']}.jar")
+    return jars
+
+
+def main() -> int:
+    """Fetch whatever is missing, for `make install`."""
+    try:
+        _ensure(list(pinned_jars()))
+    except PenstockError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _folder(conf: str) -> Path:
+    version = hashlib.sha256(_DESCRIPTOR.read_bytes()).hexdigest()[:16]
+    return cache_home() / "jars" / version / conf
+
+
+def _missing(confs: Sequence[str], pinned: dict[str, list[str]]) -> list[str]:
+    return [conf for conf in confs if not all((_folder(conf) / jar).is_file() for jar in pinned[conf])]
+
+
+def _ensure(confs: Sequence[str]) -> None:
+    pinned = pinned_jars()
+    if not _missing(confs, pinned):
+        return
+    with _lock(cache_home() / "jars.lock"):
+        # Another process may have fetched them while this one waited.
+        if missing := _missing(confs, pinned):
+            _clear_remains()
+            _fetch(missing, sum(len(pinned[conf]) for conf in missing))
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _clear_remains() -> None:
+    """What fetches left behind that were killed; nobody else fetches while the lock is held."""
+    for aside in cache_home().glob(f"{_ASIDE}*"):
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _fetch(confs: Sequence[str], count: int) -> None:
+    with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=cache_home()) as aside:
+        _run_ivy(confs, count, Path(aside))
+        for conf in confs:
+            folder = _folder(conf)
+            # There only when someone took a jar out of it.
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            (Path(aside) / conf).rename(folder)
+
+
+def _run_ivy(confs: Sequence[str], count: int, target: Path) -> None:
+    command = [
+        str(find_java().executable),
+        *_network_options(),
+        # Ivy's cache outlives a fetch that was cut short, so the next one goes on from there.
+        f"-Dpenstock.ivy.cache={cache_home() / 'ivy'}",
+        *("-cp", _ivy_classpath(), "org.apache.ivy.Main"),
+        *("-settings", os.environ.get("PENSTOCK_IVY_SETTINGS") or str(_SETTINGS)),
+        *("-ivy", str(_DESCRIPTOR), "-confs", *confs),
+        *("-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"),
+    ]
+    said: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
+        try:
+            assert ivy.stdout is not None
+            _show(_arrivals(ivy.stdout, said), count)
+        except BaseException:
+            ivy.kill()
+            raise
+    if ivy.returncode != 0 or _short(target, confs):
+        raise MissingError(
+            "JARS_MISSING",
+            f"fetching {count} jars: not all of them came",
+            context={"tried": _complaints(said), "wanted by": _DESCRIPTOR.name, "kept in": cache_home()},
+            hint="check the network and run the same command again: it goes on where it stopped\n"
+            "behind a mirror, name an Ivy settings file in PENSTOCK_IVY_SETTINGS",
+        )
+
+
+def _short(target: Path, confs: Sequence[str]) -> bool:
+    pinned = pinned_jars()
+    return not all((target / conf / jar).is_file() for conf in confs for jar in pinned[conf])
+
+
+def _ivy_classpath() -> str:
+    spec = importlib.util.find_spec("pyspark")
+    jars = Path(spec.origin).parent / "jars" if spec and spec.origin else Path()
+    return os.pathsep.join(str(jar) for name in ("ivy", "commons-cli") for jar in jars.glob(f"{name}-*.jar"))
+
+
+def _network_options() -> list[str]:
+    """What the machine says about certificates and proxies, which Java does not read by itself."""
+    options = []
+    if _MACHINE_CERTIFICATES.is_file():
+        options.append(f"-Djavax.net.ssl.trustStore={_MACHINE_CERTIFICATES}")
+    proxies = getproxies()
+    for scheme in ("http", "https"):
+        url = proxies.get(scheme, "")
+        proxy = urlsplit(url if "//" in url else f"//{url}")
+        if proxy.hostname:
+            options.append(f"-D{scheme}.proxyHost={proxy.hostname}")
+            options.append(f"-D{scheme}.proxyPort={proxy.port or 80}")
+    if direct := [host.strip() for host in proxies.get("no", "").split(",") if host.strip()]:
+        hosts = "|".join(f"*{host}" if host.startswith(".") else host for host in direct)
+        options.append(f"-Dhttp.nonProxyHosts={hosts}")
+    return options
+
+
+def _arrivals(lines: Iterator[str], said: list[str]) -> Iterator[str]:
+    """The jars as they arrive; everything that Ivy says goes into `said`."""
+    for line in lines:
+        said.append(line.strip())
+        if "[SUCCESSFUL ]" in line:
+            yield line.partition("#")[2].partition("!")[0].replace(";", " ")
+
+
+def _complaints(said: Sequence[str]) -> str:
+    telling = [line for line in said if "Exception" in line or "not found" in line or "FAILED" in line]
+    return "\n    ".join((telling or list(said))[-5:])
+
+
+def _show(arrivals: Iterator[str], count: int) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        print(f"fetching {count} jars, once", file=sys.stderr)
+        for arrived, jar in enumerate(arrivals, start=1):
+            if arrived % 10 == 0 or arrived == count:
+                print(f"  {arrived} of {count}: {jar}", file=sys.stderr)
+        return
+    columns = (TextColumn("Fetching jars"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=console) as progress:
+        task = progress.add_task("", total=count)
+        for jar in arrivals:
+            progress.update(task, advance=1, description=jar)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The Spark session: Java, jars and settings in, a session out. Nothing is resolved or downloaded at a start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import MissingError
+from penstock.spark.jars import spark_jars
+from penstock.spark.java import find_java
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.streaming.minBatchesToRetain": "100",
+}
+
+_OWNED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+
+
+def start_session(
+    name: str, settings: Mapping[str, str] | None = None, *, delta: bool = False, log: Path | None = None
+) -> Any:
+    """Start Spark in this process; `delta` adds what SQL over Delta tables needs."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    # Py4J prints a stack for every exception in a callback; Penstock tells it in its own words.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    log = log or Path(tempfile.gettempdir()) / f"penstock-{os.getpid()}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.pop("SPARK_HOME", None)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    conf = SparkConf(loadDefaults=False)
+    asked = dict(settings or {})
+    for key, value in {**_DEFAULTS, **(_DELTA if delta else {}), **asked, **_OWNED}.items():
+        conf.set(key, value)
+    conf.set("spark.app.name", name)
+    jars = os.pathsep.join(str(jar) for jar in spark_jars())
+    conf.set("spark.driver.extraClassPath", _joined(jars, asked.get("spark.driver.extraClassPath"), os.pathsep))
+    log4j = Path(__file__).with_name("log4j2.properties")
+    options = f"-Dlog4j2.configurationFile=file:{log4j} -Dpenstock.log={log} -Djava.net.preferIPv4Stack=true"
+    conf.set("spark.driver.extraJavaOptions", _joined(options, asked.get("spark.driver.extraJavaOptions"), " "))
+    try:
+        # Its own session: a Ctrl-C at the terminal reaches the driver alone, which then ends Spark in order.
+        with log.open("ab") as output:
+            gateway = launch_gateway(conf, {"start_new_session": True, "stdout": output, "stderr": output})
+        context = SparkContext(conf=conf, gateway=gateway)
+    except (PySparkException, OSError) as error:
+        raise MissingError(
+            "SPARK_NOT_STARTED",
+            "starting Spark: it ended before it was ready",
+            context={"cause": str(error).splitlines()[0], "log": log},
+            hint="the last lines of the log say why",
+        ) from error
+    return SparkSession(context)
+
+
+def _joined(own: str, asked: str | None, separator: str) -> str:
+    return own if not asked else f"{own}{separator}{asked}"
+
+
+def stop_session(session: Any) -> None:
+    """Stop Spark and wait until its process is gone."""
+    from pyspark import SparkContext
+
+    gateway = session.sparkContext._gateway
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    SparkContext._gateway = SparkContext._jvm = None
+    try:
+        gateway.proc.wait(20)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()

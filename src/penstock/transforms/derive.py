@@ -1,0 +1,94 @@
+"""`derive` and `cast`: columns computed from the columns that enter.
+
+A column that is there already is replaced where it stands; a new one goes behind the others, before the
+coordinates, which stay last. Expressions see the columns that enter, not each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from penstock.model import COORDINATES, Split
+from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
+from penstock.transforms.expressions import NoArrowForm
+from penstock.transforms.lazy import LazyExpressions
+from penstock.transforms.parsing import check_columns
+
+
+class Derive:
+    """Adds or replaces columns by Spark SQL expressions."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        check_distinct(list(columns))
+        check_reserved(columns)
+        self.columns = dict(columns)
+        self._compiled = LazyExpressions(list(columns.values()))
+
+    def __repr__(self) -> str:
+        return f"derive {', '.join(self.columns)}"
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """Why this needs Spark, or None where Arrow gives exactly the same values."""
+        return next((c.reason for c in self._compiled.over(schema) if isinstance(c, NoArrowForm)), None)
+
+    def names(self, columns: Sequence[str]) -> list[str]:
+        """The columns that leave when these enter."""
+        for text in self.columns.values():
+            check_columns(text, columns)
+        return [name for name, _ in self._layout(columns)]
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that leave. Only where there is an Arrow form; otherwise the types are Spark's to say."""
+        types = dict(zip(self.columns, (c.type for c in self._compiled.arrow(schema)), strict=True))
+        return pa.schema(
+            schema.field(source).with_name(name) if isinstance(source, int) else pa.field(name, types[source])
+            for name, source in self._layout(schema.names)
+        )
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Compute the columns."""
+        computed = {
+            name: expression.evaluate(rows)
+            for name, expression in zip(self.columns, self._compiled.arrow(rows.schema), strict=True)
+        }
+        arrays = [
+            rows.column(source) if isinstance(source, int) else computed[source]
+            for _, source in self._layout(rows.schema.names)
+        ]
+        return Split.all_good(pa.RecordBatch.from_arrays(arrays, schema=self.output(rows.schema)))
+
+    def select(self, columns: Sequence[str]) -> str:
+        """The same in Spark SQL, over a relation named input."""
+        # The line break ends a comment that the text may close with.
+        return select_list(
+            quote(name) if isinstance(source, int) else f"({self.columns[source]}\n) AS {quote(name)}"
+            for name, source in self._layout(columns)
+        )
+
+    def _layout(self, columns: Sequence[str]) -> list[tuple[str, int | str]]:
+        """Name and source of each column that leaves: the place of one that enters, or an entry's name."""
+        entries = {name.lower(): name for name in self.columns}
+        layout: list[tuple[str, int | str]] = []
+        for index, column in enumerate(columns):
+            entry = entries.pop(column.lower(), None)
+            layout.append((column, index) if entry is None else (entry, entry))
+        end = len(layout) - (bool(columns) and columns[-1] == COORDINATES)
+        return [*layout[:end], *((name, name) for name in entries.values()), *layout[end:]]
+
+
+class Cast(Derive):
+    """Changes the type of columns: `CAST(column AS type)`, which keep their place and name."""
+
+    def __init__(self, types: Mapping[str, str]) -> None:
+        super().__init__({name: f"CAST({quote(name)} AS {kind})" for name, kind in types.items()})
+
+    def __repr__(self) -> str:
+        return f"cast {', '.join(self.columns)}"
+
+    def names(self, columns: Sequence[str]) -> list[str]:
+        """The same columns; raises for one that is not there."""
+        for name in self.columns:
+            find_column(name, columns)
+        return super().names(columns)

@@ -1,0 +1,55 @@
+"""`where`: the rows for which a condition is true; not those for which it is false or NULL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from penstock.model import Split
+from penstock.transforms.columns import quote, select_list
+from penstock.transforms.expressions import ArrowExpression, NoArrowForm
+from penstock.transforms.lazy import LazyExpressions
+from penstock.transforms.parsing import check_columns, invalid
+from penstock.transforms.terms import sql_name
+
+
+class Where:
+    """Keeps the rows that satisfy a Spark SQL condition."""
+
+    def __init__(self, condition: str) -> None:
+        self.condition = condition
+        self._compiled = LazyExpressions([condition])
+
+    def __repr__(self) -> str:
+        return f"where {self.condition}"
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """Why this needs Spark, or None where Arrow gives exactly the same rows."""
+        compiled = self._condition(schema)
+        return compiled.reason if isinstance(compiled, NoArrowForm) else None
+
+    def names(self, columns: Sequence[str]) -> list[str]:
+        """The columns that leave when these enter."""
+        check_columns(self.condition, columns)
+        return list(columns)
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The same columns."""
+        self._condition(schema)
+        return schema
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Drop the rows for which the condition is not true."""
+        [condition] = self._compiled.arrow(rows.schema)
+        return Split.all_good(rows.filter(condition.evaluate(rows)))
+
+    def select(self, columns: Sequence[str]) -> str:
+        """The same in Spark SQL, over a relation named input."""
+        return f"{select_list(map(quote, columns))} WHERE ({self.condition}\n)"
+
+    def _condition(self, schema: pa.Schema) -> ArrowExpression | NoArrowForm:
+        [compiled] = self._compiled.over(schema)
+        if isinstance(compiled, ArrowExpression) and compiled.type != pa.bool_():
+            raise invalid(self.condition, f"the condition gives {sql_name(compiled.type)}, it has to give BOOLEAN")
+        return compiled

@@ -1,0 +1,130 @@
+"""One Spark session and one broker for the whole run; each test has its own topics, tables and checkpoint."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from penstock.spark.session import start_session, stop_session
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    folder = tmp_path_factory.mktemp("spark")
+    session = start_session(
+        "penstock tests",
+        {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(folder / "warehouse")},
+        delta=True,
+        log=folder / "spark.log",
+    )
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from penstock.devstack import DevStack
+    from penstock.spark.jars import broker_classpath
+    from penstock.spark.java import find_java
+
+    folder = tmp_path_factory.mktemp("dev")
+    stack = DevStack(folder, java=find_java().executable, classpath=broker_classpath(), brokers=1)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.stop()
+
+
+class Topics:
+    """Makes topics with names of their own and fills them."""
+
+    def __init__(self, brokers: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self.brokers = brokers
+        self.admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
+
+    def create(self, partitions: int = 1, prefix: str = "t", **settings: str) -> str:
+        from confluent_kafka.admin import NewTopic
+
+        name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
+        topic = NewTopic(name, partitions, 1, config=settings)
+        for future in self.admin.create_topics([topic]).values():
+            future.result(30)
+        self.wait_for(name, partitions)
+        return name
+
+    def wait_for(self, topic: str, partitions: int) -> None:
+        """Until the broker tells of that many partitions, each with a leader."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
+            if len(found) == partitions and all(p.leader >= 0 for p in found.values()):
+                return
+        raise TimeoutError(topic)
+
+    def send(self, topic: str, values: list[Any], partition: int | None = None, **more: Any) -> None:
+        """Values as JSON, unless they are bytes or None already; round robin where no partition is named."""
+        from confluent_kafka import Producer
+
+        failed: list[Any] = []
+        producer = Producer({"bootstrap.servers": self.brokers, "linger.ms": 5, "log_level": 0})
+        partitions = len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
+        for number, value in enumerate(values):
+            body = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
+            where = number % partitions if partition is None else partition
+            producer.produce(
+                topic, body, partition=where, on_delivery=lambda e, _: failed.append(e) if e else None, **more
+            )
+            producer.poll(0)
+        producer.flush(30)
+        assert not failed, failed
+
+
+@pytest.fixture(scope="session")
+def topics(stack: Any) -> Topics:
+    return Topics(stack.bootstrap)
+
+
+COLUMNS = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_time TIMESTAMP"
+
+
+@pytest.fixture
+def pipeline_file(tmp_path: Path, stack: Any) -> Callable[..., Path]:
+    """Writes a pipeline file; keyword arguments replace or add top-level keys, `source` is merged."""
+
+    def write(topic: str, name: str = "orders", folder: Path = tmp_path, **keys: Any) -> Path:
+        import yaml
+
+        source = {"type": "kafka", "brokers": stack.bootstrap, "topics": [topic], "start": "earliest"}
+        given = keys.pop("source", {})
+        if "pattern" in given or "assign" in given:
+            del source["topics"]
+        body: dict[str, Any] = {
+            "name": name,
+            "source": {**source, **given},
+            "decode": {"format": "json", "schema": COLUMNS},
+            "quarantine": {"table": "lake/quarantine"},
+            "sinks": [{"name": "out", "type": "delta", "path": "lake/out", "mode": "append"}],
+            "checkpoint": "checkpoints/orders",
+            "trigger": {"available_now": True},
+        }
+        body.update(keys)
+        body = {key: value for key, value in body.items() if value is not None}
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(body, sort_keys=False))
+        return file
+
+    return write

@@ -1,0 +1,178 @@
+"""The dev stack with real brokers: up, down, and everything that may go wrong in between."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.devstack import DevStack, read_status, stop_stack
+from penstock.devstack import stack as stack_module
+from penstock.devstack.ports import free_ports
+from penstock.errors import MissingError
+from penstock.spark.jars import broker_classpath
+from penstock.spark.java import find_java
+
+pytestmark = pytest.mark.services
+
+PENSTOCK = str(Path(sys.executable).with_name("penstock"))
+
+
+def stack_in(folder: Path, brokers: int | None = None, port: int | None = None) -> DevStack:
+    return DevStack(folder, java=find_java().executable, classpath=broker_classpath(), brokers=brokers, port=port)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Every process on the machine whose command line names the folder's brokers."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(word.startswith(f"{folder}/node-") for word in process.info["cmdline"] or [])
+    ]
+
+
+def penstock(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [PENSTOCK, "dev", *words, "--dir", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def can_produce(bootstrap: str, topic: str) -> bool:
+    outcome: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "allow.auto.create.topics": "true"})
+    producer.produce(topic, b"x", on_delivery=lambda error, _: outcome.append(error))
+    producer.flush(3)
+    return outcome == [None]
+
+
+def test_commands_up_status_up_again_down_tell_one_story(tmp_path: Path) -> None:
+    folder, port = tmp_path / "dev", free_ports(1)[0]
+    first = penstock("up", "--port", str(port), folder=folder)
+    assert first.returncode == 0, first.stderr
+    assert f"127.0.0.1:{port}" in first.stdout
+
+    told = json.loads(penstock("status", "--json", folder=folder).stdout)
+    assert told["brokers"] == f"127.0.0.1:{port}"
+    assert (told["state"], told["registry"], told["dir"]) == ("up", None, str(folder))
+    assert [node["alive"] for node in told["nodes"]] == [True]
+    topics = AdminClient({"bootstrap.servers": told["brokers"]}).list_topics(timeout=10).topics
+    assert topics == {}, "readiness leaves no topic behind"
+    assert not can_produce(told["brokers"], "misspelt"), "topics are not made by accident"
+
+    again = penstock("up", folder=folder)
+    assert again.returncode == 0, again.stderr
+    assert "already up" in again.stdout
+    other = penstock("up", "--brokers", "3", folder=folder)
+    assert other.returncode == 3
+    assert "DEV_STACK_DIFFERS" in other.stderr
+
+    ended = penstock("down", folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    assert "1 broker ended" in ended.stdout
+    assert not folder.exists()
+    assert processes_of(folder) == []
+    assert "nothing was running" in penstock("down", folder=folder).stdout
+
+
+def test_up_with_a_taken_port_names_it_and_starts_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", free_ports(1)[0])) as server:
+        port = server.getsockname()[1]
+        refused = penstock("up", "--port", str(port), folder=tmp_path)
+    assert refused.returncode == 3
+    assert "PORT_TAKEN" in refused.stderr
+    assert str(port) in refused.stderr
+    assert processes_of(tmp_path) == []
+
+
+def test_up_after_the_broker_was_killed_recovers_with_its_data(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    stack = stack_in(tmp_path, port=port)
+    stack.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": stack.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
+        stack.kill(1)
+        assert read_status(tmp_path).state == "down"
+        recovered = penstock("up", "--port", str(port), folder=tmp_path)
+        assert recovered.returncode == 0, recovered.stderr
+        assert "starting again on their data" in " ".join(recovered.stderr.split())
+        assert "kept" in admin.list_topics(timeout=10).topics
+        assert can_produce(stack.bootstrap, "kept")
+    finally:
+        stop_stack(tmp_path)
+    assert processes_of(tmp_path) == []
+
+
+def test_start_of_a_broker_that_dies_shows_its_log_and_leaves_no_process(tmp_path: Path) -> None:
+    stack = stack_in(tmp_path)
+    stack.start()
+    stack.stop(keep_data=True)
+    meta = tmp_path / "node-1" / "data" / "meta.properties"
+    meta.write_text(meta.read_text().replace("node.id=1", "node.id=99"))
+    with pytest.raises(MissingError) as caught:
+        stack.start()
+    assert caught.value.code == "BROKER_NOT_STARTED"
+    assert "99" in caught.value.context["its last lines"]
+    assert Path(caught.value.context["log"]).is_file()
+    assert processes_of(tmp_path) == []
+    stop_stack(tmp_path)
+
+
+def test_start_with_storage_that_cannot_be_prepared_says_so(tmp_path: Path) -> None:
+    stack = DevStack(tmp_path, java=find_java().executable, classpath=str(tmp_path / "no-jars"))
+    with pytest.raises(MissingError) as caught:
+        stack.start()
+    assert caught.value.code == "BROKER_NOT_STARTED"
+    assert "StorageTool" in caught.value.context["its last lines"]
+
+
+def test_start_that_takes_too_long_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = stack_in(tmp_path)
+    stack.start()
+    stack.stop(keep_data=True)
+    monkeypatch.setattr(stack_module, "START_TIMEOUT_SECONDS", 0.2)
+    with pytest.raises(MissingError) as caught:
+        stack.start()
+    assert "no client could produce" in caught.value.summary
+    assert processes_of(tmp_path) == []
+    stop_stack(tmp_path)
+
+
+def test_interrupt_while_starting_leaves_no_process(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    with subprocess.Popen([PENSTOCK, "dev", "up", "--port", str(port), "--dir", tmp_path]) as up:
+        wait_for(lambda: any(node.pid for node in read_status(tmp_path).nodes))
+        up.send_signal(signal.SIGINT)
+        assert up.wait(30) != 0
+    assert processes_of(tmp_path) == []
+    stop_stack(tmp_path)
+
+
+def test_three_brokers_survive_the_loss_of_one(tmp_path: Path) -> None:
+    with stack_in(tmp_path / "dev", brokers=3) as stack:
+        assert len(stack.bootstrap.split(",")) == 3
+        admin = AdminClient({"bootstrap.servers": stack.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", 3, 3)])["t"].result()
+        stack.kill(2)
+        assert read_status(stack.folder).state == "degraded"
+        wait_for(lambda: can_produce(stack.bootstrap, "t"))
+        stack.restart(2)
+        assert read_status(stack.folder).state == "up"
+    assert processes_of(tmp_path / "dev") == []

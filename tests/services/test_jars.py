@@ -1,0 +1,71 @@
+"""Fetching jars with the real Ivy, from a folder instead of the network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import MissingError
+from penstock.spark import jars
+
+pytestmark = pytest.mark.services
+
+
+def settings(file: Path, resolver: str) -> Path:
+    file.write_text(
+        f"""<ivysettings><settings defaultResolver="here"/>
+        <caches defaultCacheDir="${{penstock.ivy.cache}}"/><resolvers>{resolver}</resolvers></ivysettings>"""
+    )
+    return file
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache that is filled from the jars of the real one."""
+    patterns = "".join(
+        f'<artifact pattern="{jars.jar_folder(conf)}/[artifact]-[revision].[ext]"/>' for conf in jars.pinned_jars()
+    )
+    here = settings(tmp_path / "here.xml", f'<filesystem name="here">{patterns}</filesystem>')
+    monkeypatch.setenv("PENSTOCK_IVY_SETTINGS", str(here))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_fetch_into_an_empty_cache_brings_every_jar(empty_cache: Path) -> None:
+    assert [jar.name for jar in jars.spark_jars()] == sorted(jars.pinned_jars()["spark"])
+    assert all(jar.stat().st_size > 0 for jar in jars.spark_jars())
+
+
+def test_fetch_after_one_that_was_killed_recovers(empty_cache: Path) -> None:
+    half = jars._folder("spark")
+    half.mkdir(parents=True)
+    (half / jars.pinned_jars()["spark"][0]).write_bytes(b"")
+    remains = empty_cache / "fetch-killed"
+    remains.mkdir()
+    assert len(jars.spark_jars()) == len(jars.pinned_jars()["spark"])
+    assert all(jar.stat().st_size > 0 for jar in jars.spark_jars())
+    assert not remains.exists()
+
+
+def test_fetch_by_two_at_once_happens_once(empty_cache: Path) -> None:
+    command = [sys.executable, "-m", "penstock.spark.jars"]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)]
+    said = [each.communicate(timeout=120)[1] for each in both]
+    assert [each.returncode for each in both] == [0, 0]
+    assert sum("fetching" in text for text in said) == 1
+
+
+def test_fetch_without_a_network_says_what_was_tried(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = '<ibiblio name="here" m2compatible="true" usepoms="false" root="http://127.0.0.1:1/"/>'
+    away = settings(empty_cache.parent / "away.xml", nowhere)
+    monkeypatch.setenv("PENSTOCK_IVY_SETTINGS", str(away))
+    with pytest.raises(MissingError) as caught:
+        jars.spark_jars()
+    assert caught.value.code == "JARS_MISSING"
+    assert "delta-storage" in caught.value.context["tried"]
+    assert not jars._folder("spark").exists()
+    assert list(empty_cache.glob("fetch-*")) == []

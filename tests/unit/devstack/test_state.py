@@ -1,0 +1,102 @@
+"""The process file, with processes that are no brokers."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.devstack import Node, StackState, read_status, stop_stack
+from penstock.devstack.state import load, process_file, save
+from penstock.errors import MissingError
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process
+        process.kill()
+
+
+def node(folder: Path, number: int = 1) -> Node:
+    made = Node(number, 19091 + number, 29091 + number, folder / f"node-{number}")
+    made.folder.mkdir(exist_ok=True)
+    return made
+
+
+def test_state_written_is_read_back_whole(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    stack = StackState("cluster", (node(tmp_path).as_process(sleeper.pid), node(tmp_path, 2)))
+    save(tmp_path, stack)
+    assert load(tmp_path) == stack
+    assert read_status(tmp_path).brokers == "127.0.0.1:19092,127.0.0.1:19093"
+
+
+def test_state_of_an_unused_folder_is_down(tmp_path: Path) -> None:
+    assert read_status(tmp_path / "nothing").state == "down"
+
+
+def test_state_that_is_no_process_file_is_refused(tmp_path: Path) -> None:
+    process_file(tmp_path).write_text('{"nodes": 3}')
+    with pytest.raises(MissingError) as caught:
+        read_status(tmp_path)
+    assert caught.value.code == "DEV_STATE_BROKEN"
+
+
+def test_status_with_one_of_two_processes_is_degraded(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    save(tmp_path, StackState("c", (node(tmp_path).as_process(sleeper.pid), node(tmp_path, 2))))
+    assert read_status(tmp_path).state == "degraded"
+
+
+def test_node_whose_process_ended_is_not_alive(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    started = node(tmp_path).as_process(sleeper.pid)
+    assert started.alive
+    sleeper.kill()
+    sleeper.wait()
+    assert not started.alive
+
+
+def test_stop_with_a_recycled_process_id_leaves_the_stranger_alone(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    ours = node(tmp_path).as_process(sleeper.pid)
+    assert ours.started is not None
+    recycled = replace(ours, started=ours.started - 3600)
+    save(tmp_path, StackState("c", (recycled,)))
+    stopped = stop_stack(tmp_path)
+    assert sleeper.poll() is None
+    assert (stopped.ended, stopped.killed, stopped.gone_before) == ([], [], [recycled])
+
+
+def test_stop_ends_the_process_and_removes_the_folder(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    ours = node(folder).as_process(sleeper.pid)
+    save(folder, StackState("c", (ours,)))
+    stopped = stop_stack(folder)
+    assert stopped.ended == [ours]
+    assert stopped.data_removed
+    assert not folder.exists()
+
+
+def test_stop_keeps_what_the_user_has_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    save(tmp_path, StackState("c", (node(tmp_path),)))
+    stop_stack(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_stop_keeping_data_forgets_only_the_process(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    ours = node(tmp_path).as_process(sleeper.pid)
+    save(tmp_path, StackState("c", (ours,)))
+    stop_stack(tmp_path, keep_data=True)
+    assert load(tmp_path) == StackState("c", (ours.without_process(),))
+    assert ours.folder.is_dir()
+
+
+def test_stop_of_nothing_does_nothing(tmp_path: Path) -> None:
+    stopped = stop_stack(tmp_path / "nothing")
+    assert not stopped.data_removed
+    assert not (tmp_path / "nothing").exists()

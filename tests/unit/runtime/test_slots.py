@@ -1,0 +1,44 @@
+"""Slots cover the ranges exactly, split large partitions and join small ones."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model import OffsetRange
+from penstock.runtime.slots import plan_slots
+
+
+def test_slots_two_partitions_eight_cores_use_all() -> None:
+    ranges = [OffsetRange("t", 0, 0, 400_000), OffsetRange("t", 1, 100, 400_100)]
+    slots = plan_slots(ranges, 8)
+    assert len(slots) == 8
+    assert {sum(map(len, slot)) for slot in slots} == {100_000}
+
+
+def test_slots_two_hundred_partitions_do_not_cost_two_hundred_tasks() -> None:
+    assert len(plan_slots([OffsetRange("t", p, 0, 1_000) for p in range(200)], 8)) == 8
+
+
+def test_slots_few_rows_make_one_slot() -> None:
+    assert len(plan_slots([OffsetRange("t", p, 0, 10) for p in range(20)], 8)) == 1
+
+
+def test_slots_nothing_to_read_makes_none() -> None:
+    assert plan_slots([OffsetRange("t", 0, 5, 5)], 8) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 2_000)), max_size=30),
+    st.integers(1, 16),
+    st.integers(1, 500),
+)
+def test_slots_any_ranges_are_covered_exactly_and_evenly(
+    spans: list[tuple[int, int]], cores: int, smallest: int
+) -> None:
+    ranges = [OffsetRange("t", p, start, start + size) for p, (start, size) in enumerate(spans)]
+    slots = plan_slots(ranges, cores, smallest)
+    wanted = [(r.partition, o) for r in ranges for o in range(r.start, r.end)]
+    assert [(r.partition, o) for slot in slots for r in slot for o in range(r.start, r.end)] == wanted
+    assert len(slots) <= cores
+    sizes = [sum(map(len, slot)) for slot in slots]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+    assert all(len(r) for slot in slots for r in slot)

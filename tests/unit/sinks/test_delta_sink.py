@@ -1,0 +1,195 @@
+"""What is Delta's own: history, RESTORE, tables that change under a running pipeline, names of files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.model import BatchToken, OffsetRange, SlotAttempt
+from penstock.sinks import DeltaSink
+from penstock.sinks.delta.failures import sink_failure
+
+ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
+
+
+def token(batch_id: int, query: str = "query-1") -> BatchToken:
+    return BatchToken("orders", query, batch_id, (OffsetRange("orders", 0, batch_id * 10, batch_id * 10 + 10),))
+
+
+def ready(path: Path) -> DeltaSink:
+    sink = DeltaSink("orders", "out", str(path))
+    sink.prepare(ROWS)
+    return sink
+
+
+def land(sink: DeltaSink, batch: BatchToken) -> None:
+    stage = sink.stage(batch, SlotAttempt(0, "0"), ROWS)
+    stage.write(pa.RecordBatch.from_pylist([{"id": batch.batch_id, "note": "n"}], schema=ROWS))
+    sink.commit(batch, [stage.finish()])
+
+
+def ids(path: Path) -> list[int]:
+    return sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
+
+
+def test_commit_writes_the_token_the_transaction_and_a_blind_append_into_one_log_entry(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    land(sink, token(3))
+    lines = (tmp_path / "_delta_log" / f"{1:020}.json").read_text().splitlines()
+    actions = {kind: body for line in lines for kind, body in json.loads(line).items()}
+    assert set(actions) == {"commitInfo", "add", "txn"}
+    info = actions["commitInfo"]
+    assert (info["penstock.pipeline"], info["penstock.sink"], info["isBlindAppend"]) == ("orders", "out", True)
+    assert BatchToken.from_json(info["penstock.token"]) == token(3)
+    assert (actions["txn"]["appId"], actions["txn"]["version"]) == ("orders/out/query-1", 3)
+    assert actions["add"]["path"].startswith(f"part-{token(3).label}-")
+
+
+def test_restore_to_before_a_batch_is_noticed_by_holds(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    for batch_id in range(3):
+        land(sink, token(batch_id))
+    DeltaTable(tmp_path).restore(2)
+    for asked in (token(2), token(3)):
+        with pytest.raises(TerminalError) as refused:
+            sink.holds(asked)
+        assert refused.value.code == "SINK_TABLE_RESTORED"
+    assert "--resume-from-table" in str(refused.value.hint)
+    assert "VERSION AS OF 3" in str(refused.value.hint)
+
+
+def test_last_commit_after_a_restore_is_the_newest_that_is_left(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    for batch_id in range(3):
+        land(sink, token(batch_id))
+    DeltaTable(tmp_path).restore(2)
+    assert sink.last_commit() == token(1)
+    land(sink, token(0, "query-2"))
+    assert sink.last_commit() == token(0, "query-2")
+    assert ids(tmp_path) == [0, 0, 1]
+
+
+def test_restore_that_is_undone_by_another_changes_nothing(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    for batch_id in range(3):
+        land(sink, token(batch_id))
+    DeltaTable(tmp_path).restore(1)
+    DeltaTable(tmp_path).restore(3)
+    assert sink.holds(token(2))
+    assert not sink.holds(token(3))
+    assert sink.last_commit() == token(2)
+
+
+def test_restore_to_the_newest_batch_itself_takes_nothing_back(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    land(sink, token(0))
+    write_deltalake(tmp_path, pa.table({"id": [99], "note": ["x"]}), mode="append")
+    DeltaTable(tmp_path).restore(1)
+    assert sink.holds(token(0))
+    assert sink.last_commit() == token(0)
+
+
+def test_restore_to_a_time_in_an_unknown_zone_is_refused_rather_than_guessed(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    land(sink, token(0))
+    entry = {
+        "commitInfo": {
+            "timestamp": 1,
+            "operation": "RESTORE",
+            "operationParameters": {"version": "null", "timestamp": "2026-01-01 00:00:00"},
+        }
+    }
+    (tmp_path / "_delta_log" / f"{2:020}.json").write_text(json.dumps(entry))
+    with pytest.raises(TerminalError) as refused:
+        sink.last_commit()
+    assert refused.value.code == "SINK_TABLE_RESTORED"
+
+
+def test_token_behind_many_commits_of_others_is_found(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    land(sink, token(5))
+    for _ in range(70):
+        DeltaTable(tmp_path).create_write_transaction(
+            [], "append", DeltaTable(tmp_path).schema(), commit_properties=CommitProperties()
+        )
+    assert sink.last_commit() == token(5)
+    assert DeltaSink("orders", "out", str(tmp_path)).holds(token(5))
+
+
+def test_batch_survives_compaction_vacuum_and_log_checkpoint(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    for batch_id in range(4):
+        land(sink, token(batch_id))
+    table = DeltaTable(tmp_path)
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    table.create_checkpoint()
+    assert DeltaSink("orders", "out", str(tmp_path)).holds(token(3))
+    land(sink, token(4))
+    assert ids(tmp_path) == [0, 1, 2, 3, 4]
+
+
+def test_discard_after_compaction_keeps_files_that_time_travel_needs(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    land(sink, token(0))
+    DeltaTable(tmp_path).optimize.compact()
+    sink.discard(token(0), [])
+    assert DeltaTable(tmp_path, version=1).to_pyarrow_table()["id"].to_pylist() == [0]
+
+
+def test_commit_after_someone_adds_a_column_goes_on(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    land(sink, token(0))
+    DeltaTable(tmp_path).alter.add_columns([Field("more", PrimitiveType("integer"), nullable=True)])
+    land(sink, token(1))
+    assert ids(tmp_path) == [0, 1]
+
+
+def test_commit_after_the_table_was_replaced_by_another_schema_is_refused(tmp_path: Path) -> None:
+    sink = ready(tmp_path)
+    land(sink, token(0))
+    write_deltalake(tmp_path, pa.table({"id": ["text"]}), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(MissingError) as refused:
+        land(sink, token(1))
+    assert refused.value.code == "SINK_SCHEMA_MISMATCH"
+    assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 1
+
+
+def test_commit_without_a_table_is_refused(tmp_path: Path) -> None:
+    sink = DeltaSink("orders", "out", str(tmp_path / "gone"))
+    with pytest.raises(TerminalError) as refused:
+        sink.commit(token(0), [])
+    assert refused.value.code == "SINK_TABLE_GONE"
+
+
+def test_statistics_are_kept_for_as_many_columns_as_the_table_says(tmp_path: Path) -> None:
+    ready(tmp_path)
+    DeltaTable(tmp_path).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "1"})
+    land(ready(tmp_path), token(0))
+    [stats] = [
+        json.loads(json.loads(line)["add"]["stats"])
+        for line in (tmp_path / "_delta_log" / f"{2:020}.json").read_text().splitlines()
+        if "add" in json.loads(line)
+    ]
+    assert stats["nullCount"] == {"id": 0}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionResetError("reset"), TransientError),
+        (TimeoutError("late"), TransientError),
+        (OSError("Generic S3 error: 503 Slow Down"), TransientError),
+        (PermissionError(13, "no"), TerminalError),
+        (OSError(28, "no space left"), TerminalError),
+        (FileNotFoundError(2, "none"), TerminalError),
+    ],
+)
+def test_failure_by_its_cause_says_whether_to_try_again(error: Exception, kind: type[Exception]) -> None:
+    assert type(sink_failure("out", "committing batch 3", error)) is kind

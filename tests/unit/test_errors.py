@@ -1,0 +1,21 @@
+"""Errors come through text and pickle whole."""
+
+import pickle
+
+from penstock.errors import TransientError, from_wire
+
+
+def test_error_through_a_stack_trace_comes_back_whole() -> None:
+    error = TransientError("BROKER_SILENT", 'waiting: "x" > y}>END?', context={"a": 'b"c'}, hint="try\nagain")
+    back = from_wire(f"org.apache.SparkException: ...\nRuntimeError: {error.to_wire()}\n\tat x.y(Z.scala:1)")
+    assert type(back) is TransientError
+    assert str(back) == str(error)
+
+
+def test_error_pickled_keeps_its_class_and_facts() -> None:
+    back = pickle.loads(pickle.dumps(TransientError("A", "b", context={"c": 1})))
+    assert (type(back), back.code, back.context) == (TransientError, "A", {"c": "1"})
+
+
+def test_error_in_other_text_is_not_found() -> None:
+    assert from_wire("nothing here") is None
