@@ -58,7 +58,7 @@ $(VENV)/.made:
 		exit 3; \
 	fi; \
 	echo "making $(VENV) with $$($$python --version)"; \
-	"$$python" -m venv --clear $(VENV) || { \
+	"$$python" -m venv $(VENV) || { \
 		echo "This Python cannot make an environment: its venv module is a package of its own on some systems."; \
 		echo "  install it (Debian, Ubuntu: python3-venv), or name another Python: make install PYTHON=..."; \
 		exit 3; \
@@ -78,3 +78,7 @@ $(VENV)/.installed: $(VENV)/.packages pyproject.toml
 $(VENV)/.compiled: $(VENV)/.installed $(SOURCES)
 	@$(PYTHON_IN) -m compileall -q src
 	@touch $@
+
+.PHONY: docs
+docs: install ## write docs/reference anew from the code
+	$(PYTHON_IN) docs/reference.py

@@ -103,6 +103,10 @@ class Sink(Protocol):
         """Before the first batch of a run: create the target, or check that it can take `schema`."""
         ...
 
+    def check(self, schema: pa.Schema) -> None:
+        """Only look: raise what `prepare` would raise where the target, if it is there, cannot take `schema`."""
+        ...
+
     def last_commit(self) -> BatchToken | None:
         """The newest commit of this pipeline that the target holds, whichever query made it."""
         ...

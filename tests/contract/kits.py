@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from tests.tables import read_table
 
 from penstock.contracts import Sink
 from penstock.model import BatchToken
@@ -70,7 +70,7 @@ class DeltaKit:
         return _Overtaken(self.path, overtake=overtake)
 
     def rows(self) -> Rows:
-        table: pa.Table = DeltaTable(self.path).to_pyarrow_table()
+        table: pa.Table = read_table(self.path)
         return list(table.to_pylist())
 
     def staged(self) -> set[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 from tests.crash.checker import Coordinates
+from tests.tables import read_table
 
 DRIVER = Path(__file__).with_name("driver.py")
 _SPARK_READER = """
@@ -83,10 +84,10 @@ class Crashes:
 
 def read_with_deltalake(table: Path, quarantine: Path) -> list[Coordinates]:
     """The coordinates of every row and every quarantined record."""
-    rows = DeltaTable(table).to_pyarrow_table(columns=["_penstock"]).column(0).to_pylist()
+    rows = read_table(table, ["_penstock"]).column(0).to_pylist()
     found = [(r["topic"], r["partition"], r["offset"]) for r in rows]
     if (quarantine / "_delta_log").exists():
-        bad = DeltaTable(quarantine).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+        bad = read_table(quarantine, ["topic", "partition", "offset"]).to_pylist()
         found += [(r["topic"], r["partition"], r["offset"]) for r in bad]
     return found
 

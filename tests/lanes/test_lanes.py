@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from tests.tables import read_table
 
 from penstock.config import load
 from penstock.runtime.run import RunOptions, run
@@ -76,13 +76,15 @@ def topic(topics: Any) -> str:
 
 def tables(file: Path, spark: Any) -> tuple[pa.Table, pa.Table]:
     run(load(file), RunOptions(), session=spark)
-    out = DeltaTable(file.parent / "lake/out").to_pyarrow_table()
-    bad = DeltaTable(file.parent / "lake/quarantine").to_pyarrow_table()
+    out = read_table(file.parent / "lake/out")
+    bad = read_table(file.parent / "lake/quarantine")
     order = out.column("_penstock").combine_chunks()
     out = out.append_column("__offset", pa.compute.struct_field(order, "offset"))
     out = out.append_column("__partition", pa.compute.struct_field(order, "partition"))
     keys = [("partition", "ascending"), ("offset", "ascending")]
-    return out.sort_by([("__partition", "ascending"), ("__offset", "ascending")]), bad.drop(["quarantined_at"]).sort_by(keys)
+    return out.sort_by([("__partition", "ascending"), ("__offset", "ascending")]), bad.drop(["quarantined_at"]).sort_by(
+        keys
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

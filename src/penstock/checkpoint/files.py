@@ -38,7 +38,12 @@ class SparkCheckpoint:
     def query_id(self) -> str | None:
         """The id that Spark gave the query at its first start; `None` where there is no metadata file."""
         text = self._text("metadata")
-        return None if text is None else str(json.loads(text)["id"])
+        if text is None:
+            return None
+        found = self._json("metadata", text).get("id")
+        if found is None:
+            raise self._broken("metadata", "it names no query")
+        return str(found)
 
     def last_begun(self) -> int | None:
         """The newest batch whose offsets are written."""
@@ -56,13 +61,13 @@ class SparkCheckpoint:
         lines = text.splitlines()
         if len(lines) < 3 or lines[0] != "v1":
             raise self._broken(f"offsets/{batch_id}", f"{len(lines)} lines, beginning with {text[:20]!r}")
-        return _parse(lines[2])
+        return _offsets(self._json(f"offsets/{batch_id}", lines[2]))
 
     def initial(self) -> Offsets | None:
         """Where the first batch began; `None` before the first run."""
         text = self._text("sources/0/0")
         # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file instead of misreading it.
-        return None if text is None else _parse(text.lstrip("\0").split("\n", 1)[1])
+        return None if text is None else _offsets(self._json("sources/0/0", text.lstrip("\0").partition("\n")[2]))
 
     def starts(self, batch_id: int) -> Offsets:
         """Where a batch begins, for each partition that was known before it."""
@@ -99,6 +104,17 @@ class SparkCheckpoint:
                 return str(file.read().decode())
         except FileNotFoundError:
             return None
+        except UnicodeDecodeError as error:
+            raise self._broken(name, "it is not text") from error
+
+    def _json(self, name: str, text: str) -> dict[str, Any]:
+        try:
+            body = json.loads(text)
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            raise self._broken(name, f"no JSON where some should be: {text[:60]!r}")
+        return body
 
     def _broken(self, name: str, found: str) -> TerminalError:
         return TerminalError(
@@ -132,6 +148,5 @@ def to_spark_json(offsets: Offsets) -> str:
     return json.dumps(topics)
 
 
-def _parse(text: str) -> Offsets:
-    body: dict[str, dict[str, int]] = json.loads(text)
+def _offsets(body: dict[str, dict[str, int]]) -> Offsets:
     return {TopicPartition(topic, int(p)): at for topic, parts in body.items() for p, at in parts.items()}

@@ -15,6 +15,12 @@ from penstock.errors import MissingError
 @contextmanager
 def checkpoint_lock(path: str) -> Iterator[None]:
     """Hold the checkpoint at a local path; a second holder is refused. The kernel frees it at a crash."""
+    if "://" in path and not path.startswith("file://"):
+        raise MissingError(
+            "NOT_IN_THIS_VERSION",
+            f"checkpoint {path}: this version runs on a local checkpoint only, which it can lock",
+            hint="point `checkpoint:` at a local folder",
+        )
     folder = Path(path.removeprefix("file://"))
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".penstock.lock").open("a+") as file:

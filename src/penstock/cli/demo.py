@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from rich.markup import escape
@@ -18,10 +18,10 @@ from rich.progress import (
 )
 
 from penstock.cli.render import counted, out, table
+from penstock.cli.signals import undisturbed
 from penstock.devstack import DevStack
-from penstock.ops.demo import DemoSummary, run_demo
+from penstock.ops.demo import DemoSummary, fresh_folder, run_demo
 from penstock.runtime.listener import BatchDone, Event, Notice, Started
-from penstock.runtime.run import StopRequest
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java
 
@@ -29,7 +29,7 @@ from penstock.spark.java import find_java
 def demo(folder: Path, events: int, keep: bool) -> None:
     """Run the demo; the stack is ended afterwards unless it is kept."""
     began = time.monotonic()
-    stop = StopRequest()
+    folder = fresh_folder(folder)
     stack = DevStack(folder / "dev", java=find_java().executable, classpath=broker_classpath(), brokers=1, port=None)
     with ExitStack() as cleanup:
         bars = cleanup.enter_context(
@@ -44,12 +44,10 @@ def demo(folder: Path, events: int, keep: bool) -> None:
             )
         )
         starting = bars.add_task("starting a Kafka broker", total=1)
-        if not keep:
-            cleanup.callback(stack.stop)
+        cleanup.push(partial(_end_stack, stack, keep))
+        stack.stop()  # an earlier demo may have left its broker up, with its topic
         stack.start()
         bars.update(starting, completed=1)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.ask())
         sending = bars.add_task("sending events", total=events)
         running = bars.add_task("starting Spark", total=events)
 
@@ -67,12 +65,20 @@ def demo(folder: Path, events: int, keep: bool) -> None:
                 case _:
                     pass
 
-        summary = run_demo(folder, events, stack, listen, progress, stop)
+        summary = run_demo(folder, events, stack, listen, progress)
     _show(summary, time.monotonic() - began, keep)
 
 
+def _end_stack(stack: DevStack, keep: bool, kind: type[BaseException] | None, *_: object) -> None:
+    """End the broker, unless the demo came to its end and the broker is to be kept."""
+    if kind is None and keep:
+        return
+    with undisturbed():
+        stack.stop()
+
+
 def _show(s: DemoSummary, seconds: float, keep: bool) -> None:
-    rows = table("", "", numbers=("",))
+    rows = table("orders", "count", numbers=("count",))
     rows.add_row("sent", f"{s.sent:,}")
     rows.add_row("landed in the table", f"{s.landed:,}")
     rows.add_row("duplicates removed", f"{s.duplicates:,}")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
+import logging
+import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from penstock.cli.dev import app as dev_app
-from penstock.cli.render import err, out, show_error
+from penstock.cli.render import counted, err, out, show_error
+from penstock.cli.signals import interrupt_on_sigterm
 from penstock.errors import MissingError, PenstockError
 
 app = typer.Typer(
@@ -44,6 +47,8 @@ def _options(
     ] = False,
 ) -> None:
     _state["debug"] = debug
+    # Else Python prints what libraries log to nobody, stacks of an interrupted call among them.
+    logging.getLogger().addHandler(logging.StreamHandler() if debug else logging.NullHandler())
 
 
 @app.command()
@@ -56,7 +61,7 @@ def validate(file: File, as_json: Json = False) -> None:
     except InvalidDefinition as error:
         if not as_json:
             raise
-        typer.echo(json.dumps({"valid": False, "problems": [p.as_json() for p in error.problems]}))
+        typer.echo(json.dumps({"valid": False, "problems": [asdict(p) for p in error.problems]}))
         raise typer.Exit(error.exit_code) from None
     if as_json:
         typer.echo(json.dumps({"valid": True, "name": config.name, "problems": []}))
@@ -106,16 +111,17 @@ def run(
     ] = 300.0,
 ) -> None:
     """Run a pipeline. SIGTERM and Ctrl-C finish the batch in hand and exit 0."""
+    from penstock.cli.signals import StopOnSignal
     from penstock.cli.watch import choose_view
     from penstock.config import load
+    from penstock.runtime.listener import Event, Started
     from penstock.runtime.run import RunOptions, StopRequest
     from penstock.runtime.run import run as run_pipeline
     from penstock.spark.cache import cache_home
 
     config = load(file)
     stop = StopRequest()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.ask())
+    signals = StopOnSignal(stop)
     options = RunOptions(
         available_now=available_now,
         resume_from_table=resume_from_table,
@@ -124,11 +130,22 @@ def run(
         log=cache_home() / "logs" / f"{config.name}.log",
     )
     view = choose_view(log_format)
-    with view:
-        done = run_pipeline(config, options, view, stop)
+
+    def listen(event: Event) -> None:
+        signals.running = signals.running or isinstance(event, Started)
+        view(event)
+
+    try:
+        with view:
+            done = run_pipeline(config, options, listen, stop)
+    except KeyboardInterrupt:
+        if signals.running:
+            raise
+        err.print("stopped before the first batch")
+        return
     if log_format != "json":
         out.print(
-            f"{done.batches:,} batches, {done.rows_in:,} rows in, {done.rows_out:,} out, "
+            f"{counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, {done.rows_out:,} out, "
             f"{done.quarantined:,} quarantined, {done.seconds:.1f} s"
         )
 
@@ -148,9 +165,19 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """Write a new pipeline file, commented, with completion for editors."""
+    import yaml
+
     from penstock.config.template import new_files
 
-    pipeline, *others = new_files(name or file.stem).items()
+    chosen = name or file.stem
+    # A name such as 2024 or yes is something else than text to YAML.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", chosen) or yaml.safe_load(chosen) != chosen:
+        raise MissingError(
+            "NAME_UNUSABLE",
+            f'"{chosen}" cannot be the name of a pipeline: letters, digits, - _ and . are allowed',
+            hint="give another one: --name NAME",
+        )
+    pipeline, *others = new_files(chosen).items()
     if file.exists() and not force:
         raise MissingError("FILE_EXISTS", f"{file} is there already", hint="name another file, or give --force")
     for path, text in ((file, pipeline[1]), *((file.parent / other, text) for other, text in others)):
@@ -176,10 +203,24 @@ def demo(
 
 def main() -> None:
     """The entry point: one place where errors become text and exit codes."""
+    interrupt_on_sigterm()
     try:
         app()
-    except PenstockError as error:
+    except Exception as error:
         if _state["debug"]:
             err.print_exception()
-        show_error(error)
-        sys.exit(error.exit_code)
+        told = _in_our_terms(error)
+        show_error(told)
+        sys.exit(told.exit_code)
+
+
+def _in_our_terms(error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    if isinstance(error, OSError) and error.filename is not None:
+        return MissingError("FILE_UNUSABLE", f"{error.filename}: {error.strerror}", hint="--debug shows where")
+    return PenstockError(
+        "UNEXPECTED",
+        f"{type(error).__name__}: {error}",
+        hint="this is a fault of Penstock; run `penstock --debug ...` and report what it prints",
+    )

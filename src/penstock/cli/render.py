@@ -14,10 +14,8 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 def show_error(error: PenstockError) -> None:
     """Print one error to the error stream."""
-    first, *rest = str(error).splitlines()
-    err.print(f"[bold red]{escape(first)}[/]")
-    for line in rest:
-        err.print(escape(line))
+    for line in str(error).splitlines():
+        err.print(escape(line), style=None if line.startswith(" ") else "bold red")
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

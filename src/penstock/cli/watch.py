@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.render import err, out
+from penstock.cli.render import counted, err, out
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
 from penstock.runtime.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
@@ -30,7 +32,8 @@ class LineView:
         match event:
             case Started():
                 out.print(
-                    f"{_now()} {escape(event.pipeline)} started: {event.lane} lane, {event.partitions} partitions"
+                    f"{_now()} {escape(event.pipeline)} started: {event.lane} lane, "
+                    + counted(event.partitions, "partition")
                 )
             case BatchDone(metrics):
                 out.print(f"{_now()} {_batch_line(metrics)}")
@@ -64,29 +67,31 @@ class JsonView(LineView):
 
 
 class LiveView:
-    """The numbers that matter, redrawn after each batch; notices scroll above them."""
+    """The numbers that matter, redrawn all the time; notices scroll above them."""
 
     def __init__(self) -> None:
-        self._live = Live(console=out, refresh_per_second=4, transient=False)
-        self._title = "starting Spark ..."
-        self._state = ""
+        self._began = time.monotonic()
+        self._title = ""
+        self._state = "starting Spark"
+        self._hint = ";  Ctrl-C stops cleanly"
         self._last: BatchMetrics | None = None
         self._batches = self._rows_in = self._rows_out = self._quarantined = 0
+        self._live = Live(console=out, refresh_per_second=4, get_renderable=self._draw)
 
     def __enter__(self) -> LiveView:
         self._live.__enter__()
-        self._live.update(self._draw())
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._live.update(self._draw())
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._state, self._hint = "[red]ended[/]" if kind else "stopped", ""
         self._live.__exit__(None, None, None)
 
     def __call__(self, event: Event) -> None:
-        """Take in what happened and redraw."""
+        """Take in what happened."""
         match event:
             case Started():
-                self._title = f"{event.pipeline}  {event.lane} lane, {event.partitions} partitions"
+                parts = counted(event.partitions, "partition")
+                self._title = f"[bold]{escape(event.pipeline)}[/]  {event.lane} lane, {parts}: "
                 self._state = "[green]running[/], waiting for records"
             case BatchDone(metrics):
                 self._last = metrics
@@ -98,28 +103,29 @@ class LiveView:
             case Notice(text):
                 self._live.console.print(f"[yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
-                self._live.console.print(f"[yellow]{escape(_retry_line(error, attempt, delay))}[/]")
-                self._state = f"[yellow]waiting[/]: {escape(error.summary)}"
+                self._live.console.print(f"{_now()} [yellow]{escape(_retry_line(error, attempt, delay))}[/]")
+                self._state = f"[yellow]waiting[/] to try again: {error.code}"
             case Stopping():
                 self._state = "[yellow]stopping[/]: finishing the batch in hand"
-        self._live.update(self._draw())
 
-    def _draw(self) -> Table:
-        grid = Table.grid(padding=(0, 3))
-        grid.add_row(f"[bold]{escape(self._title)}[/]", self._state)
+    def _draw(self) -> Group:
+        if not self._title:
+            return Group(f"{self._state} ... {time.monotonic() - self._began:.0f} s")
+        grid = Table.grid(padding=(0, 2))
         last = self._last
         if last is not None:
+            ago = (datetime.now(UTC) - last.finished_at).total_seconds()
+            out_rate = last.rows_out / last.seconds if last.seconds > 0 else 0.0
             grid.add_row(
-                f"in {last.rows_per_second:,.0f} rows/s",
-                f"out {last.rows_out / max(last.seconds, 1e-9):,.0f} rows/s",
+                "  rows in", f"{last.rows_per_second:,.0f} a second", "batch", f"{last.batch_id}, {last.seconds:.2f} s"
             )
-            grid.add_row(f"batch {last.batch_id}: {last.seconds:.2f} s", f"lag {last.lag:,}")
-            grid.add_row(f"last commit {last.finished_at:%H:%M:%S}", f"quarantined {self._quarantined:,}")
-        grid.add_row(
-            f"{self._batches:,} batches, {self._rows_in:,} rows in, {self._rows_out:,} out",
-            "[dim]Ctrl-C stops cleanly[/]",
-        )
-        return grid
+            grid.add_row("  rows out", f"{out_rate:,.0f} a second", "lag", f"{last.lag:,}")
+            grid.add_row(
+                "  quarantined", f"{self._quarantined:,}",
+                "last commit", f"{last.finished_at.astimezone():%H:%M:%S}, {ago:.0f} s ago",
+            )  # fmt: skip
+        total = f"  {counted(self._batches, 'batch', 'batches')}, {self._rows_in:,} rows in, {self._rows_out:,} out"
+        return Group(f"{self._title}{self._state}", grid, f"[dim]{total}{self._hint}[/]")
 
 
 def choose_view(log_format: str) -> Any:
@@ -140,9 +146,9 @@ def _batch_line(m: BatchMetrics) -> str:
         f"batch {m.batch_id}: {m.rows_in:,} in, {m.rows_out:,} out, {m.quarantined:,} quarantined, "
         f"{m.seconds:.2f} s, {m.rows_per_second:,.0f} rows/s, lag {m.lag:,}"
     )
-    return line + (f", [red]{m.gaps} gaps recorded[/]" if m.gaps else "")
+    return line + (f", [red]{counted(m.gaps, 'gap')} recorded[/]" if m.gaps else "")
 
 
 def _retry_line(error: PenstockError, attempt: int, delay: float) -> str:
     facts = "; ".join(f"{name}: {value}" for name, value in error.context.items())
-    return f"{error.code} {error.summary} ({facts}); try {attempt} again in {delay:g} s"
+    return f"{error.code} {error.summary} ({facts}); retry {attempt} in {delay:g} s"

@@ -128,7 +128,7 @@ class KafkaSourceConfig(Section):
         "the missing ranges, `record` goes on and writes each gap to `<quarantine.table>_gaps`.",
     )
     max_offsets: Count | None = Field(
-        default=None, description="The most offsets one batch takes. Left out, the batch size adapts."
+        default=None, description="The most offsets one batch takes. Left out, a batch takes everything that waits."
     )
     min_offsets: Count | None = Field(
         default=None, description="Wait for this many new offsets before a batch starts. Needs `max_delay`."

@@ -24,7 +24,7 @@ source:
   topics: [{topic}]              # or  pattern: "{topic}-.*"   or  assign: {{{topic}: [0, 1]}}
   start: earliest                # earliest | latest | 2026-01-31T08:00:00Z | {{{topic}: {{"0": 1500}}}}; first run only
   on_data_loss: fail             # fail | record   (record: go on, and write down exactly what is missing)
-  # max_offsets: 500000          # the most offsets a batch takes; left out, the batch size adapts
+  # max_offsets: 500000          # the most offsets a batch takes; left out, a batch takes everything that waits
   # options:                     # anything else the Kafka client takes
   #   security.protocol: SASL_SSL
   #   sasl.password: ${{env:KAFKA_PASSWORD}}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.decoders.json_block import JsonBlockReader, RejectedBlockError, find_readable
 from penstock.decoders.json_reason import ExtraFields, JsonReference
 from penstock.decoders.json_values import is_supported
-from penstock.decoders.refusal import RefusedError, refuse
+from penstock.decoders.refusal import Reason, RefusedError, refuse
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, screen
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES, COORDINATES_FIELD, Split, coordinates_of
@@ -69,7 +69,7 @@ class JsonDecoder:
         """Split raw records into rows and bad records."""
         screened = screen(raw.column("value"), self.tombstones, self.max_bytes)
         texts, readable = find_readable(screened.texts)
-        work = _Work(self._decoded, self._block_reader, self._reference, screened.refusals)
+        work = _Work(self._decoded, self._block_reader, self._reference, screened.reasons)
         if not self._block_reader.usable:
             work.read_singly(texts, screened.rows)
         elif pc.all(readable, min_count=0).as_py():
@@ -107,19 +107,23 @@ class _Work:
         schema: pa.Schema,
         block_reader: JsonBlockReader,
         reference: JsonReference,
-        refusals: dict[int, RefusedError],
+        reasons: dict[int, Reason],
     ) -> None:
         self._schema = schema
         self._block_reader = block_reader
         self._reference = reference
-        self._refusals = refusals
+        self._reasons = reasons
         self._pieces = [pa.RecordBatch.from_pylist([], schema=schema)]
         self._rows = [pa.array([], pa.uint64())]
 
     def read_blocks(self, texts: pa.StringArray, rows: pa.UInt64Array) -> None:
         """Decode texts that `find_readable` allows, by block where the fast reader takes them."""
-        at, size, stretch = 0, _BLOCK_ROWS, _FEW_ROWS
+        at, size, stretch, known_bad = 0, _BLOCK_ROWS, _FEW_ROWS, -1
         while at < len(texts):
+            if at == known_bad:
+                self.read_singly(texts.slice(at, 1), rows.slice(at, 1))
+                at += 1
+                continue
             block = texts.slice(at, size)
             if block.nbytes > _BLOCK_BYTES and len(block) > 1:
                 size = len(block) // 2
@@ -127,11 +131,14 @@ class _Work:
             try:
                 self._read_block(block, rows.slice(at, len(block)))
             except RejectedBlockError as rejected:
-                if rejected.row is not None and rejected.row > _FEW_ROWS:
-                    size = rejected.row
+                # Arrow counts objects, so a message with two of them moves the number; it may even lie outside.
+                row = rejected.row if rejected.row is not None and rejected.row < len(block) else None
+                if row is not None and row > _FEW_ROWS:
+                    size = row
+                    known_bad = at + size
                     continue
                 size = max(_FEW_ROWS, len(block) // 4)
-                if rejected.row is None and len(block) > _FEW_ROWS:
+                if row is None and len(block) > _FEW_ROWS:
                     continue
                 self.read_singly(texts.slice(at, stretch), rows.slice(at, stretch))
                 at += stretch
@@ -149,8 +156,8 @@ class _Work:
             try:
                 values.append(self._reference.read(text))
                 good.append(row)
-            except RefusedError as refusal:
-                self._refusals[row] = refusal
+            except RefusedError as refused:
+                self._reasons[row] = refused.reason
         if good:
             columns = zip(*values, strict=True)
             arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
@@ -172,7 +179,7 @@ class _Work:
         if len(rows) != raw.num_rows:
             coordinates = coordinates.take(rows)
         rows_out = pa.RecordBatch.from_arrays([*good.columns, coordinates], schema=schema)
-        return Split(rows_out, refuse(raw, self._refusals))
+        return Split(rows_out, refuse(raw, self._reasons))
 
     def _read_block(self, texts: pa.StringArray, rows: pa.UInt64Array) -> None:
         columns, suspects = self._block_reader.read(texts)

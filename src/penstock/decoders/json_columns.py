@@ -18,6 +18,8 @@ import pyarrow.types as pt
 from penstock.decoders.json_values import reader_of
 from penstock.decoders.refusal import RefusedError
 
+_PART_ROWS = 256
+
 
 def is_fast(kind: pa.DataType) -> bool:
     """Whether the fast reader can take a column of this type: all but maps."""
@@ -100,11 +102,17 @@ class Finisher:
         return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=missing)
 
     def _convert(self, text: pa.StringArray, kind: pa.DataType, rows: pa.Array | None) -> pa.Array:
-        """All values at once where Arrow can, else one by one."""
+        """All values at once where Arrow can, else in parts, and the failing parts one by one."""
         try:
             values = _cast(text, kind)
         except pa.ArrowInvalid:
-            return self._read_each(text, kind, rows)
+            if len(text) <= _PART_ROWS:
+                return self._read_each(text, kind, rows)
+            rows = pa.array(range(len(text)), pa.int64()) if rows is None else rows
+            starts = range(0, len(text), _PART_ROWS)
+            return pa.concat_arrays(
+                [self._convert(text.slice(at, _PART_ROWS), kind, rows.slice(at, _PART_ROWS)) for at in starts]
+            )
         self._suspect_out_of_bounds(values, kind, rows)
         return values
 

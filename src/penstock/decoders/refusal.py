@@ -6,6 +6,7 @@ A message names the field, the expected type and what kind of value was found; n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -28,6 +29,13 @@ UNKNOWN_FIELD = "UNKNOWN_FIELD"
 DUPLICATE_FIELD = "DUPLICATE_FIELD"
 
 
+class Reason(NamedTuple):
+    """Why a record is bad, as the quarantine keeps it."""
+
+    code: str
+    message: str
+
+
 class RefusedError(Exception):
     """A record, or a part of it, cannot be taken. Caught by the decoder, never seen outside of it."""
 
@@ -38,9 +46,9 @@ class RefusedError(Exception):
         self.path = path
 
     @property
-    def message(self) -> str:
-        """What is wrong, with the field's path in front."""
-        return f"{self.path}: {self.problem}" if self.path else self.problem
+    def reason(self) -> Reason:
+        """The code, and what is wrong with the field's path in front. Keep this, not the error and its frames."""
+        return Reason(self.code, f"{self.path}: {self.problem}" if self.path else self.problem)
 
     def inside(self, step: str) -> RefusedError:
         """The same refusal, seen from the enclosing object or list."""
@@ -48,11 +56,11 @@ class RefusedError(Exception):
         return RefusedError(self.code, self.problem, step + joint + self.path)
 
 
-def refuse(raw: pa.RecordBatch, refusals: Mapping[int, RefusedError]) -> pa.RecordBatch:
-    """The refused rows of `raw` as bad records, in their order."""
-    if not refusals:
+def refuse(raw: pa.RecordBatch, reasons: Mapping[int, Reason]) -> pa.RecordBatch:
+    """The rows of `raw` that have a reason as bad records, in their order."""
+    if not reasons:
         return NO_BAD
-    rows = sorted(refusals)
-    codes = pa.array([refusals[row].code for row in rows], pa.string())
-    messages = pa.array([refusals[row].message for row in rows], pa.string())
+    rows = sorted(reasons)
+    codes = pa.array([reasons[row].code for row in rows], pa.string())
+    messages = pa.array([reasons[row].message for row in rows], pa.string())
     return bad_records(raw.take(pa.array(rows, pa.int64())), STAGE, codes, messages)

@@ -37,4 +37,4 @@ class TextDecoder:
             texts = pa.concat_arrays([texts, nulls]).take(order)
             coordinates = coordinates.take(rows.take(order))
         good = pa.RecordBatch.from_arrays([texts, coordinates], schema=self.schema)
-        return Split(good, refuse(raw, screened.refusals))
+        return Split(good, refuse(raw, screened.reasons))

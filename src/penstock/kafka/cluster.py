@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,11 +25,24 @@ _AWAY = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
         KafkaError._TIMED_OUT_QUEUE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+# A client hears these whose picture of the leaders is older, or newer, than that of the broker it asks.
+_LEADER_MOVES = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
 
@@ -53,13 +67,15 @@ class Subscription:
         """For messages."""
         if self.pattern is not None:
             return f"topics matching {self.pattern}"
-        return "topics " + ", ".join(self.assign if self.assign is not None else self.topics)
+        if self.assign is not None:
+            return "; ".join(f"{_some_of('topic', [t])}, {_some_of('partition', p)}" for t, p in self.assign.items())
+        return _some_of("topic", self.topics)
 
 
 def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
     """A client error in Penstock's terms; whether it may pass is in its class."""
     context = {"brokers": brokers, "client": f"{error.name()}: {error.str()}"}
-    if error.code() in _AWAY or error.retriable():
+    if error.code() in _AWAY | _LEADER_MOVES or error.retriable():
         return TransientError(
             "BROKER_UNREACHABLE",
             f"{doing}: no answer from the brokers",
@@ -136,6 +152,18 @@ class Cluster:
         return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
 
     def _list_offsets(self, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return self._ask_offsets(partitions, spec)
+            except KafkaException as error:
+                # Leaders move when a topic is new or a broker went: the admin client does not follow by itself.
+                if error.args[0].code() not in _LEADER_MOVES or time.monotonic() > deadline:
+                    raise explain(error.args[0], "asking for log offsets", self._settings.brokers) from None
+            self._metadata()
+            time.sleep(0.1)
+
+    def _ask_offsets(self, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
@@ -143,14 +171,24 @@ class Cluster:
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
         )
         found: dict[TopicPartition, int] = {}
+        unknown: dict[TopicPartition, KafkaException] = {}
         for at, future in futures.items():
             try:
                 found[TopicPartition(at.topic, at.partition)] = future.result().offset
             except KafkaException as error:
-                if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                raise explain(error.args[0], "asking for log offsets", self._settings.brokers) from None
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                unknown[TopicPartition(at.topic, at.partition)] = error
+        # One broker may not know a partition that has moved: gone is only what the whole cluster does not have.
+        topics = self._metadata() if unknown else {}
+        for partition, refusal in unknown.items():
+            if partition.partition < topics.get(partition.topic, 0):
+                raise refusal
         return found
+
+
+def _some_of(noun: str, names: Sequence[object]) -> str:
+    return f"{noun}{'' if len(names) == 1 else 's'} {', '.join(map(str, names))}"
 
 
 def _some(names: Iterable[str], limit: int = 10) -> str:

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 _JAVA_NAMES: Mapping[str, str] = {
     "ssl.ca.location": "ssl.truststore.location",
     "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "sasl.mechanisms": "sasl.mechanism",
 }
+# With its own 60 s the Java client would be silent for minutes about a broker that is away.
+_JAVA_DEFAULTS: Mapping[str, str] = {"default.api.timeout.ms": "15000", "request.timeout.ms": "10000"}
 _LIBRDKAFKA_ONLY = frozenset({"debug", "log_level", "socket.keepalive.enable", "broker.address.family"})
 _JAAS_MODULES: Mapping[str, str] = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -43,6 +46,9 @@ class KafkaSettings:
             java["ssl.truststore.type"] = "PEM"
         if "sasl.username" in self.options:
             java["sasl.jaas.config"] = self._jaas()
+        if java.get("ssl.endpoint.identification.algorithm") == "none":
+            java["ssl.endpoint.identification.algorithm"] = ""
+        java = {**_JAVA_DEFAULTS, **java}
         java["bootstrap.servers"] = self.brokers
         java["isolation.level"] = "read_committed"
         return {f"kafka.{name}": value for name, value in java.items()}

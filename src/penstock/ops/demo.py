@@ -21,7 +21,7 @@ from penstock.kafka import Cluster
 from penstock.ops.demo_events import BATCH_OFFSETS, PARTITIONS, Expected, demo_messages
 from penstock.runtime.build import build
 from penstock.runtime.listener import Listener
-from penstock.runtime.run import RunOptions, StopRequest, run
+from penstock.runtime.run import RunOptions, run
 
 _MARK = ".penstock-demo"
 _PIPELINE = """\
@@ -75,21 +75,16 @@ class DemoSummary:
 Progress = Callable[[str, int, int], None]
 
 
-def run_demo(
-    folder: Path, events: int, stack: DevStack, listener: Listener, progress: Progress, stop: StopRequest
-) -> DemoSummary:
-    """Send, run, count. The stack must be up; it is left up. Raises if the numbers do not add up."""
+def run_demo(folder: Path, events: int, stack: DevStack, listener: Listener, progress: Progress) -> DemoSummary:
+    """Send, run, count. The folder is fresh and the stack up; both are left. Raises if the numbers do not add up."""
     began = time.monotonic()
-    folder = _fresh(folder)
     file = folder / "orders.yaml"
     file.write_text(_PIPELINE.format(brokers=stack.bootstrap, batch=BATCH_OFFSETS))
     expected = _send(stack.bootstrap, events, progress)
     config = load(file)
-    done = run(config, RunOptions(log=folder / "spark.log"), listener, stop)
-    if stop.asked():
-        raise TerminalError("DEMO_STOPPED", "the demo was stopped before its end")
-    orders = DeltaTable(folder / "lake/orders").to_pyarrow_table(columns=["order_id"])
-    bad = DeltaTable(folder / "lake/orders_quarantine").to_pyarrow_table()
+    done = run(config, RunOptions(log=folder / "spark.log"), listener)
+    orders = _rows(folder / "lake/orders", ["order_id"])
+    bad = _rows(folder / "lake/orders_quarantine")
     pipeline = build(config)
     cluster = Cluster(pipeline.settings)
     last = pipeline.sinks[0].last_commit()
@@ -117,7 +112,8 @@ def run_demo(
     return summary
 
 
-def _fresh(folder: Path) -> Path:
+def fresh_folder(folder: Path) -> Path:
+    """An empty place for the demo: what an earlier one left is removed, anything else is refused."""
     folder = folder.resolve()
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
         raise MissingError(
@@ -133,7 +129,7 @@ def _fresh(folder: Path) -> Path:
 
 
 def _send(brokers: str, events: int, progress: Progress) -> Expected:
-    admin = AdminClient({"bootstrap.servers": brokers})
+    admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     for created in admin.create_topics([NewTopic("orders", PARTITIONS, 1)]).values():
         created.result()
     producer = Producer(
@@ -142,6 +138,7 @@ def _send(brokers: str, events: int, progress: Progress) -> Expected:
             "linger.ms": 50,
             "enable.idempotence": True,
             "queue.buffering.max.messages": 500_000,
+            "log_level": 0,
         }
     )
     expected, failed = Expected(), Counter[str]()
@@ -160,6 +157,11 @@ def _send(brokers: str, events: int, progress: Progress) -> Expected:
     if failed:
         raise TerminalError("DEMO_NOT_SENT", "sending events: some were not delivered", context=failed)
     return expected
+
+
+def _rows(table: Path, columns: list[str] | None = None) -> Any:
+    # Without Arrow's own threads: with them the process may abort at its exit.
+    return DeltaTable(table).to_pyarrow_dataset().to_table(columns=columns, use_threads=False)
 
 
 def _sample_rows(bad: Any) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -17,7 +18,8 @@ from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster
-from penstock.model import COORDINATES
+from penstock.model import BAD_SCHEMA, COORDINATES
+from penstock.quarantine import GAPS_SCHEMA
 from penstock.runtime.build import Pipeline, build
 from penstock.runtime.preflight import StartPoint, check_brokers, check_checkpoint, check_sinks, start_point
 
@@ -100,7 +102,9 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
         try:
             return check()
         except PenstockError as error:
-            problems.append(error)
+            # Several checks may look at the same thing and stumble over the same fault.
+            if str(error) not in map(str, problems):
+                problems.append(error)
             return None
 
     checkpoint = SparkCheckpoint(config.checkpoint)
@@ -111,7 +115,9 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
     start: StartPoint | None = None
     if cluster is not None and bounds is not None:
         start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, resumed))
-    sinks = [(sink, attempt(lambda sink=sink: _look_at(sink))) for sink in _all_sinks(pipeline)]  # type: ignore[misc]
+    sinks = [(sink, attempt(partial(_look_at, sink))) for sink in _all_sinks(pipeline)]
+    for sink, schema in _schemas(pipeline):
+        attempt(partial(sink.check, schema))
     return RunPlan(
         pipeline=config.name,
         lane=pipeline.lane.lane,
@@ -144,6 +150,16 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
 def _all_sinks(pipeline: Pipeline) -> list[Sink]:
     gaps = [pipeline.gaps] if pipeline.gaps is not None else []
     return [pipeline.quarantine, *gaps, *pipeline.sinks]
+
+
+def _schemas(pipeline: Pipeline) -> list[tuple[Sink, pa.Schema]]:
+    """The columns that each sink would be given, where they are known without Spark."""
+    found: list[tuple[Sink, pa.Schema]] = [(pipeline.quarantine, BAD_SCHEMA)]
+    if pipeline.gaps is not None:
+        found.append((pipeline.gaps, GAPS_SCHEMA))
+    if pipeline.schema is not None:
+        found += [(sink, pipeline.schema) for sink in pipeline.sinks]
+    return found
 
 
 def _look_at(sink: Sink) -> str:

@@ -50,6 +50,10 @@ class Quarantine:
         """Create or check the target. Bad records always look alike, so `schema` is not looked at."""
         self._sink.prepare(QUARANTINE_SCHEMA)
 
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the target, if it is there, can take bad records."""
+        self._sink.check(QUARANTINE_SCHEMA)
+
     def last_commit(self) -> BatchToken | None:
         """The newest commit of the target."""
         return self._sink.last_commit()

@@ -20,6 +20,9 @@ class RefusingQuarantine:
     def prepare(self, schema: pa.Schema) -> None:
         """There is nothing to prepare."""
 
+    def check(self, schema: pa.Schema) -> None:
+        """There is nothing to check."""
+
     def last_commit(self) -> BatchToken | None:
         """It never holds a commit."""
         return None

@@ -18,7 +18,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as ClientPartition
 
-from penstock.errors import TerminalError, TransientError
+from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings, explain
 from penstock.model import RAW_SCHEMA, TIMESTAMP, OffsetRange, TopicPartition
 
@@ -143,7 +143,8 @@ class KafkaReader:
                     context={"client": error.str()},
                 )
             elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-                raise TerminalError("PARTITION_GONE", f"reading {partition}: it is not there any more")
+                # Whether it is gone for good is seen when the batch is looked at again, before it is read.
+                raise TransientError("PARTITION_GONE", f"reading {partition}: the broker does not know it")
             elif not (error.retriable() or error.code() in _PASSING):
                 raise explain(error, f"reading {partition}", self.settings.brokers)
         return ended

@@ -115,6 +115,9 @@ class BatchRunner:
             sink.commit(token, manifests)
             if self.after_restart:
                 sink.discard(token, manifests)
+        if self.work.quarantine not in sinks:
+            # It has the batch already; what was staged for it beside the others' rows is not needed.
+            self.work.quarantine.discard(token, [])
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

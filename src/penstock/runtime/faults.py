@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from penstock.errors import PenstockError, TerminalError, TransientError, from_wire
+import re
+
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError, from_wire
 
 _PASSING_CAUSES = (
     "org.apache.kafka.common.errors.TimeoutException",
     "org.apache.kafka.common.errors.DisconnectException",
     "org.apache.kafka.common.errors.NetworkException",
+    "Timed out waiting for a node assignment",
     "Failed to create new KafkaAdminClient",
     "UnknownTopicOrPartitionException: This server does not host",
     "NotLeaderOrFollowerException",
     "LeaderNotAvailableException",
 )
+_MOST = 500
+# Spark's own wrappings; what they hold is the cause.
+_WRAPPING = re.compile(
+    r"^.*?(terminated with exception: |most recent failure: Lost task \S+ in stage .*?\): )", re.DOTALL
+)
+_JAVA_PACKAGE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*: )")
+_CONDITION = re.compile(r"\[(?!STREAM_FAILED|FAILED_EXECUTE_UDF)[A-Z][A-Z0-9_.]{3,}\] [^\n]+")
+_PYTHON_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S[^\n]*)")
+_PLACES = ("at ", "File ", "Traceback", "...", "JVM stacktrace", "^", "An error occurred while calling")
 
 
 def only_reporting_failed(error: BaseException) -> bool:
@@ -24,27 +36,54 @@ def only_reporting_failed(error: BaseException) -> bool:
     return 'Cannot invoke "scala.collection.IterableOps.map(' in str(error)
 
 
-def in_our_terms(error: BaseException) -> PenstockError:
+def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockError:
     """Whatever came out of Spark as one of Penstock's errors: the cause on top, no Java stack."""
     if isinstance(error, PenstockError):
         return error
-    text = str(error)
+    text = _whole_text(error)
     found = from_wire(text)
     if found is not None:
         return found
-    cause = next((line.strip() for line in text.splitlines() if _tells(line)), type(error).__name__)
-    cause = cause.partition("terminated with exception: ")[2] or cause
+    cause = _cause(text) or type(error).__name__
     if any(sign in text for sign in _PASSING_CAUSES):
-        return TransientError("BROKER_UNREACHABLE", "asking Kafka through Spark", context={"cause": cause[:500]})
+        return TransientError(
+            "BROKER_UNREACHABLE",
+            "asking for offsets through Spark: no answer from the brokers",
+            context={**({"brokers": brokers} if brokers else {}), "cause": cause},
+            hint="is the broker running?  try: penstock dev status",
+        )
     return TerminalError(
         "BATCH_FAILED",
         "running the batch: Spark gave up",
-        context={"cause": cause[:500]},
-        hint="the whole story is in Spark's log; --debug shows the stack",
+        context={"cause": cause},
+        hint="Spark's log has the whole story; --debug shows the stack",
     )
 
 
-def _tells(line: str) -> bool:
-    """Whether a line of a Java or Python report names the cause rather than the place."""
-    text = line.strip()
-    return bool(text) and not text.startswith(("at ", "File ", "Traceback", "...", ":", "JVM stacktrace", "^"))
+def refused_step(number: int, step: object, error: BaseException) -> MissingError:
+    """A transform that Spark's analysis does not take: an unknown function, types that do not go together."""
+    return MissingError(
+        "SQL_REFUSED",
+        f"transforms[{number}]: Spark refuses the query",
+        context={"cause": _cause(_whole_text(error)) or type(error).__name__, "step": step},
+        hint="correct the expression in the pipeline file; nothing was read or written",
+    )
+
+
+def _whole_text(error: BaseException) -> str:
+    """The message, and the Java stack that PySpark keeps beside it: a cause may be named in there alone."""
+    return f"{error}\n{getattr(error, '_stackTrace', '')}"
+
+
+def _cause(text: str) -> str:
+    """The one line of a Java or Python report that says what went wrong."""
+    raised = _PYTHON_RAISED.search(text)
+    named = _CONDITION.search(text)
+    if raised is not None:
+        line = raised.group(1)
+    elif named is not None:
+        line = named.group()
+    else:
+        lines = (_JAVA_PACKAGE.sub("", _WRAPPING.sub("", line.strip(": \t"))) for line in text.splitlines())
+        line = next((line for line in lines if line and not line.startswith(_PLACES)), "")
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", line)[:_MOST]

@@ -54,9 +54,13 @@ def check_sinks(
     pipeline: Pipeline, checkpoint: SparkCheckpoint, *, resume: bool, accept_duplicates: bool
 ) -> Offsets | None:
     """Stop where a sink holds commits of another checkpoint; with `resume` give the offsets it holds."""
-    sinks = (*pipeline.sinks, pipeline.quarantine)
-    commits = {sink.name: last for sink in sinks if (last := sink.last_commit()) is not None}
     query_id = checkpoint.query_id()
+    commits = {sink.name: last for sink in pipeline.sinks if (last := sink.last_commit()) is not None}
+    if commits and all(last.query_id == query_id for last in commits.values()):
+        # The quarantine keeps no token of a batch without bad records, so its newest may be of an earlier query.
+        return None
+    if (last := pipeline.quarantine.last_commit()) is not None:
+        commits[pipeline.quarantine.name] = last
     foreign = {name: last for name, last in commits.items() if last.query_id != query_id}
     if not foreign or _continues(checkpoint, [foreign[s.name] for s in pipeline.sinks if s.name in foreign]):
         return None

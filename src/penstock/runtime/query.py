@@ -19,6 +19,7 @@ from penstock.runtime.preflight import StartPoint
 
 RunBatch = Callable[[Any, int], None]
 
+
 class BatchGate:
     """Lets batches through one at a time, keeps the first error, and closes between batches for a stop."""
 
@@ -62,6 +63,8 @@ def start_query(session: Any, pipeline: Pipeline, start: StartPoint, gate: Batch
     reader = session.readStream.format("kafka").options(**pipeline.settings.for_spark())
     # Loss is detected by Penstock, exactly and before a row is read: Spark's own reader never runs.
     reader = reader.option("failOnDataLoss", "false")
+    # Spark would ask three times before it says anything; the run itself tries again, and says so.
+    reader = reader.option("fetchOffset.numRetries", "1")
     for name, value in {**_subscribed(pipeline), **_starting(pipeline, start), **_limits(pipeline)}.items():
         reader = reader.option(name, value)
     writer = reader.load().writeStream.queryName(config.name).foreachBatch(gate)

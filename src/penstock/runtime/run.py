@@ -6,12 +6,15 @@ the next run: Spark runs the open batch again with the same offsets, and a sink 
 
 from __future__ import annotations
 
-import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.config import PipelineConfig, reveal
@@ -22,7 +25,7 @@ from penstock.model import BAD_SCHEMA, BatchToken
 from penstock.runtime.batch import BatchRunner, StageLane
 from penstock.runtime.build import Pipeline, as_nullable, build
 from penstock.runtime.direct import stage_direct
-from penstock.runtime.faults import in_our_terms, only_reporting_failed
+from penstock.runtime.faults import in_our_terms, only_reporting_failed, refused_step
 from penstock.runtime.listener import BatchDone, Listener, Notice, Retrying, Started, Stopping
 from penstock.runtime.preflight import (
     StartPoint,
@@ -54,15 +57,21 @@ class StopRequest:
     """Asks a run to stop after the batch in hand. Safe from a signal handler and from other threads."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._asked = False
+        # Not an Event: a signal handler that sets one may meet the lock that its own thread holds in `wait`.
+        self._wake: SimpleQueue[None] = SimpleQueue()
 
     def ask(self) -> None:
         """Ask."""
-        self._asked.set()
+        self._asked = True
+        self._wake.put(None)
 
     def asked(self, within: float = 0.0) -> bool:
         """Whether it was asked, waiting at most `within` seconds."""
-        return self._asked.wait(within)
+        if within and not self._asked:
+            with suppress(Empty):
+                self._wake.get(timeout=within)
+        return self._asked
 
 
 @dataclass
@@ -100,9 +109,17 @@ def run(
         cluster = Cluster(pipeline.settings)
         start = _check(pipeline, checkpoint, cluster, options, listener)
         own = session is None
-        session = session or start_session(f"penstock {config.name}", reveal(config.spark), log=options.log)
+        if own:
+            # What the tasks unpickle lives in these.
+            preload = ("penstock.runtime.build", f"penstock.runtime.{pipeline.lane.lane}")
+            name, settings = f"penstock {config.name}", reveal(config.spark)
+            session = start_session(name, settings, preload=preload, log=options.log)
         try:
             _Loop(pipeline, checkpoint, cluster, start, options, listener, stop, session, summary).run()
+        except PenstockError as error:
+            if error.code == "BATCH_FAILED" and own and options.log is not None:
+                error.context["log"] = str(options.log)
+            raise
         finally:
             if own:
                 stop_session(session)
@@ -166,10 +183,10 @@ class _Loop:
         pipeline = self.pipeline
         stage_lane: StageLane
         if pipeline.lane.lane == "frame":
-            from penstock.runtime.frame import schema_after, stage_frame
+            from penstock.runtime.frame import stage_frame
 
             steps = pipeline.transforms
-            schema = as_nullable(schema_after(self.session, pipeline.decoder.schema, steps))
+            schema = as_nullable(self._schema_by_spark())
             stage_lane = partial(stage_frame, steps=steps)
         else:
             found = pipeline.schema
@@ -187,6 +204,21 @@ class _Loop:
             quarantine=pipeline.quarantine,
             schema=schema,
         )
+
+    def _schema_by_spark(self) -> pa.Schema:
+        """The columns that leave the last step; a step that Spark refuses is named."""
+        from penstock.runtime.frame import schema_after
+
+        decoded, steps = self.pipeline.decoder.schema, self.pipeline.transforms
+        try:
+            return schema_after(self.session, decoded, steps)
+        except Exception as error:
+            for number, step in enumerate(steps):
+                try:
+                    schema_after(self.session, decoded, steps[: number + 1])
+                except Exception as refusal:
+                    raise refused_step(number, step, refusal) from refusal
+            raise in_our_terms(error) from error
 
     def _run_query(self, stage_lane: StageLane, work: SlotWork) -> bool:
         """Run the query to its end; false where it must be started again at once."""
@@ -213,7 +245,7 @@ class _Loop:
         try:
             query = start_query(self.session, self.pipeline, self.start, gate, self.options.available_now)
         except Exception as error:
-            raise in_our_terms(error) from error
+            raise in_our_terms(error, self.pipeline.settings.brokers) from error
         self._tell_started()
         try:
             self._watch(query, gate)
@@ -223,7 +255,7 @@ class _Loop:
             done = self.checkpoint.last_committed()
             if gate.error is None and only_reporting_failed(error) and done is not None and done == gate.last_batch:
                 return False
-            raise (gate.error or in_our_terms(error)) from error
+            raise (gate.error or in_our_terms(error, self.pipeline.settings.brokers)) from error
         finally:
             gate.release()
             if query.isActive:
@@ -234,9 +266,7 @@ class _Loop:
         if not self.told:
             self.told = True
             lane, query_id = self.pipeline.lane, self.checkpoint.query_id()
-            self.listener(
-                Started(self.pipeline.config.name, lane.lane, lane.reason, len(self.start.offsets), query_id)
-            )
+            self.listener(Started(self.pipeline.config.name, lane.lane, lane.reason, len(self.start.offsets), query_id))
 
     def _watch(self, query: Any, gate: BatchGate) -> None:
         while not query.awaitTermination(0.2):
@@ -244,6 +274,8 @@ class _Loop:
                 self.listener(Stopping())
                 gate.close()
                 self._await_commit(gate.last_batch)
+                # Spark's stop waits for its thread, which may wait at the gate with a batch that has not begun.
+                gate.release()
                 query.stop()
                 return
 

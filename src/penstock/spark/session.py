@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from penstock.errors import MissingError
+from penstock.spark.daemon import PRELOAD
 from penstock.spark.jars import spark_jars
 from penstock.spark.java import find_java
 
@@ -41,16 +47,26 @@ _OWNED = {
 
 
 def start_session(
-    name: str, settings: Mapping[str, str] | None = None, *, delta: bool = False, log: Path | None = None
+    name: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    delta: bool = False,
+    preload: Sequence[str] = (),
+    log: Path | None = None,
 ) -> Any:
-    """Start Spark in this process; `delta` adds what SQL over Delta tables needs."""
+    """Start Spark in this process.
+
+    `delta` adds what SQL over Delta tables needs; `preload` names modules that the tasks will import.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    # Py4J prints a stack for every exception in a callback; Penstock tells it in its own words.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # Both print a stack for what goes wrong in a callback or a query; Penstock tells it in its own words.
+    for logger in (logging.getLogger("py4j"), PySparkLogger.getLogger("SQLQueryContextLogger")):
+        logger.setLevel(logging.CRITICAL)
     log = log or Path(tempfile.gettempdir()) / f"penstock-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     os.environ["JAVA_HOME"] = str(find_java().home)
@@ -62,17 +78,24 @@ def start_session(
     for key, value in {**_DEFAULTS, **(_DELTA if delta else {}), **asked, **_OWNED}.items():
         conf.set(key, value)
     conf.set("spark.app.name", name)
+    conf.set("spark.python.daemon.module", "penstock.spark.daemon")
+    conf.set(f"spark.executorEnv.{PRELOAD}", ",".join(preload))
     jars = os.pathsep.join(str(jar) for jar in spark_jars())
     conf.set("spark.driver.extraClassPath", _joined(jars, asked.get("spark.driver.extraClassPath"), os.pathsep))
     log4j = Path(__file__).with_name("log4j2.properties")
     options = f"-Dlog4j2.configurationFile=file:{log4j} -Dpenstock.log={log} -Djava.net.preferIPv4Stack=true"
     conf.set("spark.driver.extraJavaOptions", _joined(options, asked.get("spark.driver.extraJavaOptions"), " "))
+    before = _children()
     try:
         # Its own session: a Ctrl-C at the terminal reaches the driver alone, which then ends Spark in order.
-        with log.open("ab") as output:
+        with log.open("ab") as output, _own_interrupt_kept():
             gateway = launch_gateway(conf, {"start_new_session": True, "stdout": output, "stderr": output})
-        context = SparkContext(conf=conf, gateway=gateway)
-    except (PySparkException, OSError) as error:
+            context = SparkContext(conf=conf, gateway=gateway)
+    except BaseException as error:
+        _forget(SparkContext)
+        _end(_children() - before)
+        if not isinstance(error, PySparkException | OSError):
+            raise
         raise MissingError(
             "SPARK_NOT_STARTED",
             "starting Spark: it ended before it was ready",
@@ -88,15 +111,51 @@ def _joined(own: str, asked: str | None, separator: str) -> str:
 
 def stop_session(session: Any) -> None:
     """Stop Spark and wait until its process is gone."""
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
     gateway = session.sparkContext._gateway
-    session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    SparkContext._gateway = SparkContext._jvm = None
     try:
-        gateway.proc.wait(20)
-    except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
+        # After an interrupt the line to Spark may be cut; its process is ended all the same.
+        with suppress(Py4JError, OSError):
+            session.stop()
+            gateway.shutdown()
+    finally:
+        _forget(SparkContext)
+        # Spark's process ends when its standard input does.
+        gateway.proc.stdin.close()
+        try:
+            gateway.proc.wait(20)
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()
+
+
+def _forget(context: Any) -> None:
+    """Let the next start launch a process of its own instead of asking one that is gone."""
+    context._gateway = context._jvm = context._active_spark_context = None
+
+
+@contextmanager
+def _own_interrupt_kept() -> Iterator[None]:
+    """Spark's context takes SIGINT over, to cancel all jobs; a stop must be able to finish the batch in hand."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _end(processes: Iterable[psutil.Process]) -> None:
+    """End processes at once: a start that failed or was interrupted leaves none."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(list(processes), timeout=10)

@@ -49,10 +49,23 @@ def test_two_objects_beside_an_empty_message_do_not_cancel_out(raw_batch):
     ],
 )
 def test_messages_that_would_merge_across_a_boundary_are_both_refused(raw_batch, left, right):
-    split = JsonDecoder(COLUMNS).decode(raw_batch([message(0), left, right, message(3)]))
+    # The doubled message makes up for the row that a merge would lose.
+    values = [message(0), left, right, message(3) + message(4), message(5)]
+
+    split = JsonDecoder(COLUMNS).decode(raw_batch(values))
+
+    assert split.good.column("id").to_pylist() == [0, 5]
+    assert split.bad.column("offset").to_pylist() == [1001, 1002, 1003]
+
+
+def test_many_doubled_messages_before_a_broken_one_are_each_refused(raw_batch):
+    # Arrow names the broken message by the count of objects, a row far behind the end of the block.
+    values = [message(0), *[message(1) + message(2)] * 60, b'{"id":1,}', message(3)]
+
+    split = JsonDecoder(COLUMNS).decode(raw_batch(values))
 
     assert split.good.column("id").to_pylist() == [0, 3]
-    assert split.bad.column("offset").to_pylist() == [1001, 1002]
+    assert split.bad.column("code").to_pylist() == ["TRAILING_DATA"] * 60 + ["MALFORMED_JSON"]
 
 
 def test_pretty_printed_and_blank_padded_messages_are_good(raw_batch):

@@ -139,6 +139,18 @@ def test_nested_not_null_below_a_null_struct_is_not_missing(raw_batch):
     ]
 
 
+def test_bad_value_deep_in_lists_is_blamed_on_its_own_row(raw_batch):
+    decoder = JsonDecoder(pa.schema([("v", pa.list_(pa.list_(INSTANT)))]))
+    good = b'{"v":[["2026-01-02T00:00:00Z"],[],["2026-01-02T00:00:00Z","2026-01-02T00:00:00Z"]]}'
+
+    split = decoder.decode(raw_batch([good, good, b'{"v":[[],["2026-01-02T00:00:00Z","x"]]}', good]))
+
+    assert split.bad.column("offset").to_pylist() == [1002]
+    assert split.bad.column("message").to_pylist() == [
+        "v[1][1]: expected TIMESTAMP, found a string that is not an ISO 8601 time"
+    ]
+
+
 @pytest.mark.parametrize("column", [pa.field("v", pa.uint8()), pa.field("_penstock", pa.int64())])
 def test_column_that_json_cannot_fill_is_a_definition_error(column):
     with pytest.raises(DefinitionError):

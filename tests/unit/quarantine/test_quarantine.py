@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from tests.tables import read_table
 
 from penstock.errors import TerminalError, from_wire
 from penstock.model import BAD_SCHEMA, RAW_SCHEMA, BatchToken, OffsetRange, SlotAttempt, bad_records
@@ -52,7 +53,7 @@ def test_quarantined_records_keep_their_bytes_and_say_when_and_where(tmp_path: P
     quarantine.commit(TOKEN, [manifest])
     quarantine.commit(TOKEN, [manifest])
     quarantine.discard(TOKEN, [manifest])
-    rows = DeltaTable(tmp_path / "q").to_pyarrow_table().to_pylist()
+    rows = read_table(tmp_path / "q").to_pylist()
     kept = [{name: row[name] for name in BAD_SCHEMA.names} for row in rows]
     assert kept == bad().to_pylist()
     assert {(row["pipeline"], row["batch_id"]) for row in rows} == {("orders", 4)}
@@ -108,7 +109,7 @@ def test_gap_rows_with_known_and_unknown_ends_go_into_a_table(tmp_path: Path) ->
     stage = sink.stage(TOKEN, SlotAttempt(0, "0"), GAPS_SCHEMA)
     stage.write(rows)
     sink.commit(TOKEN, [stage.finish()])
-    assert DeltaTable(tmp_path / "g").to_pyarrow_table().to_pylist() == rows.to_pylist()
+    assert read_table(tmp_path / "g").to_pylist() == rows.to_pylist()
     assert str(gaps[1]) == "orders[1] 3-?: the partition is gone"
 
 

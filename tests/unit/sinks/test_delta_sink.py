@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
+from tests.tables import read_table
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
@@ -35,7 +36,7 @@ def land(sink: DeltaSink, batch: BatchToken) -> None:
 
 
 def ids(path: Path) -> list[int]:
-    return sorted(DeltaTable(path).to_pyarrow_table()["id"].to_pylist())
+    return sorted(read_table(path)["id"].to_pylist())
 
 
 def test_commit_writes_the_token_the_transaction_and_a_blind_append_into_one_log_entry(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_discard_after_compaction_keeps_files_that_time_travel_needs(tmp_path: P
     land(sink, token(0))
     DeltaTable(tmp_path).optimize.compact()
     sink.discard(token(0), [])
-    assert DeltaTable(tmp_path, version=1).to_pyarrow_table()["id"].to_pylist() == [0]
+    assert read_table(tmp_path, version=1)["id"].to_pylist() == [0]
 
 
 def test_commit_after_someone_adds_a_column_goes_on(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_commit_after_the_table_was_replaced_by_another_schema_is_refused(tmp_pa
     with pytest.raises(MissingError) as refused:
         land(sink, token(1))
     assert refused.value.code == "SINK_SCHEMA_MISMATCH"
-    assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 1
+    assert read_table(tmp_path).num_rows == 1
 
 
 def test_commit_without_a_table_is_refused(tmp_path: Path) -> None:

@@ -69,17 +69,9 @@ class DeltaSink:
 
     def prepare(self, schema: pa.Schema) -> None:
         """Create the table, or check it and, if allowed, add the columns it lacks."""
-        if self._folder.local is not None and set("#?%") & set(self.path):
-            # delta-rs 1.6 finds no history under such a path, and with it no token.
-            raise MissingError(
-                "SINK_PATH_UNSUPPORTED",
-                f"sink {self.name}: a table's path cannot have #, ? or % in it",
-                context={"path": self.path},
-            )
-        self._schema = self._written(schema)
-        check_schema(self.name, self._schema, self.partition_by)
+        self._schema = self._writable(schema)
         with sink_failures(self.name, "preparing the table"):
-            table = (None if self._folder.is_file() else self._open()) or self._create(self._schema)
+            table = self._existing() or self._create(self._schema)
             missing = check_table(self.name, table, self._schema, self.partition_by)
             if missing and self.evolve == "add_columns":
                 table.alter.add_columns(missing)
@@ -91,6 +83,17 @@ class DeltaSink:
             self._checked = identity_of(table)
             settings = table.metadata().configuration
             self._indexed_columns = int(settings.get("delta.dataSkippingNumIndexedCols") or INDEXED_COLUMNS)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the table, if it is there, can take the rows, with the columns that may be added to it."""
+        written = self._writable(schema)
+        with sink_failures(self.name, "looking at the table"):
+            table = self._existing()
+            if table is None:
+                return
+            missing = check_table(self.name, table, written, self.partition_by)
+            if missing and self.evolve != "add_columns":
+                raise refuse_missing(self.name, table, written, missing)
 
     def last_commit(self) -> BatchToken | None:
         """The newest token in the table, whichever query committed it, past what a RESTORE took back.
@@ -122,7 +125,7 @@ class DeltaSink:
                 "SINK_TOKEN_MISMATCH",
                 f"sink {self.name}: batch {token.batch_id} is already committed with other offsets",
                 context={"checkpoint": token.describe_ranges(), "table": newest.token.describe_ranges()},
-                hint="run: penstock checkpoint show",
+                hint="run: penstock plan FILE",
             )
         return max(newest.token.batch_id, seen or 0) >= token.batch_id
 
@@ -180,6 +183,32 @@ class DeltaSink:
         fields = [field for field in schema if self.keep_coordinates or field.name != COORDINATES]
         return pa.schema(fields)
 
+    def _writable(self, schema: pa.Schema) -> pa.Schema:
+        """The columns to write; refused where no Delta table at this path could hold them."""
+        if self._folder.local is not None and set("#?%") & set(self.path):
+            # delta-rs 1.6 finds no history under such a path, and with it no token.
+            raise MissingError(
+                "SINK_PATH_UNSUPPORTED",
+                f"sink {self.name}: a table's path cannot have #, ? or % in it",
+                context={"path": self.path},
+            )
+        written = self._written(schema)
+        check_schema(self.name, written, self.partition_by)
+        return written
+
+    def _existing(self) -> DeltaTable | None:
+        """The table that is there, if any; refused where other files are in its place."""
+        table = None if self._folder.is_file() else self._open()
+        found = self._folder.any_file() if table is None else None
+        if found is not None:
+            raise MissingError(
+                "SINK_PATH_NOT_A_TABLE",
+                f"sink {self.name}: the folder holds files and no Delta table",
+                context={"path": self.path, "found": found},
+                hint="give the sink an empty folder, or convert the files to a Delta table first",
+            )
+        return table
+
     def _app_id(self, token: BatchToken) -> str:
         return f"{self.pipeline}/{self.name}/{token.query_id}"
 
@@ -200,14 +229,6 @@ class DeltaSink:
         return self._table
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
-        found = self._folder.any_file()
-        if found is not None:
-            raise MissingError(
-                "SINK_PATH_NOT_A_TABLE",
-                f"sink {self.name}: the folder holds files and no Delta table",
-                context={"path": self.path, "found": found},
-                hint="give the sink an empty folder, or convert the files to a Delta table first",
-            )
         self._table = DeltaTable.create(
             self.path,
             schema=Schema.from_arrow(schema),

@@ -1,0 +1,113 @@
+"""The events of the bench: made once for the backlog, or at a steady rate by a process of their own.
+
+`python bench/events.py BROKERS TOPIC RATE` sends until it is told to stop (SIGTERM), then prints how many it sent.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+PARTITIONS = 20
+EVENT_BYTES = 220
+SCHEMA = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_time TIMESTAMP"
+LIVE_SCHEMA = f"{SCHEMA}, sent_at BIGINT"
+"""The schema of the live events: `sent_at` is the moment of sending in microseconds since 1970."""
+
+_STATUS = ("new", "paid", "sent", "done")
+_NOTE = "leave at the side door, ring twice, and mind the dog; " * 4
+_TICK_SECONDS = 0.01
+
+
+def order(number: int, more: str = "") -> bytes:
+    """One order as JSON, filled up with a note to its usual length."""
+    second = number // 1000
+    text = (
+        f'{{"order_id": {number}, "customer_id": "c-{number % 50_000:05d}", '
+        f'"amount": {number * 37 % 50_000 / 100:.2f}, '
+        f'"event_time": "2026-01-{1 + second // 86_400 % 28:02d}T{second // 3600 % 24:02d}:{second // 60 % 60:02d}:'
+        f'{second % 60:02d}.{number % 1000:03d}Z", "status": "{_STATUS[number % 4]}", {more}"note": "'
+    )
+    return f'{text}{_NOTE[: EVENT_BYTES - len(text) - 2]}"}}'.encode()
+
+
+def create_topic(brokers: str, topic: str) -> None:
+    """Make the topic and wait until every partition has a leader."""
+    admin = AdminClient({"bootstrap.servers": brokers})
+    for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+        created.result(30)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        if len(found) == PARTITIONS and all(partition.leader >= 0 for partition in found.values()):
+            return
+    raise TimeoutError(f"topic {topic} has no leaders after 30 s")
+
+
+def send_backlog(brokers: str, topic: str, rows: int) -> int:
+    """Send `rows` orders, spread evenly over the partitions. Gives the bytes of their values."""
+    sender = _Sender(brokers, {"linger.ms": 50, "batch.num.messages": 50_000, "queue.buffering.max.messages": 200_000})
+    size = 0
+    for number in range(rows):
+        value = order(number)
+        size += len(value)
+        sender.send(topic, value, number % PARTITIONS)
+    sender.finish()
+    return size
+
+
+def send_live(brokers: str, topic: str, rate: int) -> int:
+    """Send `rate` orders a second until SIGTERM. Gives how many."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    sender, number = _Sender(brokers, {"linger.ms": 2}), 0
+    began = time.monotonic()
+    while not stop.wait(_TICK_SECONDS):
+        due = int((time.monotonic() - began) * rate)
+        while number < due:
+            sent_at = f'"sent_at": {time.time_ns() // 1000}, '
+            sender.send(topic, order(number, sent_at), number % PARTITIONS)
+            number += 1
+    sender.finish()
+    return number
+
+
+class _Sender:
+    """A producer that raises if any of its messages was not delivered."""
+
+    def __init__(self, brokers: str, settings: dict[str, Any]) -> None:
+        self._producer = Producer(
+            {"bootstrap.servers": brokers, "enable.idempotence": True, "log_level": 3, **settings}
+        )
+        self._failed: list[str] = []
+        self._sent = 0
+
+    def send(self, topic: str, value: bytes, partition: int) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, partition=partition, on_delivery=self._delivered)
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self._sent += 1
+        if self._sent % 1000 == 0:
+            self._producer.poll(0)
+
+    def finish(self) -> None:
+        left = self._producer.flush(60)
+        if left or self._failed:
+            raise RuntimeError(f"sending events: {left} still waiting, {len(self._failed)} failed {self._failed[:1]}")
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._failed.append(str(error))
+
+
+if __name__ == "__main__":
+    print(send_live(sys.argv[1], sys.argv[2], int(sys.argv[3])))

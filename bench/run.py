@@ -1,0 +1,109 @@
+"""`make bench`: the job as a blog would write it against `penstock run`, on one broker, interleaved and repeated.
+
+A wrong table fails the bench; a target that is missed is reported, and nothing more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from backlog import run_backlog
+from caught_up import run_caught_up
+from charts import draw_backlog, draw_caught_up
+from jobs import time_validate
+from machine import machine_facts
+from processes import BenchError
+from report import profile_text, results_text
+from summary import Results, targets
+
+from penstock.devstack import DevStack
+from penstock.errors import PenstockError
+from penstock.spark.jars import broker_classpath
+from penstock.spark.java import find_java
+
+_ROOT = Path(__file__).parent.parent
+_BEGAN = time.monotonic()
+
+
+def main() -> int:
+    """Run the parts that were asked for and write the results."""
+    asked = _options()
+    # One way out for both: the context managers below end what was started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        results = _measure(asked)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except (BenchError, PenstockError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    _write(results, asked.out)
+    for target in targets(results):
+        say(f"{target.verdict:11}  {target.what}: {target.found}, wanted {target.wanted}")
+    return 0
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(f"{time.monotonic() - _BEGAN:7.1f} s  {text}", flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
+    parser.add_argument("--rows", type=int, help="events in the backlog (2,000,000)")
+    parser.add_argument("--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2)")
+    parser.add_argument("--seconds", type=float, help="how long a caught-up stream is watched (60)")
+    parser.add_argument("--only", choices=("backlog", "caught-up"), help="one part alone")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it all works")
+    parser.add_argument("--out", type=Path, help="where the results go (bench/results; --quick: build/bench-quick)")
+    asked = parser.parse_args()
+    rows, drains, seconds, watches = (100_000, 1, 10, 1) if asked.quick else (2_000_000, 3, 60, 2)
+    asked.rows = asked.rows or rows
+    asked.seconds = asked.seconds or seconds
+    asked.drains, asked.watches = asked.repeat or drains, asked.repeat or watches
+    asked.out = asked.out or _ROOT / ("build/bench-quick" if asked.quick else "bench/results")
+    return asked
+
+
+def _measure(asked: argparse.Namespace) -> Results:
+    backlog, caught_up = asked.only != "caught-up", asked.only != "backlog"
+    settings = {"rows": f"{asked.rows:,}", "repetitions": asked.drains} if backlog else {}
+    if caught_up:
+        settings |= {"seconds watched": f"{asked.seconds:g}", "watches": asked.watches}
+    results = Results(f"{datetime.now(UTC):%Y-%m-%d}", settings, machine_facts())
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        results.validate_seconds = time_validate(folder)
+        say("starting the broker")
+        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
+            if backlog:
+                results.drains = run_backlog(stack.bootstrap, folder, asked.rows, asked.drains, say)
+            if caught_up:
+                results.watches = run_caught_up(stack.bootstrap, folder, asked.seconds, asked.watches, say)
+    return results
+
+
+def _write(results: Results, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in ("backlog.png", "caught_up.png"):
+        (folder / stale).unlink(missing_ok=True)
+    (folder / "results.json").write_text(json.dumps(results.as_json(), indent=1) + "\n", encoding="utf-8")
+    (folder / "results.md").write_text(results_text(results), encoding="utf-8")
+    (folder / "profile.md").write_text(profile_text(results), encoding="utf-8")
+    if results.drains:
+        draw_backlog(results, folder / "backlog.png")
+    if results.watches:
+        draw_caught_up(results, folder / "caught_up.png")
+    say(f"wrote results to {folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Penstock from a script or a notebook: what the command line does, as three methods.
+
+Nothing heavy is imported before it is needed: `load` and `validate` touch neither Spark nor a Kafka client,
+`plan` starts no JVM, `run` starts Spark unless it is handed a session. What goes wrong is a
+`penstock.errors.PenstockError` with a code, facts and a way out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.config import PipelineConfig
+    from penstock.ops.plan import RunPlan
+    from penstock.runtime.listener import Listener
+    from penstock.runtime.run import RunSummary, StopRequest
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline file, read and found to be well defined."""
+
+    path: Path
+    config: PipelineConfig
+
+    def validate(self) -> None:
+        """Check the file as it is now, after an edit for instance. Raises `InvalidDefinition` with every problem.
+
+        The pipeline itself stays as it was loaded; to run the edited file, load it again.
+        """
+        load(self.path)
+
+    def plan(self, *, resume_from_table: bool = False, accept_duplicates: bool = False) -> RunPlan:
+        """Look at brokers, tables and checkpoint: what a run with these options would do, and what is wrong."""
+        from penstock.ops.plan import plan_run
+
+        return plan_run(self.config, resume=resume_from_table, accept_duplicates=accept_duplicates)
+
+    def run(
+        self,
+        *,
+        available_now: bool = False,
+        resume_from_table: bool = False,
+        accept_duplicates: bool = False,
+        give_up_after: float = 300.0,
+        listener: Listener | None = None,
+        stop: StopRequest | None = None,
+        session: SparkSession | None = None,
+    ) -> RunSummary:
+        """Run until the topics are drained (`available_now`), `stop` is asked, or it cannot go on.
+
+        `listener` is called with each event of `penstock.runtime.listener`, in order. A given `session` is used
+        and left open; without one Spark is started and stopped. Faults that may pass are tried again for
+        `give_up_after` seconds.
+        """
+        from penstock.runtime.run import RunOptions, run
+        from penstock.spark.cache import cache_home
+
+        options = RunOptions(
+            available_now=available_now,
+            resume_from_table=resume_from_table,
+            accept_duplicates=accept_duplicates,
+            give_up_after=give_up_after,
+            log=cache_home() / "logs" / f"{self.config.name}.log",
+        )
+        return run(self.config, options, listener or (lambda event: None), stop, session)
+
+
+def load(path: str | Path) -> Pipeline:
+    """Read a pipeline file. Raises `penstock.config.InvalidDefinition` with everything that is wrong with it."""
+    from penstock.config import load as load_config
+
+    file = Path(path)
+    return Pipeline(file, load_config(file))

@@ -1,0 +1,149 @@
+"""The commands that need no services: `init`, `schema`, `--version`, `--help`, shell completion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from tests.cli.command import penstock
+
+COMMANDS = [
+    ("validate",),
+    ("plan",),
+    ("run",),
+    ("schema",),
+    ("init",),
+    ("demo",),
+    ("dev",),
+    ("dev", "up"),
+    ("dev", "down"),
+    ("dev", "status"),
+]
+
+
+def test_version_is_that_of_the_package(tmp_path: Path) -> None:
+    done = penstock("--version", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"penstock {version('penstock')}\n")
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_of_every_command_has_a_usage_and_a_sentence(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = penstock(*words, "--help", folder=tmp_path)
+    assert done.returncode == 0
+    usage, _, sentence = (line.strip() for line in done.stdout.strip().splitlines()[:3])
+    assert usage.startswith(f"Usage: penstock {' '.join(words)}")
+    assert sentence
+
+
+def test_help_without_a_command_lists_them_all(tmp_path: Path) -> None:
+    printed = penstock("--help", folder=tmp_path).stdout
+    assert all(f" {words[0]} " in printed for words in COMMANDS)
+
+
+def test_unknown_command_is_refused_without_a_traceback(tmp_path: Path) -> None:
+    done = penstock("valdiate", folder=tmp_path)
+    assert done.returncode == 2
+    assert "No such command 'valdiate'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_schema_prints_a_json_schema_that_knows_the_keys(tmp_path: Path) -> None:
+    done = penstock("schema", folder=tmp_path)
+    assert done.returncode == 0
+    body = json.loads(done.stdout)
+    assert {"name", "source", "decode", "sinks", "checkpoint", "trigger"} <= body["properties"].keys()
+
+
+def test_init_writes_a_file_that_validates_and_the_schema_it_names(tmp_path: Path) -> None:
+    done = penstock("init", "shop/orders.yaml", folder=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "wrote shop/orders.yaml",
+        "wrote shop/.penstock/pipeline.schema.json",
+        "next: penstock validate shop/orders.yaml",
+    ]
+    first, *_ = (tmp_path / "shop/orders.yaml").read_text().splitlines()
+    named = first.removeprefix("# yaml-language-server: $schema=")
+    assert json.loads((tmp_path / "shop" / named).read_text())["properties"]["source"]
+    checked = penstock("validate", "shop/orders.yaml", folder=tmp_path)
+    assert (checked.returncode, checked.stdout) == (0, "shop/orders.yaml: pipeline orders is well defined\n")
+
+
+def test_init_file_there_already_is_kept_unless_forced(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.yaml").write_text("mine\n")
+    refused = penstock("init", folder=tmp_path)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert refused.stderr == "FILE_EXISTS pipeline.yaml is there already\n  name another file, or give --force\n"
+    assert (tmp_path / "pipeline.yaml").read_text() == "mine\n"
+    assert penstock("init", "--force", folder=tmp_path).returncode == 0
+    assert (tmp_path / "pipeline.yaml").read_text() != "mine\n"
+
+
+def test_init_where_nothing_can_be_written_says_so_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = penstock("init", "file/orders.yaml", folder=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.startswith("FILE_UNUSABLE file: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["my orders.yaml", "2024.yaml", "Größe.yaml"])
+def test_init_any_file_name_gives_a_file_that_validates(tmp_path: Path, name: str) -> None:
+    done = penstock("init", name, folder=tmp_path)
+    if done.returncode == 0:
+        checked = penstock("validate", name, folder=tmp_path)
+        assert checked.returncode == 0, checked.stderr
+    else:
+        assert done.returncode == 3
+        assert "--name" in done.stderr
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_is_printed_for_the_shell(tmp_path: Path, shell: str) -> None:
+    done = penstock("--show-completion", shell, folder=tmp_path, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert done.returncode == 0
+    assert "_PENSTOCK_COMPLETE" in done.stdout
+
+
+def test_completion_offers_the_commands(tmp_path: Path) -> None:
+    asked = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock va", "COMP_CWORD": "1"}
+    done = penstock(folder=tmp_path, **asked)
+    assert done.stdout.split() == ["validate"]
+
+
+def test_plan_of_a_sink_that_is_not_in_this_version_says_so(write: Callable[..., Path], tmp_path: Path) -> None:
+    write(("type: delta\n    path: lake/orders", "type: iceberg\n    table: shop.orders\n    warehouse: lake/ice"))
+    assert penstock("validate", "orders.yaml", folder=tmp_path).returncode == 0
+    for command in ("plan", "run"):
+        done = penstock(command, "orders.yaml", folder=tmp_path)
+        assert done.returncode == 3
+        assert done.stderr.splitlines()[0] == (
+            "NOT_IN_THIS_VERSION sink out, type: iceberg is a valid definition, but this version cannot run it"
+        )
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_broker_away_is_told_before_spark_starts(write: Callable[..., Path], tmp_path: Path, command: str) -> None:
+    write(("localhost:9092", "127.0.0.1:9"))
+    done = penstock(command, "orders.yaml", folder=tmp_path, timeout=30)
+    assert done.returncode == 3
+    assert done.stderr.splitlines() == [
+        "BROKER_UNREACHABLE listing topics: no answer from the brokers",
+        "  brokers: 127.0.0.1:9",
+        "  client: _TRANSPORT: Failed to get metadata: Local: Broker transport failure",
+        "  is the broker running, and are source.brokers right?  try: penstock dev status",
+    ]
+
+
+def test_plan_broker_away_as_json_still_tells_the_rest(write: Callable[..., Path], tmp_path: Path) -> None:
+    write(("localhost:9092", "127.0.0.1:9"))
+    done = penstock("plan", "--json", "orders.yaml", folder=tmp_path, timeout=30)
+    assert (done.returncode, done.stderr) == (3, "")
+    told = json.loads(done.stdout)
+    assert [p["code"] for p in told["problems"]] == ["BROKER_UNREACHABLE"]
+    assert (told["lane"], told["partitions"], told["start"]) == ("direct", [], None)

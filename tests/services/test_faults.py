@@ -1,0 +1,150 @@
+"""Faults while a pipeline runs: those that may pass are tried again and told, the others end it in words."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests.conftest import Topics
+from tests.services.running import PENSTOCK, Running, wait_for
+
+from penstock.devstack import DevStack
+from penstock.spark.jars import broker_classpath
+from penstock.spark.java import find_java
+
+pytestmark = pytest.mark.services
+Write = Callable[..., Path]
+STACK = ("Traceback", "at org.apache", "at java.", "Py4J", "py4j")
+
+
+def order(number: int, **more: Any) -> dict[str, Any]:
+    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z", **more}
+
+
+def run_to_its_end(file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([PENSTOCK, "run", str(file)], capture_output=True, text=True, timeout=120, check=False)
+
+
+def told(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The error as printed, which must be words and no stack."""
+    assert not [sign for sign in STACK if sign in done.stderr], done.stderr
+    return [line for line in done.stderr.splitlines() if " note: " not in line]
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[DevStack]:
+    """A broker of the test's own, to be killed."""
+    stack = DevStack(tmp_path / "dev", java=find_java().executable, classpath=broker_classpath(), brokers=1)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.stop()
+
+
+def test_broker_away_for_a_while_is_waited_for_and_nothing_is_lost(
+    fragile: DevStack, pipeline_file: Write, tmp_path: Path
+) -> None:
+    topics = Topics(fragile.bootstrap)
+    topic = topics.create(2)
+    topics.send(topic, [order(n) for n in range(100)])
+    file = pipeline_file(topic, source={"brokers": fragile.bootstrap}, trigger={"every": "200 ms"})
+    table = DeltaTable
+    with Running(tmp_path, "run", str(file)) as running:
+        running.await_text("batch 0:")
+        fragile.kill(1)
+        running.await_text("retry 2 in 2 s", seconds=120)
+        assert "BROKER_UNREACHABLE" in running.complained
+        fragile.restart(1)
+        topics.send(topic, [order(n) for n in range(100, 150)])
+
+        def landed() -> bool:
+            assert running.process.poll() is None, running.complained
+            return table(tmp_path / "lake/out").to_pyarrow_table(columns=["order_id"]).num_rows >= 150
+
+        wait_for(landed, "the orders sent after the fault", 120)
+        running.send(signal.SIGTERM)
+        assert running.process.wait(40) == 0, running.complained
+        assert not [sign for sign in STACK if sign in running.complained], running.complained
+    ids = table(tmp_path / "lake/out").to_pyarrow_table(columns=["order_id"]).column(0).to_pylist()
+    assert sorted(ids) == list(range(150))
+
+
+def test_broker_away_for_too_long_ends_with_try_again(fragile: DevStack, pipeline_file: Write, tmp_path: Path) -> None:
+    topics = Topics(fragile.bootstrap)
+    topic = topics.create(1)
+    topics.send(topic, [order(0)])
+    file = pipeline_file(topic, source={"brokers": fragile.bootstrap}, trigger={"every": "200 ms"})
+    with Running(tmp_path, "run", str(file), "--give-up-after", "3") as running:
+        running.await_text("batch 0:")
+        fragile.kill(1)
+        assert running.process.wait(90) == 75, running.complained
+        lines = running.complained.splitlines()
+        assert "retry 1 in 1 s" in lines[0]
+        assert lines[-4].startswith("BROKER_UNREACHABLE ")
+        assert lines[-3] == f"  brokers: {fragile.bootstrap}"
+        assert not [sign for sign in STACK if sign in running.complained], running.complained
+
+
+@pytest.mark.parametrize(
+    ("sql", "cause"),
+    [
+        ("SELECT *, no_such_function(amount) AS x FROM input", "no_such_function"),
+        ("SELECT *, amount + map('a', 1) AS x FROM input", "DATATYPE_MISMATCH"),
+    ],
+)
+def test_sql_that_spark_refuses_ends_before_a_batch_with_the_cause(
+    topics: Any, pipeline_file: Write, sql: str, cause: str
+) -> None:
+    topic = topics.create(1)
+    topics.send(topic, [order(0)])
+    done = run_to_its_end(pipeline_file(topic, transforms=[{"sql": sql}]))
+    assert done.returncode == 3
+    first, *facts = told(done)
+    assert first == "SQL_REFUSED transforms[0]: Spark refuses the query"
+    assert cause in facts[0]
+
+
+def test_sql_that_fails_on_a_row_ends_with_the_cause(topics: Any, pipeline_file: Write) -> None:
+    topic = topics.create(1)
+    topics.send(topic, [order(0)])
+    done = run_to_its_end(pipeline_file(topic, transforms=[{"sql": "SELECT *, CAST(customer_id AS INT) x FROM input"}]))
+    assert done.returncode == 4
+    first, cause, log, _ = told(done)
+    assert first == "BATCH_FAILED running the batch: Spark gave up"
+    assert cause.startswith(
+        '  cause: [CAST_INVALID_INPUT] The value \'c\' of the type "STRING" cannot be cast to "INT"'
+    )
+    assert Path(log.removeprefix("  log: ")).is_file()
+
+
+@pytest.mark.parametrize("where", ["lake/out", "checkpoints/orders", "lake/quarantine"])
+def test_place_that_cannot_be_written_is_told_before_a_batch(topics: Any, pipeline_file: Write, where: str) -> None:
+    topic = topics.create(1)
+    topics.send(topic, [order(0)])
+    file = pipeline_file(topic)
+    blocked = (file.parent / where).parent
+    blocked.write_text("a file where a folder should be")
+    done = run_to_its_end(file)
+    assert done.returncode in (3, 4)
+    assert str(blocked) in told(done)[0] or str(blocked) in told(done)[1]
+
+
+def test_disk_that_is_full_ends_with_the_cause(topics: Any, pipeline_file: Write) -> None:
+    topic = topics.create(1)
+    topics.send(topic, [order(n, customer_id=secrets.token_hex(1_000)) for n in range(1_000)])
+    file = pipeline_file(topic, name=f"full-{topic}")
+    # No file may grow beyond 300 kB, which the table's must: for who writes it, as on a disk that is full.
+    script = f"ulimit -f 300; exec {PENSTOCK} run {file}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 4
+    first = told(done)[0]
+    assert first.startswith("SINK_FAILED sink out: ")
+    assert "File too large" in first
+    assert not list((file.parent / "lake/out").glob("*.parquet")), "what was staged is removed"

@@ -1,0 +1,140 @@
+"""Stops and deaths of `penstock` as a process: the batch in hand is finished, no process is left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from deltalake import DeltaTable
+from tests.services.running import PENSTOCK, Running, wait_for
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.devstack.ports import free_ports
+
+pytestmark = pytest.mark.services
+Write = Callable[..., Path]
+NOISE = ("terminate called", "Traceback", "Exception", "at org.apache", "at java.")
+
+
+def order(number: int) -> dict[str, Any]:
+    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
+
+
+@contextmanager
+def arriving(topics: Any, topic: str) -> Iterator[None]:
+    """Orders keep coming, so that a signal meets a run at work."""
+    done = threading.Event()
+
+    def send() -> None:
+        number = 0
+        while not done.wait(0.05):
+            topics.send(topic, [order(number + i) for i in range(20)])
+            number += 20
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        done.set()
+        sender.join()
+
+
+def check_clean_end(file: Path, running: Running) -> None:
+    """Exit 0, in order, with every row of the committed batches in the table once and nothing of an open one."""
+    assert running.process.wait(40) == 0, running.complained
+    running.await_nobody_left()
+    assert not [word for word in NOISE if word in running.complained + running.printed], running.complained
+    assert "stopping: finishing the batch in hand" in running.complained
+    checkpoint = SparkCheckpoint(str(file.parent / "checkpoints/orders"))
+    begun, done = checkpoint.last_begun(), checkpoint.last_committed()
+    assert done is not None and begun in (done, done + 1)
+    rows = DeltaTable(file.parent / "lake/out").to_pyarrow_table(columns=["_penstock"]).column(0).to_pylist()
+    found = sorted((r["partition"], r["offset"]) for r in rows)
+    expected = sorted((at.partition, o) for at, end in checkpoint.ends(done).items() for o in range(end))
+    assert found == expected
+
+
+@pytest.mark.parametrize("how", ["SIGTERM to the process", "Ctrl-C to the group"])
+def test_run_asked_to_stop_finishes_the_batch_and_leaves_nothing(
+    topics: Any, pipeline_file: Write, tmp_path: Path, how: str
+) -> None:
+    topic = topics.create(2)
+    file = pipeline_file(topic, trigger={"every": "200 ms"})
+    with arriving(topics, topic), Running(tmp_path, "run", str(file)) as running:
+        running.await_text("batch 3:")
+        assert running.look_around(), "Spark runs below the command"
+        if how.startswith("SIGTERM"):
+            running.send(signal.SIGTERM)
+        else:
+            running.interrupt_group()
+        check_clean_end(file, running)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
+
+
+def test_run_interrupted_while_spark_starts_ends_at_once(topics: Any, pipeline_file: Write, tmp_path: Path) -> None:
+    topic = topics.create(1)
+    file = pipeline_file(topic, trigger={"every": "200 ms"})
+    with Running(tmp_path, "run", str(file)) as running:
+        wait_for(running.look_around, "Spark's process")
+        running.interrupt_group()
+        assert running.process.wait(5) == 0, running.complained
+        running.await_nobody_left(2)
+        assert running.complained.strip() == "stopped before the first batch"
+
+
+def test_run_killed_leaves_no_spark_behind(topics: Any, pipeline_file: Write, tmp_path: Path) -> None:
+    topic = topics.create(1)
+    topics.send(topic, [order(0)])
+    file = pipeline_file(topic, trigger={"every": "200 ms"})
+    with Running(tmp_path, "run", str(file)) as running:
+        running.await_text("batch 0:")
+        running.send(signal.SIGKILL)
+        running.process.wait()
+        running.await_nobody_left(15)
+
+
+def test_run_second_on_one_checkpoint_names_the_first(topics: Any, pipeline_file: Write, tmp_path: Path) -> None:
+    topic = topics.create(1)
+    topics.send(topic, [order(0)])
+    file = pipeline_file(topic, trigger={"every": "200 ms"})
+    with Running(tmp_path, "run", str(file)) as first:
+        first.await_text("batch 0:")
+        second = subprocess.run([PENSTOCK, "run", str(file)], capture_output=True, text=True, timeout=60, check=False)
+        assert second.returncode == 3
+        told = second.stderr.splitlines()
+        assert told[0] == f"CHECKPOINT_IN_USE another run holds the checkpoint {tmp_path / 'checkpoints/orders'}"
+        assert told[1].startswith(f"  held by: process {first.process.pid} on ")
+        first.send(signal.SIGTERM)
+        assert first.process.wait(40) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_dev_up_interrupted_while_the_broker_starts_leaves_nothing(tmp_path: Path, number: int) -> None:
+    port = str(free_ports(1)[0])
+    with Running(tmp_path, "dev", "up", "--port", port, "--dir", str(tmp_path / "dev")) as running:
+        wait_for(running.look_around, "the broker's process")
+        running.send(number)
+        assert running.process.wait(20) == 130
+        running.await_nobody_left()
+        assert "Traceback" not in running.complained
+
+
+@pytest.mark.parametrize(("number", "when"), [(signal.SIGTERM, "broker"), (signal.SIGINT, "Spark")])
+def test_demo_interrupted_leaves_nothing(tmp_path: Path, number: int, when: str) -> None:
+    with Running(tmp_path, "demo", "--dir", str(tmp_path / "demo")) as running:
+        least = 1 if when == "broker" else 2
+        wait_for(lambda: len(running.look_around()) >= least, f"the {when}'s process")
+        if when == "Spark":
+            wait_for((tmp_path / "demo/checkpoints/orders/offsets/0").exists, "the first batch")
+        running.send(number)
+        assert running.process.wait(40) == 130, running.complained
+        running.await_nobody_left()
+        assert "Traceback" not in running.complained

@@ -1,0 +1,96 @@
+"""Reports as Spark and Kafka give them, and the one line that a person needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.runtime.faults import in_our_terms, only_reporting_failed, refused_step
+
+TASK = (
+    "An error occurred while calling o95.collectToPython.\n"
+    ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, "
+    "most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (localhost executor driver): "
+)
+PYTHON = (
+    "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+    '  File "/x/worker.py", line 2044, in main\n'
+    "    process()\n"
+    "    ^^^^^^^^^\n"
+    "OSError: [Errno 28] No space left on device: 'part-1.parquet'\n"
+    "\n\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)\n"
+)
+STREAM = (
+    "[STREAM_FAILED] Query [id = 5, runId = 6] terminated with exception: {} SQLSTATE: XXKST\n=== Streaming Query ==="
+)
+
+
+class CapturedError(Exception):
+    """As PySpark keeps an error: a message, and the Java stack beside it."""
+
+    def __init__(self, message: str, stack: str) -> None:
+        super().__init__(message)
+        self._stackTrace = stack
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (TASK + PYTHON, "OSError: [Errno 28] No space left on device: 'part-1.parquet'"),
+        (
+            TASK
+            + "org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'c' SQLSTATE: 22018\n\tat x",
+            "[CAST_INVALID_INPUT] The value 'c'",
+        ),
+        (
+            TASK + "java.lang.OutOfMemoryError: Java heap space\n\tat java.util.Arrays",
+            "OutOfMemoryError: Java heap space",
+        ),
+        (STREAM.format("Topic orders is gone."), "Topic orders is gone."),
+        (
+            "An error occurred while calling o72.stop.\n: java.io.IOException: Disk quota exceeded\n\tat x",
+            "IOException: Disk quota exceeded",
+        ),
+        ("", "Exception"),
+    ],
+)
+def test_terminal_fault_cause_is_the_telling_line(text: str, cause: str) -> None:
+    told = in_our_terms(Exception(text))
+    assert isinstance(told, TerminalError)
+    assert told.code == "BATCH_FAILED"
+    assert told.context["cause"] == cause
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Exception(STREAM.format("Timed out waiting for a node assignment. Call: describeTopics")),
+        CapturedError(
+            STREAM.format("null"), "Caused by: org.apache.kafka.common.errors.TimeoutException: expired\n\tat x"
+        ),
+        Exception("org.apache.kafka.common.KafkaException: Failed to create new KafkaAdminClient"),
+    ],
+)
+def test_kafka_away_may_pass_and_names_the_brokers(error: Exception) -> None:
+    told = in_our_terms(error, "a:9092")
+    assert isinstance(told, TransientError)
+    assert (told.code, told.context["brokers"]) == ("BROKER_UNREACHABLE", "a:9092")
+
+
+def test_own_error_in_a_java_report_comes_back_whole() -> None:
+    own = TerminalError("DATA_LOSS", "gone", context={"orders[0]": "1-2"}, hint="look")
+    told = in_our_terms(Exception(TASK + PYTHON.replace("OSError: ", f"RuntimeError: {own.to_wire()} ")))
+    assert (type(told), str(told)) == (TerminalError, str(own))
+
+
+def test_refused_step_is_named_with_the_cause() -> None:
+    text = "[UNRESOLVED_ROUTINE] Cannot resolve routine `f`. SQLSTATE: 42883; line 1 pos 7;\n'Project [*]\n+- x"
+    told = refused_step(2, "sql SELECT f(a)", Exception(text))
+    assert isinstance(told, MissingError)
+    assert told.summary.startswith("transforms[2]: ")
+    assert told.context == {"cause": "[UNRESOLVED_ROUTINE] Cannot resolve routine `f`.", "step": "sql SELECT f(a)"}
+
+
+def test_progress_report_fault_is_known() -> None:
+    assert only_reporting_failed(Exception('x Cannot invoke "scala.collection.IterableOps.map(scala.Function1)" y'))
+    assert not only_reporting_failed(Exception("anything else"))

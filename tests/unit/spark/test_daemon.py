@@ -1,0 +1,21 @@
+"""The workers' parent takes zips off the path only where PySpark is found without them."""
+
+import sys
+
+import pytest
+
+from penstock.spark.daemon import drop_zips
+
+
+def test_drop_zips_pyspark_installed_takes_them_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/x/pyspark.zip", *sys.path])
+    monkeypatch.setitem(sys.path_importer_cache, "/x/pyspark.zip", None)
+    drop_zips()
+    assert "/x/pyspark.zip" not in sys.path
+    assert "/x/pyspark.zip" not in sys.path_importer_cache
+
+
+def test_drop_zips_pyspark_only_in_the_zip_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/x/pyspark.zip"])
+    drop_zips()
+    assert sys.path == ["/x/pyspark.zip"]
