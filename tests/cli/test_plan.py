@@ -40,7 +40,7 @@ def test_plan_first_run_tells_the_whole_way(topics: Any, pipeline_file: Write) -
         f"  source      topic {topic} at {topics.brokers}",
         "              2 partitions, 5 offsets waiting",
         "  start       first run, earliest",
-        f"{'partition':{len(topic) + 7}}  log start  log end  from  waiting",
+        f"{'    partition':{len(topic) + 7}}  log start  log end  from  waiting",
         f"    {topic}[0]          0        3     0        3",
         f"    {topic}[1]          0        2     0        2",
         f"  decode      order_id BIGINT NOT NULL, {columns}, amount DOUBLE, event_time TIMESTAMP",

@@ -42,7 +42,7 @@ def _show_partitions(plan: RunPlan) -> None:
     if not plan.partitions:
         return
     rows = table(
-        "partition",
+        "    partition",
         "log start",
         "log end",
         "from",

@@ -73,7 +73,7 @@ class LiveView:
         self._began = time.monotonic()
         self._title = ""
         self._state = "starting Spark"
-        self._hint = ";  Ctrl-C stops cleanly"
+        self._over = False
         self._last: BatchMetrics | None = None
         self._batches = self._rows_in = self._rows_out = self._quarantined = 0
         self._live = Live(console=out, refresh_per_second=4, get_renderable=self._draw)
@@ -83,7 +83,7 @@ class LiveView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._state, self._hint = "[red]ended[/]" if kind else "stopped", ""
+        self._state, self._over = "[red]ended[/]" if kind else "stopped", True
         self._live.__exit__(None, None, None)
 
     def __call__(self, event: Event) -> None:
@@ -124,8 +124,10 @@ class LiveView:
                 "  quarantined", f"{self._quarantined:,}",
                 "last commit", f"{last.finished_at.astimezone():%H:%M:%S}, {ago:.0f} s ago",
             )  # fmt: skip
+        if self._over:
+            return Group(f"{self._title}{self._state}", grid)
         total = f"  {counted(self._batches, 'batch', 'batches')}, {self._rows_in:,} rows in, {self._rows_out:,} out"
-        return Group(f"{self._title}{self._state}", grid, f"[dim]{total}{self._hint}[/]")
+        return Group(f"{self._title}{self._state}", grid, f"[dim]{total};  Ctrl-C stops cleanly[/]")
 
 
 def choose_view(log_format: str) -> Any:

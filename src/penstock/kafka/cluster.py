@@ -42,9 +42,10 @@ _LEADER_MOVES = frozenset(
         KafkaError.REPLICA_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
+# No leader yet after a start of the broker, or no such partition any more: the metadata tells which.
+_MOVED_OR_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._NOENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Subscription:
 def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
     """A client error in Penstock's terms; whether it may pass is in its class."""
     context = {"brokers": brokers, "client": f"{error.name()}: {error.str()}"}
-    if error.code() in _AWAY | _LEADER_MOVES or error.retriable():
+    if error.code() in _AWAY | _LEADER_MOVES | _MOVED_OR_GONE or error.retriable():
         return TransientError(
             "BROKER_UNREACHABLE",
             f"{doing}: no answer from the brokers",
@@ -158,7 +159,7 @@ class Cluster:
                 return self._ask_offsets(partitions, spec)
             except KafkaException as error:
                 # Leaders move when a topic is new or a broker went: the admin client does not follow by itself.
-                if error.args[0].code() not in _LEADER_MOVES or time.monotonic() > deadline:
+                if error.args[0].code() not in _LEADER_MOVES | _MOVED_OR_GONE or time.monotonic() > deadline:
                     raise explain(error.args[0], "asking for log offsets", self._settings.brokers) from None
             self._metadata()
             time.sleep(0.1)
@@ -176,10 +177,10 @@ class Cluster:
             try:
                 found[TopicPartition(at.topic, at.partition)] = future.result().offset
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                if error.args[0].code() not in _MOVED_OR_GONE:
                     raise
                 unknown[TopicPartition(at.topic, at.partition)] = error
-        # One broker may not know a partition that has moved: gone is only what the whole cluster does not have.
+        # A broker may not know a partition that has moved: gone is only what the whole cluster does not have.
         topics = self._metadata() if unknown else {}
         for partition, refusal in unknown.items():
             if partition.partition < topics.get(partition.topic, 0):
