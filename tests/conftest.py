@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,10 @@ from typing import Any
 import pytest
 
 _numbers = itertools.count()
+
+# A shell in the background starts its jobs with SIGINT ignored, and children inherit that: a Ctrl-C could not be tried.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -57,13 +57,11 @@ def delete_last_commit(file: Path) -> None:
     (commits / f".{newest}.crc").unlink(missing_ok=True)
 
 
-def test_delta_append_driver_killed_at_every_point_loses_nothing(
-    topics: Any, pipeline_file: Callable[..., Path], capsys: Any
-) -> None:
+def test_delta_append_driver_killed_loses_nothing(topics: Any, pipeline_file: Callable[..., Path], capsys: Any) -> None:
     rows = 20_000
     topic = fill(topics, rows)
-    file = pipeline_file(topic, source={"max_offsets": 1_000})
-    crash_and_check(file, topic, rows, POINTS, capsys)
+    file = pipeline_file(topic, source={"max_offsets": 2_000})
+    crash_and_check(file, topic, rows, ["offsets", "write", "committed"], capsys)
 
     table = file.parent / "lake/out"
     before = (sorted(read_with_deltalake(table, file.parent / "lake/quarantine")), commit_ranges(table))
