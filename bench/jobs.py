@@ -63,16 +63,15 @@ class Job:
 
     def batches(self) -> list[Batch]:
         """The batches so far that had rows."""
-        told = [json.loads(line) for line in self.process.lines() if line.startswith("{")]
         if self.name == HAND_WRITTEN:
-            return [_from_progress(body) for body in told]
-        return [_from_log(body) for body in told if body["event"] == "batch" and body["rows_in"]]
+            return [_from_progress(body) for body in self._told()]
+        return [_from_log(body) for body in self._told() if body["event"] == "batch" and body["rows_in"]]
 
     def query_started_at(self) -> float | None:
         """When Penstock said that its query runs; the hand-written job does not tell."""
         if self.name == HAND_WRITTEN:
             return None
-        [started] = [body for line in self.process.lines() if (body := json.loads(line))["event"] == "started"]
+        [started] = [body for body in self._told() if body["event"] == "started"]
         if started["lane"] != self.name.removeprefix("penstock "):
             raise BenchError(f"{self.name} took the {started['lane']} lane: {started['reason']}")
         return datetime.fromisoformat(started["at"]).timestamp()
@@ -86,8 +85,8 @@ class Job:
 
     def check_table(self, rows: int) -> None:
         """Raise unless the table holds the orders 0 to `rows`, each once, and the quarantine holds none."""
-        orders = DeltaTable(self.table).to_pyarrow_table(columns=["order_id"]).column("order_id").unique().sort()
-        landed = self.rows_landed()
+        column = DeltaTable(self.table).to_pyarrow_table(columns=["order_id"]).column("order_id")
+        landed, orders = len(column), column.unique().sort()
         whole = landed == rows == len(orders) and orders[0].as_py() == 0 and orders[-1].as_py() == rows - 1
         refused = 0
         if DeltaTable.is_deltatable(str(self._quarantine)):
@@ -102,6 +101,9 @@ class Job:
         """From `offsets/N` to `commits/N`, over all batches that the checkpoint still has: one clock for all jobs."""
         commits = {f.name: f.stat().st_mtime for f in (self.checkpoint / "commits").iterdir() if f.name.isdigit()}
         return sum(done - (self.checkpoint / "offsets" / name).stat().st_mtime for name, done in commits.items())
+
+    def _told(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.process.lines() if line.startswith("{")]
 
 
 def write_pipeline(name: str, source: Source, folder: Path) -> Path:

@@ -157,12 +157,14 @@ def test_start_that_takes_too_long_ends_everything(tmp_path: Path, monkeypatch: 
 
 def test_interrupt_while_starting_leaves_no_process(tmp_path: Path) -> None:
     port = free_ports(1)[0]
-    with subprocess.Popen([PENSTOCK, "dev", "up", "--port", str(port), "--dir", tmp_path]) as up:
-        wait_for(lambda: any(node.pid for node in read_status(tmp_path).nodes))
-        up.send_signal(signal.SIGINT)
-        assert up.wait(30) != 0
-    assert processes_of(tmp_path) == []
-    stop_stack(tmp_path)
+    try:
+        with subprocess.Popen([PENSTOCK, "dev", "up", "--port", str(port), "--dir", tmp_path]) as up:
+            wait_for(lambda: any(node.pid for node in read_status(tmp_path).nodes))
+            up.send_signal(signal.SIGINT)
+            assert up.wait(30) != 0
+        assert processes_of(tmp_path) == []
+    finally:
+        stop_stack(tmp_path)
 
 
 def test_three_brokers_survive_the_loss_of_one(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from tests.services.running import PENSTOCK, Running, wait_for
 
 from penstock.checkpoint import SparkCheckpoint
+from penstock.devstack import stop_stack
 from penstock.devstack.ports import free_ports
 
 pytestmark = pytest.mark.services
@@ -119,12 +120,15 @@ def test_run_second_on_one_checkpoint_names_the_first(topics: Any, pipeline_file
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_dev_up_interrupted_while_the_broker_starts_leaves_nothing(tmp_path: Path, number: int) -> None:
     port = str(free_ports(1)[0])
-    with Running(tmp_path, "dev", "up", "--port", port, "--dir", str(tmp_path / "dev")) as running:
-        wait_for(running.look_around, "the broker's process")
-        running.send(number)
-        assert running.process.wait(20) == 130
-        running.await_nobody_left()
-        assert "Traceback" not in running.complained
+    try:
+        with Running(tmp_path, "dev", "up", "--port", port, "--dir", str(tmp_path / "dev")) as running:
+            wait_for(running.look_around, "the broker's process")
+            running.send(number)
+            assert running.process.wait(20) == 130
+            running.await_nobody_left()
+            assert "Traceback" not in running.complained
+    finally:
+        stop_stack(tmp_path / "dev")
 
 
 @pytest.mark.parametrize(("number", "when"), [(signal.SIGTERM, "broker"), (signal.SIGINT, "Spark")])

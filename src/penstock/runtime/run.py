@@ -37,7 +37,7 @@ from penstock.runtime.preflight import (
 )
 from penstock.runtime.query import BatchGate, start_query
 from penstock.runtime.slot import SlotWork
-from penstock.spark.session import start_session, stop_session
+from penstock.spark.session import start_session, stop_session, warm_workers
 
 _LONGEST_DELAY = 30.0
 
@@ -113,7 +113,9 @@ def run(
             # What the tasks unpickle lives in these.
             preload = ("penstock.runtime.build", f"penstock.runtime.{pipeline.lane.lane}")
             name, settings = f"penstock {config.name}", reveal(config.spark)
-            session = start_session(name, settings, preload=preload, log=options.log)
+            light = pipeline.lane.lane == "direct"
+            session = start_session(name, settings, light=light, preload=preload, log=options.log)
+            warm_workers(session)
         try:
             _Loop(pipeline, checkpoint, cluster, start, options, listener, stop, session, summary).run()
         except PenstockError as error:

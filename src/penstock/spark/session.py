@@ -45,18 +45,23 @@ _OWNED = {
     "spark.sql.streaming.stopTimeout": "30s",
 }
 
+# A JVM that only plans and schedules never earns back what its second compiler costs in its first minute.
+_LIGHT = "-XX:TieredStopAtLevel=1 "
+
 
 def start_session(
     name: str,
     settings: Mapping[str, str] | None = None,
     *,
     delta: bool = False,
+    light: bool = False,
     preload: Sequence[str] = (),
     log: Path | None = None,
 ) -> Any:
     """Start Spark in this process.
 
-    `delta` adds what SQL over Delta tables needs; `preload` names modules that the tasks will import.
+    `delta` adds what SQL over Delta tables needs; `light` is for work that keeps its rows out of the JVM;
+    `preload` names modules that the tasks will import.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -73,6 +78,8 @@ def start_session(
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.pop("SPARK_HOME", None)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # The JVM that only puts the other one's command line together.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     conf = SparkConf(loadDefaults=False)
     asked = dict(settings or {})
     for key, value in {**_DEFAULTS, **(_DELTA if delta else {}), **asked, **_OWNED}.items():
@@ -83,7 +90,8 @@ def start_session(
     jars = os.pathsep.join(str(jar) for jar in spark_jars())
     conf.set("spark.driver.extraClassPath", _joined(jars, asked.get("spark.driver.extraClassPath"), os.pathsep))
     log4j = Path(__file__).with_name("log4j2.properties")
-    options = f"-Dlog4j2.configurationFile=file:{log4j} -Dpenstock.log={log} -Djava.net.preferIPv4Stack=true"
+    options = _LIGHT if light else ""
+    options += f"-Dlog4j2.configurationFile=file:{log4j} -Dpenstock.log={log} -Djava.net.preferIPv4Stack=true"
     conf.set("spark.driver.extraJavaOptions", _joined(options, asked.get("spark.driver.extraJavaOptions"), " "))
     before = _children()
     try:
@@ -107,6 +115,23 @@ def start_session(
 
 def _joined(own: str, asked: str | None, separator: str) -> str:
     return own if not asked else f"{own}{separator}{asked}"
+
+
+def warm_workers(session: Any) -> None:
+    """Start Spark's Python workers beside what comes next; the first batch then finds them ready."""
+    context = session.sparkContext
+    cores = context.defaultParallelism
+
+    def warm() -> None:
+        # A session that is stopped meanwhile needs no workers.
+        with suppress(Exception):
+            context.parallelize(range(cores), cores).foreach(_nothing)
+
+    threading.Thread(target=warm, name="warm-workers", daemon=True).start()
+
+
+def _nothing(_: object) -> None:
+    """A task's least work."""
 
 
 def stop_session(session: Any) -> None:
