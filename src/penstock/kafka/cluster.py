@@ -44,8 +44,16 @@ _LEADER_MOVES = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-# No leader yet after a start of the broker, or no such partition any more: the metadata tells which.
-_MOVED_OR_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._NOENT})
+# No leader yet after a start of the broker, a partition too new for the client's own picture, or one that is gone:
+# the metadata tells which.
+_MOVED_OR_GONE = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._NOENT,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
