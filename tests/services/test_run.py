@@ -403,3 +403,26 @@ def test_run_sql_that_reads_nothing_still_quarantines(spark: Any, topics: Any, p
     drain(file, spark)
     assert ids(file) == []
     assert read_table(file.parent / "lake/quarantine").num_rows == 1
+
+
+def test_run_few_offsets_wait_until_there_are_enough(spark: Any, topics: Any, pipeline_file: Write) -> None:
+    topic = topics.create(1)
+    topics.send(topic, [order(n) for n in range(5)])
+    source = {"min_offsets": 5, "max_delay": "5 minutes"}
+    file = pipeline_file(topic, source=source, trigger={"every": "100 ms"})
+    stop = StopRequest()
+    batches: list[int] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, BatchDone):
+            batches.append(event.metrics.rows_in)
+            if len(batches) == 1:
+                topics.send(topic, [order(5), order(6)])
+                threading.Timer(3, lambda: topics.send(topic, [order(n) for n in range(7, 11)])).start()
+            else:
+                stop.ask()
+
+    threading.Timer(60, stop.ask).start()
+    run(load(file), RunOptions(), listen, stop, session=spark)
+    # Without the least, the two would have gone in a batch of their own.
+    assert batches == [5, 6]
