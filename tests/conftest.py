@@ -29,7 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session = start_session(
         "penstock tests",
         {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(folder / "warehouse")},
-        delta=True,
+        tables=True,
         log=folder / "spark.log",
     )
     yield session

@@ -10,12 +10,12 @@ What runs in a task must pickle and must be small; clients are made there and ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, SlotAttempt, Split
+from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Refusal, SlotAttempt, Split
 
 
 class Reader(Protocol):
@@ -68,8 +68,8 @@ class Stage(Protocol):
     Rows are pushed, so that one pass over the records can feed several sinks and the quarantine.
     """
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Take some rows."""
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        """Take some rows; give back those that the target can never hold. They go to the quarantine."""
         ...
 
     def finish(self) -> Manifest:
@@ -125,4 +125,62 @@ class Sink(Protocol):
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove what other attempts of this batch staged and `manifests` do not name."""
+        ...
+
+
+class SqlEngine(Protocol):
+    """On the driver: Spark SQL in a session of its own, for a sink that cannot commit without it.
+
+    In both calls `files` are Parquet files by their whole paths, read with exactly the columns of `schema`
+    (null where a file lacks one) as the relation `staged`; `settings` hold for this call alone.
+    """
+
+    def run(
+        self,
+        *statements: str,
+        files: Sequence[str] = (),
+        schema: pa.Schema | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run the statements in order; the rows of the last one."""
+        ...
+
+    def write(self, format: str, options: Mapping[str, str], *, files: Sequence[str], schema: pa.Schema) -> None:
+        """Write the relation `staged` by one of Spark's own batch writers, in append mode."""
+        ...
+
+
+@runtime_checkable
+class SqlSink(Protocol):
+    """A sink that commits through Spark SQL. Tasks never see the engine: it is left out when the sink is pickled."""
+
+    @property
+    def needs_sql(self) -> bool:
+        """Whether this sink, as it is set and as its target is now, needs the engine."""
+        ...
+
+    def use(self, sql: SqlEngine) -> None:
+        """On the driver, before `prepare`: the engine to commit through."""
+        ...
+
+
+@runtime_checkable
+class SlotSink(Protocol):
+    """A sink whose slots each commit in their task, so that their number must not change unnoticed.
+
+    Every batch then has exactly that many slots, numbered from 0, each with the same part of the source every
+    time: no partition is split, and an empty slot is staged too.
+    """
+
+    def pin(self, cores: int) -> int:
+        """On the driver, after `prepare`: the number of slots, `cores` where nothing else decides."""
+        ...
+
+
+@runtime_checkable
+class RejectingSink(Protocol):
+    """A sink whose target may refuse a row only at the commit, and which then remembers it with the commit."""
+
+    def rejected(self, token: BatchToken) -> Sequence[Refusal]:
+        """On the driver, after the commit: the rows of this batch that the target refused."""
         ...

@@ -20,7 +20,7 @@ _SPARK_READER = """
 import json, sys
 from pathlib import Path
 from penstock.spark.session import start_session, stop_session
-spark = start_session("reader", {}, delta=True, log=Path(sys.argv[3]))
+spark = start_session("reader", {}, tables=True, log=Path(sys.argv[3]))
 def rows(path, columns):
     return [list(r) for r in spark.read.format("delta").load(path).selectExpr(*columns).collect()]
 print(json.dumps([

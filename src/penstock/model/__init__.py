@@ -3,8 +3,10 @@
 from penstock.model.offsets import OffsetRange, TopicPartition
 from penstock.model.records import (
     BAD_SCHEMA,
+    COMPUTED,
     COORDINATES,
     COORDINATES_FIELD,
+    DELETES,
     HEADERS,
     NO_BAD,
     RAW_SCHEMA,
@@ -13,13 +15,15 @@ from penstock.model.records import (
     bad_records,
     coordinates_of,
 )
-from penstock.model.staging import Guarantee, Manifest, SlotAttempt
+from penstock.model.staging import Guarantee, Manifest, MergeRules, Refusal, SlotAttempt
 from penstock.model.token import BatchToken
 
 __all__ = [
     "BAD_SCHEMA",
+    "COMPUTED",
     "COORDINATES",
     "COORDINATES_FIELD",
+    "DELETES",
     "HEADERS",
     "NO_BAD",
     "RAW_SCHEMA",
@@ -27,7 +31,9 @@ __all__ = [
     "BatchToken",
     "Guarantee",
     "Manifest",
+    "MergeRules",
     "OffsetRange",
+    "Refusal",
     "SlotAttempt",
     "Split",
     "TopicPartition",

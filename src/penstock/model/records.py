@@ -9,6 +9,12 @@ import pyarrow as pa
 COORDINATES = "_penstock"
 """The reserved column that carries a row's topic, partition, offset and timestamp from source to sink."""
 
+COMPUTED = "_penstock_"
+"""How the names of columns begin that are computed for one sink, beside the row: a record's topic, key, ..."""
+
+DELETES = f"{COMPUTED}delete"
+"""For a sink that merges: true where the row deletes its key."""
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from penstock.model.offsets import OffsetRange
+
 
 class Guarantee(Enum):
     """What a sink promises about each record."""
@@ -30,3 +32,30 @@ class Manifest:
     rows: int
     size_bytes: int
     items: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row that a target can never hold: the record it came from, and why, for the quarantine."""
+
+    record: OffsetRange
+    """The one offset of the record."""
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRules:
+    """How rows meet the rows that are there.
+
+    Of the rows of one key in a batch the newest counts: the greatest `when_newer` where it is given, then the
+    greatest source position. A row whose `DELETES` column is true deletes.
+    """
+
+    keys: tuple[str, ...]
+    when_newer: str | None = None
+    """A row counts only where this column is not less than in the row that is there."""
+    insert_only: bool = False
+    """A row that is there stays; of several new rows the oldest is inserted."""
+    prune_by: tuple[str, ...] = ()
+    """Columns that never change for a key: the target is read only where they can match the batch."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from penstock.contracts import Sink, Stage
-from penstock.model import BAD_SCHEMA, TIMESTAMP, BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.model import BAD_SCHEMA, TIMESTAMP, BatchToken, Guarantee, Manifest, Refusal, SlotAttempt
 
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -82,16 +82,16 @@ class _QuarantineStage:
         self._pipeline = pipeline
         self._batch_id = batch_id
 
-    def write(self, rows: pa.RecordBatch) -> None:
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         if not rows.num_rows:
-            return
+            return ()
         arrays = [
             pa.repeat(pa.scalar(self._pipeline), rows.num_rows),
             pa.repeat(pa.scalar(self._batch_id, pa.int64()), rows.num_rows),
             *(rows.column(name) for name in BAD_SCHEMA.names),
             pa.repeat(pa.scalar(datetime.now(UTC), TIMESTAMP), rows.num_rows),
         ]
-        self._inner.write(pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA))
+        return self._inner.write(pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA))
 
     def finish(self) -> Manifest:
         return self._inner.finish()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.errors import TerminalError
-from penstock.model import BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.model import BatchToken, Guarantee, Manifest, Refusal, SlotAttempt
 
 
 class RefusingQuarantine:
@@ -47,9 +47,9 @@ class _RefusingStage:
         self._writer = writer
         self._batch_id = batch_id
 
-    def write(self, rows: pa.RecordBatch) -> None:
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         if not rows.num_rows:
-            return
+            return ()
         shown = ("stage", "code", "message", "topic", "partition", "offset")
         first = rows.select(list(shown)).slice(0, 1).to_pylist()[0]
         place = f"{first['topic']}[{first['partition']}] offset {first['offset']}"

@@ -21,8 +21,9 @@ from penstock.spark.daemon import PRELOAD
 from penstock.spark.jars import spark_jars
 from penstock.spark.java import find_java
 
-_DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+_TABLES = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
+    "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
@@ -53,14 +54,14 @@ def start_session(
     name: str,
     settings: Mapping[str, str] | None = None,
     *,
-    delta: bool = False,
+    tables: bool = False,
     light: bool = False,
     preload: Sequence[str] = (),
     log: Path | None = None,
 ) -> Any:
     """Start Spark in this process.
 
-    `delta` adds what SQL over Delta tables needs; `light` is for work that keeps its rows out of the JVM;
+    `tables` adds what SQL over Delta and Iceberg tables needs; `light` is for work that keeps its rows out of the JVM;
     `preload` names modules that the tasks will import.
     """
     from pyspark import SparkConf, SparkContext
@@ -82,7 +83,7 @@ def start_session(
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     conf = SparkConf(loadDefaults=False)
     asked = dict(settings or {})
-    for key, value in {**_DEFAULTS, **(_DELTA if delta else {}), **asked, **_OWNED}.items():
+    for key, value in {**_DEFAULTS, **(_TABLES if tables else {}), **asked, **_OWNED}.items():
         conf.set(key, value)
     conf.set("spark.app.name", name)
     conf.set("spark.python.daemon.module", "penstock.spark.daemon")

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.errors import TerminalError
 from penstock.model import Manifest, SlotAttempt
-from penstock.sinks.delta import stage as staging
-from penstock.sinks.delta.files import TableFolder
 from penstock.sinks.delta.stage import DeltaStage, StagedFile
+from penstock.sinks.files import writer as staging
+from penstock.sinks.files.folder import TableFolder
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("part", pa.string())])
 
@@ -78,8 +78,8 @@ def test_stage_with_more_values_than_open_files_keeps_every_row(
     stage = begin(tmp_path)
     for low in range(0, 2000, 100):
         stage.write(rows(range(low, low + 100), 20))
-        assert len(stage._open) <= 4
-        assert sum(waiting.size_bytes for waiting in stage._waiting.values()) <= 500
+        assert len(stage._files._open) <= 4
+        assert sum(waiting.size_bytes for waiting in stage._files._waiting.values()) <= 500
     manifest = stage.finish()
     assert read(tmp_path, manifest) == list(range(2000))
     assert {file.partition_values for file in files(manifest)} == {(f"p{n}",) for n in range(20)}

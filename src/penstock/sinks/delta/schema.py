@@ -14,7 +14,7 @@ import pyarrow.types as types
 from deltalake import DeltaTable, Field, Schema, TableFeatures
 
 from penstock.errors import MissingError
-from penstock.sinks.delta.partitions import can_partition
+from penstock.sinks.files.partitions import can_partition
 
 _Json = Mapping[str, Any]
 

@@ -19,11 +19,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from penstock.errors import MissingError, TerminalError
 from penstock.model import COORDINATES, BatchToken, Guarantee, Manifest, SlotAttempt
 from penstock.sinks.delta.failures import is_passing, sink_failure, sink_failures
-from penstock.sinks.delta.files import TableFolder
 from penstock.sinks.delta.history import TableCommit, commit_metadata, commits_of, files_added
 from penstock.sinks.delta.schema import check_schema, check_table, complete_protocol, identity_of, refuse_missing
 from penstock.sinks.delta.stage import DeltaStage, StagedFile
 from penstock.sinks.delta.stats import INDEXED_COLUMNS
+from penstock.sinks.files.folder import TableFolder
 
 COMMIT_TRIES = 5
 CHECKPOINT_INTERVAL = 10

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
-from penstock.sinks.delta.leaves import Leaf
+from penstock.sinks.files.leaves import Leaf
 
 INDEXED_COLUMNS = 32
 """How many leaf columns get statistics when the table does not say (Delta's own default)."""
@@ -33,20 +32,7 @@ def indexed(leaves: Sequence[Leaf], limit: int = INDEXED_COLUMNS) -> list[Leaf]:
     return [leaf for leaf in (leaves if limit < 0 else leaves[:limit]) if leaf.names]
 
 
-def leaves_with_nan(rows: pa.Table, leaves: Iterable[Leaf]) -> set[Leaf]:
-    """The float leaves that hold a NaN. Parquet leaves NaN out of its bounds, SQL sorts it above all."""
-    found = set()
-    for leaf in leaves:
-        if types.is_floating(leaf.type):
-            values = rows.column(leaf.names[0])
-            for name in leaf.names[1:]:
-                values = pc.struct_field(values, values.type.get_field_index(name))
-            if pc.any(pc.is_nan(values)).as_py():
-                found.add(leaf)
-    return found
-
-
-def file_statistics(footer: pq.FileMetaData, leaves: Iterable[Leaf], with_nan: set[Leaf]) -> str:
+def file_statistics(footer: pq.FileMetaData, leaves: Iterable[Leaf], with_nan: Collection[Leaf]) -> str:
     """The statistics of one file as Delta's JSON."""
     minimums: dict[str, object] = {}
     maximums: dict[str, object] = {}

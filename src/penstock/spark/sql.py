@@ -1,0 +1,64 @@
+"""Spark SQL for the sinks that commit through it: staged files in, statements run, nothing kept.
+
+Each engine has a session of its own, so that the settings of one sink's commit reach no other, and none of the
+streaming query's: `txnVersion` on a shared session would be that of the wrong batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+STAGED = "staged"
+
+
+class SparkSql:
+    """Implements `contracts.SqlEngine`."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session.newSession()
+
+    def run(
+        self,
+        *statements: str,
+        files: Sequence[str] = (),
+        schema: pa.Schema | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run the statements in order; the rows of the last one."""
+        rows: list[dict[str, Any]] = []
+        with self._set(settings or {}):
+            if schema is not None:
+                self._staged(files, schema).createOrReplaceTempView(STAGED)
+            for statement in statements:
+                rows = [row.asDict(recursive=True) for row in self._session.sql(statement).collect()]
+        return rows
+
+    def write(self, format: str, options: Mapping[str, str], *, files: Sequence[str], schema: pa.Schema) -> None:
+        """Write the relation `staged` by one of Spark's own batch writers, in append mode."""
+        self._staged(files, schema).write.format(format).options(**options).mode("append").save()
+
+    def _staged(self, files: Sequence[str], schema: pa.Schema) -> Any:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        columns = from_arrow_schema(schema)
+        if not files:
+            return self._session.createDataFrame([], columns)
+        return self._session.read.schema(columns).parquet(*files)
+
+    @contextmanager
+    def _set(self, settings: Mapping[str, str]) -> Iterator[None]:
+        before = {name: self._session.conf.get(name, None) for name in settings}
+        try:
+            for name, value in settings.items():
+                self._session.conf.set(name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    self._session.conf.unset(name)
+                else:
+                    self._session.conf.set(name, value)
