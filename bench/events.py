@@ -20,21 +20,35 @@ SCHEMA = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_tim
 LIVE_SCHEMA = f"{SCHEMA}, sent_at BIGINT"
 """The schema of the live events: `sent_at` is the moment of sending in microseconds since 1970."""
 
+MANY = {"linger.ms": 50, "batch.num.messages": 50_000, "queue.buffering.max.messages": 200_000}
+"""The settings of a producer that has all its events at hand."""
+
 _STATUS = ("new", "paid", "sent", "done")
 _NOTE = "leave at the side door, ring twice, and mind the dog; " * 4
 _TICK_SECONDS = 0.01
 
 
 def order(number: int, more: str = "") -> bytes:
-    """One order as JSON, filled up with a note to its usual length."""
-    second = number // 1000
+    """The order of that number as JSON."""
+    return order_text(number, number * 37 % 50_000, moment(number), more)
+
+
+def order_text(order_id: int, cents: int, event_time: str, more: str = "") -> bytes:
+    """An order as JSON, filled up with a note to its usual length."""
     text = (
-        f'{{"order_id": {number}, "customer_id": "c-{number % 50_000:05d}", '
-        f'"amount": {number * 37 % 50_000 / 100:.2f}, '
-        f'"event_time": "2026-01-{1 + second // 86_400 % 28:02d}T{second // 3600 % 24:02d}:{second // 60 % 60:02d}:'
-        f'{second % 60:02d}.{number % 1000:03d}Z", "status": "{_STATUS[number % 4]}", {more}"note": "'
+        f'{{"order_id": {order_id}, "customer_id": "c-{order_id % 50_000:05d}", "amount": {cents / 100:.2f}, '
+        f'"event_time": "{event_time}", "status": "{_STATUS[order_id % 4]}", {more}"note": "'
     )
     return f'{text}{_NOTE[: EVENT_BYTES - len(text) - 2]}"}}'.encode()
+
+
+def moment(number: int) -> str:
+    """A time of its own for each number, a millisecond apart."""
+    second = number // 1000
+    return (
+        f"2026-01-{1 + second // 86_400 % 28:02d}T{second // 3600 % 24:02d}:{second // 60 % 60:02d}:"
+        f"{second % 60:02d}.{number % 1000:03d}Z"
+    )
 
 
 def create_topic(brokers: str, topic: str) -> None:
@@ -50,9 +64,16 @@ def create_topic(brokers: str, topic: str) -> None:
     raise TimeoutError(f"topic {topic} has no leaders after 30 s")
 
 
+def delete_topic(brokers: str, topic: str) -> None:
+    """Remove a topic, for its space."""
+    admin = AdminClient({"bootstrap.servers": brokers})
+    for deleted in admin.delete_topics([topic]).values():
+        deleted.result(30)
+
+
 def send_backlog(brokers: str, topic: str, rows: int) -> int:
     """Send `rows` orders, spread evenly over the partitions. Gives the bytes of their values."""
-    sender = _Sender(brokers, {"linger.ms": 50, "batch.num.messages": 50_000, "queue.buffering.max.messages": 200_000})
+    sender = Sender(brokers, MANY)
     size = 0
     for number in range(rows):
         value = order(number)
@@ -66,7 +87,7 @@ def send_live(brokers: str, topic: str, rate: int) -> int:
     """Send `rate` orders a second until SIGTERM. Gives how many."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    sender, number = _Sender(brokers, {"linger.ms": 2}), 0
+    sender, number = Sender(brokers, {"linger.ms": 2}), 0
     began = time.monotonic()
     while not stop.wait(_TICK_SECONDS):
         due = int((time.monotonic() - began) * rate)
@@ -78,7 +99,7 @@ def send_live(brokers: str, topic: str, rate: int) -> int:
     return number
 
 
-class _Sender:
+class Sender:
     """A producer that raises if any of its messages was not delivered."""
 
     def __init__(self, brokers: str, settings: dict[str, Any]) -> None:
@@ -89,6 +110,7 @@ class _Sender:
         self._sent = 0
 
     def send(self, topic: str, value: bytes, partition: int) -> None:
+        """Hand a message over; waits while too many are on their way."""
         while True:
             try:
                 self._producer.produce(topic, value, partition=partition, on_delivery=self._delivered)
@@ -100,6 +122,7 @@ class _Sender:
             self._producer.poll(0)
 
     def finish(self) -> None:
+        """Wait until all are delivered."""
         left = self._producer.flush(60)
         if left or self._failed:
             raise RuntimeError(f"sending events: {left} still waiting, {len(self._failed)} failed {self._failed[:1]}")

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -20,40 +21,60 @@ from pyspark.sql.functions import col, from_json
 from penstock.spark.jars import spark_jars
 from penstock.spark.java import find_java
 
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
 
 def main(brokers: str, topic: str, schema: str, table: str, checkpoint: str, mode: str) -> None:
     """Run the job until it is drained, or until SIGTERM."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    spark = start_spark()
+    orders = read_orders(spark, brokers, topic, schema)
+    writer = orders.writeStream.format("delta").outputMode("append").option("checkpointLocation", checkpoint)
+    if mode == "available-now":
+        writer = writer.trigger(availableNow=True)
+    follow(writer.start(table))
+    spark.stop()
+
+
+def start_spark(settings: Mapping[str, str] = DELTA) -> Any:
+    """A session on all cores with the settings of a table format."""
     os.environ["JAVA_HOME"] = str(find_java().home)
-    spark = (
+    builder = (
         SparkSession.builder.appName("orders")
         .master("local[*]")
         .config("spark.driver.extraClassPath", os.pathsep.join(str(jar) for jar in spark_jars()))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .getOrCreate()
     )
-    events = (
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def read_orders(spark: Any, brokers: str, topic: str, schema: str, max_offsets: int | None = None) -> Any:
+    """The orders of a topic as a streaming frame."""
+    reader = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", brokers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
-        .load()
     )
-    orders = events.select(from_json(col("value").cast("string"), schema).alias("order")).select("order.*")
-    writer = orders.writeStream.format("delta").outputMode("append").option("checkpointLocation", checkpoint)
-    if mode == "available-now":
-        writer = writer.trigger(availableNow=True)
-    query = writer.start(table)
+    if max_offsets is not None:
+        reader = reader.option("maxOffsetsPerTrigger", max_offsets)
+    events = reader.load()
+    return events.select(from_json(col("value").cast("string"), schema).alias("order")).select("order.*")
 
+
+def follow(query: Any) -> None:
+    """Wait for the query's end, or stop it at SIGTERM, and print its progress on the way."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     printed = -1
     while not query.awaitTermination(1) and not stop.is_set():
         printed = print_progress(query, printed)
     if query.isActive:
         query.stop()
     print_progress(query, printed)
-    spark.stop()
 
 
 def print_progress(query: Any, printed: int) -> int:

@@ -20,7 +20,7 @@ from processes import BenchError, Process
 HAND_WRITTEN, DIRECT, FRAME = "hand-written", "penstock direct", "penstock frame"
 _PARTS = ("table", "checkpoint", "quarantine")
 _HERE = Path(__file__).parent
-_PENSTOCK = Path(sys.executable).with_name("penstock")
+PENSTOCK_COMMAND = Path(sys.executable).with_name("penstock")
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Job:
             command: Sequence[str | Path] = [sys.executable, _HERE / "handwritten.py", *where]
         else:
             file = write_pipeline(name, source, folder)
-            command = [_PENSTOCK, "run", file, "--log-format", "json", *(["--available-now"] if drain else [])]
+            command = [PENSTOCK_COMMAND, "run", file, "--log-format", "json", *(["--available-now"] if drain else [])]
         self.process = Process(name.replace(" ", "-"), command, folder)
 
     def batches(self) -> list[Batch]:
         """The batches so far that had rows."""
         if self.name == HAND_WRITTEN:
-            return [_from_progress(body) for body in self._told()]
-        return [_from_log(body) for body in self._told() if body["event"] == "batch" and body["rows_in"]]
+            return [from_progress(body) for body in self._told()]
+        return [from_log(body) for body in self._told() if body["event"] == "batch" and body["rows_in"]]
 
     def query_started_at(self) -> float | None:
         """When Penstock said that its query runs; the hand-written job does not tell."""
@@ -129,18 +129,20 @@ def time_validate(folder: Path) -> float:
     took = []
     for _ in range(3):
         began = time.perf_counter()
-        subprocess.run([_PENSTOCK, "validate", file], check=True, capture_output=True)
+        subprocess.run([PENSTOCK_COMMAND, "validate", file], check=True, capture_output=True)
         took.append(time.perf_counter() - began)
     return min(took)
 
 
-def _from_progress(body: dict[str, Any]) -> Batch:
+def from_progress(body: dict[str, Any]) -> Batch:
+    """A batch out of Spark's progress."""
     took = {name: millis / 1000 for name, millis in body["durationMs"].items()}
     began = datetime.fromisoformat(body["timestamp"]).timestamp()
     total = took.pop("triggerExecution")
     return Batch(body["batchId"], body["numInputRows"], total, began + total, took)
 
 
-def _from_log(body: dict[str, Any]) -> Batch:
+def from_log(body: dict[str, Any]) -> Batch:
+    """A batch out of Penstock's log."""
     finished = datetime.fromisoformat(body["finished_at"]).timestamp()
     return Batch(body["batch_id"], body["rows_in"], body["seconds"], finished, body["phases"], body["slots"])

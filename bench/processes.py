@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +25,13 @@ class BenchError(Exception):
 class Process:
     """One child in a session of its own, so that a Ctrl-C reaches the bench alone. Its output goes to files."""
 
-    def __init__(self, name: str, command: Sequence[str | Path], folder: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self._output, self._errors = folder / f"{name}.out", folder / f"{name}.err"
-        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-        environment.pop("SPARK_HOME", None)
+        around = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **(environment or {})}
+        around.pop("SPARK_HOME", None)
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self.started_at = time.time()
             self._child = subprocess.Popen(
@@ -38,7 +40,7 @@ class Process:
                 stdout=output,
                 stderr=errors,
                 cwd=folder,
-                env=environment,
+                env=around,
                 start_new_session=True,
             )
 

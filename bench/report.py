@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from backlog import Drain
 from jobs import DIRECT, FRAME, HAND_WRITTEN
+from sink_report import sinks_profile, sinks_text
 from summary import Results, jobs_of, median_of, ratio_of, targets, typical
+
+from tables import share, table
 
 _DRIVER = ("offsets", "stage", "commit")
 
@@ -16,12 +17,14 @@ def results_text(results: Results) -> str:
     parts = ["# Bench", _occasion(results)]
     found = targets(results)
     rows = [(t.what, t.wanted, t.found, t.verdict) for t in found]
-    parts += ["## Targets", _table(("", "wanted", "measured", ""), rows)]
+    parts += ["## Targets", table(("", "wanted", "measured", ""), rows)]
     if results.drains:
         parts += ["## Draining a backlog", _backlog(results), "![rows a second](backlog.png)"]
     if results.watches:
         parts += ["## Caught up", _caught_up(results), "![freshness](caught_up.png)"]
-    parts += ["## Machine", _table(("", ""), results.machine.items())]
+    if results.sinks:
+        parts += sinks_text(results.sinks)
+    parts += ["## Machine", table(("", ""), results.machine.items())]
     return "\n\n".join(parts) + "\n"
 
 
@@ -39,8 +42,9 @@ def profile_text(results: Results) -> str:
                 f"## {watch.job}, caught up",
                 f"A batch, p50 {watch.batch_quantiles[50]:.2f} s of {watch.interval_quantiles[50]:.2f} s "
                 "from commit to commit; the median of each step:",
-                _table(("step", "seconds"), [(name, f"{took:.3f}") for name, took in steps]),
+                table(("step", "seconds"), [(name, f"{took:.3f}") for name, took in steps]),
             ]
+    parts += sinks_profile(results.sinks)
     return "\n\n".join(parts) + "\n"
 
 
@@ -71,7 +75,7 @@ def _backlog(results: Results) -> str:
                 each,
             )
         )
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _caught_up(results: Results) -> str:
@@ -96,7 +100,7 @@ def _caught_up(results: Results) -> str:
                 ", ".join(str(w.batches) for w in watches if w.job == job),
             )
         )
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _penstock_profile(drain: Drain, validate_seconds: float) -> list[str]:
@@ -113,17 +117,17 @@ def _penstock_profile(drain: Drain, validate_seconds: float) -> list[str]:
     inside = sorted((item for item in drain.phases.items() if item[0].startswith("task_")), key=lambda i: -i[1])
     all_slots = drain.phases.get("stage", 0.0) * drain.slots
     rest = all_slots - sum(took for _, took in inside)
-    tasks = [(name.removeprefix("task_"), f"{took:.2f}", _share(took, all_slots)) for name, took in inside]
+    tasks = [(name.removeprefix("task_"), f"{took:.2f}", share(took, all_slots)) for name, took in inside]
     if rest > 0:
         tasks.append(
-            ("Spark's scheduling, workers starting, waiting for the slowest", f"{rest:.2f}", _share(rest, all_slots))
+            ("Spark's scheduling, workers starting, waiting for the slowest", f"{rest:.2f}", share(rest, all_slots))
         )
     return [
         f"## {drain.job}, backlog",
         f"The run in the middle: {drain.rows:,} rows, {drain.seconds:.2f} s in all.",
-        _table(("step", "seconds", "share"), [(s, f"{t:.2f}", _share(t, drain.seconds)) for s, t in steps]),
+        table(("step", "seconds", "share"), [(s, f"{t:.2f}", share(t, drain.seconds)) for s, t in steps]),
         f"Inside `batch: stage`, summed over its {drain.slots} slots, which run side by side:",
-        _table(("in the tasks", "seconds", "share"), tasks),
+        table(("in the tasks", "seconds", "share"), tasks),
     ]
 
 
@@ -136,14 +140,5 @@ def _hand_written_profile(drain: Drain) -> list[str]:
     return [
         f"## {drain.job}, backlog",
         f"The run in the middle: {drain.rows:,} rows, {drain.seconds:.2f} s in all. The steps are Spark's own.",
-        _table(("step", "seconds", "share"), [(s, f"{t:.2f}", _share(t, drain.seconds)) for s, t in steps]),
+        table(("step", "seconds", "share"), [(s, f"{t:.2f}", share(t, drain.seconds)) for s, t in steps]),
     ]
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if whole else ""
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from backlog import run_backlog
 from caught_up import run_caught_up
@@ -21,6 +22,7 @@ from jobs import time_validate
 from machine import machine_facts
 from processes import BenchError
 from report import profile_text, results_text
+from sinks import SINKS, run_sinks
 from summary import Results, targets
 
 from penstock.devstack import DevStack
@@ -58,26 +60,36 @@ def say(text: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
-    parser.add_argument("--rows", type=int, help="events in the backlog (2,000,000)")
-    parser.add_argument("--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2)")
+    parser.add_argument("--rows", type=int, help="events in the backlog and for each sink (2,000,000)")
+    parser.add_argument("--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2, sinks 1)")
     parser.add_argument("--seconds", type=float, help="how long a caught-up stream is watched (60)")
-    parser.add_argument("--only", choices=("backlog", "caught-up"), help="one part alone")
+    parser.add_argument("--only", choices=("backlog", "caught-up", "sinks"), help="one part alone")
+    parser.add_argument("--sink", choices=SINKS, help="one case of the part `sinks` alone")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it all works")
     parser.add_argument("--out", type=Path, help="where the results go (bench/results; --quick: build/bench-quick)")
     asked = parser.parse_args()
-    rows, drains, seconds, watches = (100_000, 1, 10, 1) if asked.quick else (2_000_000, 3, 60, 2)
+    if asked.sink is not None:
+        asked.only = asked.only or "sinks"
+        if asked.only != "sinks":
+            parser.error("--sink is for the part `sinks`")
+    rows, drains, seconds, watches = (50_000, 1, 10, 1) if asked.quick else (2_000_000, 3, 60, 2)
     asked.rows = asked.rows or rows
     asked.seconds = asked.seconds or seconds
     asked.drains, asked.watches = asked.repeat or drains, asked.repeat or watches
+    asked.sink_runs = asked.repeat or 1
     asked.out = asked.out or _ROOT / ("build/bench-quick" if asked.quick else "bench/results")
     return asked
 
 
 def _measure(asked: argparse.Namespace) -> Results:
-    backlog, caught_up = asked.only != "caught-up", asked.only != "backlog"
-    settings = {"rows": f"{asked.rows:,}", "repetitions": asked.drains} if backlog else {}
+    backlog, caught_up, sinks = (asked.only in (None, part) for part in ("backlog", "caught-up", "sinks"))
+    settings: dict[str, Any] = {"rows": f"{asked.rows:,}"} if backlog or sinks else {}
+    if backlog:
+        settings |= {"repetitions": asked.drains}
     if caught_up:
         settings |= {"seconds watched": f"{asked.seconds:g}", "watches": asked.watches}
+    if sinks:
+        settings |= {"repetitions of the sinks": asked.sink_runs}
     results = Results(f"{datetime.now(UTC):%Y-%m-%d}", settings, machine_facts())
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -88,6 +100,8 @@ def _measure(asked: argparse.Namespace) -> Results:
                 results.drains = run_backlog(stack.bootstrap, folder, asked.rows, asked.drains, say)
             if caught_up:
                 results.watches = run_caught_up(stack.bootstrap, folder, asked.seconds, asked.watches, say)
+            if sinks:
+                results.sinks = run_sinks(stack.bootstrap, folder, asked.rows, asked.sink_runs, asked.sink, say)
     return results
 
 

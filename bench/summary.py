@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from backlog import Drain
 from caught_up import Watch
 from jobs import DIRECT, FRAME, HAND_WRITTEN
+from sink_jobs import SinkRun
+from sink_report import sink_goals
 
 Run = TypeVar("Run", Drain, Watch)
 
@@ -40,6 +42,7 @@ class Results:
     machine: dict[str, str]
     drains: list[Drain] = field(default_factory=list)
     watches: list[Watch] = field(default_factory=list)
+    sinks: list[SinkRun] = field(default_factory=list)
     validate_seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -103,4 +106,5 @@ def targets(results: Results) -> list[Target]:
                 fresh < FRESH_SECONDS,
             )
         )
+    found += [Target(goal.what, *goal.told(), goal.met) for goal in sink_goals(results.sinks)]
     return found

@@ -102,6 +102,14 @@ def topics(stack: Any) -> Topics:
     return Topics(stack.bootstrap)
 
 
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from tests.postgres import running_server
+
+    with running_server(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
 COLUMNS = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_time TIMESTAMP"
 
 

@@ -112,7 +112,7 @@ def test_plan_fresh_checkpoint_on_an_old_table_shows_three_ways_out(
     assert told[-4:] == [
         "  three ways out:",
         "    go on where the table ends:      penstock run FILE --resume-from-table",
-        "    write to another table:          change the sink's path in the file, and run again",
+        "    write to another table:          change the sink's path or table (a Kafka sink: its name), and run again",
         "    read again, duplicates and all:  penstock run FILE --accept-duplicates",
     ]
     code, plan = planned(file, "--resume-from-table")

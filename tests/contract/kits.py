@@ -1,27 +1,35 @@
 """What the contract suite needs to know of a sink: how to make one, read it back, and break it.
 
-Another sink joins the suite by a kit of its own in `KITS`.
+A sink joins the suite by a kit of its own, in `kit_<name>.py`, and by its name in `NAMES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
-import pyarrow as pa
-from tests.tables import read_table
+import pytest
 
 from penstock.contracts import Sink
-from penstock.model import BatchToken
-from penstock.sinks import DeltaSink
+from penstock.model import MergeRules
 
 Rows = list[dict[str, Any]]
 Evolve = Literal["fail", "add_columns"]
 
 
 class SinkKit(Protocol):
-    """One target, fresh for each test; every sink that it makes writes there."""
+    """One target, fresh for each test; every sink that it makes writes there. Made of a folder and the test."""
+
+    commits_in_task: bool
+    """What a slot stages is committed when its stage is finished."""
+    partitions: bool
+    """Takes `partition_by`."""
+    evolves: bool
+    """Takes `evolve`."""
+    merges: bool
+    """Takes `rules`. Without them its sinks merge by `id`, or append."""
 
     def sink(
         self,
@@ -30,7 +38,10 @@ class SinkKit(Protocol):
         partition_by: Sequence[str] = (),
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
-    ) -> Sink: ...
+        rules: MergeRules | None = None,
+    ) -> Sink:
+        """A sink that is not prepared yet; one that commits through SQL has its engine."""
+        ...
 
     def sink_losing_answer(self, *, landed: bool) -> Sink:
         """A sink whose first commit ends in an error: after it landed, or before."""
@@ -41,68 +52,33 @@ class SinkKit(Protocol):
         ...
 
     def rows(self) -> Rows:
-        """What a reader that shares no code with the sink sees."""
+        """What a reader that shares no code with the sink sees. `id`, `note` and `item` must be there."""
         ...
 
     def staged(self) -> set[str]:
-        """Names of everything that lies staged or committed at the target."""
+        """Names of everything that lies staged or committed at the target; empty where nothing has a name."""
         ...
 
 
-class DeltaKit:
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "table"
+SERVICES = frozenset({"delta_merge", "iceberg_merge", "kafka", "postgres"})
+"""The kits that need Spark, a broker or a database."""
 
-    def sink(
-        self,
-        pipeline: str = "orders",
-        name: str = "out",
-        partition_by: Sequence[str] = (),
-        evolve: Evolve = "fail",
-        keep_coordinates: bool = True,
-    ) -> DeltaSink:
-        return DeltaSink(pipeline, name, str(self.path), partition_by, evolve, keep_coordinates)
-
-    def sink_losing_answer(self, *, landed: bool) -> DeltaSink:
-        return _LosingAnswer(self.path, landed=landed)
-
-    def sink_overtaken(self, overtake: Callable[[], None]) -> DeltaSink:
-        return _Overtaken(self.path, overtake=overtake)
-
-    def rows(self) -> Rows:
-        table: pa.Table = read_table(self.path)
-        return list(table.to_pylist())
-
-    def staged(self) -> set[str]:
-        return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in path.parts}
+NAMES = ("delta", "delta_merge", "iceberg", "iceberg_merge", "kafka", "parquet", "postgres")
 
 
-class _LosingAnswer(DeltaSink):
-    def __init__(self, path: Path, *, landed: bool) -> None:
-        super().__init__("orders", "out", str(path))
-        self._landed = landed
-        self._lost = False
-
-    def _append(self, token: BatchToken, files: Any) -> None:
-        if self._lost:
-            super()._append(token, files)
-            return
-        self._lost = True
-        if self._landed:
-            super()._append(token, files)
-        raise ConnectionResetError("the answer is lost")
+def make_kit(name: str, folder: Path, request: pytest.FixtureRequest) -> SinkKit:
+    """The kit `delta_merge` is the class `DeltaMergeKit` of the module `kit_delta_merge`."""
+    module = import_module(f"tests.contract.kit_{name}")
+    kind = getattr(module, f"{name.title().replace('_', '')}Kit")
+    return cast(SinkKit, kind(folder, request))
 
 
-class _Overtaken(DeltaSink):
-    def __init__(self, path: Path, *, overtake: Callable[[], None]) -> None:
-        super().__init__("orders", "out", str(path))
-        self._overtake: Callable[[], None] | None = overtake
-
-    def _append(self, token: BatchToken, files: Any) -> None:
-        overtake, self._overtake = self._overtake, None
-        if overtake is not None:
-            overtake()
-        super()._append(token, files)
+def has_schema(kit: SinkKit) -> bool:
+    """Whether the target knows its columns. A topic, which alone is committed in tasks, takes any record."""
+    return not kit.commits_in_task
 
 
-KITS: dict[str, Callable[[Path], SinkKit]] = {"delta": DeltaKit}
+def only_where(applies: bool, otherwise: str) -> None:
+    """Leave a case out for a kit to which it does not apply, and say why."""
+    if not applies:
+        pytest.skip(otherwise)

@@ -1,4 +1,4 @@
-"""Rows and tokens for the contract suite."""
+"""Rows and tokens for the contract suite, and what a run does with a sink."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+from tests.contract.kits import Rows, SinkKit
 
-from penstock.contracts import Sink
-from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, SlotAttempt
+from penstock.contracts import Sink, SlotSink
+from penstock.errors import TransientError
+from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, Refusal, SlotAttempt
 
 SCHEMA = pa.schema(
     [
@@ -26,10 +28,10 @@ def token(batch_id: int, start: int, end: int, query: str = "5f0c7f3e-0000", pip
     return BatchToken(pipeline, query, batch_id, (OffsetRange("orders", 0, start, end),))
 
 
-def records(ids: Iterable[int], schema: pa.Schema = SCHEMA, **columns: Any) -> pa.RecordBatch:
-    """Rows with these ids, which are their offsets too; `columns` are functions of the id or plain values."""
+def records(offsets: Iterable[int], schema: pa.Schema = SCHEMA, **columns: Any) -> pa.RecordBatch:
+    """Rows of these offsets, which are their ids too; `columns` are functions of the offset or plain values."""
     rows = []
-    for number in ids:
+    for number in offsets:
         row: dict[str, Any] = {
             "id": number,
             "note": f"note {number}",
@@ -46,6 +48,29 @@ def records(ids: Iterable[int], schema: pa.Schema = SCHEMA, **columns: Any) -> p
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
+def ids(kit: SinkKit) -> list[int]:
+    return sorted(row["id"] for row in kit.rows())
+
+
+def by_id(rows: Rows) -> Rows:
+    return sorted(rows, key=lambda row: row["id"])
+
+
+def shown(rows: Rows, like: pa.RecordBatch) -> tuple[Rows, Rows]:
+    """What a kit read and what was written, by id; without coordinates where the target keeps none."""
+    columns = ["id", "note", "item", *([COORDINATES] if rows and COORDINATES in rows[0] else [])]
+    written: Rows = like.select(columns).to_pylist()
+    return [{name: row[name] for name in columns} for row in by_id(rows)], by_id(written)
+
+
+def prepared(sink: Sink, schema: pa.Schema = SCHEMA, slots: int = 1) -> Sink:
+    """The sink as at the start of a run."""
+    sink.prepare(schema)
+    if isinstance(sink, SlotSink):
+        assert sink.pin(slots) == slots
+    return sink
+
+
 def stage(
     sink: Sink,
     batch: BatchToken,
@@ -54,15 +79,55 @@ def stage(
     attempt: str = "0",
     schema: pa.Schema = SCHEMA,
 ) -> Manifest:
-    staging = sink.stage(batch, SlotAttempt(slot, attempt), schema)
-    for part in parts:
-        staging.write(part)
-    return staging.finish()
-
-
-def land(sink: Sink, batch: BatchToken, schema: pa.Schema = SCHEMA, **columns: Any) -> Manifest:
-    """Stage and commit the rows of a batch: one for every offset."""
-    ids = [number for r in batch.ranges for number in range(r.start, r.end)]
-    manifest = stage(sink, batch, [records(ids, schema, **columns)], schema=schema)
-    sink.commit(batch, [manifest])
+    manifest, refused = stage_some(sink, batch, parts, slot, attempt, schema)
+    assert not refused
     return manifest
+
+
+def stage_some(
+    sink: Sink,
+    batch: BatchToken,
+    parts: Sequence[pa.RecordBatch],
+    slot: int = 0,
+    attempt: str = "0",
+    schema: pa.Schema = SCHEMA,
+) -> tuple[Manifest, list[Refusal]]:
+    """Stage the rows that the target can hold; the others come back."""
+    staging = sink.stage(batch, SlotAttempt(slot, attempt), schema)
+    refused = [refusal for part in parts for refusal in staging.write(part)]
+    return staging.finish(), refused
+
+
+def land(
+    sink: Sink, batch: BatchToken, schema: pa.Schema = SCHEMA, *, attempt: str = "0", **columns: Any
+) -> list[Manifest]:
+    """Stage and commit the rows of a batch: one for every offset."""
+    offsets = [number for r in batch.ranges for number in range(r.start, r.end)]
+    manifest = stage(sink, batch, [records(offsets, schema, **columns)], attempt=attempt, schema=schema)
+    sink.commit(batch, [manifest])
+    return [manifest]
+
+
+def land_nothing(sink: Sink, batch: BatchToken) -> None:
+    """Commit a batch without rows: a slot sink has its slot staged even then, others have no slot at all."""
+    sink.commit(batch, [stage(sink, batch, [])] if isinstance(sink, SlotSink) else [])
+
+
+def land_as_a_run(sink: Sink, batch: BatchToken) -> None:
+    """Land a batch as a run does: what may pass is tried again from the records on, unless the sink has it."""
+    for attempt in range(5):
+        try:
+            if not sink.holds(batch):
+                land(sink, batch, attempt=str(attempt))
+            return
+        except TransientError as error:
+            failure = error
+    raise failure
+
+
+class Killed(BaseException):
+    """The process is dead: nothing may catch this and go on."""
+
+
+def kill() -> None:
+    raise Killed

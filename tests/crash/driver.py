@@ -1,55 +1,85 @@
-"""`penstock`, with a trap: dies by SIGKILL at a named point, as `PENSTOCK_TEST_KILL=point:visit` says.
+"""`penstock`, with traps: dies at a named point, as `traps` says.
 
-The points: `offsets` (offsets/N is written, nothing read yet), `staged` (files written, no sink committed),
-`write` (inside the table's commit), `between` (one sink has committed, the next has not), `committed` (every
-sink has committed, commits/N is not written).
+The points on the driver: `offsets` (offsets/N is written, nothing read yet), `staged` (everything staged, no sink
+committed but those that do so in their tasks), `write` (somewhere inside a sink's commit), `between` (one sink has
+committed, the next has not), `committed` (every sink has committed, commits/N is not written). `write@pg` and
+`between@pg` are those of the sink pg alone. The points in a task are in `task_traps`.
+
+`PENSTOCK_TEST_BEGUN` names a file to make when the first batch begins. With `PENSTOCK_TEST_UNLOCKED` the lock on the
+checkpoint is not taken, as between two machines.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
-import signal
-import threading
-from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from tests.crash import traps
 
 from penstock.cli.main import main
 from penstock.runtime.batch import BatchRunner
-from penstock.sinks import DeltaSink
 
-POINT, _, VISIT = os.environ.get("PENSTOCK_TEST_KILL", "none:1").partition(":")
-_visits: Counter[str] = Counter()
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+_run_module: Any = importlib.import_module("penstock.runtime.run")
+_committing: list[str] = []
 
 
-def due(point: str) -> bool:
-    _visits[point] += 1
-    return point == POINT and _visits[point] == int(VISIT)
+def trap_batches() -> None:
+    runner: Any = BatchRunner
+    run, commit = runner.run, runner._commit
+    trapped: set[type] = set()
+
+    def run_batch(self: BatchRunner, *args: Any) -> Any:
+        Path(os.environ["PENSTOCK_TEST_BEGUN"]).touch()
+        traps.reach("offsets")
+        return run(self, *args)
+
+    def commit_batch(self: BatchRunner, token: Any, sinks: Any, *args: Any) -> None:
+        for kind in {type(sink) for sink in sinks} - trapped:
+            trapped.add(kind)
+            trap_commits(kind)
+        traps.reach("staged")
+        commit(self, token, sinks, *args)
+        traps.reach("committed")
+
+    runner.run, runner._commit = run_batch, commit_batch
 
 
-def around(owner: type, name: str, before: str | None, after: str | None, inside: str | None = None) -> None:
-    original: Callable[..., Any] = getattr(owner, name)
+def trap_commits(kind: Any) -> None:
+    original: Callable[..., None] = kind.commit
 
-    def trapped(*args: Any, **kwargs: Any) -> Any:
-        if before and due(before):
-            die()
-        if inside and due(inside):
-            threading.Timer(0.004, die).start()
-        result = original(*args, **kwargs)
-        if after and due(after):
-            die()
-        return result
+    def commit(self: Any, *args: Any) -> None:
+        if _committing:
+            # The quarantine commits through another sink: that is one commit.
+            return original(self, *args)
+        _committing.append(self.name)
+        try:
+            with traps.within("write", self.name):
+                original(self, *args)
+        finally:
+            _committing.clear()
+        return traps.reach("between", self.name)
 
-    setattr(owner, name, trapped)
+    kind.commit = commit
 
 
-around(BatchRunner, "run", before="offsets", after=None)
-around(BatchRunner, "_commit", before="staged", after="committed")
-around(DeltaSink, "commit", before=None, after="between", inside="write")
+def trap_tasks() -> None:
+    """Have the tasks' traps imported in Spark's workers."""
+    start: Callable[..., Any] = _run_module.start_session
+
+    def start_session(*args: Any, preload: Any = (), **kwargs: Any) -> Any:
+        return start(*args, preload=(*preload, "tests.crash.task_traps"), **kwargs)
+
+    _run_module.start_session = start_session
+
 
 if __name__ == "__main__":
+    os.environ[traps.DRIVER_PID] = str(os.getpid())
+    trap_batches()
+    trap_tasks()
+    if "PENSTOCK_TEST_UNLOCKED" in os.environ:
+        _run_module.checkpoint_lock = contextlib.nullcontext
     main()

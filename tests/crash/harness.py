@@ -1,34 +1,28 @@
-"""Starts the driver as a user would, kills it, starts it again, and reads the tables with two readers."""
+"""Starts the driver as a user would, kills it, and starts it again."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deltalake import DeltaTable
-from tests.crash.checker import Coordinates
-from tests.tables import read_table
+import psutil
 
 DRIVER = Path(__file__).with_name("driver.py")
-_SPARK_READER = """
-import json, sys
-from pathlib import Path
-from penstock.spark.session import start_session, stop_session
-spark = start_session("reader", {}, tables=True, log=Path(sys.argv[3]))
-def rows(path, columns):
-    return [list(r) for r in spark.read.format("delta").load(path).selectExpr(*columns).collect()]
-print(json.dumps([
-    rows(sys.argv[1], ["_penstock.topic", "_penstock.partition", "_penstock.offset"]),
-    rows(sys.argv[2], ["topic", "partition", "offset"]),
-]))
-stop_session(spark)
-"""
+_RUN = "PENSTOCK_TEST_RUN"
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
+        time.sleep(0.05)
 
 
 @dataclass
@@ -36,75 +30,111 @@ class Crashes:
     """One pipeline file, run and killed again and again."""
 
     file: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
     seed: int = 7
     kills: list[str] = field(default_factory=list)
-    recoveries: list[float] = field(default_factory=list)
+    _id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def kill_at(self, point: str, visit: int = 1, timeout: float = 120) -> bool:
-        """Run until the named point kills the driver. False if the run came to its end instead."""
-        status = self._start(f"{point}:{visit}").wait(timeout)
-        if status == 0:
-            return False
-        assert status == -9, f"the driver ended with {status} instead of by SIGKILL"
+    def kill(self, point: str, number: int) -> None:
+        """One kill: at a named point, or at `random`. Every other one takes the JVM and the tasks along."""
+        whom = "all" if number % 2 else "driver"
+        if point == "random":
+            self._kill_after(random.Random(self.seed + number).uniform(0, 3), whom)
+        else:
+            # A later visit of a point to die inside of: by then it is known how long that takes.
+            self.kill_at(point, visit=2 if point.startswith(("write", "finishing")) else 1 + number % 2, whom=whom)
+
+    def kill_at(self, point: str, visit: int = 1, whom: str = "driver") -> None:
+        """Run until the named point kills the driver."""
+        status = self.start(kill=f"{point}:{visit}", whom=whom).wait(180)
+        assert status != 0, f"the run ended before kill {len(self.kills) + 1} ({point}): give it more batches"
+        assert status == -9, f"the driver ended with {status} instead of by SIGKILL, see {self.log}"
         self.kills.append(point)
-        return True
-
-    def kill_after(self, seconds: float) -> bool:
-        """Run, and kill the driver from outside after a while. False if it had ended before."""
-        driver = self._start("none:1")
-        try:
-            driver.wait(seconds)
-        except subprocess.TimeoutExpired:
-            driver.kill()
-            driver.wait()
-            self.kills.append("random")
-            return True
-        return False
 
     def finish(self) -> float:
         """Run to the end; the seconds that it took."""
         began = time.monotonic()
-        driver = self._start("none:1")
-        assert driver.wait(300) == 0
+        assert self.start().wait(600) == 0, self.log.read_text()[-4000:]
         return time.monotonic() - began
 
-    def random_delay(self, low: float, high: float) -> float:
-        return random.Random(self.seed + len(self.kills)).uniform(low, high)
+    def start(self, kill: str = "none:1", whom: str = "driver", **settings: str) -> subprocess.Popen[bytes]:
+        """Start a run; `settings` are those of the traps, `signal="STOP"` for one."""
+        self.begun.unlink(missing_ok=True)
+        told = {"KILL": kill, "WHOM": whom, "BEGUN": str(self.begun), **{k.upper(): v for k, v in settings.items()}}
+        traps = {f"PENSTOCK_TEST_{name}": value for name, value in told.items()}
+        places = {_RUN: self._id, "PYTHONPATH": str(DRIVER.parents[2])}
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, str(DRIVER), "run", str(self.file), "--available-now", "--log-format", "text"],
+                env={**os.environ, **self.environment, **traps, **places},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
-    def _start(self, kill: str) -> subprocess.Popen[bytes]:
-        log = self.file.with_suffix(".log").open("ab")
-        return subprocess.Popen(
-            [sys.executable, str(DRIVER), "run", str(self.file), "--available-now", "--log-format", "text"],
-            env={**os.environ, "PENSTOCK_TEST_KILL": kill, "PYTHONPATH": str(DRIVER.parents[2])},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    @property
+    def log(self) -> Path:
+        return self.file.with_suffix(".log")
 
+    @property
+    def begun(self) -> Path:
+        """There, once the first batch of a run has begun."""
+        return self.file.with_suffix(".begun")
 
-def read_with_deltalake(table: Path, quarantine: Path) -> list[Coordinates]:
-    """The coordinates of every row and every quarantined record."""
-    rows = read_table(table, ["_penstock"]).column(0).to_pylist()
-    found = [(r["topic"], r["partition"], r["offset"]) for r in rows]
-    if (quarantine / "_delta_log").exists():
-        bad = read_table(quarantine, ["topic", "partition", "offset"]).to_pylist()
-        found += [(r["topic"], r["partition"], r["offset"]) for r in bad]
-    return found
+    def batches(self) -> int:
+        """How many batches Spark has committed."""
+        return self._newest_commit() + 1
 
+    def await_batches(self, more: int, driver: subprocess.Popen[bytes]) -> None:
+        """Until so many more batches are committed, or the driver has ended."""
+        goal = self.batches() + more
+        wait_for(lambda: self.batches() >= goal or driver.poll() is not None, 240, f"{more} more batches")
 
-def read_with_spark(table: Path, quarantine: Path, log: Path) -> list[Coordinates]:
-    """The same by Spark's Delta, in a fresh process."""
-    command = [sys.executable, "-c", _SPARK_READER, str(table), str(quarantine), str(log)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=180).stdout
-    good, bad = json.loads(printed.splitlines()[-1])
-    return [tuple(r) for r in (*good, *bad)]
+    def forget_last_commit(self) -> None:
+        """Leave the checkpoint as a driver does that died after all sinks had committed."""
+        newest = self._newest_commit()
+        (self._commits / str(newest)).unlink()
+        (self._commits / f".{newest}.crc").unlink(missing_ok=True)
 
+    @property
+    def _commits(self) -> Path:
+        return self.file.parent / "checkpoints/orders/commits"
 
-def commit_ranges(table: Path) -> list[tuple[int, dict[tuple[str, int], tuple[int, int]]]]:
-    """Each batch in the table's history with its offset ranges."""
-    entries = []
-    for commit in DeltaTable(table).history():
-        if "penstock.token" in commit:
-            token = json.loads(commit["penstock.token"])
-            entries.append((token["batch_id"], {(t, p): (s, e) for t, p, s, e in token["ranges"]}))
-    return entries
+    def _newest_commit(self) -> int:
+        found = self._commits.iterdir() if self._commits.exists() else ()
+        return max((int(entry.name) for entry in found if entry.name.isdigit()), default=-1)
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever the runs have started and is still there."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_RUN) == self._id and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def end_all(self) -> None:
+        """End what is left, after a test that went wrong."""
+        left = self.processes()
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, timeout=10)
+
+    def _kill_after(self, seconds: float, whom: str) -> None:
+        """Kill the driver from outside, a while after its first batch began."""
+        driver = self.start()
+        wait_for(lambda: self.begun.exists() or driver.poll() is not None, 120, "the first batch")
+        try:
+            status = driver.wait(seconds)
+        except subprocess.TimeoutExpired:
+            family = psutil.Process(driver.pid).children(recursive=True) if whom == "all" else []
+            driver.kill()
+            for process in family:
+                if process.is_running():
+                    process.kill()
+            driver.wait()
+            self.kills.append("random")
+            return
+        raise AssertionError(f"the run ended with {status} before kill {len(self.kills) + 1}, see {self.log}")

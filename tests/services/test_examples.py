@@ -1,4 +1,4 @@
-"""Every pipeline file under examples/ runs, in a copy of its folder, and its tables hold what its README says."""
+"""Every pipeline file under examples/ runs, in a copy of its folder, and its targets hold what its README says."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
+import pyarrow.dataset as ds
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from tests.services.test_several_sinks import consume
 from tests.tables import read_table
 
 from penstock.config import load
@@ -18,31 +23,103 @@ from penstock.runtime.run import RunOptions, run
 pytestmark = pytest.mark.services
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*/*.yaml"))
-TABLES = {"orders": {"lake/orders": ("order_id", 990, 990), "lake/orders_quarantine": ("code", 4, 4)}}
-"""For each table that `examples/NAME/NAME.yaml` makes: a column, its values, and how many of them differ."""
+Values = Callable[[Path, Any], list[Any]]
+"""Given the example's folder and the broker: the values of one column."""
 
 
-@pytest.fixture
-def example(request: pytest.FixtureRequest, tmp_path: Path, stack: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The pipeline file in a copy of its folder, with its topic filled by the example's own script."""
-    source: Path = request.param
-    folder = tmp_path / source.parent.name
-    shutil.copytree(source.parent, folder)
-    monkeypatch.setenv(f"{source.stem.upper()}_BROKERS", stack.bootstrap)
-    subprocess.run([sys.executable, "produce.py"], cwd=folder, env=dict(os.environ), check=True, timeout=60)
-    return folder / source.name
+def delta(table: str, column: str) -> Values:
+    return lambda folder, _: read_table(folder / table).column(column).to_pylist()
 
 
-@pytest.mark.parametrize("example", FILES, indirect=True, ids=lambda file: file.stem)
-def test_example_run_its_tables_hold_what_it_says(example: Path, spark: Any) -> None:
-    run(load(example), RunOptions(available_now=True), session=spark)
-    for table, (column, count, distinct) in TABLES[example.stem].items():
-        values = read_table(example.parent / table).column(column)
-        assert (table, len(values), len(values.unique())) == (table, count, distinct)
+def iceberg(table: str, column: str) -> Values:
+    def read(folder: Path, _: Any) -> list[Any]:
+        warehouse = folder / "lake/iceberg"
+        catalog = SqlCatalog("penstock", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse))
+        found: list[Any] = catalog.load_table(table).scan(selected_fields=(column,)).to_arrow().column(0).to_pylist()
+        return found
+
+    return read
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_example_folder_is_known_to_this_test(file: Path) -> None:
-    assert file.stem == file.parent.name
-    assert TABLES.get(file.stem), f"say in TABLES what {file.name} makes"
-    assert (file.parent / "README.md").exists()
+def parquet(path: str, column: str) -> Values:
+    return lambda folder, _: ds.dataset(folder / path).to_table([column], use_threads=False).column(0).to_pylist()
+
+
+def topic(name: str) -> Values:
+    return lambda _, stack: [message.key() for message in consume(stack.bootstrap, name)]
+
+
+def postgres(table: str, column: str) -> Values:
+    def read(_folder: Path, _stack: Any) -> list[Any]:
+        with psycopg.connect(os.environ["CHANGES_DB"]) as database:
+            return [row[0] for row in database.execute(f"SELECT {column} FROM {table}").fetchall()]
+
+    return read
+
+
+TARGETS: dict[str, list[tuple[Values, int, int]]] = {
+    "orders/orders.yaml": [
+        (delta("lake/orders", "order_id"), 990, 990),
+        (delta("lake/orders_quarantine", "code"), 4, 4),
+    ],
+    "sinks/merge.yaml": [(delta("lake/merge", "order_id"), 940, 940)],
+    "sinks/iceberg.yaml": [(iceberg("shop.changes", "order_id"), 1_350, 1_000)],
+    "sinks/kafka.yaml": [(topic("changes.clean"), 1_350, 1_000)],
+    "sinks/postgres.yaml": [(postgres("public.orders", "order_id"), 940, 940)],
+    "sinks/parquet.yaml": [(parquet("lake/files", "order_id"), 1_350, 1_000)],
+    "sinks/three.yaml": [
+        (delta("lake/three", "order_id"), 940, 940),
+        (iceberg("shop.three", "order_id"), 1_350, 1_000),
+        (topic("changes.large"), 99, 99),
+    ],
+}
+"""For each file what it makes: how to read the values of a column, how many there are, and how many of them differ."""
+
+
+def name_of(file: Path) -> str:
+    return f"{file.parent.name}/{file.name}"
+
+
+@pytest.fixture(scope="module")
+def filled(stack: Any) -> Callable[[Path], None]:
+    """Fills the topics of an example by its own script, once: the files of a folder share them."""
+    done: set[str] = set()
+
+    def fill(folder: Path) -> None:
+        if folder.name not in done:
+            done.add(folder.name)
+            names = ("ORDERS_BROKERS", "CHANGES_BROKERS")
+            environment = {**os.environ, **dict.fromkeys(names, stack.bootstrap)}
+            subprocess.run([sys.executable, "produce.py"], cwd=folder, env=environment, check=True, timeout=60)
+
+    return fill
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_example_run_its_targets_hold_what_it_says(
+    file: Path,
+    tmp_path: Path,
+    spark: Any,
+    stack: Any,
+    filled: Callable[[Path], None],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / file.parent.name
+    shutil.copytree(file.parent, folder)
+    for name in ("ORDERS_BROKERS", "CHANGES_BROKERS"):
+        monkeypatch.setenv(name, stack.bootstrap)
+    if "type: postgres" in file.read_text():
+        server = request.getfixturevalue("postgres")
+        monkeypatch.setenv("CHANGES_DB", server.url(server.create_database()))
+    filled(folder)
+    run(load(folder / file.name), RunOptions(available_now=True), session=spark)
+    for values_of, count, distinct in TARGETS[name_of(file)]:
+        values = values_of(folder, stack)
+        assert (len(values), len(set(values))) == (count, distinct)
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_example_is_known_to_this_test_and_to_its_readme(file: Path) -> None:
+    assert TARGETS.get(name_of(file)), f"say in TARGETS what {file.name} makes"
+    assert file.name in (file.parent / "README.md").read_text()

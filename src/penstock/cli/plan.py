@@ -27,7 +27,7 @@ def show_plan(plan: RunPlan) -> None:
         out.print(f"              [dim]-> {escape(known)}[/]")
     for sink in plan.sinks:
         out.print(f"  sink        [bold]{escape(sink.name)}[/]  {escape(sink.target)}")
-        out.print(f"              {sink.guarantee}; {escape(sink.holds)}")
+        out.print(f"              {sink.guarantee}; {escape(sink.takes)}; {escape(sink.holds)}")
     out.print(f"  checkpoint  {escape(plan.checkpoint)}")
     out.print(f"  trigger     {escape(plan.trigger)}")
     for notice in plan.notices:

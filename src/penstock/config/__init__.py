@@ -22,12 +22,14 @@ from penstock.config.pipeline import PipelineConfig, QuarantineConfig, TriggerCo
 from penstock.config.problems import InvalidDefinition, Positions, Problem
 from penstock.config.sinks import (
     DeltaSinkConfig,
+    IcebergCatalogConfig,
     IcebergSinkConfig,
     KafkaSinkConfig,
     ParquetSinkConfig,
     PostgresSinkConfig,
     SinkConfig,
     TopicExpression,
+    merges,
 )
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.stages import StageColumns, columns_after
@@ -52,6 +54,7 @@ __all__ = [
     "DeriveConfig",
     "DropConfig",
     "ExpressionError",
+    "IcebergCatalogConfig",
     "IcebergSinkConfig",
     "InvalidDefinition",
     "JsonDecodeConfig",
@@ -77,6 +80,7 @@ __all__ = [
     "WhereConfig",
     "columns_after",
     "load",
+    "merges",
     "read_expression",
     "reveal",
     "show_duration",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from penstock.config.columns import Column
 from penstock.config.decode import AvroDecodeConfig, JsonDecodeConfig, ProtobufDecodeConfig
-from penstock.config.known import Known, check_columns, check_expression
 from penstock.config.locations import check_locations
 from penstock.config.parts import Parts
 from penstock.config.problems import Path, did_you_mean
 from penstock.config.secrets import check_secrets
 from penstock.config.settings import check_settings
-from penstock.config.sinks import KafkaSinkConfig, SinkConfig, TopicExpression
+from penstock.config.sink_checks import check_no_loop, check_sinks
 from penstock.config.stages import follow
 from penstock.config.transforms import SqlConfig
 
@@ -28,7 +26,7 @@ def check(parts: Parts) -> None:
     _check_trigger(parts)
     _check_lane(parts)
     _, known = follow(parts.columns, parts.transforms, parts.report)
-    _check_sinks(parts, known)
+    check_sinks(parts, known)
     check_settings(parts)
     check_secrets(parts)
     check_locations(parts)
@@ -120,7 +118,7 @@ def _check_extra_column(parts: Parts, decode: JsonDecodeConfig, columns: Sequenc
 
 def _check_quarantine(parts: Parts) -> None:
     if parts.quarantine and parts.quarantine.topic:
-        _check_no_loop(parts, ("quarantine", "topic"), parts.quarantine.topic)
+        check_no_loop(parts, ("quarantine", "topic"), parts.quarantine.topic)
     if parts.quarantine is None or parts.written("quarantine", "table") or parts.written("quarantine", "topic"):
         return
     parts.report(("quarantine",), "neither table nor topic is given", hint="add one of them", at_key=True)
@@ -142,67 +140,3 @@ def _check_lane(parts: Parts) -> None:
             message = f"the direct lane cannot run sql, which transforms[{index}] is"
             parts.report(("lane",), message, hint="remove lane, or write lane: frame")
             return
-
-
-def _check_sinks(parts: Parts, known: Known) -> None:
-    names: dict[str, int] = {}
-    for index, sink in enumerate(parts.sinks):
-        if sink is None:
-            continue
-        if sink.name in names:
-            other = parts.file.positions.keys["sinks", names[sink.name], "name"].line
-            message = f'the name "{sink.name}" is taken by the sink at line {other}'
-            hint = "the name tells a sink its own commits: give each its own"
-            parts.report(("sinks", index, "name"), message, hint=hint)
-        names.setdefault(sink.name, index)
-        _check_keys(parts, sink, index, known)
-        if isinstance(sink, KafkaSinkConfig):
-            _check_kafka_sink(parts, sink, index, known)
-        else:
-            _check_partitions(parts, sink, index, known)
-
-
-def _check_keys(parts: Parts, sink: SinkConfig, index: int, known: Known) -> None:
-    keys, mode = getattr(sink, "keys", None), getattr(sink, "mode", None)
-    if mode in ("merge", "upsert") and not parts.written("sinks", index, "keys"):
-        message = f"mode {mode} needs keys: without them no row can be found again"
-        parts.report(("sinks", index, "mode"), message, hint="add keys: [...]")
-    if keys and mode == "append":
-        hint = "remove keys, or change the mode; to drop duplicates within a batch: - dedupe"
-        parts.report(("sinks", index, "keys"), "keys mean nothing with mode append", hint=hint, at_key=True)
-    check_columns(keys or (), known, ("sinks", index, "keys"), parts.report)
-
-
-def _check_partitions(parts: Parts, sink: SinkConfig, index: int, known: Known) -> None:
-    columns: tuple[str, ...] = getattr(sink, "partition_by", None) or ()
-    path: Path = ("sinks", index, "partition_by")
-    check_columns(columns, known, path, parts.report)
-    if known.types is None:
-        return
-    if columns and set(known.names()) <= set(columns):
-        message = "every column is in partition_by, and none is left for the files"
-        parts.report(path, message, context=[f"columns: {', '.join(known.names())}"])
-    for place, name in enumerate(columns):
-        kind = known.types.get(name)
-        if kind is not None and (kind.nested or kind.name == "BINARY"):
-            parts.report((*path, place), f'column "{name}" is {kind}, which cannot name a folder')
-
-
-def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, known: Known) -> None:
-    if sink.key is not None:
-        known.has(parts.report, ("sinks", index, "key"), sink.key)
-    if isinstance(sink.topic, TopicExpression):
-        check_expression(sink.topic.expr, known, ("sinks", index, "topic", "expr"), parts.report)
-    elif parts.source and sink.brokers in (None, parts.source.brokers):
-        _check_no_loop(parts, ("sinks", index, "topic"), sink.topic)
-
-
-def _check_no_loop(parts: Parts, path: Path, topic: str) -> None:
-    """A pipeline that reads the topic it writes never comes to an end."""
-    source = parts.source
-    if source is None:
-        return
-    read = topic in (source.topics or source.assign or ())
-    if read or (source.pattern is not None and re.fullmatch(source.pattern, topic)):
-        message = f'the source reads "{topic}" too: the pipeline would read what it wrote, for ever'
-        parts.report(path, message, hint="write to a topic that the source does not read")

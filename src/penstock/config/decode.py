@@ -10,9 +10,10 @@ from penstock.config.fields import COORDINATES, Location, Section, Size, Text, w
 
 TEN_MIB = 10 * 1024 * 1024
 
-Tombstones = Literal["quarantine", "pass", "drop"]
+Tombstones = Literal["quarantine", "pass", "drop", "delete"]
 _TOMBSTONES = (
-    "What to do with a record that has no value: `quarantine` it, `pass` it on as a row of nulls, or `drop` it."
+    "What to do with a record that has no value: `quarantine` it, `pass` it on as a row of nulls, `drop` it, or "
+    "`delete` the row of its key in the sinks that merge. Left out: `delete` where a sink merges, else `quarantine`."
 )
 _MAX_BYTES = "The largest value that is decoded; a larger one goes to quarantine. A size such as `10 MiB`, or bytes."
 
@@ -55,7 +56,7 @@ class JsonDecodeConfig(Section):
         default="_extra",
         description="The MAP<STRING, STRING> column for `extra_fields: keep`, each value as JSON text.",
     )
-    tombstones: Tombstones = Field(default="quarantine", description=_TOMBSTONES)
+    tombstones: Tombstones | None = Field(default=None, description=_TOMBSTONES)
     max_bytes: Size = Field(default=TEN_MIB, description=_MAX_BYTES)
 
 
@@ -64,7 +65,7 @@ class TextDecodeConfig(Section):
 
     format: Literal["text"] = Field(description="The format of the value.")
     column: NewColumn = Field(default="value", description="The name of the column.")
-    tombstones: Tombstones = Field(default="quarantine", description=_TOMBSTONES)
+    tombstones: Tombstones | None = Field(default=None, description=_TOMBSTONES)
     max_bytes: Size = Field(default=TEN_MIB, description=_MAX_BYTES)
 
 
@@ -82,7 +83,7 @@ class AvroDecodeConfig(Section):
         default=None, description="The registry whose schema ids the records carry."
     )
     schema_file: Location | None = Field(default=None, description="One Avro schema (.avsc) for every record.")
-    tombstones: Tombstones = Field(default="quarantine", description=_TOMBSTONES)
+    tombstones: Tombstones | None = Field(default=None, description=_TOMBSTONES)
     max_bytes: Size = Field(default=TEN_MIB, description=_MAX_BYTES)
 
 
@@ -95,7 +96,7 @@ class ProtobufDecodeConfig(Section):
     )
     descriptor_file: Location | None = Field(default=None, description="A compiled descriptor set (`protoc -o`).")
     message: Text = Field(description="The full name of the message.", examples=["shop.Order"])
-    tombstones: Tombstones = Field(default="quarantine", description=_TOMBSTONES)
+    tombstones: Tombstones | None = Field(default=None, description=_TOMBSTONES)
     max_bytes: Size = Field(default=TEN_MIB, description=_MAX_BYTES)
 
 

@@ -11,7 +11,7 @@ from penstock.config.fields import is_secret
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
 from penstock.config.references import literal_part
-from penstock.config.sinks import KafkaSinkConfig, PostgresSinkConfig
+from penstock.config.sinks import IcebergSinkConfig, KafkaSinkConfig, PostgresSinkConfig
 
 _ASSIGNED = re.compile(r"(password|passwd|secret)\s*=\s*[\"']?[^\s\"';&]", re.IGNORECASE)
 
@@ -38,6 +38,8 @@ def _refuse(parts: Parts, path: Path) -> None:
 def _secret_paths(parts: Parts) -> Iterator[Path]:
     settings: list[Path] = [("source", "options"), ("spark",)]
     settings += [("sinks", i, "options") for i, sink in enumerate(parts.sinks) if isinstance(sink, KafkaSinkConfig)]
+    iceberg = [i for i, sink in enumerate(parts.sinks) if isinstance(sink, IcebergSinkConfig)]
+    settings += [("sinks", i, "catalog", "properties") for i in iceberg]
     for path in parts.file.positions.values:
         if path[:-1] in settings and is_secret(str(path[-1])):
             yield path
@@ -50,6 +52,8 @@ def _url_paths(parts: Parts) -> Iterator[Path]:
     for index, sink in enumerate(parts.sinks):
         if isinstance(sink, PostgresSinkConfig):
             yield "sinks", index, "url"
+        elif isinstance(sink, IcebergSinkConfig) and parts.written("sinks", index, "catalog", "uri"):
+            yield "sinks", index, "catalog", "uri"
     if isinstance(parts.decode, AvroDecodeConfig | ProtobufDecodeConfig) and parts.decode.registry:
         yield "decode", "registry", "url"
 

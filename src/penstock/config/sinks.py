@@ -2,51 +2,110 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from penstock.config.fields import Location, Name, Names, Section, Settings, Text
+from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
 from penstock.config.source import Brokers, Topic
 
-_NAME = "The name of the sink, unique in the file. It is part of the commit's identity: do not change it later."
 _KEYS = "The columns that together identify a row."
 _PARTITION_BY = "The columns to partition the files by."
+_EVOLVE = "When rows have columns that the table lacks: `fail`, or `add_columns` to it."
+_COORDINATES = "Keep the `_penstock` column (topic, partition, offset, timestamp) in the target."
 _TableMode = Literal["append", "merge"]
 _MODE = "`append` adds the rows; `merge` updates the rows whose `keys` are there and inserts the others."
+_Evolve = Literal["fail", "add_columns"]
+_FewNames = Annotated[tuple[Text, ...], Field(strict=False)]
 
 
-class DeltaSinkConfig(Section):
+class _Sink(Section):
+    """What every sink has."""
+
+    name: Name = Field(
+        description="The name of the sink, unique in the file. It is part of the commit's identity: do not change it "
+        "later."
+    )
+    select: Names | None = Field(default=None, description="The columns that this sink gets. Left out, all of them.")
+    where: Text | None = Field(
+        default=None, description="A Spark SQL condition: the rows that this sink gets. Left out, all of them."
+    )
+
+
+class _Merging(Section):
+    """How rows meet the rows that are there."""
+
+    keys: Names | None = Field(default=None, description=f"{_KEYS} For `mode: merge` and `mode: upsert`.")
+    when_newer: Text | None = Field(
+        default=None,
+        description="A column, such as an event time: a row counts only where it is not less than in the row that is "
+        "there, so that a late event does not undo a newer one.",
+    )
+    delete_when: Text | None = Field(
+        default=None, description="A Spark SQL condition: such a row deletes the row of its key.", examples=["op = 'd'"]
+    )
+    insert_only: bool = Field(
+        default=False, description="Only insert rows whose keys are not there; of several new ones the first counts."
+    )
+
+
+class _MergingTable(_Merging):
+    """The same for a table of files."""
+
+    prune_by: _FewNames = Field(
+        default=(),
+        description="Columns that never change for a key, such as the date an order was made on: the merge then "
+        "reads the table only where they can match the batch. Keys prune by themselves.",
+    )
+
+
+class DeltaSinkConfig(_Sink, _MergingTable):
     """A Delta table. Exactly once."""
 
-    name: Name = Field(description=_NAME)
     type: Literal["delta"] = Field(description="The kind of sink.")
     path: Location = Field(description="The folder of the table.")
     mode: _TableMode = Field(default="append", description=_MODE)
-    keys: Names | None = Field(default=None, description=f"{_KEYS} For `mode: merge`.")
     partition_by: Names | None = Field(default=None, description=_PARTITION_BY)
-    evolve: Literal["fail", "add_columns"] = Field(
-        default="fail", description="When rows have columns that the table lacks: `fail`, or `add_columns` to it."
+    evolve: _Evolve = Field(default="fail", description=_EVOLVE)
+    coordinates: bool = Field(default=True, description=_COORDINATES)
+
+
+class IcebergCatalogConfig(Section):
+    """Where an Iceberg catalog is."""
+
+    type: Literal["sqlite", "rest", "sql", "hive", "hadoop"] = Field(
+        default="sqlite",
+        description="`sqlite` is a file in the warehouse; `rest`, `sql` and `hive` are at `uri`; `hadoop` keeps its "
+        "tables in the warehouse alone and is written through Spark.",
     )
-    coordinates: bool = Field(
-        default=True, description="Keep the `_penstock` column (topic, partition, offset, timestamp) in the table."
+    uri: SecretStr | None = Field(
+        default=None,
+        description="The address of the catalog; what holds a password comes by reference.",
+        examples=["http://localhost:8181", "${env:CATALOG_DB}"],
+    )
+    properties: Settings = Field(
+        default_factory=dict, description="Any other property of the catalog, as pyiceberg names it."
     )
 
 
-class IcebergSinkConfig(Section):
+class IcebergSinkConfig(_Sink, _MergingTable):
     """An Iceberg table. Exactly once."""
 
-    name: Name = Field(description=_NAME)
     type: Literal["iceberg"] = Field(description="The kind of sink.")
     table: Text = Field(description="The table, with its namespace.", examples=["shop.orders"])
     warehouse: Location = Field(description="The folder of the warehouse.")
-    mode: _TableMode = Field(default="append", description=_MODE)
-    keys: Names | None = Field(default=None, description=f"{_KEYS} For `mode: merge`.")
-    partition_by: Names | None = Field(default=None, description=_PARTITION_BY)
-    evolve: Literal["fail", "add_columns"] = Field(
-        default="fail", description="When rows have columns that the table lacks: `fail`, or `add_columns` to it."
+    catalog: IcebergCatalogConfig = Field(
+        default=IcebergCatalogConfig(), description="The catalog. Left out, a SQLite file in the warehouse."
     )
-    coordinates: bool = Field(default=True, description="Keep the `_penstock` column in the table.")
+    mode: _TableMode = Field(default="append", description=_MODE)
+    partition_by: Names | None = Field(
+        default=None,
+        description="Columns or their transforms: `days(event_time)`, `bucket(16, id)`, also `years`, `months`, "
+        "`hours` and `truncate`.",
+    )
+    evolve: _Evolve = Field(default="fail", description=_EVOLVE)
+    coordinates: bool = Field(default=True, description=_COORDINATES)
 
 
 class TopicExpression(Section):
@@ -55,23 +114,53 @@ class TopicExpression(Section):
     expr: Text = Field(description="A Spark SQL expression that gives the topic's name.")
 
 
-class KafkaSinkConfig(Section):
+class KafkaSinkConfig(_Sink):
     """A Kafka topic; the value is the row as JSON. Exactly once for readers of committed records."""
 
-    name: Name = Field(description=_NAME)
     type: Literal["kafka"] = Field(description="The kind of sink.")
     topic: Topic | TopicExpression = Field(description="The topic, or `{expr: ...}` to choose one for each row.")
-    key: Text | None = Field(default=None, description="The column that becomes the record's key.")
+    key: Text | None = Field(
+        default=None, description="The record's key: a column, or a Spark SQL expression. Text, or bytes as they are."
+    )
+    value: Text | None = Field(
+        default=None,
+        description="The value: a column or a Spark SQL expression of text or bytes. Left out, the row as JSON.",
+    )
+    headers: dict[str, Text] = Field(
+        default_factory=dict, description="The record's headers: for each name a Spark SQL expression of text or bytes."
+    )
+    partition: Text | None = Field(
+        default=None,
+        description="The partition: a column or a Spark SQL expression. Left out, the client chooses by the key.",
+    )
     brokers: Brokers | None = Field(default=None, description="The cluster; left out, that of the source.")
     options: Settings = Field(
         default_factory=dict, description="Any other setting of the producer, without the `kafka.` prefix."
     )
+    guarantee: Literal["exactly_once", "at_least_once"] = Field(
+        default="exactly_once",
+        description="`exactly_once` writes in transactions; `at_least_once` uses Spark's own sink.",
+    )
+    slots: Count | None = Field(
+        default=None,
+        description="How many transactions write a batch side by side. Left out, one a core at the first run; it "
+        "then stays.",
+    )
+    atomicity: Literal["slot", "batch"] = Field(
+        default="slot",
+        description="What appears at once: what one `slot` wrote, or the whole `batch`, which means one slot.",
+    )
+    transaction_timeout: Duration = Field(
+        default=timedelta(minutes=1),
+        description="How long a slot's write may take before the broker aborts it and the batch is tried again.",
+    )
+    create: bool = Field(default=False, description="Create a topic that is not there, with the brokers' defaults.")
+    coordinates: bool = Field(default=False, description="Put the `_penstock` coordinates into the JSON value.")
 
 
-class PostgresSinkConfig(Section):
+class PostgresSinkConfig(_Sink, _Merging):
     """A PostgreSQL table. Exactly once."""
 
-    name: Name = Field(description=_NAME)
     type: Literal["postgres"] = Field(description="The kind of sink.")
     url: SecretStr = Field(
         description="The database; what holds a password comes by reference: `${env:ORDERS_DB}`.",
@@ -81,21 +170,30 @@ class PostgresSinkConfig(Section):
     mode: Literal["append", "upsert"] = Field(
         default="append", description="`append` inserts; `upsert` updates the rows whose `keys` are there."
     )
-    keys: Names | None = Field(default=None, description=f"{_KEYS} For `mode: upsert`.")
     create: bool = Field(default=False, description="Create the table if it is not there.")
+    on_reject: Literal["fail", "quarantine"] = Field(
+        default="fail",
+        description="When the database refuses a row (a constraint, an overflow): `fail` stops the batch whole, "
+        "`quarantine` writes the others.",
+    )
+    coordinates: bool = Field(default=False, description="Keep the `_penstock` coordinates in a jsonb column.")
 
 
-class ParquetSinkConfig(Section):
-    """Parquet files, with a manifest for each batch. Exactly once for readers of the manifests."""
+class ParquetSinkConfig(_Sink):
+    """Parquet files, a folder with a manifest for each batch. Exactly once for any reader that lists the folder."""
 
-    name: Name = Field(description=_NAME)
     type: Literal["parquet"] = Field(description="The kind of sink.")
     path: Location = Field(description="The folder of the files.")
     partition_by: Names | None = Field(default=None, description=_PARTITION_BY)
-    coordinates: bool = Field(default=True, description="Keep the `_penstock` column in the files.")
+    coordinates: bool = Field(default=True, description=_COORDINATES)
 
 
 SinkConfig = Annotated[
     DeltaSinkConfig | IcebergSinkConfig | KafkaSinkConfig | PostgresSinkConfig | ParquetSinkConfig,
     Field(discriminator="type"),
 ]
+
+
+def merges(sink: object) -> bool:
+    """Whether a sink finds rows again by their keys."""
+    return getattr(sink, "mode", None) in ("merge", "upsert")

@@ -5,5 +5,6 @@ from penstock.decoders.json_reason import ExtraFields
 from penstock.decoders.raw import RawDecoder
 from penstock.decoders.screen import Tombstones
 from penstock.decoders.text import TextDecoder
+from penstock.decoders.tombstones import TombstoneDecoder
 
-__all__ = ["ExtraFields", "JsonDecoder", "RawDecoder", "TextDecoder", "Tombstones"]
+__all__ = ["ExtraFields", "JsonDecoder", "RawDecoder", "TextDecoder", "TombstoneDecoder", "Tombstones"]

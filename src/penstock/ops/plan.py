@@ -42,6 +42,8 @@ class PlannedSink:
     target: str
     guarantee: str
     holds: str
+    takes: str = "all rows"
+    """The rows and columns that it is given."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
         columns=_columns(pipeline.decoder.schema),
         steps=_steps(pipeline),
         sinks=tuple(
-            PlannedSink(sink.name, sink.target, sink.guarantee.value, seen or "cannot be looked at")
+            PlannedSink(
+                sink.name, sink.target, sink.guarantee.value, seen or "cannot be looked at", _takes(pipeline, sink)
+            )
             for sink, seen in sinks
         ),
         trigger=_trigger(config),
@@ -148,23 +152,34 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
 
 
 def _all_sinks(pipeline: Pipeline) -> list[Sink]:
-    gaps = [pipeline.gaps] if pipeline.gaps is not None else []
-    return [pipeline.quarantine, *gaps, *pipeline.sinks]
+    gaps = [pipeline.targets.gaps] if pipeline.targets.gaps is not None else []
+    return [*pipeline.quarantines, *gaps, *pipeline.sinks]
 
 
 def _schemas(pipeline: Pipeline) -> list[tuple[Sink, pa.Schema]]:
     """The columns that each sink would be given, where they are known without Spark."""
-    found: list[tuple[Sink, pa.Schema]] = [(pipeline.quarantine, BAD_SCHEMA)]
-    if pipeline.gaps is not None:
-        found.append((pipeline.gaps, GAPS_SCHEMA))
-    if pipeline.schema is not None:
-        found += [(sink, pipeline.schema) for sink in pipeline.sinks]
+    found: list[tuple[Sink, pa.Schema]] = [(sink, BAD_SCHEMA) for sink in pipeline.quarantines]
+    if pipeline.targets.gaps is not None:
+        found.append((pipeline.targets.gaps, GAPS_SCHEMA))
+    schema = pipeline.schema
+    if schema is not None:
+        found += [(inlet.sink, inlet.schema(schema)) for inlet in pipeline.inlets]
     return found
 
 
 def _look_at(sink: Sink) -> str:
     last = sink.last_commit()
     return "no batch yet" if last is None else f"batch {last.batch_id} of query {last.query_id[:8]}"
+
+
+def _takes(pipeline: Pipeline, sink: Sink) -> str:
+    if sink in pipeline.quarantines:
+        return "bad records"
+    config = next((c for c, s in zip(pipeline.config.sinks, pipeline.sinks, strict=True) if s is sink), None)
+    if config is None:
+        return "gaps"
+    rows = "all rows" if config.where is None else f"rows where {config.where}"
+    return rows if config.select is None else f"{rows}, columns {', '.join(config.select)}"
 
 
 def _steps(pipeline: Pipeline) -> tuple[PlannedStep, ...]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.contracts import Sink
+from penstock.contracts import RejectingSink, Sink, SlotSink
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
-from penstock.model import BatchToken, OffsetRange
+from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange
 from penstock.quarantine import GAPS_SCHEMA, Gap, gap_rows
 from penstock.runtime.faults import in_our_terms
+from penstock.runtime.inlet import Inlet
 from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss, ranges_of_batch
-from penstock.runtime.slot import Outlet, SlotReport, SlotWork
-from penstock.runtime.slots import plan_slots
+from penstock.runtime.slot import Outlet, SlotReport, SlotWork, refused_records
+from penstock.runtime.slots import pin_slots, plan_slots
 
 StageLane = Callable[[Any, SlotWork, Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
 
@@ -32,6 +33,8 @@ class BatchRunner:
     checkpoint: SparkCheckpoint
     cluster: Cluster
     gaps: Sink | None
+    rejects: Mapping[str, Sequence[Sink]]
+    """For a sink whose target may refuse rows at the commit: where these go."""
     cores: int
     after_restart: bool = True
     _clock: dict[str, float] = field(default_factory=dict)
@@ -53,6 +56,7 @@ class BatchRunner:
                 reports, gaps = self._stage(session, token, batch, sinks)
             with self._timed("commit"):
                 self._commit(token, sinks, reports, gaps)
+        rejected = self._quarantine_rejected(token)
         self.after_restart = False
         return BatchMetrics(
             pipeline=token.pipeline,
@@ -61,7 +65,7 @@ class BatchRunner:
             seconds=time.perf_counter() - began,
             rows_in=sum(r.rows_in for r in reports),
             rows_out=sum(r.rows_out for r in reports),
-            quarantined=sum(r.quarantined for r in reports),
+            quarantined=sum(r.quarantined for r in reports) + rejected,
             bytes_in=sum(r.bytes_in for r in reports),
             slots=sum(1 for r in reports if r.rows_in),
             lag=lag,
@@ -75,22 +79,25 @@ class BatchRunner:
 
     def _not_committed(self, token: BatchToken) -> list[Sink]:
         """The sinks that still want this batch. Only a run's first batch can have been committed before."""
-        sinks = [self.work.quarantine, *self.work.sinks]
+        quarantines, targets = list(self.work.quarantines), [inlet.sink for inlet in self.work.inlets]
         if not self.after_restart:
-            return sinks
-        missing = [sink for sink in sinks if not sink.holds(token)]
-        # The quarantine keeps no token of a batch without bad records: it is asked again only with others.
-        return [] if missing == [self.work.quarantine] else missing
+            return [*quarantines, *targets]
+        missing = [sink for sink in (*quarantines, *targets) if not sink.holds(token)]
+        # A quarantine keeps no token of a batch without bad records. It is committed before the others, so a
+        # target that has the batch vouches for it; one that commits in its tasks does not: they end earlier.
+        vouched = any(sink not in missing and not isinstance(sink, SlotSink) for sink in targets)
+        return [] if vouched and all(sink in quarantines for sink in missing) else missing
 
     def _stage(
         self, session: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink]
     ) -> tuple[list[SlotReport], list[Gap]]:
-        work = replace(self.work, token=token, sinks=tuple(s for s in self.work.sinks if s in sinks))
+        work = replace(self.work.wanted_by(sinks), token=token)
         for last_try in (False, True):
             readable, gaps = clip_to_log(batch, self.cluster.bounds(token.ends))
             if gaps and self.gaps is None:
                 raise data_loss(gaps, token.batch_id)
-            slots = plan_slots(readable, self.cores)
+            pinned = work.pinned
+            slots = plan_slots(readable, self.cores) if pinned is None else pin_slots(readable, pinned)
             try:
                 return (self.stage_lane(session, work, slots) if slots else []), gaps
             except Exception as error:
@@ -105,19 +112,34 @@ class BatchRunner:
     ) -> None:
         if gaps and self.gaps is not None and not self.gaps.holds(token):
             self.gaps.prepare(GAPS_SCHEMA)
-            out = Outlet([self.gaps], token, 0, GAPS_SCHEMA)
+            out = Outlet([Inlet(self.gaps)], token, 0, GAPS_SCHEMA)
             out.write(gap_rows(token, gaps))
             self.gaps.commit(token, out.finish())
         for sink in sinks:
             manifests = [m for r in reports for m in r.manifests if m.sink == sink.name]
-            if sink is self.work.quarantine and not any(m.rows for m in manifests):
+            if sink in self.work.quarantines and not any(m.rows for m in manifests):
                 continue
             sink.commit(token, manifests)
             if self.after_restart:
                 sink.discard(token, manifests)
-        if self.work.quarantine not in sinks:
-            # It has the batch already; what was staged for it beside the others' rows is not needed.
-            self.work.quarantine.discard(token, [])
+        for quarantine in self.work.quarantines:
+            if quarantine not in sinks:
+                # It has the batch already; what was staged for it beside the others' rows is not needed.
+                quarantine.discard(token, [])
+
+    def _quarantine_rejected(self, token: BatchToken) -> int:
+        """Bring the records that a target refused at its commit into the quarantine, in a commit of their own."""
+        count = 0
+        for sink in (inlet.sink for inlet in self.work.inlets):
+            refused = sink.rejected(token) if isinstance(sink, RejectingSink) else ()
+            count += len({refusal.record for refusal in refused})
+            for quarantine in self.rejects.get(sink.name, ()) if refused else ():
+                if not quarantine.holds(token):
+                    out = Outlet([Inlet(quarantine)], token, 0, BAD_SCHEMA)
+                    for bad in refused_records(self.work.reader, refused):
+                        out.write(bad)
+                    quarantine.commit(token, out.finish())
+        return count
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""From the pipeline file to its parts: the only place where a `type:` becomes a class."""
+"""From the pipeline file to its parts: the only place, with `targets`, where a `type:` becomes a class."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.config.arrow_types import parse_columns
-from penstock.contracts import Decoder, Sink, Transform
-from penstock.decoders import JsonDecoder, RawDecoder, TextDecoder
+from penstock.contracts import Decoder, Sink, SlotSink, SqlSink, Transform
+from penstock.decoders import JsonDecoder, RawDecoder, TextDecoder, Tombstones
 from penstock.errors import MissingError
 from penstock.kafka import KafkaSettings, Subscription
-from penstock.quarantine import Quarantine, RefusingQuarantine
 from penstock.readers import KafkaReader
-from penstock.sinks import DeltaSink
+from penstock.runtime.inlet import Computed, Inlet
+from penstock.runtime.targets import Targets, build_inlets, build_targets
 from penstock.transforms import Cast, Dedupe, Derive, Drop, Rename, Sql, Where
 
 Lane = Literal["direct", "frame"]
@@ -40,16 +40,43 @@ class Pipeline:
     reader: KafkaReader
     decoder: Decoder
     transforms: tuple[Transform, ...]
-    sinks: tuple[Sink, ...]
-    quarantine: Sink
-    gaps: Sink | None
+    computed: Computed | None
+    inlets: tuple[Inlet, ...]
+    targets: Targets
+    delete_by: tuple[str, ...]
+    """The keys by which tombstones delete; none where they do not."""
     lane: LaneChoice
 
     @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """Where the rows go, in the order of the file."""
+        return self.targets.sinks
+
+    @property
+    def quarantines(self) -> tuple[Sink, ...]:
+        """Where bad records go."""
+        return self.targets.quarantines
+
+    @property
+    def steps(self) -> tuple[Transform, ...]:
+        """The transforms, and what the sinks have computed for them."""
+        return (*self.transforms, *((self.computed,) if self.computed is not None else ()))
+
+    @property
+    def needs_sql(self) -> bool:
+        """Whether some sink commits through Spark SQL."""
+        return any(isinstance(sink, SqlSink) and sink.needs_sql for sink in self.sinks)
+
+    @property
+    def slot_sinks(self) -> list[SlotSink]:
+        """The sinks that pin the number of slots."""
+        return [sink for sink in (*self.sinks, *self.targets.topics) if isinstance(sink, SlotSink)]
+
+    @property
     def schema(self) -> pa.Schema | None:
-        """The columns that reach the sinks; `None` where only Spark can say."""
+        """The columns that reach the inlets; `None` where only Spark can say."""
         schema = self.decoder.schema
-        for transform in self.transforms:
+        for transform in self.steps:
             if transform.no_arrow_form(schema) is not None:
                 return None
             schema = transform.output(schema)
@@ -60,8 +87,12 @@ def build(config: cfg.PipelineConfig) -> Pipeline:
     """Make the parts that a pipeline file names."""
     source = config.source
     settings = KafkaSettings(source.brokers, cfg.reveal(source.options))
-    decoder = _decoder(config.decode)
+    delete_by = _delete_by(config)
+    decoder = _decoder(config.decode, "drop" if delete_by else _tombstones(config.decode))
     transforms = tuple(_transform(step) for step in config.transforms)
+    targets = build_targets(config, settings)
+    computed, inlets = build_inlets(config.sinks, targets.sinks)
+    steps = (*transforms, *((computed,) if computed is not None else ()))
     return Pipeline(
         config=config,
         settings=settings,
@@ -69,10 +100,11 @@ def build(config: cfg.PipelineConfig) -> Pipeline:
         reader=KafkaReader(settings),
         decoder=decoder,
         transforms=transforms,
-        sinks=tuple(_sink(config.name, sink) for sink in config.sinks),
-        quarantine=_quarantine(config),
-        gaps=_gaps(config),
-        lane=choose_lane(decoder.schema, transforms, config.lane),
+        computed=computed,
+        inlets=inlets,
+        targets=targets,
+        delete_by=delete_by,
+        lane=choose_lane(decoder.schema, steps, config.lane),
     )
 
 
@@ -82,7 +114,8 @@ def choose_lane(schema: pa.Schema, transforms: Sequence[Transform], forced: Lane
     for number, transform in enumerate(transforms):
         why = transform.no_arrow_form(schema)
         if why is not None:
-            reason = f"transforms[{number}], {transform!r}: {why}"
+            where = "" if isinstance(transform, Computed) else f"transforms[{number}], "
+            reason = f"{where}{transform!r}: {why}"
             break
         schema = transform.output(schema)
     if forced == "direct" and reason is not None:
@@ -104,21 +137,39 @@ def as_nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def _decoder(decode: cfg.DecodeConfig) -> Decoder:
+def _delete_by(config: cfg.PipelineConfig) -> tuple[str, ...]:
+    """The keys of the sinks that merge, where tombstones delete there."""
+    asked = getattr(config.decode, "tombstones", "pass")
+    keys = {tuple(getattr(sink, "keys", ())) for sink in config.sinks if cfg.merges(sink)}
+    if asked not in (None, "delete") or len(keys) != 1:
+        return ()
+    return keys.pop()
+
+
+def _tombstones(decode: cfg.DecodeConfig) -> Tombstones:
+    asked = getattr(decode, "tombstones", None)
+    return asked if asked in ("pass", "drop") else "quarantine"
+
+
+def _decoder(decode: cfg.DecodeConfig, tombstones: Tombstones) -> Decoder:
     match decode:
         case cfg.JsonDecodeConfig():
             return JsonDecoder(
                 parse_columns(decode.columns or ""),
                 extra_fields=decode.extra_fields,
                 extra_column=decode.extra_column,
-                tombstones=decode.tombstones,
+                tombstones=tombstones,
                 max_bytes=decode.max_bytes,
             )
         case cfg.TextDecodeConfig():
-            return TextDecoder(decode.column, tombstones=decode.tombstones, max_bytes=decode.max_bytes)
+            return TextDecoder(decode.column, tombstones=tombstones, max_bytes=decode.max_bytes)
         case cfg.RawDecodeConfig():
             return RawDecoder()
-    raise _not_yet(f"decode.format: {decode.format}")
+    raise MissingError(
+        "NOT_IN_THIS_VERSION",
+        f"decode.format: {decode.format} is a valid definition, but this version cannot run it",
+        hint="formats: json, text, raw",
+    )
 
 
 def _transform(step: cfg.TransformConfig) -> Transform:
@@ -137,42 +188,3 @@ def _transform(step: cfg.TransformConfig) -> Transform:
             return Dedupe(step.dedupe.keys)
         case cfg.SqlConfig():
             return Sql(step.sql)
-
-
-def _sink(pipeline: str, sink: cfg.SinkConfig) -> Sink:
-    if isinstance(sink, cfg.DeltaSinkConfig) and sink.mode == "append":
-        return DeltaSink(
-            pipeline,
-            sink.name,
-            sink.path,
-            partition_by=sink.partition_by,
-            evolve=sink.evolve,
-            keep_coordinates=sink.coordinates,
-        )
-    mode = f" with mode: {sink.mode}" if isinstance(sink, cfg.DeltaSinkConfig) else ""
-    raise _not_yet(f"sink {sink.name}, type: {sink.type}{mode}")
-
-
-def _quarantine(config: cfg.PipelineConfig) -> Sink:
-    quarantine = config.quarantine
-    if quarantine is None:
-        return RefusingQuarantine()
-    if quarantine.topic is not None or quarantine.table is None:
-        raise _not_yet("quarantine.topic")
-    sink = DeltaSink(config.name, "quarantine", quarantine.table, keep_coordinates=False)
-    return Quarantine(sink, config.name)
-
-
-def _gaps(config: cfg.PipelineConfig) -> Sink | None:
-    if config.source.on_data_loss == "fail":
-        return None
-    assert config.quarantine is not None and config.quarantine.table is not None
-    return DeltaSink(config.name, "gaps", f"{config.quarantine.table}_gaps", keep_coordinates=False)
-
-
-def _not_yet(what: str) -> MissingError:
-    return MissingError(
-        "NOT_IN_THIS_VERSION",
-        f"{what} is a valid definition, but this version cannot run it",
-        hint="formats: json, text, raw; sinks: delta with mode: append; quarantine: table",
-    )

@@ -12,14 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.model import BAD_SCHEMA, OffsetRange
+from penstock.model import OffsetRange
 from penstock.runtime.slot import (
-    Outlet,
     SlotReport,
     SlotWork,
     decoded,
     joined,
-    outlets,
+    outlet_of,
+    quarantine_refused,
+    sides_of,
     stage_rows,
     transformed,
 )
@@ -43,13 +44,11 @@ def stage_direct(session: Any, work: SlotWork, slots: Slots) -> list[SlotReport]
 
 def _run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
     report = SlotReport(slot)
-    out = Outlet(work.sinks, work.token, slot, work.schema)
-    bad = Outlet([work.quarantine], work.token, slot, BAD_SCHEMA)
-    with outlets(out, bad):
-        rows = transformed(decoded(work, ranges, bad, report), work.transforms, bad, report)
-        stage_rows(rows, out, report)
+    with outlet_of(work, slot) as out, sides_of(work, slot) as sides:
+        rows = transformed(decoded(work, ranges, sides, report), work.transforms, sides, report)
+        stage_rows(work, rows, out, sides, report)
         with report.timed("stage"):
-            report.manifests = out.finish() + bad.finish()
+            report.manifests = sides.finish() + out.finish()
     return report
 
 
@@ -58,11 +57,10 @@ def _send(
 ) -> Iterator[tuple[int, bytes]]:
     """Read one slot up to the dedupe and give its rows out by key, with the slot's report at the end."""
     report = SlotReport(slot)
-    bad = Outlet([work.quarantine], work.token, slot, BAD_SCHEMA)
-    with outlets(bad):
+    with sides_of(work, slot) as sides:
         dedupe = work.transforms[cut]
         assert isinstance(dedupe, Dedupe)
-        rows = joined(list(transformed(decoded(work, ranges, bad, report), work.transforms[:cut], bad, report)))
+        rows = joined(list(transformed(decoded(work, ranges, sides, report), work.transforms[:cut], sides, report)))
         if rows is not None:
             with report.timed("transform"):
                 rows = dedupe.apply(rows).good
@@ -71,7 +69,8 @@ def _send(
                     mine = rows.filter(pa.compute.equal(buckets, bucket))
                     if mine.num_rows:
                         yield bucket, _to_ipc(mine)
-        report.manifests = bad.finish()
+        quarantine_refused(work, sides.deletes, sides, report)
+        report.manifests = sides.finish()
     yield slot, pickle.dumps(report)
 
 
@@ -80,17 +79,16 @@ def _receiver(
 ) -> Callable[[int, Iterable[tuple[int, bytes]]], Iterator[SlotReport]]:
     def receive(bucket: int, items: Iterable[tuple[int, bytes]]) -> Iterator[SlotReport]:
         report = SlotReport(count + bucket)
-        out = Outlet(work.sinks, work.token, count + bucket, work.schema)
-        bad = Outlet([work.quarantine], work.token, count + bucket, BAD_SCHEMA)
-        with outlets(out, bad):
+        with outlet_of(work, bucket) as out, sides_of(work, count + bucket) as sides:
             blocks = []
             for _, item in items:
                 if item.startswith(_IPC):
                     blocks.append(_from_ipc(item))
                 else:
                     yield pickle.loads(item)
-            stage_rows(transformed(blocks, work.transforms[cut:], bad, report), out, report)
-            report.manifests = out.finish() + bad.finish()
+            stage_rows(work, transformed(blocks, work.transforms[cut:], sides, report), out, sides, report)
+            with report.timed("stage"):
+                report.manifests = sides.finish() + out.finish()
         yield report
 
     return receive

@@ -18,8 +18,17 @@ from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.contracts import Transform
-from penstock.model import BAD_SCHEMA, OffsetRange
-from penstock.runtime.slot import Outlet, SlotReport, SlotWork, decoded, outlets, stage_rows
+from penstock.model import COORDINATES, OffsetRange
+from penstock.runtime.slot import (
+    SlotReport,
+    SlotWork,
+    decoded,
+    outlet_of,
+    quarantine_refused,
+    sides_of,
+    stage_rows,
+)
+from penstock.runtime.slots import pinned_slot
 
 Slots = Sequence[tuple[OffsetRange, ...]]
 _REPORT = "report binary"
@@ -39,7 +48,8 @@ def stage_frame(session: Any, work: SlotWork, slots: Slots, *, steps: Sequence[T
     read: Any = context.accumulator([], _Reports())
     tasks = session.range(0, len(slots), 1, len(slots))
     frame = tasks.mapInArrow(_reading(work, slots, read), from_arrow_schema(work.decoder.schema))
-    staged = apply_steps(session, frame, steps).mapInArrow(_staging(work), _REPORT).collect()
+    frame = _pinned(apply_steps(session, frame, steps), work, slots)
+    staged = frame.mapInArrow(_staging(work, len(slots)), _REPORT).collect()
     reports = {report.slot: report for report in read.value}
     unread = sorted(set(range(len(slots))) - reports.keys())
     if unread:
@@ -63,14 +73,35 @@ def schema_after(session: Any, decoded_schema: pa.Schema, steps: Sequence[Transf
     return found
 
 
+def _pinned(frame: Any, work: SlotWork, slots: Slots) -> Any:
+    """Where a sink commits in its slot: the rows back in the slot of their partition, in the order of the source."""
+    if work.pinned is None:
+        return frame
+    from pyspark.sql import functions as f
+
+    # The partitions are few and known: a table in the plan, and no second way to compute a slot.
+    where = f.create_map(
+        *(
+            f.lit(part)
+            for at in dict.fromkeys(r.topic_partition for ranges in slots for r in ranges)
+            for part in (f"{at.topic}/{at.partition}", pinned_slot(at.topic, at.partition, work.pinned))
+        )
+    )
+    at = f.concat_ws("/", f.col(f"{COORDINATES}.topic"), f.col(f"{COORDINATES}.partition"))
+    slot = f.coalesce(where[at], f.lit(0))
+    return frame.repartitionById(work.pinned, slot).sortWithinPartitions(
+        f"{COORDINATES}.topic", f"{COORDINATES}.partition", f"{COORDINATES}.offset"
+    )
+
+
 def _reading(work: SlotWork, slots: Slots, read: Any) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
     def run(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for slot in (number for task in tasks for number in task.column(0).to_pylist()):
             report = SlotReport(slot)
-            bad = Outlet([work.quarantine], work.token, slot, BAD_SCHEMA)
-            with outlets(bad):
-                yield from decoded(work, slots[slot], bad, report)
-                report.manifests = bad.finish()
+            with sides_of(work, slot) as sides:
+                yield from decoded(work, slots[slot], sides, report)
+                quarantine_refused(work, sides.deletes, sides, report)
+                report.manifests = sides.finish()
             read.add([report])
 
     return run
@@ -78,23 +109,23 @@ def _reading(work: SlotWork, slots: Slots, read: Any) -> Callable[[Iterable[Any]
 
 def _drain(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
     report = SlotReport(slot)
-    bad = Outlet([work.quarantine], work.token, slot, BAD_SCHEMA)
-    with outlets(bad):
-        for _ in decoded(work, ranges, bad, report):
+    with sides_of(work, slot) as sides:
+        for _ in decoded(work, ranges, sides, report):
             pass
-        report.manifests = bad.finish()
+        quarantine_refused(work, sides.deletes, sides, report)
+        report.manifests = sides.finish()
     return report
 
 
-def _staging(work: SlotWork) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
+def _staging(work: SlotWork, count: int) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         slot = TaskContext.get().partitionId()
         report = SlotReport(slot)
-        out = Outlet(work.sinks, work.token, slot, work.schema)
-        with outlets(out):
+        with outlet_of(work, slot) as out, sides_of(work, count + slot) as sides:
             rows = (pa.RecordBatch.from_arrays(b.columns, schema=work.schema) for b in batches)
-            stage_rows(rows, out, report)
-            report.manifests = out.finish()
+            stage_rows(work, rows, out, sides, report)
+            with report.timed("stage"):
+                report.manifests = sides.finish() + out.finish()
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])
 
     return run

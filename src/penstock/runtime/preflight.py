@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.contracts import Sink
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import Cluster, LogBounds
-from penstock.model import BatchToken, TopicPartition
+from penstock.model import BatchToken, Guarantee, TopicPartition
 from penstock.runtime.build import Pipeline
 
 EARLIEST, LATEST = -2, -1
@@ -59,13 +58,14 @@ def check_sinks(
     if commits and all(last.query_id == query_id for last in commits.values()):
         # The quarantine keeps no token of a batch without bad records, so its newest may be of an earlier query.
         return None
-    if (last := pipeline.quarantine.last_commit()) is not None:
-        commits[pipeline.quarantine.name] = last
+    for quarantine in pipeline.quarantines:
+        if (last := quarantine.last_commit()) is not None:
+            commits[quarantine.name] = last
     foreign = {name: last for name, last in commits.items() if last.query_id != query_id}
     if not foreign or _continues(checkpoint, [foreign[s.name] for s in pipeline.sinks if s.name in foreign]):
         return None
     if resume:
-        return _resume_offsets(pipeline.sinks, commits, checkpoint)
+        return _resume_offsets(pipeline, commits, checkpoint)
     if accept_duplicates:
         return None
     name, last = next(iter(foreign.items()))
@@ -78,7 +78,7 @@ def check_sinks(
         },
         hint="three ways out:\n"
         "  go on where the table ends:      penstock run FILE --resume-from-table\n"
-        "  write to another table:          change the sink's path in the file, and run again\n"
+        "  write to another table:          change the sink's path or table (a Kafka sink: its name), and run again\n"
         "  read again, duplicates and all:  penstock run FILE --accept-duplicates",
     )
 
@@ -152,7 +152,8 @@ def _continues(checkpoint: SparkCheckpoint, commits: Sequence[BatchToken]) -> bo
     )
 
 
-def _resume_offsets(sinks: Sequence[Sink], commits: dict[str, BatchToken], checkpoint: SparkCheckpoint) -> Offsets:
+def _resume_offsets(pipeline: Pipeline, commits: dict[str, BatchToken], checkpoint: SparkCheckpoint) -> Offsets:
+    sinks = [sink for sink in pipeline.sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
     if checkpoint.last_begun() is not None:
         raise TerminalError(
             "RESUME_NEEDS_FRESH_CHECKPOINT",
@@ -161,10 +162,10 @@ def _resume_offsets(sinks: Sequence[Sink], commits: dict[str, BatchToken], check
             hint="point `checkpoint:` at an empty folder; the old one stays as it is",
         )
     ends = {sink.name: commits[sink.name].ends for sink in sinks if sink.name in commits}
-    if "quarantine" in commits and "quarantine" not in ends:
-        ahead = commits["quarantine"].ends
+    for quarantine in pipeline.quarantines:
+        ahead = commits[quarantine.name].ends if quarantine.name in commits else {}
         if any(end < ahead.get(at, 0) for held in ends.values() for at, end in held.items()):
-            ends["quarantine"] = ahead
+            ends[quarantine.name] = ahead
     if len(ends) < len(sinks) or len({tuple(sorted(held.items())) for held in ends.values()}) > 1:
         raise TerminalError(
             "RESUME_SINKS_DISAGREE",

@@ -17,11 +17,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
-from penstock.config import PipelineConfig, reveal
-from penstock.errors import PenstockError, TransientError
+from penstock.config import PipelineConfig, merges, reveal
+from penstock.contracts import Sink, SqlSink
+from penstock.decoders import TombstoneDecoder
+from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
-from penstock.model import BAD_SCHEMA, BatchToken
+from penstock.model import BAD_SCHEMA, COORDINATES, BatchToken
 from penstock.runtime.batch import BatchRunner, StageLane
 from penstock.runtime.build import Pipeline, as_nullable, build
 from penstock.runtime.direct import stage_direct
@@ -38,6 +40,7 @@ from penstock.runtime.preflight import (
 from penstock.runtime.query import BatchGate, start_query
 from penstock.runtime.slot import SlotWork
 from penstock.spark.session import start_session, stop_session, warm_workers
+from penstock.spark.sql import SparkSql
 
 _LONGEST_DELAY = 30.0
 
@@ -111,10 +114,12 @@ def run(
         own = session is None
         if own:
             # What the tasks unpickle lives in these.
-            preload = ("penstock.runtime.build", f"penstock.runtime.{pipeline.lane.lane}")
+            sinks = {type(sink).__module__ for sink in pipeline.sinks}
+            preload = ("penstock.runtime.build", f"penstock.runtime.{pipeline.lane.lane}", *sorted(sinks))
             name, settings = f"penstock {config.name}", reveal(config.spark)
-            light = pipeline.lane.lane == "direct"
-            session = start_session(name, settings, light=light, preload=preload, log=options.log)
+            tables = pipeline.needs_sql
+            light = pipeline.lane.lane == "direct" and not tables
+            session = start_session(name, settings, tables=tables, light=light, preload=preload, log=options.log)
             warm_workers(session)
         try:
             _Loop(pipeline, checkpoint, cluster, start, options, listener, stop, session, summary).run()
@@ -142,8 +147,26 @@ def _check(
         listener(Notice(start.notice))
     if checkpoint.last_begun() is None:
         checkpoint.note_start(describe_start(pipeline.config.source.start))
-    pipeline.quarantine.prepare(BAD_SCHEMA)
+    for quarantine in _all_quarantines(pipeline):
+        quarantine.prepare(BAD_SCHEMA)
     return start
+
+
+def _all_quarantines(pipeline: Pipeline) -> list[Sink]:
+    return [*pipeline.quarantines, *(sink for sinks in pipeline.targets.rejects.values() for sink in sinks)]
+
+
+def _tombstones(pipeline: Pipeline, schema: pa.Schema) -> TombstoneDecoder | None:
+    """Tombstones as deletes by the keys, typed as the rows that reach the sinks."""
+    if not pipeline.delete_by:
+        return None
+    fields = {field.name.lower(): field for field in schema}
+    return TombstoneDecoder(pa.schema([fields[name.lower()] for name in pipeline.delete_by]))
+
+
+def _deleting(pipeline: Pipeline) -> tuple[Sink, ...]:
+    pairs = zip(pipeline.config.sinks, pipeline.sinks, strict=True)
+    return tuple(sink for config, sink in pairs if merges(config))
 
 
 @dataclass
@@ -187,31 +210,56 @@ class _Loop:
         if pipeline.lane.lane == "frame":
             from penstock.runtime.frame import stage_frame
 
-            steps = pipeline.transforms
             schema = as_nullable(self._schema_by_spark())
-            stage_lane = partial(stage_frame, steps=steps)
+            stage_lane = partial(stage_frame, steps=pipeline.steps)
         else:
             found = pipeline.schema
             assert found is not None, "the direct lane knows its columns"
             schema, stage_lane = found, stage_direct
-        for sink in pipeline.sinks:
-            sink.prepare(schema)
-        token = BatchToken(pipeline.config.name, "", 0, ())
+        for inlet in pipeline.inlets:
+            if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
+                inlet.sink.use(SparkSql(self.session))
+            inlet.sink.prepare(inlet.schema(schema))
+        tombstones = _tombstones(pipeline, schema)
         return stage_lane, SlotWork(
-            token=token,
+            token=BatchToken(pipeline.config.name, "", 0, ()),
             reader=pipeline.reader,
             decoder=pipeline.decoder,
-            transforms=pipeline.transforms if stage_lane is stage_direct else (),
-            sinks=pipeline.sinks,
-            quarantine=pipeline.quarantine,
+            transforms=pipeline.steps if stage_lane is stage_direct else (),
+            inlets=pipeline.inlets,
+            quarantines=pipeline.quarantines,
             schema=schema,
+            tombstones=tombstones,
+            deleting=_deleting(pipeline) if tombstones is not None else (),
+            pinned=self._pinned(schema),
         )
+
+    def _pinned(self, schema: pa.Schema) -> int | None:
+        """The number of slots that every batch has to have, where a sink commits in its slot."""
+        slots: int | None = None
+        for sink in self.pipeline.slot_sinks:
+            found = sink.pin(slots or self.session.sparkContext.defaultParallelism)
+            if slots is not None and found != slots:
+                raise MissingError(
+                    "SLOTS_DISAGREE",
+                    "the Kafka sinks of this pipeline were begun with different numbers of slots",
+                    context={"slots": f"{slots} and {found}"},
+                    hint="write the same `slots` for all of them: a change is made between two whole batches",
+                )
+            slots = found
+        if slots is not None and COORDINATES not in schema.names:
+            raise MissingError(
+                "SINK_NEEDS_COORDINATES",
+                f"a Kafka sink with guarantee exactly_once needs the column {COORDINATES}, which the SQL leaves out",
+                hint=f"select {COORDINATES} as well, or use guarantee: at_least_once",
+            )
+        return slots
 
     def _schema_by_spark(self) -> pa.Schema:
         """The columns that leave the last step; a step that Spark refuses is named."""
         from penstock.runtime.frame import schema_after
 
-        decoded, steps = self.pipeline.decoder.schema, self.pipeline.transforms
+        decoded, steps = self.pipeline.decoder.schema, self.pipeline.steps
         try:
             return schema_after(self.session, decoded, steps)
         except Exception as error:
@@ -236,7 +284,8 @@ class _Loop:
                     stage_lane,
                     self.checkpoint,
                     self.cluster,
-                    self.pipeline.gaps,
+                    self.pipeline.targets.gaps,
+                    self.pipeline.targets.rejects,
                     session.sparkContext.defaultParallelism,
                 )
             metrics = runner.run(session, batch_id)

@@ -9,13 +9,25 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.contracts import Decoder, Reader, Sink, Stage, Transform
+from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, Transform
 from penstock.errors import PenstockError
-from penstock.model import BatchToken, Manifest, OffsetRange, SlotAttempt
+from penstock.model import (
+    BAD_SCHEMA,
+    DELETES,
+    BatchToken,
+    Manifest,
+    OffsetRange,
+    Refusal,
+    SlotAttempt,
+    TopicPartition,
+    bad_records,
+)
+from penstock.runtime.inlet import Inlet
 from penstock.transforms import Dedupe
 
 
@@ -27,9 +39,23 @@ class SlotWork:
     reader: Reader
     decoder: Decoder
     transforms: tuple[Transform, ...]
-    sinks: tuple[Sink, ...]
-    quarantine: Sink
+    inlets: tuple[Inlet, ...]
+    quarantines: tuple[Sink, ...]
     schema: pa.Schema
+    tombstones: Decoder | None = None
+    """How a record without a value becomes a delete; none where the decoder sees to it."""
+    deleting: tuple[Sink, ...] = ()
+    """The sinks that are given the deletes."""
+    pinned: int | None = None
+    """The number of slots, where a sink commits in its slot."""
+
+    def wanted_by(self, sinks: Sequence[Sink]) -> SlotWork:
+        """The same work for some of the sinks."""
+        return replace(
+            self,
+            inlets=tuple(inlet for inlet in self.inlets if inlet.sink in sinks),
+            deleting=tuple(sink for sink in self.deleting if sink in sinks),
+        )
 
 
 @dataclass
@@ -55,41 +81,92 @@ class SlotReport:
 class Outlet:
     """The stages of one attempt: opened together, finished together, or aborted together."""
 
-    def __init__(self, sinks: Sequence[Sink], token: BatchToken, slot: int, schema: pa.Schema) -> None:
-        self._writer = SlotAttempt(slot, uuid.uuid4().hex[:12])
-        self._stages: list[Stage] = [sink.stage(token, self._writer, schema) for sink in sinks]
+    def __init__(self, inlets: Sequence[Inlet], token: BatchToken, slot: int, schema: pa.Schema) -> None:
+        writer = SlotAttempt(slot, uuid.uuid4().hex[:12])
+        self._stages: list[tuple[Inlet, Stage]] = []
+        self.refused: list[Refusal] = []
+        try:
+            for inlet in inlets:
+                self._stages.append((inlet, inlet.sink.stage(token, writer, inlet.schema(schema))))
+        except BaseException:
+            self.abort()
+            raise
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Hand some rows to every stage."""
-        if rows.num_rows:
-            for stage in self._stages:
-                stage.write(rows)
+        for inlet, stage in self._stages:
+            mine = inlet.rows(rows)
+            if mine.num_rows:
+                self.refused += stage.write(mine)
 
     def finish(self) -> list[Manifest]:
-        """Finish every stage."""
-        return [stage.finish() for stage in self._stages]
+        """Finish every stage, last those whose end is the commit."""
+        ordered = sorted(self._stages, key=lambda one: isinstance(one[0].sink, SlotSink))
+        return [stage.finish() for _, stage in ordered]
 
     def abort(self) -> None:
         """Remove what was staged."""
-        for stage in self._stages:
+        for _, stage in self._stages:
             stage.abort()
 
 
+class Sides:
+    """What leaves a slot beside its rows: bad records, and deletes by tombstones."""
+
+    def __init__(self, work: SlotWork, slot: int) -> None:
+        self.bad = Outlet([Inlet(sink) for sink in work.quarantines], work.token, slot, BAD_SCHEMA)
+        marked = {DELETES: DELETES}
+        deleting = [Inlet(sink, computed=marked) for sink in work.deleting] if work.tombstones is not None else []
+        schema = work.tombstones.schema if work.tombstones is not None else BAD_SCHEMA
+        self.deletes = Outlet(deleting, work.token, slot, schema)
+
+    def finish(self) -> list[Manifest]:
+        """Finish both."""
+        return self.deletes.finish() + self.bad.finish()
+
+    def abort(self) -> None:
+        """Remove what was staged."""
+        self.deletes.abort()
+        self.bad.abort()
+
+
 @contextmanager
-def outlets(*opened: Outlet) -> Iterator[None]:
-    """Abort the outlets when anything fails, and send Penstock's own errors on in a form that Spark keeps."""
+def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
+    """The stages of every sink for the rows of a slot, aborted when anything fails."""
+    with _errors_for_spark():
+        out = Outlet(work.inlets, work.token, slot, work.schema)
+        try:
+            yield out
+        except BaseException:
+            out.abort()
+            raise
+
+
+@contextmanager
+def sides_of(work: SlotWork, slot: int) -> Iterator[Sides]:
+    """The stages beside the rows, aborted when anything fails."""
+    with _errors_for_spark():
+        sides = Sides(work, slot)
+        try:
+            yield sides
+        except BaseException:
+            sides.abort()
+            raise
+
+
+@contextmanager
+def _errors_for_spark() -> Iterator[None]:
+    """Send Penstock's own errors on in a form that Spark keeps."""
     try:
         yield
-    except BaseException as error:
-        for outlet in opened:
-            outlet.abort()
-        if isinstance(error, PenstockError):
-            raise RuntimeError(error.to_wire()) from None
-        raise
+    except PenstockError as error:
+        raise RuntimeError(error.to_wire()) from None
 
 
-def decoded(work: SlotWork, ranges: Sequence[OffsetRange], bad: Outlet, report: SlotReport) -> Iterator[pa.RecordBatch]:
-    """The good rows of some ranges; the bad ones go to `bad` on the way."""
+def decoded(
+    work: SlotWork, ranges: Sequence[OffsetRange], sides: Sides, report: SlotReport
+) -> Iterator[pa.RecordBatch]:
+    """The good rows of some ranges; what is bad or deletes goes to the sides on the way."""
     batches = work.reader.read(ranges)
     while True:
         with report.timed("read"):
@@ -99,29 +176,38 @@ def decoded(work: SlotWork, ranges: Sequence[OffsetRange], bad: Outlet, report: 
         report.rows_in += raw.num_rows
         report.bytes_in += raw.column("value").nbytes
         with report.timed("decode"):
+            if work.tombstones is not None and raw.column("value").null_count:
+                raw = _take_out_tombstones(raw, work.tombstones, sides, report)
             split = work.decoder.decode(raw)
-        if split.bad.num_rows:
-            report.quarantined += split.bad.num_rows
-            bad.write(split.bad)
+        _quarantine(split.bad, sides, report)
         yield split.good
 
 
+def _take_out_tombstones(raw: pa.RecordBatch, tombstones: Decoder, sides: Sides, report: SlotReport) -> pa.RecordBatch:
+    empty = pc.is_null(raw.column("value"))
+    split = tombstones.decode(raw.filter(empty))
+    sides.deletes.write(split.good)
+    report.rows_out += split.good.num_rows
+    _quarantine(split.bad, sides, report)
+    return raw.filter(pc.invert(empty))
+
+
 def transformed(
-    rows: Iterable[pa.RecordBatch], transforms: Sequence[Transform], bad: Outlet, report: SlotReport
+    rows: Iterable[pa.RecordBatch], transforms: Sequence[Transform], sides: Sides, report: SlotReport
 ) -> Iterator[pa.RecordBatch]:
     """Rows through transforms. A dedupe waits for all of the slot's rows; the others stream."""
     if not transforms:
         yield from rows
         return
     first = next((i for i, t in enumerate(transforms) if isinstance(t, Dedupe)), len(transforms))
-    streamed = (_apply(batch, transforms[:first], bad, report) for batch in rows)
+    streamed = (_apply(batch, transforms[:first], sides, report) for batch in rows)
     if first == len(transforms):
         yield from streamed
         return
     whole = joined(list(streamed))
     if whole is not None:
         yield from transformed(
-            [_apply(whole, transforms[first : first + 1], bad, report)], transforms[first + 1 :], bad, report
+            [_apply(whole, transforms[first : first + 1], sides, report)], transforms[first + 1 :], sides, report
         )
 
 
@@ -131,20 +217,57 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
     return pa.concat_batches(batches) if batches else None
 
 
-def _apply(rows: pa.RecordBatch, transforms: Sequence[Transform], bad: Outlet, report: SlotReport) -> pa.RecordBatch:
+def _apply(rows: pa.RecordBatch, transforms: Sequence[Transform], sides: Sides, report: SlotReport) -> pa.RecordBatch:
     with report.timed("transform"):
         for transform in transforms:
             split = transform.apply(rows)
-            if split.bad.num_rows:
-                report.quarantined += split.bad.num_rows
-                bad.write(split.bad)
+            _quarantine(split.bad, sides, report)
             rows = split.good
     return rows
 
 
-def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) -> None:
-    """Write rows to every sink's stage."""
+def _quarantine(bad: pa.RecordBatch, sides: Sides, report: SlotReport) -> None:
+    if bad.num_rows:
+        report.quarantined += bad.num_rows
+        sides.bad.write(bad)
+
+
+def stage_rows(work: SlotWork, rows: Iterable[pa.RecordBatch], out: Outlet, sides: Sides, report: SlotReport) -> None:
+    """Write rows to every sink's stage; records whose rows a target can never hold go to the quarantine."""
     for batch in rows:
         report.rows_out += batch.num_rows
         with report.timed("stage"):
             out.write(batch)
+    quarantine_refused(work, out, sides, report)
+    quarantine_refused(work, sides.deletes, sides, report)
+
+
+def quarantine_refused(work: SlotWork, out: Outlet, sides: Sides, report: SlotReport) -> None:
+    """Put the records of refused rows into the quarantine. The rows have all been read: the reader is free."""
+    for bad in refused_records(work.reader, out.refused):
+        _quarantine(bad, sides, report)
+
+
+def refused_records(reader: Reader, refused: Sequence[Refusal]) -> Iterator[pa.RecordBatch]:
+    """The records of refused rows as bad ones, read again from the source: byte for byte, each once."""
+    reasons = {r.record: r for r in reversed(refused)}
+    if not reasons:
+        return
+    offsets = pa.array({record.start for record in reasons}, pa.int64())
+    for raw in reader.read(_around(reasons)):
+        raw = raw.filter(pc.is_in(raw.column("offset"), value_set=offsets))
+        places = zip(*(raw.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+        found = [reasons.get(OffsetRange(topic, p, offset, offset + 1)) for topic, p, offset in places]
+        raw = raw.filter(pa.array([reason is not None for reason in found], pa.bool_()))
+        told = [reason for reason in found if reason is not None]
+        codes, messages = [reason.code for reason in told], [reason.message for reason in told]
+        yield bad_records(raw, "sink", pa.array(codes, pa.string()), pa.array(messages, pa.string()))
+
+
+def _around(records: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """One range for each partition that covers its records."""
+    covering: dict[TopicPartition, OffsetRange] = {}
+    for one in records:
+        known = covering.setdefault(one.topic_partition, one)
+        covering[one.topic_partition] = replace(known, start=min(known.start, one.start), end=max(known.end, one.end))
+    return list(covering.values())

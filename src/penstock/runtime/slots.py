@@ -1,9 +1,14 @@
-"""How a batch is cut into slots: large partitions are split, small ones are joined. Pure and deterministic."""
+"""How a batch is cut into slots. Pure and deterministic.
+
+As it suits the batch: large partitions are split, small ones are joined. Or pinned, for sinks that commit in the
+slot: then a slot is a function of the partition alone, none is split, and every slot is there in every batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from zlib import crc32
 
 from penstock.model import OffsetRange
 
@@ -35,3 +40,17 @@ def plan_slots(
                 slots.append(tuple(current))
                 current = []
     return slots
+
+
+def pin_slots(ranges: Sequence[OffsetRange], slots: int) -> list[tuple[OffsetRange, ...]]:
+    """Exactly `slots` slots, some of them empty: each partition in its own, always the same."""
+    pinned: list[list[OffsetRange]] = [[] for _ in range(slots)]
+    for whole in ranges:
+        if len(whole):
+            pinned[pinned_slot(whole.topic, whole.partition, slots)].append(whole)
+    return [tuple(slot) for slot in pinned]
+
+
+def pinned_slot(topic: str, partition: int, slots: int) -> int:
+    """The slot of a partition. The partitions of one topic go round, so that slots are alike in size."""
+    return (crc32(topic.encode()) + partition) % slots

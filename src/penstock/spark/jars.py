@@ -61,7 +61,7 @@ def pinned_jars() -> dict[str, list[str]]:
 def main() -> int:
     """Fetch whatever is missing, for `make install`."""
     try:
-        _ensure(list(pinned_jars()))
+        _ensure([conf for conf in pinned_jars() if conf != "postgres"])
     except PenstockError as error:
         print(error, file=sys.stderr)
         return error.exit_code

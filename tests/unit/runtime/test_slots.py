@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model import OffsetRange
-from penstock.runtime.slots import plan_slots
+from penstock.runtime.slots import pin_slots, pinned_slot, plan_slots
 
 
 def test_slots_two_partitions_eight_cores_use_all() -> None:
@@ -42,3 +42,19 @@ def test_slots_any_ranges_are_covered_exactly_and_evenly(
     sizes = [sum(map(len, slot)) for slot in slots]
     assert not sizes or max(sizes) - min(sizes) <= 1
     assert all(len(r) for slot in slots for r in slot)
+
+
+def test_pin_slots_every_batch_has_all_slots_and_no_partition_is_split() -> None:
+    slots = pin_slots([OffsetRange("t", p, 0, 1_000_000) for p in range(3)], 2)
+    assert [len(slot) for slot in slots] in ([1, 2], [2, 1])
+    assert pin_slots([], 3) == [(), (), ()]
+    assert pin_slots([OffsetRange("t", 0, 5, 5)], 1) == [()]
+
+
+def test_pinned_slot_of_a_partition_does_not_depend_on_its_batch() -> None:
+    alone = pin_slots([OffsetRange("t", 7, 0, 1)], 4)
+    among = pin_slots([OffsetRange("t", p, 10, 20) for p in range(20)], 4)
+    at = next(n for n, slot in enumerate(alone) if slot)
+    assert any(r.partition == 7 for r in among[at])
+    assert pinned_slot("t", 7, 4) == at
+    assert [len(slot) for slot in among] == [5, 5, 5, 5]

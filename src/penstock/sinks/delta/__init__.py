@@ -1,5 +1,6 @@
-"""Delta tables by append: Parquet files staged in tasks, one delta-rs commit a batch on the driver."""
+"""Delta tables, by append and by merge: rows staged in tasks, one commit a batch on the driver."""
 
+from penstock.sinks.delta.merge import DeltaMergeSink
 from penstock.sinks.delta.sink import DeltaSink
 
-__all__ = ["DeltaSink"]
+__all__ = ["DeltaMergeSink", "DeltaSink"]

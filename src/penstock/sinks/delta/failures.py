@@ -1,4 +1,4 @@
-"""What delta-rs, Arrow and the file system raise, as errors that say whether to try again."""
+"""What delta-rs, Arrow, the file system and the SQL engine raise, as errors that say whether to try again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,30 @@ from penstock.errors import MissingError, PenstockError, TerminalError, Transien
 
 _PASSING = re.compile(
     r"timed? ?out|throttl|slow ?down|too many requests|connection|temporarily|unavailable|reset by peer"
-    r"|\b(429|500|502|503|504)\b",
+    r"|ExecutorLostFailure|\b(429|500|502|503|504)\b",
     re.IGNORECASE,
 )
+_CONFLICT = re.compile(
+    r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)"
+    r"|(Concurrent\w*|MetadataChanged|ProtocolChanged|CommitFailed)Exception"
+)
 _PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
+_UNSUPPORTED = "Unsupported table features"
+
+
+class EngineError(Exception):
+    """What the SQL engine raised. Its classes are Spark's, which no sink knows: the text has to tell."""
+
+
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """Raise whatever the engine raises inside as an `EngineError`, with what went wrong and the root of it."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise EngineError(_telling(error)) from error
 
 
 @contextmanager
@@ -34,13 +54,13 @@ def sink_failures(sink: str, doing: str) -> Iterator[None]:
 def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
     """The error of this sink that `error` amounts to."""
     summary = f"sink {sink}: {doing}: {_first_line(error)}"
-    if "Unsupported table features" in str(error):
+    if _UNSUPPORTED in str(error):
         return MissingError(
             "SINK_TABLE_UNSUPPORTED",
             summary,
             hint="drop the feature from the table, or write to another table",
         )
-    if isinstance(error, CommitFailedError):
+    if is_conflict(error):
         return TransientError(
             "SINK_COMMIT_CONFLICT", summary, hint="other writers commit to this table at the same time"
         )
@@ -50,15 +70,32 @@ def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
     return TerminalError("SINK_FAILED", summary, hint=hint)
 
 
+def is_conflict(error: BaseException) -> bool:
+    """Whether another writer's commit came in between."""
+    if isinstance(error, EngineError):
+        return _CONFLICT.search(str(error)) is not None
+    return isinstance(error, CommitFailedError) and _UNSUPPORTED not in str(error)
+
+
 def is_passing(error: BaseException) -> bool:
     """Whether the cause may go away by itself: a connection, a time-out, throttling."""
+    if isinstance(error, EngineError) and error.__cause__ is not None and is_passing(error.__cause__):
+        return True
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _PASSING_ERRNO
-    return isinstance(error, OSError | DeltaError) and _PASSING.search(str(error)) is not None
+    return isinstance(error, OSError | DeltaError | EngineError) and _PASSING.search(str(error)) is not None
 
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def _telling(error: Exception) -> str:
+    """What happened, out of a text that goes on with a stack of Java calls."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
+    roots = [line for line in lines if line.startswith("Caused by: ")]
+    return "; ".join([*told[:1], *roots[-1:]]) or type(error).__name__

@@ -35,16 +35,17 @@ class TableCommit:
 
 
 def commit_metadata(token: BatchToken, sink: str) -> dict[str, object]:
-    """What a commit says about itself. A blind append does not disturb a MERGE or OPTIMIZE running beside."""
-    return {PIPELINE: token.pipeline, SINK: sink, TOKEN: token.to_json(), "isBlindAppend": True}
+    """What a commit says about itself."""
+    return {PIPELINE: token.pipeline, SINK: sink, TOKEN: token.to_json()}
 
 
 def commits_of(table: DeltaTable, pipeline: str, sink: str) -> Iterator[TableCommit]:
     """Yield the commits of one pipeline and sink, newest first, as far back as the log goes."""
     kept: Callable[[_Entry], bool] = _always
     for entry in _entries(table):
-        if entry.get(PIPELINE) == pipeline and entry.get(SINK) == sink and TOKEN in entry:
-            yield TableCommit(entry["version"], BatchToken.from_json(entry[TOKEN]), kept(entry))
+        said = _said(entry)
+        if said.get(PIPELINE) == pipeline and said.get(SINK) == sink and TOKEN in said:
+            yield TableCommit(entry["version"], BatchToken.from_json(said[TOKEN]), kept(entry))
         elif entry.get("operation") == "RESTORE" and kept(entry):
             kept = _kept_by(entry, sink)
 
@@ -60,6 +61,32 @@ def files_added(root: Path, commit: TableCommit) -> set[str] | None:
     return {unquote(action["add"]["path"]) for action in actions if "add" in action}
 
 
+def other_offsets(sink: str, held: TableCommit, token: BatchToken) -> TerminalError:
+    """The error for a batch that the table holds with other offsets."""
+    return TerminalError(
+        "SINK_TOKEN_MISMATCH",
+        f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
+        context={"checkpoint": token.describe_ranges(), "table": held.token.describe_ranges()},
+        hint="run: penstock plan FILE",
+    )
+
+
+def taken_back(sink: str, lost: TableCommit, token: BatchToken) -> TerminalError:
+    """The error for batches that a RESTORE took out of the table."""
+    return TerminalError(
+        "SINK_TABLE_RESTORED",
+        f"sink {sink}: a RESTORE of the table took batches of this pipeline back",
+        context={
+            "checkpoint": f"batch {token.batch_id}: {token.describe_ranges()}",
+            "taken back": f"up to batch {lost.token.batch_id}, committed as version {lost.version}",
+        },
+        hint=(
+            "to write those batches again: a new checkpoint and run --resume-from-table\n"
+            f"to undo the restore: RESTORE TABLE ... TO VERSION AS OF {lost.version}"
+        ),
+    )
+
+
 def _entries(table: DeltaTable) -> Iterator[_Entry]:
     """The history, read in growing pieces: the entry looked for is nearly always among the newest."""
     shown, limit = 0, 1
@@ -69,6 +96,17 @@ def _entries(table: DeltaTable) -> Iterator[_Entry]:
         if len(entries) < limit:
             return
         shown, limit = len(entries), limit * 8
+
+
+def _said(entry: _Entry) -> _Entry:
+    """The commit's metadata: delta-rs puts it beside the other facts, Spark as text into one of them."""
+    if TOKEN in entry:
+        return entry
+    try:
+        said = json.loads(entry.get("userMetadata") or "{}")
+    except (TypeError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _always(_: _Entry) -> bool:

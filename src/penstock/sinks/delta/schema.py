@@ -57,14 +57,6 @@ def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> N
 
 def check_table(sink: str, table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> list[Field]:
     """Refuse a table that cannot take the rows. Returns the fields it lacks, as nullable ones."""
-    found = unsupported(table)
-    if found:
-        raise MissingError(
-            "SINK_TABLE_UNSUPPORTED",
-            f"sink {sink}: the table asks of its writers what an append of files cannot give",
-            context={"table features": ", ".join(found)},
-            hint="drop the feature from the table, or write to another table",
-        )
     theirs = table.metadata().partition_columns
     if list(theirs) != list(partition_by):
         facts = {"pipeline": ", ".join(partition_by) or "none", "table": ", ".join(theirs) or "none"}
@@ -80,6 +72,16 @@ def check_table(sink: str, table: DeltaTable, schema: pa.Schema, partition_by: S
         )
     lacking = _lacking(mine, held)
     return list(Schema.from_json(json.dumps(lacking)).fields) if lacking["fields"] else []
+
+
+def refuse_unsupported(sink: str, found: Sequence[str], hint: str) -> MissingError:
+    """The error for a table that asks of its writers what only Spark gives."""
+    return MissingError(
+        "SINK_TABLE_UNSUPPORTED",
+        f"sink {sink}: the table asks of its writers what an append of files cannot give",
+        context={"table features": ", ".join(found)},
+        hint=hint,
+    )
 
 
 def refuse_missing(sink: str, table: DeltaTable, schema: pa.Schema, missing: Sequence[Field]) -> MissingError:
@@ -121,8 +123,14 @@ def identity_of(table: DeltaTable) -> str:
     return json.dumps([str(metadata.id), table.schema().to_json(), metadata.partition_columns, settings, features])
 
 
+def columns_of(table: DeltaTable, schema: pa.Schema | None) -> pa.Schema:
+    """The table's columns that rows of `schema` fill, with the table's types: inside these it may have more fields."""
+    held = pa.schema(table.schema().to_arrow())
+    return held if schema is None else pa.schema([held.field(name) for name in schema.names])
+
+
 def unsupported(table: DeltaTable) -> list[str]:
-    """What the table asks of its writers that appending files does not give."""
+    """What the table asks of its writers that appending files does not give, and Spark's own writer does."""
     settings = table.metadata().configuration
     found = [name for name in table.protocol().writer_features or () if name not in _HARMLESS]
     if table.protocol().min_writer_version == 6:

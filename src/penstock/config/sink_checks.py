@@ -1,0 +1,197 @@
+"""What has to hold of the sinks: their columns, the settings that need or exclude each other, their names."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.config.fields import COORDINATES
+from penstock.config.known import Known, check_columns, check_expression
+from penstock.config.partitioning import PartitionError, read_partition
+from penstock.config.parts import Parts
+from penstock.config.problems import Path
+from penstock.config.sinks import (
+    DeltaSinkConfig,
+    IcebergSinkConfig,
+    KafkaSinkConfig,
+    ParquetSinkConfig,
+    PostgresSinkConfig,
+    SinkConfig,
+    TopicExpression,
+    merges,
+)
+
+_ONLY_WITH_TRANSACTIONS = ("slots", "atomicity", "transaction_timeout")
+
+
+def check_sinks(parts: Parts, known: Known) -> None:
+    """Report everything that is wrong with the sinks; `known` are the columns that reach them."""
+    names: dict[str, int] = {}
+    for index, sink in enumerate(parts.sinks):
+        if sink is None:
+            continue
+        if sink.name in names:
+            other = parts.file.positions.keys["sinks", names[sink.name], "name"].line
+            message = f'the name "{sink.name}" is taken by the sink at line {other}'
+            hint = "the name tells a sink its own commits: give each its own"
+            parts.report(("sinks", index, "name"), message, hint=hint)
+        names.setdefault(sink.name, index)
+        if sink.name.split(".")[0] in ("quarantine", "gaps"):
+            message = f'the name "{sink.name}" is taken: the quarantine and the gaps commit under such names'
+            parts.report(("sinks", index, "name"), message, hint="give the sink another name")
+        written = _check_selection(parts, sink, index, known)
+        _check_merge(parts, sink, index, known, written)
+        if isinstance(sink, KafkaSinkConfig):
+            _check_kafka_sink(parts, sink, index, known)
+        elif isinstance(sink, IcebergSinkConfig):
+            _check_iceberg(parts, sink, index, written)
+        elif isinstance(sink, DeltaSinkConfig | ParquetSinkConfig):
+            _check_partitions(parts, sink, index, written)
+        if isinstance(sink, PostgresSinkConfig) and sink.on_reject == "quarantine" and parts.quarantine is None:
+            parts.report(
+                ("sinks", index, "on_reject"),
+                "refused rows go to the quarantine, and there is none",
+                hint="add quarantine: {table: ...}",
+            )
+    _check_slots(parts)
+    _check_tombstones(parts)
+
+
+def _check_selection(parts: Parts, sink: SinkConfig, index: int, known: Known) -> Known:
+    """The columns that are written, after `select`."""
+    if sink.where is not None:
+        check_expression(sink.where, known, ("sinks", index, "where"), parts.report)
+    if sink.select is None:
+        return known
+    check_columns(sink.select, known, ("sinks", index, "select"), parts.report)
+    if known.types is None:
+        return known
+    left = {name: kind for name, kind in known.types.items() if name in (*sink.select, COORDINATES)}
+    reason = "left out by this sink's select"
+    return Known(left, False, {**known.gone, **{n: reason for n in known.types if n not in left}})
+
+
+def _check_merge(parts: Parts, sink: SinkConfig, index: int, known: Known, written: Known) -> None:
+    here: Path = ("sinks", index)
+    mode = getattr(sink, "mode", None)
+    for setting in ("keys", "when_newer", "delete_when", "insert_only", "prune_by"):
+        if mode == "append" and parts.written(*here, setting):
+            hint = f"remove {setting}, or change the mode"
+            if setting == "keys":
+                hint += "; to drop duplicates within a batch: - dedupe"
+            verb = "mean" if setting == "keys" else "means"
+            parts.report((*here, setting), f"{setting} {verb} nothing with mode append", hint=hint, at_key=True)
+    if isinstance(sink, KafkaSinkConfig | ParquetSinkConfig):
+        return
+    check_columns(sink.keys or (), written, (*here, "keys"), parts.report)
+    if not merges(sink):
+        return
+    if not parts.written(*here, "keys"):
+        message = f"mode {mode} needs keys: without them no row can be found again"
+        parts.report((*here, "mode"), message, hint="add keys: [...]")
+    if sink.when_newer is not None:
+        written.has(parts.report, (*here, "when_newer"), sink.when_newer)
+    if sink.delete_when is not None:
+        check_expression(sink.delete_when, known, (*here, "delete_when"), parts.report)
+    for other in ("when_newer", "delete_when"):
+        if sink.insert_only and parts.written(*here, other):
+            message = f"insert_only leaves the rows that are there alone, so {other} means nothing"
+            parts.report((*here, other), message, hint=f"remove insert_only or {other}", at_key=True)
+    if not isinstance(sink, PostgresSinkConfig):
+        check_columns(sink.prune_by, written, (*here, "prune_by"), parts.report)
+
+
+def _check_partitions(parts: Parts, sink: DeltaSinkConfig | ParquetSinkConfig, index: int, known: Known) -> None:
+    columns = sink.partition_by or ()
+    path: Path = ("sinks", index, "partition_by")
+    check_columns(columns, known, path, parts.report)
+    if known.types is None:
+        return
+    if columns and set(known.names()) <= set(columns):
+        message = "every column is in partition_by, and none is left for the files"
+        parts.report(path, message, context=[f"columns: {', '.join(known.names())}"])
+    for place, name in enumerate(columns):
+        kind = known.types.get(name)
+        if kind is not None and (kind.nested or kind.name == "BINARY"):
+            parts.report((*path, place), f'column "{name}" is {kind}, which cannot name a folder')
+
+
+def _check_iceberg(parts: Parts, sink: IcebergSinkConfig, index: int, known: Known) -> None:
+    here: Path = ("sinks", index)
+    for place, text in enumerate(sink.partition_by or ()):
+        try:
+            column = read_partition(text).column
+        except PartitionError as error:
+            parts.report((*here, "partition_by", place), error.message, hint=error.hint)
+            continue
+        known.has(parts.report, (*here, "partition_by", place), column)
+    if "." not in sink.table.strip("."):
+        parts.report((*here, "table"), f'table "{sink.table}" has no namespace', hint=f"write shop.{sink.table}")
+    away = sink.catalog.type in ("rest", "sql", "hive")
+    if away and sink.catalog.uri is None:
+        message = f"a catalog of type {sink.catalog.type} needs its address"
+        parts.report((*here, "catalog"), message, hint="add uri: ...", at_key=True)
+    elif not away and sink.catalog.uri is not None:
+        message = f"a catalog of type {sink.catalog.type} is in the warehouse and has no address"
+        parts.report((*here, "catalog", "uri"), message, hint="remove uri, or name the catalog's type", at_key=True)
+
+
+def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, known: Known) -> None:
+    here: Path = ("sinks", index)
+    for part in ("key", "value", "partition"):
+        if (text := getattr(sink, part)) is not None:
+            check_expression(text, known, (*here, part), parts.report)
+    for name, text in sink.headers.items():
+        check_expression(text, known, (*here, "headers", name), parts.report)
+    if isinstance(sink.topic, TopicExpression):
+        check_expression(sink.topic.expr, known, (*here, "topic", "expr"), parts.report)
+    elif parts.source and sink.brokers in (None, parts.source.brokers):
+        check_no_loop(parts, (*here, "topic"), sink.topic)
+    if sink.guarantee == "at_least_once":
+        for setting in _ONLY_WITH_TRANSACTIONS:
+            if parts.written(*here, setting):
+                message = f"{setting} means nothing with guarantee at_least_once, which writes without transactions"
+                parts.report((*here, setting), message, hint=f"remove {setting}", at_key=True)
+    elif sink.atomicity == "batch" and sink.slots not in (None, 1):
+        message = f"atomicity batch means one slot, and slots says {sink.slots}"
+        parts.report((*here, "slots"), message, hint="remove slots, or write atomicity: slot")
+
+
+def _check_slots(parts: Parts) -> None:
+    """A batch has one number of slots, whichever sink asks for it."""
+    asked: dict[int, int] = {}
+    for index, sink in enumerate(parts.sinks):
+        if isinstance(sink, KafkaSinkConfig) and sink.guarantee == "exactly_once":
+            slots = 1 if sink.atomicity == "batch" else sink.slots
+            if slots is None:
+                continue
+            other = next((i for n, i in asked.items() if n != slots), None)
+            if other is not None:
+                key = "atomicity" if sink.atomicity == "batch" else "slots"
+                first = parts.file.positions.keys["sinks", other, "name"].line
+                message = f"the sink at line {first} asks for another number of slots, and a batch has only one"
+                parts.report(("sinks", index, key), message, hint="write the same number, or only one of them")
+            asked.setdefault(slots, index)
+
+
+def _check_tombstones(parts: Parts) -> None:
+    if getattr(parts.decode, "tombstones", None) != "delete" or None in parts.sinks:
+        return
+    merging = [(i, sink) for i, sink in enumerate(parts.sinks) if merges(sink)]
+    if not merging:
+        message = "a tombstone deletes by its key, and no sink merges"
+        parts.report(("decode", "tombstones"), message, hint="use tombstones: drop, pass or quarantine")
+    keys = [tuple(getattr(sink, "keys", None) or ()) for _, sink in merging]
+    if len(set(keys)) > 1:
+        message = "a tombstone deletes by its key, and the sinks that merge have different keys"
+        parts.report(("decode", "tombstones"), message, context=[", ".join(k) for k in keys])
+
+
+def check_no_loop(parts: Parts, path: Path, topic: str) -> None:
+    """A pipeline that reads the topic it writes never comes to an end."""
+    source = parts.source
+    if source is None:
+        return
+    read = topic in (source.topics or source.assign or ())
+    if read or (source.pattern is not None and re.fullmatch(source.pattern, topic)):
+        message = f'the source reads "{topic}" too: the pipeline would read what it wrote, for ever'
+        parts.report(path, message, hint="write to a topic that the source does not read")

@@ -1,0 +1,185 @@
+"""Topics as things to look at and to make: what they take, who may write, and what the brokers allow.
+
+Nothing here creates a topic by asking about it, whatever the brokers' `auto.create.topics.enable` says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+
+from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.kafka.cluster import explain
+from penstock.kafka.settings import KafkaSettings
+
+MAX_MESSAGE_BYTES = 1_048_588
+"""What a topic takes where it may not be asked: Kafka's own default."""
+
+_NOT_ALLOWED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What a writer must know of a topic."""
+
+    name: str
+    partitions: int
+    max_message_bytes: int
+    writable: bool = True
+    cleanup_policy: str = ""
+
+
+def kafka_failure(error: KafkaError, doing: str, brokers: str) -> PenstockError:
+    """A client error in Penstock's terms: a missing permission is something missing, the rest as `explain` has it."""
+    if error.code() in _NOT_ALLOWED:
+        return MissingError(
+            "KAFKA_NOT_AUTHORIZED",
+            f"{doing}: the brokers do not allow it",
+            context={"brokers": brokers, "client": f"{error.name()}: {error.str()}"},
+            hint="grant the user of this pipeline what it lacks, or correct the credentials in options",
+        )
+    return explain(error, doing, brokers)
+
+
+@contextmanager
+def kafka_failures(doing: str, brokers: str) -> Iterator[None]:
+    """Raise what the client raises inside in Penstock's terms; `doing` says what was under way."""
+    try:
+        yield
+    except KafkaException as error:
+        raise kafka_failure(error.args[0], doing, brokers) from None
+
+
+class TopicAdmin:
+    """Looks at topics and makes them, through one admin client that lives as long as this does."""
+
+    def __init__(self, settings: KafkaSettings, timeout: float = 15.0) -> None:
+        self._brokers = settings.brokers
+        self._timeout = timeout
+        with kafka_failures("opening a Kafka client", self._brokers):
+            self._admin = AdminClient({"log_level": 0, **settings.for_librdkafka()})
+
+    def names(self) -> list[str]:
+        """The topics there are, Kafka's own left out."""
+        with kafka_failures("listing topics", self._brokers):
+            found = self._admin.list_topics(timeout=self._timeout).topics
+        return sorted(name for name, topic in found.items() if topic.error is None and not name.startswith("__"))
+
+    def brokers(self) -> int:
+        """How many brokers there are."""
+        with kafka_failures("asking for the brokers", self._brokers):
+            return len(self._admin.list_topics(timeout=self._timeout).brokers)
+
+    def describe(self, names: Collection[str]) -> dict[str, TopicFacts]:
+        """What is known of each topic; one that is not there is left out."""
+        if not names:
+            return {}
+        with kafka_failures(f"describing topics {', '.join(sorted(names))}", self._brokers):
+            asked = self._admin.describe_topics(
+                TopicCollection(list(names)), include_authorized_operations=True, request_timeout=self._timeout
+            )
+            found = {name: topic for name, future in asked.items() if (topic := _unless_unknown(future)) is not None}
+            settings = self._settings(ResourceType.TOPIC, found)
+        return {
+            name: TopicFacts(
+                name,
+                len(topic.partitions),
+                int(settings[name].get("max.message.bytes", MAX_MESSAGE_BYTES)),
+                _may_write(topic),
+                settings[name].get("cleanup.policy", ""),
+            )
+            for name, topic in found.items()
+        }
+
+    def create(
+        self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic, unless it is there, and wait until its partitions have leaders. -1: as the brokers like."""
+        topic = NewTopic(name, partitions, replication, config=dict(config or {}))
+        with kafka_failures(f"creating topic {name}", self._brokers):
+            try:
+                self._admin.create_topics([topic], request_timeout=self._timeout)[name].result(2 * self._timeout)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+        self._wait_for_leaders(name, max(partitions, 1))
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Grow a topic to `total` partitions and wait until all have leaders."""
+        with kafka_failures(f"adding partitions to topic {name}", self._brokers):
+            grown = self._admin.create_partitions([NewPartitions(name, total)], request_timeout=self._timeout)
+            grown[name].result(2 * self._timeout)
+        self._wait_for_leaders(name, total)
+
+    def transaction_limit(self) -> timedelta | None:
+        """The longest transaction that every broker allows; none where they may not be asked."""
+        with kafka_failures("asking for the brokers' settings", self._brokers):
+            brokers = self._admin.list_topics(timeout=self._timeout).brokers
+            settings = self._settings(ResourceType.BROKER, [str(number) for number in brokers])
+        limits = [
+            int(of["transaction.max.timeout.ms"]) for of in settings.values() if "transaction.max.timeout.ms" in of
+        ]
+        return timedelta(milliseconds=min(limits)) if limits else None
+
+    def _settings(self, kind: Any, names: Collection[str]) -> dict[str, dict[str, str]]:
+        """The settings of each resource; empty where this user may write but not look at settings."""
+        if not names:
+            return {}
+        resources = [ConfigResource(kind, name) for name in names]
+        found: dict[str, dict[str, str]] = {}
+        for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout).items():
+            try:
+                entries = future.result(2 * self._timeout)
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_ALLOWED:
+                    raise
+                entries = {}
+            found[resource.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
+        return found
+
+    def _wait_for_leaders(self, name: str, partitions: int) -> None:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            with kafka_failures(f"waiting for topic {name}", self._brokers):
+                topic = self._admin.list_topics(timeout=self._timeout).topics.get(name)
+            leaders = [p.leader for p in topic.partitions.values()] if topic is not None else []
+            if len(leaders) >= partitions and min(leaders) >= 0:
+                return
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    "TOPIC_NOT_READY",
+                    f"waiting for topic {name}: its partitions have no leaders",
+                    context={"partitions wanted": partitions, "with a leader": sum(1 for at in leaders if at >= 0)},
+                )
+            time.sleep(0.02)
+
+
+def _unless_unknown(future: Any) -> Any:
+    try:
+        return future.result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise
+
+
+def _may_write(topic: Any) -> bool:
+    # Brokers without access control list no operations, or all of them.
+    allowed = topic.authorized_operations
+    return not allowed or AclOperation.WRITE in allowed or AclOperation.ALL in allowed

@@ -1,0 +1,219 @@
+"""The sinks of a pipeline file, and what each is given: a sink's `type:` becomes its class here.
+
+A sink's own libraries are loaded only where the file names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock import config as cfg
+from penstock.contracts import Sink
+from penstock.kafka import KafkaSettings
+from penstock.model import COMPUTED, DELETES, MergeRules
+from penstock.quarantine import Quarantine, RefusingQuarantine
+from penstock.runtime.inlet import Computed, Inlet
+from penstock.sinks.delta import DeltaMergeSink, DeltaSink
+
+_SECURITY = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.address.")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Every sink of a pipeline."""
+
+    sinks: tuple[Sink, ...]
+    quarantines: tuple[Sink, ...]
+    gaps: Sink | None
+    rejects: Mapping[str, tuple[Sink, ...]]
+    """For each sink whose target may refuse rows at the commit: the quarantines of these rows."""
+    topics: tuple[Sink, ...] = field(default=())
+    """The sinks behind the quarantines that are topics."""
+
+
+def build_targets(config: cfg.PipelineConfig, source: KafkaSettings) -> Targets:
+    """Make every sink."""
+    topics: list[Sink] = []
+    return Targets(
+        sinks=tuple(_sink(config, sink, source) for sink in config.sinks),
+        quarantines=_quarantines(config, source, "quarantine", topics) or (RefusingQuarantine(),),
+        gaps=_gaps(config),
+        rejects={
+            sink.name: _quarantines(config, source, f"quarantine.{sink.name}", topics)
+            for sink in config.sinks
+            if isinstance(sink, cfg.PostgresSinkConfig) and sink.on_reject == "quarantine"
+        },
+        topics=tuple(topics),
+    )
+
+
+def build_inlets(configs: Sequence[cfg.SinkConfig], sinks: Sequence[Sink]) -> tuple[Computed | None, tuple[Inlet, ...]]:
+    """What each sink is given, and the expressions that have to be computed for that; equal ones once."""
+    names: dict[str, str] = {}
+
+    def computed(expression: str) -> str:
+        return names.setdefault(expression, f"{COMPUTED}{len(names)}")
+
+    inlets = tuple(
+        Inlet(
+            sink,
+            select=config.select,
+            where=computed(config.where) if config.where is not None else None,
+            computed={name: computed(text) for name, text in _expressions(config).items()},
+        )
+        for config, sink in zip(configs, sinks, strict=True)
+    )
+    columns = {name: expression for expression, name in names.items()}
+    return (Computed(columns) if columns else None), inlets
+
+
+def _expressions(sink: cfg.SinkConfig) -> dict[str, str]:
+    """The columns that a sink has computed beside the row."""
+    if not isinstance(sink, cfg.KafkaSinkConfig):
+        delete_when = getattr(sink, "delete_when", None)
+        return {DELETES: delete_when} if delete_when is not None else {}
+    parts = {"key": sink.key, "value": sink.value, "partition": sink.partition}
+    if isinstance(sink.topic, cfg.TopicExpression):
+        parts["topic"] = sink.topic.expr
+    parts |= {f"header:{name}": text for name, text in sink.headers.items()}
+    return {f"{COMPUTED}{part}": text for part, text in parts.items() if text is not None}
+
+
+def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSettings) -> Sink:
+    match sink:
+        case cfg.DeltaSinkConfig():
+            return _delta(config.name, sink)
+        case cfg.IcebergSinkConfig():
+            return _iceberg(config.name, sink)
+        case cfg.KafkaSinkConfig():
+            return _kafka(config, sink, source)
+        case cfg.PostgresSinkConfig():
+            return _postgres(config.name, sink)
+        case cfg.ParquetSinkConfig():
+            from penstock.sinks.parquet import ParquetSink
+
+            return ParquetSink(
+                config.name,
+                sink.name,
+                sink.path,
+                partition_by=sink.partition_by or (),
+                keep_coordinates=sink.coordinates,
+            )
+
+
+def _delta(pipeline: str, sink: cfg.DeltaSinkConfig) -> Sink:
+    partition_by = sink.partition_by or ()
+    if sink.mode == "append":
+        return DeltaSink(pipeline, sink.name, sink.path, partition_by, sink.evolve, sink.coordinates)
+    return DeltaMergeSink(
+        pipeline,
+        sink.name,
+        sink.path,
+        _rules(sink),
+        partition_by=partition_by,
+        evolve=sink.evolve,
+        keep_coordinates=sink.coordinates,
+    )
+
+
+def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig) -> Sink:
+    from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
+
+    uri = sink.catalog.uri.get_secret_value() if sink.catalog.uri is not None else None
+    return IcebergSink(
+        pipeline,
+        sink.name,
+        sink.table,
+        sink.warehouse,
+        catalog=IcebergCatalog(sink.catalog.type, uri, cfg.reveal(sink.catalog.properties)),
+        rules=_rules(sink) if sink.mode == "merge" else None,
+        partition_by=sink.partition_by or (),
+        evolve=sink.evolve,
+        keep_coordinates=sink.coordinates,
+    )
+
+
+def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> Sink:
+    from penstock.sinks.kafka import KafkaAtLeastOnceSink, KafkaSink
+
+    topic = sink.topic if isinstance(sink.topic, str) else None
+    settings = _producing(sink, source)
+    if sink.guarantee == "at_least_once":
+        folder = f"{config.checkpoint.rstrip('/')}/penstock-staged/{sink.name}"
+        return KafkaAtLeastOnceSink(
+            config.name,
+            sink.name,
+            settings,
+            folder,
+            topic=topic,
+            create=sink.create,
+            keep_coordinates=sink.coordinates,
+        )
+    return KafkaSink(
+        config.name,
+        sink.name,
+        settings,
+        topic=topic,
+        slots=1 if sink.atomicity == "batch" else sink.slots,
+        transaction_timeout=sink.transaction_timeout,
+        create=sink.create,
+        keep_coordinates=sink.coordinates,
+    )
+
+
+def _postgres(pipeline: str, sink: cfg.PostgresSinkConfig) -> Sink:
+    from penstock.sinks.postgres import PostgresSink
+
+    return PostgresSink(
+        pipeline,
+        sink.name,
+        sink.url.get_secret_value(),
+        sink.table,
+        rules=_rules(sink) if sink.mode == "upsert" else None,
+        create=sink.create,
+        on_reject=sink.on_reject,
+        keep_coordinates=sink.coordinates,
+    )
+
+
+def _rules(sink: cfg.DeltaSinkConfig | cfg.IcebergSinkConfig | cfg.PostgresSinkConfig) -> MergeRules:
+    prune_by = () if isinstance(sink, cfg.PostgresSinkConfig) else sink.prune_by
+    return MergeRules(tuple(sink.keys or ()), sink.when_newer, sink.insert_only, tuple(prune_by))
+
+
+def _producing(sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> KafkaSettings:
+    """The producer's settings; on the cluster of the source its way in is the source's."""
+    options = cfg.reveal(sink.options)
+    if sink.brokers in (None, source.brokers):
+        options = {**{k: v for k, v in source.options.items() if k.startswith(_SECURITY)}, **options}
+    return KafkaSettings(sink.brokers or source.brokers, options)
+
+
+def _quarantines(config: cfg.PipelineConfig, source: KafkaSettings, name: str, topics: list[Sink]) -> tuple[Sink, ...]:
+    """A quarantine for the table and one for the topic, as far as the file names them."""
+    quarantine, found = config.quarantine, []
+    if quarantine is not None and quarantine.table is not None:
+        found.append(Quarantine(DeltaSink(config.name, name, quarantine.table, keep_coordinates=False), config.name))
+    if quarantine is not None and quarantine.topic is not None:
+        from penstock.sinks.kafka import QuarantineTopic
+
+        options = {k: v for k, v in source.options.items() if k.startswith(_SECURITY)}
+        topic = QuarantineTopic(
+            config.name,
+            f"{name}.topic",
+            KafkaSettings(source.brokers, options),
+            topic=quarantine.topic,
+            # A slot's bad records come from the task that reads it and, behind an exchange, from the one that stages.
+            writers_per_slot=2,
+        )
+        topics.append(topic)
+        found.append(Quarantine(topic, config.name))
+    return tuple(found)
+
+
+def _gaps(config: cfg.PipelineConfig) -> Sink | None:
+    if config.source.on_data_loss == "fail":
+        return None
+    assert config.quarantine is not None and config.quarantine.table is not None
+    return DeltaSink(config.name, "gaps", f"{config.quarantine.table}_gaps", keep_coordinates=False)

@@ -1,0 +1,95 @@
+"""Rows staged beside the table for a commit through Spark: files that no log ever names, gone once they are in.
+
+They lie in `_penstock/staged` inside the table's folder, so that they share its storage and its permissions. Delta
+takes no name that begins with an underscore for data, and neither reads nor vacuums it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.contracts import SqlEngine
+from penstock.errors import TerminalError
+from penstock.model import BatchToken, SlotAttempt
+from penstock.sinks.delta.failures import engine_errors
+from penstock.sinks.delta.history import commit_metadata
+from penstock.sinks.delta.table import TokenTable
+from penstock.sinks.files import ParquetFiles, TableFolder
+
+STAGED = "_penstock/staged"
+_DELTA = "spark.databricks.delta"
+
+
+class BesideFolder:
+    """The staged files of one table, and the engine that commits from them."""
+
+    def __init__(self, table: TokenTable, storage_options: Mapping[str, str] | None) -> None:
+        self._table = table
+        self._folder = TableFolder(f"{table.folder.uri}/{STAGED}", storage_options)
+
+    def files(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> ParquetFiles:
+        """In a task: the files of one attempt of a slot."""
+        return ParquetFiles(self._folder, self._table.prefix(token), writer, schema)
+
+    def run(
+        self,
+        sql: SqlEngine | None,
+        statement: str,
+        token: BatchToken,
+        paths: Sequence[str],
+        schema: pa.Schema,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run one statement over the staged rows; its commit carries the token."""
+        if sql is None:
+            raise TerminalError(
+                "SINK_NEEDS_SPARK", f"sink {self._table.sink}: committing: the sink was given no SQL engine"
+            )
+        settings = {
+            **(settings or {}),
+            f"{_DELTA}.write.txnAppId": self._table.app_id(token),
+            f"{_DELTA}.write.txnVersion": str(token.batch_id),
+            f"{_DELTA}.commitInfo.userMetadata": json.dumps(commit_metadata(token, self._table.sink)),
+            # Values stand in the statement as literals: nothing in them may be taken for anything else.
+            "spark.sql.variable.substitute": "false",
+            "spark.sql.parser.escapedStringLiterals": "false",
+            # Spark's default, INT96, has no statistics and, in most other readers, no year before 1678.
+            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        }
+        with engine_errors():
+            files = [uri_of(self._folder, path) for path in paths]
+            sql.run(statement, files=files, schema=schema, settings=settings)
+
+    def clean(self, paths: Iterable[str]) -> None:
+        """Remove files of a batch that is in the table. What stays behind does no harm."""
+        for path in paths:
+            with suppress(OSError):
+                self._folder.remove(path)
+
+    def discard(self, token: BatchToken) -> None:
+        """Remove all that attempts of the batch staged, once the table holds it: no commit needs it any more."""
+        strays = list(self._folder.data_files(self._table.prefix(token)))
+        if strays and self._table.holds(token):
+            self.clean(strays)
+
+
+def uri_of(folder: TableFolder, path: str = "") -> str:
+    """A path in the form that Spark takes, wherever its own default file system is."""
+    if folder.local is None:
+        return f"{folder.uri}/{path}".rstrip("/")
+    return f"file:{Path(folder.local, path).absolute()}"
+
+
+def quoted(*names: str) -> str:
+    """Names as one Spark SQL identifier."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def table_name(table: TokenTable) -> str:
+    """The table in a Spark SQL statement."""
+    return quoted("delta", uri_of(table.folder))

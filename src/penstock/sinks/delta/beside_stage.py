@@ -1,0 +1,111 @@
+"""One attempt of one slot for a commit through Spark: rows in, Parquet files and what they touch out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from penstock.model import DELETES, Manifest, Refusal, SlotAttempt
+from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.touched import Touched, TouchedColumn
+from penstock.sinks.files import ParquetFiles, folder_of
+from penstock.sinks.merging import KEY_NULL, refusals, refuse_null_keys
+
+PARTITION_VALUE = "SINK_PARTITION_VALUE"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBeside:
+    """What one slot staged: the item of a manifest. Paths are inside the staging folder."""
+
+    paths: tuple[str, ...]
+    touched: tuple[Touched, ...]
+
+
+class BesideStage:
+    """Implements `contracts.Stage`. `keys` may not be null.
+
+    What the `bounding` columns hold goes into the manifest; of those that are true the single values, while few.
+    """
+
+    def __init__(
+        self,
+        sink: str,
+        files: ParquetFiles,
+        writer: SlotAttempt,
+        schema: pa.Schema,
+        partition_by: Sequence[str],
+        keys: Sequence[str] = (),
+        bounding: Mapping[str, bool] | None = None,
+    ) -> None:
+        self._sink = sink
+        self._files = files
+        self._writer = writer
+        self._schema = schema
+        self._texts = [f.name for f in schema if f.name in partition_by and types.is_string(f.type)]
+        self._keys = tuple(keys)
+        self._bounding = [TouchedColumn(name, listed=listed) for name, listed in (bounding or {}).items()]
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        """Take some rows. Those that have no key or fit no partition are given back."""
+        with sink_failures(self._sink, "staging rows"):
+            arrays = [rows.column(name) for name in self._schema.names]
+            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            rows, refused = refuse_null_keys(self._sink, rows, self._keys)
+            for column in self._texts:
+                rows, unfit = _refuse_unfit(self._sink, rows, column, is_key=column in self._keys)
+                refused += unfit
+            deletes = rows.column(DELETES) if DELETES in self._schema.names else None
+            for seen in self._bounding:
+                seen.see(rows, deletes)
+            if rows.num_rows:
+                self._files.add("", rows)
+        return refused
+
+    def finish(self) -> Manifest:
+        """Close the files, make them durable, and say what there is."""
+        with sink_failures(self._sink, "finishing staged files"):
+            written = self._files.finish()
+        if not written:
+            return Manifest(self._sink, self._writer, 0, 0)
+        touched = [column.touched() for column in self._bounding]
+        item = StagedBeside(tuple(file.path for file in written), tuple(seen for seen in touched if seen is not None))
+        rows = sum(file.footer.num_rows for file in written)
+        return Manifest(self._sink, self._writer, rows, sum(file.size_bytes for file in written), (item,))
+
+    def abort(self) -> None:
+        """Remove what was written. What cannot be removed is invisible."""
+        self._files.abort()
+
+
+def staged_items(manifests: Sequence[Manifest]) -> list[StagedBeside]:
+    """What all slots staged."""
+    return [item for manifest in manifests for item in manifest.items if isinstance(item, StagedBeside)]
+
+
+def _refuse_unfit(
+    sink: str, rows: pa.RecordBatch, column: str, *, is_key: bool
+) -> tuple[pa.RecordBatch, list[Refusal]]:
+    """Refuse the texts that Spark cannot make a partition of, or that no merge could find there again."""
+    texts = pc.unique(rows.column(column)).drop_null().to_pylist()
+    unfit = {PARTITION_VALUE: [text for text in texts if _is_cut(column, text)]}
+    if is_key:
+        unfit[KEY_NULL] = [""]  # a table keeps the empty text of a partition column as null
+    refused: list[Refusal] = []
+    for code, values in unfit.items():
+        found = pc.is_in(rows.column(column), pa.array(values, rows.schema.field(column).type))
+        if pc.any(found).as_py():
+            message = f"sink {sink}: the table cannot be partitioned by this value of {column}: empty, or too long"
+            refused += refusals(sink, rows.filter(found), code, message)
+            rows = rows.filter(pc.invert(found))
+    return rows, refused
+
+
+def _is_cut(column: str, text: str) -> bool:
+    """Whether the value is too long for the name of a folder. Spark, which writes the files, does not cut it."""
+    return text != "" and unquote(folder_of((column,), (text,))) != f"{column}={text}"

@@ -1,0 +1,151 @@
+"""Delta merge, exactly once: rows staged beside the table, one row a key merged into it by Spark with the token.
+
+The MERGE and the token are one commit of the table, whose transaction id Delta itself checks: a second one with the
+same id and version does nothing, and of two at once one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.contracts import SqlEngine
+from penstock.errors import MissingError
+from penstock.model import (
+    COMPUTED,
+    COORDINATES,
+    DELETES,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    MergeRules,
+    SlotAttempt,
+)
+from penstock.sinks.delta.beside import BesideFolder, table_name
+from penstock.sinks.delta.beside_stage import BesideStage, StagedBeside, staged_items
+from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.merge_sql import merge_statement, staged_schema
+from penstock.sinks.delta.schema import columns_of
+from penstock.sinks.delta.table import Evolve, TokenTable
+from penstock.sinks.delta.touched import touched_by_all
+from penstock.sinks.merging import check_rules
+
+
+class DeltaMergeSink:
+    """Implements `contracts.Sink` and `contracts.SqlSink` over one Delta table."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    needs_sql = True
+
+    def __init__(
+        self,
+        pipeline: str,
+        name: str,
+        path: str,
+        rules: MergeRules,
+        *,
+        partition_by: Sequence[str] | None = (),
+        evolve: Evolve = "fail",
+        keep_coordinates: bool = True,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.name = name
+        self.path = path
+        self.rules = rules
+        self.partition_by = tuple(partition_by or ())
+        self.keep_coordinates = keep_coordinates
+        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage_options)
+        self._beside = BesideFolder(self._table, storage_options)
+        self._has_coordinates = True
+        self._sql: SqlEngine | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sql": None}
+
+    @property
+    def target(self) -> str:
+        """The table's path."""
+        return self.path
+
+    def use(self, sql: SqlEngine) -> None:
+        """Take the engine to merge through."""
+        self._sql = sql
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Create the table, or check it and, if allowed, add the columns it lacks."""
+        check_rules(self.name, schema, self.rules)
+        self._has_coordinates = COORDINATES in schema.names
+        self._table.prepare(self._written(schema), through_spark=True)
+        self._refuse_append_only(self._table.settings)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the table, if it is there, can take the rows, with the columns that may be added to it."""
+        check_rules(self.name, schema, self.rules)
+        self._table.check(self._written(schema))
+        self._refuse_append_only(self._table.settings)
+
+    def last_commit(self) -> BatchToken | None:
+        """The newest token in the table, whichever query committed it, past what a RESTORE took back."""
+        return self._table.last_commit()
+
+    def holds(self, token: BatchToken) -> bool:
+        """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
+        return self._table.holds(token)
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> BesideStage:
+        """In a task: begin the files of one attempt of a slot. Deletes may come with their keys alone."""
+        kept = pa.schema([f for f in schema if f.name == DELETES or not f.name.startswith(COMPUTED)])
+        keys = self.rules.keys
+        bounding = {**{key: key in self.partition_by for key in keys}, **dict.fromkeys(self.rules.prune_by, True)}
+        files = self._beside.files(token, writer, kept)
+        return BesideStage(self.name, files, writer, kept, self.partition_by, keys, bounding)
+
+    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Merge the staged rows into the table, with the token, in one commit. An empty batch is a commit too."""
+        staged = staged_items(manifests)
+        self._table.commit_once(token, lambda: self._merge(token, staged))
+        self._beside.clean(path for item in staged for path in item.paths)
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Remove the files of other attempts, once the batch is committed.
+
+        Before that another driver may still be about to commit them; afterwards the log refuses it.
+        """
+        with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
+            self._beside.discard(token)
+
+    def _written(self, schema: pa.Schema) -> pa.Schema:
+        left_out = () if self.keep_coordinates else (COORDINATES,)
+        return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
+
+    def _merge(self, token: BatchToken, staged: Sequence[StagedBeside]) -> None:
+        table = self._table.current()
+        if not staged and not self._table.bound_by():
+            self._table.append(token, ())
+            return
+        columns = columns_of(table, self._table.written)
+        statement = merge_statement(
+            table_name(self._table),
+            columns,
+            self.rules,
+            touched_by_all([item.touched for item in staged]),
+            positioned=self._has_coordinates,
+        )
+        paths = [path for item in staged for path in item.paths]
+        schema = staged_schema(columns, positioned=self._has_coordinates)
+        # A MERGE reads its source twice, and Delta keeps a copy in case it came out otherwise the second time. Ours
+        # cannot, being files that stay and an order that is total: without the copy a small merge takes 0.5 s less.
+        copied = {} if not self._has_coordinates else {"spark.databricks.delta.merge.materializeSource": "none"}
+        self._beside.run(self._sql, statement, token, paths, schema, copied)
+
+    def _refuse_append_only(self, settings: Mapping[str, str]) -> None:
+        if settings.get("delta.appendOnly") == "true" and not self.rules.insert_only:
+            raise MissingError(
+                "SINK_TABLE_UNSUPPORTED",
+                f"sink {self.name}: the table takes no updates and no deletes",
+                context={"table features": "delta.appendOnly"},
+                hint="set insert_only on this sink, unset delta.appendOnly, or write to another table",
+            )

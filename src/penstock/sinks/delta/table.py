@@ -1,0 +1,266 @@
+"""One Delta table as a sink sees it: made, checked, and read for the tokens that its log holds.
+
+The transaction id of a commit is pipeline/sink/query id with the batch id as its version, and the commit's metadata
+holds the whole token, so a lost checkpoint can start from the table. delta-rs and Spark both refuse a commit when
+another writer of the same transaction id got in between; whatever they raise, the table is read again before
+anything is decided.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from penstock.errors import MissingError, TerminalError
+from penstock.model import BatchToken
+from penstock.sinks.delta.failures import EngineError, is_conflict, is_passing, sink_failure, sink_failures
+from penstock.sinks.delta.history import TableCommit, commit_metadata, commits_of, other_offsets, taken_back
+from penstock.sinks.delta.schema import (
+    check_schema,
+    check_table,
+    complete_protocol,
+    identity_of,
+    refuse_missing,
+    refuse_unsupported,
+    unsupported,
+)
+from penstock.sinks.files.folder import TableFolder
+
+COMMIT_TRIES = 5
+CHECKPOINT_INTERVAL = 10
+"""Commits from one checkpoint of the log to the next: Spark's figure. With delta-rs's 100 a commit of a small
+table grew from 4 to 25 ms between two of them."""
+
+Evolve = Literal["fail", "add_columns"]
+
+
+class TokenTable:
+    """The table of one sink. Kept open between batches; in a task it is only a folder and a schema."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        sink: str,
+        path: str,
+        partition_by: Sequence[str],
+        evolve: Evolve,
+        storage_options: Mapping[str, str] | None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.sink = sink
+        self.path = path
+        self.partition_by = tuple(partition_by)
+        self.folder = TableFolder(path, storage_options)
+        self.settings: Mapping[str, str] = {}
+        self._evolve = evolve
+        self._storage_options = dict(storage_options or {})
+        self.written: pa.Schema | None = None
+        self._through_spark = False
+        self._checked = ""
+        self._table: DeltaTable | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_table": None}  # an open table does not pickle, and tasks need none
+
+    def prepare(self, schema: pa.Schema, *, through_spark: bool) -> None:
+        """Create the table, or check it and, if allowed, add the columns it lacks."""
+        self._check_columns(schema)
+        self.written, self._through_spark = schema, through_spark
+        with sink_failures(self.sink, "preparing the table"):
+            table = self._existing() or self._create(schema)
+            missing = self._lacking(table, schema)
+            bound = unsupported(table)
+            if missing and self._evolve == "add_columns":
+                if bound:
+                    raise refuse_unsupported(
+                        self.sink, bound, "add the columns by ALTER TABLE ... ADD COLUMNS in Spark"
+                    )
+                table.alter.add_columns(missing)
+                table.update_incremental()
+                missing = self._lacking(table, schema)
+            if missing:
+                raise refuse_missing(self.sink, table, schema, missing)
+            if not bound:
+                complete_protocol(table)
+            self._checked = identity_of(table)
+            self.settings = table.metadata().configuration
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the table, if it is there, can take the rows, with the columns that may be added to it."""
+        self._check_columns(schema)
+        with sink_failures(self.sink, "looking at the table"):
+            table = self._existing()
+            if table is None:
+                return
+            self.settings = table.metadata().configuration
+            missing = check_table(self.sink, table, schema, self.partition_by)
+            if missing and self._evolve != "add_columns":
+                raise refuse_missing(self.sink, table, schema, missing)
+
+    def bound_by(self) -> list[str]:
+        """What the table, if it is there, asks of its writers that only Spark can give."""
+        with sink_failures(self.sink, "looking at the table"):
+            table = None if self.folder.is_file() else self._open()
+            return [] if table is None else unsupported(table)
+
+    def last_commit(self) -> BatchToken | None:
+        """The newest token in the table, whichever query committed it, past what a RESTORE took back.
+
+        The log is the memory: commits that Delta's clean-up took out of it (after 30 days by default, where
+        others wrote since) are not found.
+        """
+        with sink_failures(self.sink, "reading the table's history"):
+            table = self._open()
+            if table is None:
+                return None
+            commits = commits_of(table, self.pipeline, self.sink)
+            return next((commit.token for commit in commits if commit.kept), None)
+
+    def holds(self, token: BatchToken) -> bool:
+        """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
+        with sink_failures(self.sink, "reading the table's history"):
+            table = self._open()
+            if table is None:
+                return False
+            newest = self._newest(table, token)
+            seen = table.transaction_version(self.app_id(token))
+        if newest is None:
+            return seen is not None and seen >= token.batch_id
+        if not newest.kept:
+            raise taken_back(self.sink, newest, token)
+        if newest.token.batch_id == token.batch_id and newest.token.ranges != token.ranges:
+            raise other_offsets(self.sink, newest, token)
+        return max(newest.token.batch_id, seen or 0) >= token.batch_id
+
+    def commit_once(self, token: BatchToken, write: Callable[[], None]) -> None:
+        """Call `write`, which commits with the token, until the table holds the batch."""
+        failure: Exception | None = None
+        for _ in range(COMMIT_TRIES):
+            if self.holds(token):
+                return
+            try:
+                write()
+                return
+            except (OSError, DeltaError, EngineError) as error:  # landed or not: only the table knows
+                failure = error
+                self._table = None
+                if not is_conflict(error) and not is_passing(error):
+                    break
+        if failure is not None and not self.holds(token):
+            raise sink_failure(self.sink, f"committing batch {token.batch_id}", failure) from failure
+
+    def append(self, token: BatchToken, actions: Sequence[AddAction]) -> None:
+        """Name files in the log, with the token, in one delta-rs commit. No files are a commit too.
+
+        A blind append does not disturb a MERGE or OPTIMIZE running beside.
+        """
+        table = self.current()
+        before = table.version()
+        table.create_write_transaction(
+            list(actions),
+            mode="append",
+            schema=table.schema(),
+            partition_by=list(self.partition_by),
+            commit_properties=CommitProperties(
+                custom_metadata={**commit_metadata(token, self.sink), "isBlindAppend": True},
+                app_transactions=[Transaction(self.app_id(token), token.batch_id)],
+            ),
+        )
+        table.update_incremental()
+        self.folder.sync(f"_delta_log/{version:020}.json" for version in range(before + 1, table.version() + 1))
+
+    def current(self) -> DeltaTable:
+        """The table as it was last looked at; checked again where it changed since."""
+        table = self._table
+        if table is None:
+            raise TerminalError(
+                "SINK_TABLE_GONE",
+                f"sink {self.sink}: the table is not there any more",
+                context={"path": self.path},
+                hint="a new start makes a new table; what was in the old one is not written again",
+            )
+        if self.written is not None and identity_of(table) != self._checked:
+            missing = self._lacking(table, self.written)
+            if missing:
+                raise refuse_missing(self.sink, table, self.written, missing)
+            self._checked = identity_of(table)
+        return table
+
+    def newest_commit(self, token: BatchToken) -> TableCommit | None:
+        """The newest commit of the token's query."""
+        table = self._open()
+        return self._newest(table, token) if table is not None else None
+
+    def app_id(self, token: BatchToken) -> str:
+        """The transaction id of a batch, less its version."""
+        return f"{self.pipeline}/{self.sink}/{token.query_id}"
+
+    def prefix(self, token: BatchToken) -> str:
+        """How the names of a batch's files begin."""
+        # Tables are shared: the mark keeps writers with alike query ids from removing each other's files.
+        mark = hashlib.sha256(self.app_id(token).encode()).hexdigest()[:12]
+        return f"part-{token.label}-{mark}-"
+
+    def _check_columns(self, schema: pa.Schema) -> None:
+        """Refuse columns that no Delta table at this path could hold."""
+        if self.folder.local is not None and set("#?%") & set(self.path):
+            # delta-rs 1.6 finds no history under such a path, and with it no token.
+            raise MissingError(
+                "SINK_PATH_UNSUPPORTED",
+                f"sink {self.sink}: a table's path cannot have #, ? or % in it",
+                context={"path": self.path},
+            )
+        check_schema(self.sink, schema, self.partition_by)
+
+    def _lacking(self, table: DeltaTable, schema: pa.Schema) -> list[Any]:
+        """The fields that the table lacks; refused where it asks for Spark and is written without."""
+        bound = unsupported(table)
+        if bound and not self._through_spark:
+            hint = "start again: the table is then written through Spark; or drop the feature from the table"
+            raise refuse_unsupported(self.sink, bound, hint)
+        return check_table(self.sink, table, schema, self.partition_by)
+
+    def _existing(self) -> DeltaTable | None:
+        """The table that is there, if any; refused where other files are in its place."""
+        table = None if self.folder.is_file() else self._open()
+        found = self.folder.any_file() if table is None else None
+        if found is not None:
+            raise MissingError(
+                "SINK_PATH_NOT_A_TABLE",
+                f"sink {self.sink}: the folder holds files and no Delta table",
+                context={"path": self.path, "found": found},
+                hint="give the sink an empty folder, or convert the files to a Delta table first",
+            )
+        return table
+
+    def _open(self) -> DeltaTable | None:
+        """The table as it is now, or none. A refresh of an open one reads only what is new."""
+        try:
+            if self._table is None:
+                self._table = DeltaTable(self.path, storage_options=self._storage_options or None)
+            else:
+                self._table.update_incremental()
+        except TableNotFoundError:
+            self._table = None
+        return self._table
+
+    def _create(self, schema: pa.Schema) -> DeltaTable:
+        self._table = DeltaTable.create(
+            self.path,
+            schema=Schema.from_arrow(schema),
+            mode="ignore",
+            partition_by=list(self.partition_by),
+            configuration={"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)},
+            storage_options=self._storage_options or None,
+        )
+        return self._table
+
+    def _newest(self, table: DeltaTable, token: BatchToken) -> TableCommit | None:
+        commits = commits_of(table, self.pipeline, self.sink)
+        return next((commit for commit in commits if commit.token.query_id == token.query_id), None)

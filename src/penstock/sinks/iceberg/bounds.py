@@ -1,0 +1,112 @@
+"""What a batch can touch in a table: bounds of its keys, gathered while it is staged, told to the MERGE.
+
+Exact: a condition is given only for types that Arrow and Spark order alike, and left out where it could miss a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from penstock.model import DELETES
+from penstock.sinks.iceberg.types import quoted
+
+FEW = 100
+"""Up to so many distinct values are told one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The values of one column in some rows, nulls left out. `values` is none where they are many."""
+
+    kind: str
+    low: Any
+    high: Any
+    values: frozenset[Any] | None
+
+    def joined(self, other: Bounds) -> Bounds:
+        """The bounds of both."""
+        lows = [b.low for b in (self, other) if b.low is not None]
+        highs = [b.high for b in (self, other) if b.high is not None]
+        values = None if self.values is None or other.values is None else self.values | other.values
+        return Bounds(
+            self.kind,
+            min(lows, default=None),
+            max(highs, default=None),
+            values if values is None or len(values) <= FEW else None,
+        )
+
+    def condition(self, column: str) -> str:
+        """What a value of the target fulfils if it is one of these."""
+        if self.low is None:
+            return "false"
+        if self.values:
+            return f"{column} IN ({', '.join(_literal(self.kind, value) for value in sorted(self.values))})"
+        return f"{column} BETWEEN {_literal(self.kind, self.low)} AND {_literal(self.kind, self.high)}"
+
+
+def bounds_of(rows: pa.RecordBatch, name: str) -> Bounds | None:
+    """The bounds of a column, if it is there, its type allows them and no delete leaves its value out."""
+    column = rows.column(name) if name in rows.schema.names else None
+    kind = _kind(column.type) if column is not None else None
+    if column is None or kind is None:
+        return None
+    if column.null_count and DELETES in rows.schema.names:
+        untold = pc.and_kleene(pc.is_null(column), rows.column(DELETES))
+        if pc.any(untold).as_py():
+            return None
+    if kind in ("timestamp", "timestamp_ntz"):
+        column = column.cast(pa.int64())  # years beyond 9999 have no Python value
+    elif kind == "date":
+        column = column.cast(pa.int32())
+    ends, distinct = pc.min_max(column), pc.unique(column)
+    few = len(distinct) <= FEW
+    values = frozenset(value for value in distinct.to_pylist() if value is not None) if few else None
+    return Bounds(kind, ends["min"].as_py(), ends["max"].as_py(), values)
+
+
+def conditions(
+    bounds: Sequence[Mapping[str, Bounds]], keys: Sequence[str], never_changing: Sequence[str], target: str
+) -> list[str]:
+    """A condition a column, over all staged parts; none for a column that some part cannot bound."""
+    found = []
+    for name in dict.fromkeys((*keys, *never_changing)):
+        parts = [part[name] for part in bounds if name in part]
+        if not parts or len(parts) < len(bounds):
+            continue
+        column = f"{target}.{quoted(name)}"
+        condition = reduce(Bounds.joined, parts).condition(column)
+        # A row from before the column was added has a null there.
+        found.append(condition if name in keys else f"({condition} OR {column} IS NULL)")
+    return found
+
+
+def _kind(kind: pa.DataType) -> str | None:
+    if types.is_signed_integer(kind):
+        return "integer"
+    if types.is_date32(kind):
+        return "date"
+    if types.is_string(kind) or types.is_large_string(kind):
+        return "text"
+    if types.is_timestamp(kind) and kind.unit == "us":
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return None
+
+
+def _literal(kind: str, value: Any) -> str:
+    if kind == "text":
+        escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    if kind == "date":
+        return f"date_from_unix_date({value})"
+    if kind == "timestamp":
+        return f"timestamp_micros({value})"
+    if kind == "timestamp_ntz":
+        return f"CAST(timestamp_micros({value}) AS TIMESTAMP_NTZ)"
+    return str(value)

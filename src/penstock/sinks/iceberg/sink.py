@@ -1,0 +1,329 @@
+"""Iceberg, exactly once: rows staged in tasks, made visible by one snapshot that carries the token.
+
+An append is files named by a pyiceberg commit. A merge, and everything in a Hadoop catalog, is written by Spark to a
+branch of its own, and main is then moved there. Either way main moves only from the snapshot that was looked
+through for the token: whatever gets in between, the table is read again before anything is decided.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from penstock.contracts import SqlEngine, Stage
+from penstock.errors import DefinitionError, MissingError, TerminalError
+from penstock.model import COMPUTED, COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, SlotAttempt
+from penstock.sinks.files import TableFolder
+from penstock.sinks.iceberg.branch import BranchWriter
+from penstock.sinks.iceberg.catalog import IcebergCatalog, local_path
+from penstock.sinks.iceberg.failures import is_conflict, is_passing, sink_failure, sink_failures
+from penstock.sinks.iceberg.history import commits_of, files_added, holds, mark_of, newest_of, summary_of
+from penstock.sinks.iceberg.layout import Layout, check_staged
+from penstock.sinks.iceberg.partition_text import PartitionText, parse_partition
+from penstock.sinks.iceberg.schema import check_format, check_schema, check_table, identity_of, refuse_missing
+from penstock.sinks.iceberg.stage import AppendStage, StagedFile
+from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
+from penstock.sinks.iceberg.tables import CatalogTable, HadoopTable, TableSide
+from penstock.sinks.iceberg.types import quoted
+from penstock.sinks.merging import check_rules
+
+COMMIT_TRIES = 5
+
+
+class IcebergSink:
+    """Implements `contracts.Sink` and `contracts.SqlSink` over one Iceberg table."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        pipeline: str,
+        name: str,
+        table: str,
+        warehouse: str,
+        *,
+        catalog: IcebergCatalog,
+        rules: MergeRules | None = None,
+        partition_by: Sequence[str] = (),
+        evolve: Literal["fail", "add_columns"] = "fail",
+        keep_coordinates: bool = True,
+    ) -> None:
+        self.pipeline = pipeline
+        self.name = name
+        self.table = table
+        self.warehouse = warehouse
+        self.rules = rules
+        self.partition_by = _parsed(name, partition_by)
+        self.evolve = evolve
+        self.keep_coordinates = keep_coordinates
+        self._identifier = _identifier(name, table)
+        self._mark = mark_of(pipeline, name)
+        self._by_sql = rules is not None or catalog.kind == "hadoop"
+        self._catalog: IcebergCatalog | None = catalog
+        self._sql: SqlEngine | None = None
+        self._side: TableSide | None = self._table_side(catalog)
+        self._schema: pa.Schema | None = None
+        self._layout: Layout | None = None
+        self._checked = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only write files: clients do not pickle, and the catalog's secrets stay on the driver.
+        return {**self.__dict__, "_catalog": None, "_side": None, "_sql": None}
+
+    @property
+    def target(self) -> str:
+        """The table, and the warehouse it is in."""
+        return f"{self.table} in {self.warehouse}"
+
+    @property
+    def needs_sql(self) -> bool:
+        """Merges, and tables in a Hadoop catalog, are committed by Spark."""
+        return self._by_sql
+
+    def use(self, sql: SqlEngine) -> None:
+        """On the driver: the engine to commit through."""
+        self._sql = sql
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Create the table, or check it and, if allowed, add the columns it lacks."""
+        written = self._writable(schema)
+        with sink_failures(self.name, "preparing the table", at_start=True):
+            side = self._there()
+            table = side.look() or side.create(written, self.partition_by)
+            missing = self._check(table, written)
+            if missing and self.evolve == "add_columns":
+                table = side.add_columns(table, written, missing)
+                missing = self._check(table, written)
+            if missing:
+                raise refuse_missing(self.name, table, written, missing)
+            side.drop(self._branches(table))
+        self._schema, self._checked = written, identity_of(table)
+        self._layout = Layout.of(table)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the table, if it is there, can take the rows, with the columns that may be added to it."""
+        written = self._writable(schema)
+        with sink_failures(self.name, "looking at the table", at_start=True):
+            table = self._there().look()
+            if table is None:
+                return
+            missing = self._check(table, written)
+            if missing and self.evolve != "add_columns":
+                raise refuse_missing(self.name, table, written, missing)
+
+    def last_commit(self) -> BatchToken | None:
+        """The newest token in the table, whichever query committed it, past what a roll-back took out."""
+        with sink_failures(self.name, "reading the table's snapshots"):
+            table = self._there().look()
+            if table is None:
+                return None
+            commits = commits_of(table.metadata, self.pipeline, self.name)
+            return next((commit.token for commit in commits if commit.kept), None)
+
+    def holds(self, token: BatchToken) -> bool:
+        """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
+        with sink_failures(self.name, "reading the table's snapshots"):
+            table = self._there().look()
+        return table is not None and holds(table.metadata, token, self.name)
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
+        """In a task: begin the files of one attempt of a slot."""
+        layout = self._prepared()
+        if not self._by_sql:
+            return AppendStage(self.name, layout, self._prefix(token), writer, self._written(schema))
+        fields = [f for f in schema if not f.name.startswith(COMPUTED) or f.name == DELETES]
+        return RowsStage(
+            self.name,
+            self._staging(layout),
+            self._prefix(token),
+            writer,
+            pa.schema(fields),
+            self.rules or MergeRules(()),
+            self.partition_by,
+        )
+
+    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Make the staged rows visible with the token, in one snapshot. An empty batch is a snapshot too."""
+        items = [item for manifest in manifests for item in manifest.items]
+        doing = f"committing batch {token.batch_id}"
+        failure: Exception | None = None
+        for _ in range(COMMIT_TRIES):
+            with sink_failures(self.name, doing):
+                table = self._there().look()
+            if table is None:
+                raise self._gone()
+            if holds(table.metadata, token, self.name):
+                failure = None
+                break
+            self._check_unmoved(table)
+            try:
+                self._land(token, items, table)
+                failure = None
+                break
+            except Exception as error:  # landed or not: only the table knows
+                failure = error
+                if not is_conflict(error) and not is_passing(error):
+                    break
+        if failure is not None and not self.holds(token):
+            raise sink_failure(self.name, doing, failure) from failure
+        self._remove(item.path for item in items if isinstance(item, StagedRows))
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Remove the files of other attempts, once the batch is committed.
+
+        Before that another driver may still be about to commit them; afterwards the token refuses it. It walks
+        through the folder, so it is for a batch that lost an attempt, not for every batch.
+        """
+        layout = self._prepared()
+        folder = self._staging(layout) if self._by_sql else TableFolder(layout.data)
+        named = {
+            item.path for manifest in manifests for item in manifest.items if isinstance(item, StagedFile | StagedRows)
+        }
+        strays = {path for path in folder.data_files(self._prefix(token)) if path not in named}
+        if not strays:
+            return
+        with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
+            table = self._there().look()
+            commit = newest_of(table.metadata, token, self.name) if table is not None else None
+            if table is None or commit is None or commit.token != token:
+                return
+            if not self._by_sql:
+                prefix = f"{layout.data}/"
+                strays -= {path.removeprefix(prefix) for path in files_added(commit, table.io)}
+            for path in strays:
+                folder.remove(path)
+
+    def _land(self, token: BatchToken, items: Sequence[object], seen: Table) -> None:
+        """One try: a snapshot on top of the one that `seen` has as main's, or an error."""
+        layout, side, summary = self._prepared(), self._there(), summary_of(token, self.name)
+        rows = [item for item in items if isinstance(item, StagedRows)]
+        if isinstance(side, CatalogTable) and not rows:
+            files = [item.to_data_file(layout) for item in items if isinstance(item, StagedFile)]
+            side.append(seen, files, summary, self._mark)
+            return
+        branch = f"{self._mark}_{secrets.token_hex(4)}"
+        folder = self._staging(layout)
+        try:
+            self._branch_writer().write(
+                branch,
+                seen,
+                [f"{folder.uri}/{item.path}" for item in rows],
+                rows,
+                self._schema.names if self._schema is not None else [],
+                self.rules,
+                summary,
+            )
+            side.publish(seen, branch, self._mark)
+        except Exception:
+            with suppress(Exception):  # then the next start removes it
+                side.drop([branch])
+            raise
+
+    def _check_unmoved(self, table: Table) -> None:
+        """Refuse a table that changed since the start so that what is staged for it does not fit any more."""
+        layout, schema = self._prepared(), self._schema
+        if schema is None or identity_of(table) == self._checked:
+            return
+        missing = self._check(table, schema)
+        if missing:
+            raise refuse_missing(self.name, table, schema, missing)
+        if not self._by_sql:
+            check_staged(self.name, table, schema, layout)
+        self._checked = identity_of(table)
+
+    def _check(self, table: Table, written: pa.Schema) -> list[str]:
+        if isinstance(self._there(), CatalogTable):
+            check_format(self.name, table)
+        return check_table(self.name, table, written, self.partition_by)
+
+    def _written(self, schema: pa.Schema) -> pa.Schema:
+        kept = [f for f in schema if not f.name.startswith(COMPUTED)]
+        return pa.schema([f for f in kept if self.keep_coordinates or f.name != COORDINATES])
+
+    def _writable(self, schema: pa.Schema) -> pa.Schema:
+        """The columns to write; refused where no Iceberg table in this warehouse could hold them."""
+        if local_path(self.warehouse) is not None and set("#?%;") & set(self.warehouse):
+            # Iceberg keeps places of files as URIs, and its readers disagree about what these stand for.
+            raise MissingError(
+                "SINK_PATH_UNSUPPORTED",
+                f"sink {self.name}: a warehouse's path cannot have #, ?, % or ; in it",
+                context={"warehouse": self.warehouse},
+            )
+        written = self._written(schema)
+        check_schema(self.name, written, self.partition_by)
+        if self.rules is not None:
+            check_rules(self.name, written, self.rules)
+        return written
+
+    def _table_side(self, catalog: IcebergCatalog) -> TableSide:
+        if catalog.kind == "hadoop":
+            return HadoopTable(catalog, self.warehouse, self._identifier, self._engine)
+        return CatalogTable(catalog, self.warehouse, self._identifier)
+
+    def _branch_writer(self) -> BranchWriter:
+        assert self._catalog is not None
+        name = ".".join(map(quoted, (self._catalog.name, *self._identifier)))
+        return BranchWriter(self._engine(), name, self._catalog.spark_settings(self.warehouse))
+
+    def _branches(self, table: Table) -> list[str]:
+        """Branches that a run of this sink left behind."""
+        return [name for name in table.metadata.refs if name.startswith(f"{self._mark}_")]
+
+    def _there(self) -> TableSide:
+        assert self._side is not None
+        return self._side
+
+    def _engine(self) -> SqlEngine:
+        assert self._sql is not None
+        return self._sql
+
+    def _prepared(self) -> Layout:
+        assert self._layout is not None
+        return self._layout
+
+    def _prefix(self, token: BatchToken) -> str:
+        # Tables are shared: the mark keeps writers with alike query ids from removing each other's files.
+        writer = f"{self.pipeline}/{self.name}/{token.query_id}"
+        return f"part-{token.label}-{hashlib.sha256(writer.encode()).hexdigest()[:12]}-"
+
+    def _staging(self, layout: Layout) -> TableFolder:
+        return TableFolder(f"{layout.location}/_penstock/staged")
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        folder = self._staging(self._prepared())
+        for path in paths:
+            with suppress(OSError):  # a file that stays is invisible, and an orphan to maintenance
+                folder.remove(path)
+
+    def _gone(self) -> TerminalError:
+        return TerminalError(
+            "SINK_TABLE_GONE",
+            f"sink {self.name}: the table is not there any more",
+            context={"table": self.table, "warehouse": self.warehouse},
+            hint="a new start makes a new table; what was in the old one is not written again",
+        )
+
+
+def _identifier(sink: str, table: str) -> tuple[str, ...]:
+    if not re.fullmatch(r"[\w-]+(\.[\w-]+)+", table):
+        raise DefinitionError(
+            "SINK_TABLE_NAME",
+            f"sink {sink}: a table is named by its namespace and its name",
+            context={"table": table},
+            hint="write it as namespace.table, with letters, digits, _ and - only",
+        )
+    return tuple(table.split("."))
+
+
+def _parsed(sink: str, partition_by: Sequence[str]) -> tuple[PartitionText, ...]:
+    try:
+        return tuple(map(parse_partition, partition_by))
+    except ValueError as error:
+        raise DefinitionError("SINK_PARTITION_TEXT", f"sink {sink}: reading partition_by: {error}") from error

@@ -1,0 +1,118 @@
+"""One attempt of one slot for an append: rows in, Parquet files with field ids and statistics out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from penstock.model import Manifest, Refusal, SlotAttempt
+from penstock.sinks.files import ParquetFiles, TableFolder
+from penstock.sinks.files.leaves import Leaf, leaves_of
+from penstock.sinks.iceberg.failures import sink_failures
+from penstock.sinks.iceberg.layout import Layout
+from penstock.sinks.iceberg.partitions import RowSplitter, Values
+from penstock.sinks.iceberg.types import with_ids
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file to be named in a manifest: the item of an Iceberg append."""
+
+    path: str
+    """Relative to the folder of the data files."""
+    size_bytes: int
+    rows: int
+    values: Values
+    statistics: Mapping[str, Any] = field(repr=False)
+
+    def to_data_file(self, layout: Layout) -> DataFile:
+        """The entry for the manifest."""
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{layout.data}/{self.path}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(*self.values),
+            file_size_in_bytes=self.size_bytes,
+            sort_order_id=None,
+            spec_id=layout.spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **self.statistics,
+        )
+
+
+class AppendStage:
+    """Implements `contracts.Stage`."""
+
+    def __init__(self, sink: str, layout: Layout, prefix: str, writer: SlotAttempt, schema: pa.Schema) -> None:
+        self._sink = sink
+        self._writer = writer
+        self._table_schema = layout.schema
+        self._schema = with_ids(schema, layout.schema.as_struct())
+        self._splitter = RowSplitter(layout.spec, layout.schema)
+        self._plan = compute_statistics_plan(layout.schema, dict(layout.metrics))
+        self._watched = [leaf for leaf in leaves_of(self._schema) if leaf.names]
+        self._files = ParquetFiles(TableFolder(layout.data), prefix, writer, self._schema, self._watched)
+        self._values: dict[str, Values] = {}
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        """Take some rows. Columns beyond the schema are left out."""
+        with sink_failures(self._sink, "staging rows"):
+            arrays = [rows.column(field.name).cast(field.type) for field in self._schema]
+            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            for values, part in self._splitter.split(rows):
+                self._files.add(self._folder(values), part)
+        return ()
+
+    def finish(self) -> Manifest:
+        """Close every file, make it durable, and say what there is."""
+        with sink_failures(self._sink, "finishing staged files"):
+            ids = parquet_path_to_id_mapping(self._table_schema)
+            staged = tuple(
+                StagedFile(
+                    file.path,
+                    file.size_bytes,
+                    file.footer.num_rows,
+                    self._values[file.folder],
+                    self._statistics(file.footer, ids, file.with_nan),
+                )
+                for file in self._files.finish()
+            )
+        size = sum(file.size_bytes for file in staged)
+        return Manifest(self._sink, self._writer, sum(file.rows for file in staged), size, staged)
+
+    def abort(self) -> None:
+        """Remove what was written. What cannot be removed is invisible, and an orphan to maintenance."""
+        self._files.abort()
+
+    def _folder(self, values: Values) -> str:
+        """A folder for these values alone: two of them may read alike, and a file has but one."""
+        name = folder = self._splitter.folder(values)
+        while self._values.setdefault(folder, values) != values:
+            folder = f"{name}~{len(self._values)}"
+        return folder
+
+    def _statistics(
+        self, footer: pq.FileMetaData, ids: Mapping[str, int], with_nan: Collection[Leaf]
+    ) -> dict[str, Any]:
+        """The statistics of one file, out of its footer. A bound that cannot be given exactly is left out."""
+        try:
+            found = data_file_statistics_from_parquet_metadata(footer, self._plan, dict(ids)).to_serialized_dict()
+        except (OverflowError, ValueError):
+            # A time beyond the years that Python knows: readers then look into the file instead.
+            return {"record_count": footer.num_rows}
+        for leaf in with_nan:  # Parquet leaves NaN out of its bounds, SQL sorts it above all
+            found["lower_bounds"].pop(ids[leaf.parquet_path], None)
+            found["upper_bounds"].pop(ids[leaf.parquet_path], None)
+        return found

@@ -1,0 +1,62 @@
+"""The Spark SQL of a commit: text out, nothing run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
+from penstock.sinks.iceberg.bounds import Bounds, conditions
+from penstock.sinks.iceberg.types import quoted
+from penstock.sinks.merging import CUT, one_row_a_key
+
+STAGED = "staged"
+_DELETED = f"coalesce({quoted(DELETES)}, false)"
+_POSITION = tuple(f"{quoted(COORDINATES)}.{quoted(part)}" for part in ("offset", "timestamp", "topic", "partition"))
+
+
+def relation_schema(columns: pa.Schema) -> pa.Schema:
+    """What staged files are read as: the table's columns, the coordinates and the mark of a delete."""
+    fields = [field for field in columns if field.name != COORDINATES]
+    return pa.schema([*fields, COORDINATES_FIELD, pa.field(DELETES, pa.bool_())])
+
+
+def insert(target: str, written: Sequence[str], held: Sequence[str], *, rows: bool = True) -> str:
+    """Append the staged rows, or none of them; a column that they lack is null."""
+    values = ", ".join(quoted(name) if name in written else f"NULL AS {quoted(name)}" for name in held)
+    names = ", ".join(map(quoted, held))
+    return f"INSERT INTO {target} ({names}) SELECT {values} FROM {STAGED}{'' if rows else ' WHERE false'}"
+
+
+def merge(
+    target: str,
+    rules: MergeRules,
+    written: Sequence[str],
+    held: Sequence[str],
+    bounds: Sequence[Mapping[str, Bounds]],
+) -> str:
+    """Merge the staged rows, one a key, reading of the target only what they can touch."""
+    # To a sink that only inserts a delete means nothing; it must not stand for a row that is to be inserted.
+    relation = f"(SELECT * FROM {STAGED} WHERE NOT {_DELETED}) AS live" if rules.insert_only else STAGED
+    source = one_row_a_key(relation, rules, quote=quoted, position=_POSITION, deletes=_DELETED)
+    keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in rules.keys]
+    pruned = conditions(bounds, rules.keys, rules.prune_by, "t")
+    deleted = f"coalesce(s.{quoted(DELETES)}, false)"
+    values = ", ".join(f"s.{quoted(name)}" if name in written else "NULL" for name in held)
+    clauses = [f"MERGE INTO {target} AS t USING ({source}) AS s ON {' AND '.join([*keys, *pruned])}"]
+    if not rules.insert_only:
+        newer = _newer(rules)
+        sets = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in written if name not in rules.keys)
+        clauses.append(f"WHEN MATCHED AND {deleted}{newer} THEN DELETE")
+        if sets:
+            clauses.append(f"WHEN MATCHED AND NOT {deleted}{newer} THEN UPDATE SET {sets}")
+    clauses.append(f"WHEN NOT MATCHED AND NOT {deleted} THEN INSERT ({', '.join(map(quoted, held))}) VALUES ({values})")
+    return "\n".join(clauses)
+
+
+def _newer(rules: MergeRules) -> str:
+    if rules.when_newer is None:
+        return ""
+    column = quoted(rules.when_newer)
+    return f" AND (s.{quoted(CUT)} IS NOT NULL OR t.{column} IS NULL OR s.{column} >= t.{column})"

@@ -1,0 +1,193 @@
+"""The markers: what each slot committed last, written in the same transaction as its rows.
+
+They live in a compacted topic of the sink's own, one partition a slot, and are read below the last stable
+offset. A slot's writer has the partition to itself once its `init_transactions` has returned, so the place at
+which a marker lands must be the end that was read before: anything else means that the reading was out of date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from penstock.errors import TerminalError, TransientError
+from penstock.kafka import KafkaSettings
+from penstock.kafka.topics import kafka_failure
+from penstock.model import BatchToken
+
+KEY = b"marker"
+TOPIC_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+"""Small segments: what is superseded can go only from those that are full."""
+
+TAIL = 20
+_LONGEST_NAME = 249
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 30.0
+_OPTIONS = {
+    "group.id": "penstock-markers",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+}
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a slot committed last. `number` counts its commits over all queries; slots in step count alike."""
+
+    token: BatchToken
+    slots: int
+    number: int
+    partitions: int | None = None
+    """How many partitions the sink's fixed topic had."""
+
+    def to_bytes(self) -> bytes:
+        """The value of the marker's record."""
+        body = {"slots": self.slots, "number": self.number, "partitions": self.partitions}
+        return json.dumps({"token": self.token.to_json(), **body}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Marker:
+        """The marker that `to_bytes` wrote."""
+        body = json.loads(value)
+        return cls(BatchToken.from_json(body["token"]), body["slots"], body["number"], body["partitions"])
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A slot's marker, where its partition ended when that was read, and when the marker was written."""
+
+    marker: Marker | None
+    end: int
+    written_ms: int = 0
+
+
+def marker_topic(pipeline: str, sink: str) -> str:
+    """The name of a sink's marker topic: legal, at most 249 long, and of no other sink."""
+    name = f"penstock.markers.{pipeline}.{sink}"
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    if plain == name and "." not in pipeline and len(name) <= _LONGEST_NAME:
+        return name
+    mark = hashlib.sha256(f"{pipeline}\0{sink}".encode()).hexdigest()[:12]
+    return f"{plain[: _LONGEST_NAME - len(mark) - 1]}-{mark}"
+
+
+def read_markers(
+    sink: str, settings: KafkaSettings, topic: str, slots: Iterable[int], patience: float = _PATIENCE_SECONDS
+) -> dict[int, SlotState]:
+    """The newest marker of each slot; nothing for a slot whose partition is not there."""
+    reader = _MarkerReader(sink, settings, topic, patience)
+    with reader.opened():
+        return {slot: state for slot in slots if (state := reader.read(slot)) is not None}
+
+
+class _MarkerReader:
+    def __init__(self, sink: str, settings: KafkaSettings, topic: str, patience: float) -> None:
+        self._doing = f"sink {sink}: reading markers from {topic}"
+        self._settings = settings
+        self._topic = topic
+        self._patience = patience
+        self._deadline = time.monotonic() + patience
+        self._consumer: Any = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        try:
+            self._consumer = Consumer(
+                {"log_level": 0, "fetch.wait.max.ms": 10, **self._settings.for_librdkafka(), **_OPTIONS}
+            )
+            yield
+        except KafkaException as error:
+            raise kafka_failure(error.args[0], self._doing, self._settings.brokers) from None
+        finally:
+            if self._consumer is not None:
+                self._consumer.close()
+
+    def read(self, slot: int) -> SlotState | None:
+        self._deadline = time.monotonic() + self._patience
+        bounds = self._bounds(slot)
+        if bounds is None:
+            return None
+        start, end = bounds
+        tail = max(start, end - TAIL)
+        found = self._last(slot, tail, end)
+        if found is None and tail > start:
+            found = self._last(slot, start, end)
+        if found is None:
+            return SlotState(None, end)
+        try:
+            return SlotState(Marker.from_bytes(found.value()), end, found.timestamp()[1])
+        except (ValueError, KeyError, TypeError) as error:
+            raise TerminalError(
+                "SINK_MARKER_UNREADABLE",
+                f"{self._doing}: the newest record is no marker",
+                context={"record": f"{self._topic}[{slot}] offset {found.offset()}", "reason": error},
+                hint="only this sink may write to its marker topic",
+            ) from None
+
+    def _bounds(self, slot: int) -> tuple[int, int] | None:
+        """Where the partition begins and its last stable offset, as its leader has them."""
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(ClientPartition(self._topic, slot), timeout=5.0)
+                return int(low), int(high)
+            except KafkaException as error:
+                if error.args[0].code() in _GONE and slot not in self._partitions():
+                    return None
+                # A leader that was elected a moment ago does not know the end yet.
+                if time.monotonic() > self._deadline or not _may_pass(error.args[0]):
+                    raise
+                time.sleep(0.1)
+
+    def _partitions(self) -> Iterable[int]:
+        topic = self._consumer.list_topics(timeout=5.0).topics.get(self._topic)
+        return topic.partitions if topic is not None else ()
+
+    def _last(self, slot: int, start: int, end: int) -> Any:
+        """The last marker in `[start, end)`. Reads until the position is `end`: behind it is nothing committed."""
+        if start >= end:
+            return None
+        newest = None
+        self._consumer.assign([ClientPartition(self._topic, slot, start)])
+        try:
+            while True:
+                message = self._consumer.poll(_POLL_SECONDS)
+                error = message.error() if message is not None else None
+                if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+                    self._check_patience(slot, end, error)
+                    continue
+                if error is None:
+                    self._deadline = time.monotonic() + self._patience
+                if error is None and message.offset() < end and message.key() == KEY:
+                    newest = message
+                if message.offset() >= (end - 1 if error is None else end):
+                    return newest
+                self._check_patience(slot, end, None)
+        finally:
+            self._consumer.unassign()
+
+    def _check_patience(self, slot: int, end: int, error: KafkaError | None) -> None:
+        if error is not None and not _may_pass(error):
+            raise KafkaException(error)
+        if time.monotonic() > self._deadline:
+            raise TransientError(
+                "BROKER_SILENT",
+                f"{self._doing}: nothing came for {self._patience:g} s",
+                context={"waiting for": f"{self._topic}[{slot}] up to {end}", "client": error or "no answer"},
+            )
+
+
+def _may_pass(error: KafkaError) -> bool:
+    return isinstance(kafka_failure(error, "", ""), TransientError)

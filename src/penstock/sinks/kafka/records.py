@@ -1,0 +1,140 @@
+"""Rows to records: a topic, a partition, a key, a value and headers for each, still as columns.
+
+What is computed for a row comes in columns beside it; what is not has a default. The value is the row as JSON,
+without the computed columns, and without the coordinates unless they are to be kept. A record's timestamp is that
+of the source record; a row without coordinates gets the time at which it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from penstock.model import COMPUTED, COORDINATES, HEADERS, Refusal
+from penstock.sinks.kafka.row_json import json_rows, texts
+from penstock.sinks.merging import refusals
+
+TOPIC = f"{COMPUTED}topic"
+KEY = f"{COMPUTED}key"
+VALUE = f"{COMPUTED}value"
+PARTITION = f"{COMPUTED}partition"
+HEADER = f"{COMPUTED}header:"
+
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("timestamp", pa.int64()),
+    ]
+)
+"""A record to be sent. `timestamp` counts milliseconds; 0 is the time of sending."""
+
+_PIECE_ROWS = 10_000
+_PIECE_BYTES = 64 << 20
+
+
+class RecordMaker(Protocol):
+    """How a sink makes its records. It must pickle."""
+
+    def make(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """One record in `RECORD_SCHEMA` for each row, in the same order."""
+        ...
+
+    def refuse(self, rows: pa.RecordBatch, code: str, message: str) -> Sequence[Refusal]:
+        """What becomes of rows whose records no topic takes."""
+        ...
+
+
+def pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces of bounded size: a deduped slot comes as one batch, however large."""
+    mean = max(1, rows.nbytes // max(1, rows.num_rows))
+    step = max(1, min(_PIECE_ROWS, _PIECE_BYTES // mean))
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)
+
+
+@dataclass(frozen=True)
+class RowRecords:
+    """Records from a pipeline's rows. `topic` is for rows that bring none of their own."""
+
+    sink: str
+    topic: str | None
+    keep_coordinates: bool = False
+
+    def make(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """One record for each row."""
+        names = rows.schema.names
+        columns = [
+            rows.column(TOPIC).cast(pa.string()) if TOPIC in names else _repeated(self.topic, pa.string(), rows),
+            rows.column(PARTITION).cast(pa.int32()) if PARTITION in names else pa.nulls(rows.num_rows, pa.int32()),
+            as_bytes(rows.column(KEY)) if KEY in names else pa.nulls(rows.num_rows, pa.binary()),
+            as_bytes(rows.column(VALUE) if VALUE in names else json_rows(self._own(rows))),
+            _headers(rows),
+            _timestamps(rows),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+
+    def refuse(self, rows: pa.RecordBatch, code: str, message: str) -> Sequence[Refusal]:
+        """Each row to the quarantine, by its coordinates."""
+        return refusals(self.sink, rows, code, message)
+
+    def _own(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        kept = [
+            name
+            for name in rows.schema.names
+            if not name.startswith(COMPUTED) and (self.keep_coordinates or name != COORDINATES)
+        ]
+        return rows.select(kept)
+
+
+def as_bytes(values: pa.Array) -> pa.BinaryArray:
+    """Values as a record carries them: bytes as they are, everything else as UTF-8 text."""
+    kind = values.type
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return values.cast(pa.binary())
+    return texts(values).cast(pa.binary())
+
+
+def _repeated(value: str | None, kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), rows.num_rows)
+
+
+def _headers(rows: pa.RecordBatch) -> pa.Array:
+    """The header columns of each row as a list, in the order of the columns; a null is no header."""
+    names = [name for name in rows.schema.names if name.startswith(HEADER)]
+    count = rows.num_rows
+    if not names or not count:
+        return pa.nulls(count, HEADERS)
+    columns = pa.concat_arrays([as_bytes(rows.column(name)) for name in names])
+    by_row = np.arange(len(names) * count).reshape(len(names), count).T.ravel()
+    values = columns.take(pa.array(by_row))
+    keys = pa.array(np.tile(np.array([name.removeprefix(HEADER) for name in names], dtype=object), count), pa.string())
+    there = values.is_valid()
+    lengths = there.to_numpy(zero_copy_only=False).reshape(count, len(names)).sum(axis=1)
+    pairs = pa.StructArray.from_arrays([keys.filter(there), values.filter(there)], fields=list(HEADERS.value_type))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pairs).cast(HEADERS)
+
+
+def _timestamps(rows: pa.RecordBatch) -> pa.Array:
+    if COORDINATES not in rows.schema.names:
+        return _repeated_zero(rows.num_rows)
+    return milliseconds(pc.struct_field(rows.column(COORDINATES), "timestamp"))
+
+
+def milliseconds(moments: pa.Array) -> pa.Int64Array:
+    """Times as a record carries them; 0 for a null."""
+    return pc.fill_null(pc.divide(moments.cast(pa.timestamp("us")).cast(pa.int64()), 1000), 0)
+
+
+def _repeated_zero(count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(0, pa.int64()), count)

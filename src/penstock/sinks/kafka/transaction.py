@@ -1,0 +1,250 @@
+"""One transaction of one slot, with a producer of its own: rows and marker, all or nothing.
+
+`init_transactions` of the new producer fences and ends whatever a dead or stalled writer of the slot left; only then
+is the marker read. The producer is never used again: its epoch is what keeps a late commit off the next transaction.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise, repeat
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.kafka import KafkaSettings
+from penstock.kafka.topics import kafka_failure
+from penstock.sinks.kafka.markers import KEY, Marker, SlotState, read_markers
+
+_DEFAULTS = {
+    "log_level": 0,
+    "linger.ms": 50,
+    "compression.type": "lz4",
+    "batch.num.messages": 100_000,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 262_144,
+    # As Java's clients place keys, Spark's sink among them.
+    "partitioner": "murmur2_random",
+}
+_INIT_SECONDS = 30.0
+_ABORT_SECONDS = 5.0
+_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+
+@dataclass(frozen=True)
+class SlotId:
+    """Where a slot writes and as whom."""
+
+    sink: str
+    settings: KafkaSettings
+    transactional_id: str
+    markers: str
+    slot: int
+    timeout: timedelta
+    batch_bytes: int
+    record_bytes: int
+
+
+class SlotTransaction:
+    """Open: the slot is ours and its marker is read. Then rows, then `commit` or `abort`; both close."""
+
+    def __init__(self, of: SlotId) -> None:
+        self._of = of
+        self._begun = False
+        self._landed: int | None = None
+        self._producer: Any = self._open()
+        try:
+            self.state = self._read_state()
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def marker(self) -> Marker | None:
+        """What the slot committed last."""
+        return self.state.marker
+
+    def begin(self) -> None:
+        """Begin the transaction."""
+        with self._failures("beginning a transaction"):
+            self._producer.begin_transaction()
+            self._begun = True
+
+    def send(self, records: pa.RecordBatch, topic: str | None) -> None:
+        """Send records in their order; `topic` where all have the same."""
+        produce, poll = self._producer.produce, self._producer.poll
+        with self._failures("sending records"):
+            for name, value, key, partition, timestamp, headers in zip(*_fields(records, topic), strict=False):
+                while True:
+                    try:
+                        produce(name, value, key, partition, timestamp=timestamp, headers=headers)
+                        break
+                    except BufferError:
+                        poll(0.1)
+            poll(0)
+
+    def commit(self, marker: Marker) -> None:
+        """Write the marker and commit. On any doubt the slot's marker decides whether it landed."""
+        try:
+            self._write_marker(marker)
+        except BaseException:
+            self.abort()
+            raise
+        try:
+            self._end()
+        except KafkaException as error:
+            self._settle(marker, error)
+        finally:
+            self.close()
+
+    def abort(self) -> None:
+        """Give everything up. Never raises: what stays open is ended by the slot's next writer."""
+        if self._begun and self._producer is not None:
+            with suppress(Exception):
+                self._producer.purge()
+                self._producer.abort_transaction(_ABORT_SECONDS)
+        self.close()
+
+    def close(self) -> None:
+        """Let the producer go, with its threads and connections."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(Exception), warnings.catch_warnings():
+                # The client warns when it cannot end a transaction that was taken from it.
+                warnings.simplefilter("ignore", RuntimeWarning)
+                producer.close()
+
+    def _end(self) -> None:
+        self._producer.commit_transaction(self._of.timeout.total_seconds())
+
+    def _open(self) -> Any:
+        of = self._of
+        options = of.settings.for_librdkafka()
+        options.pop("request.required.acks", None)
+        producer: Any = None
+        try:
+            producer = Producer(
+                {
+                    **_DEFAULTS,
+                    **options,
+                    "batch.size": of.batch_bytes,
+                    "message.max.bytes": of.record_bytes,
+                    "transactional.id": of.transactional_id,
+                    "transaction.timeout.ms": int(of.timeout.total_seconds() * 1000),
+                    "enable.idempotence": True,
+                    "acks": "all",
+                }
+            )
+            producer.init_transactions(_INIT_SECONDS)
+        except KafkaException as error:
+            if producer is not None:
+                producer.close()
+            raise self._lost(error, "taking the slot over") from None
+        return producer
+
+    def _read_state(self) -> SlotState:
+        of = self._of
+        found = read_markers(of.sink, of.settings, of.markers, [of.slot])
+        if of.slot not in found:
+            raise MissingError(
+                "SINK_MARKERS_GONE",
+                f"sink {of.sink}: the marker topic has no partition for slot {of.slot}",
+                context={"topic": of.markers},
+                hint="start again: the topic is then made anew; what the old one knew is lost",
+            )
+        return found[of.slot]
+
+    def _write_marker(self, marker: Marker) -> None:
+        """Write the marker and wait for it: it must land where its partition ended when it was read."""
+        deadline = time.monotonic() + self._of.timeout.total_seconds()
+        with self._failures("writing the marker"):
+            self._producer.produce(
+                self._of.markers,
+                marker.to_bytes(),
+                KEY,
+                partition=self._of.slot,
+                on_delivery=self._note_marker,
+            )
+            while self._producer.flush(0.5) and time.monotonic() < deadline:
+                pass
+        if self._landed is None or self._landed != self.state.end:
+            raise TransientError(
+                "SINK_MARKER_MOVED",
+                f"sink {self._of.sink}: the marker of slot {self._of.slot} did not land where it was expected",
+                context={"expected at": self.state.end, "landed at": self._landed, "topic": self._of.markers},
+                hint="a leader out of date, a time-out, or a second writer of the slot: the batch is tried again",
+            )
+
+    def _note_marker(self, error: KafkaError | None, message: Any) -> None:
+        self._landed = message.offset() if error is None else None
+
+    def _settle(self, marker: Marker, error: KafkaException) -> None:
+        """Find out whether a commit without a clear answer landed. Raises where it did not."""
+        self.close()
+        lost = self._lost(error, f"committing batch {marker.token.batch_id}")
+        if error.args[0].code() in _FENCED:
+            # Someone else has the slot, or the brokers took it back: not ours to fence in turn.
+            raise lost from None
+        self._producer = self._open()
+        if self._read_state().marker != marker:
+            raise lost from None
+
+    @contextmanager
+    def _failures(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._lost(error, doing) from None
+        except SystemError as error:
+            # So the client raises a fatal error that comes together with a delivery report.
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            raise self._lost(error.__cause__, doing) from None
+
+    def _lost(self, error: KafkaException, doing: str) -> PenstockError:
+        """A failed transaction: a new producer may succeed where this one cannot."""
+        cause = error.args[0]
+        doing = f"sink {self._of.sink}: slot {self._of.slot}: {doing}"
+        told = kafka_failure(cause, doing, self._of.settings.brokers)
+        if isinstance(told, MissingError) or not (
+            cause.code() in _FENCED or cause.code() == KafkaError._STATE or cause.txn_requires_abort() or cause.fatal()
+        ):
+            return told
+        return TransientError(
+            "SINK_TRANSACTION_LOST",
+            f"{doing}: the transaction is lost",
+            context={"client": f"{cause.name()}: {cause.str()}", "timeout": self._of.timeout},
+            hint="it took longer than its timeout, or another run writes as this slot",
+        )
+
+
+def _fields(records: pa.RecordBatch, topic: str | None) -> list[Iterable[Any]]:
+    """What `produce` takes, record by record. What all records have alike is repeated without end."""
+    return [
+        repeat(topic) if topic is not None else records.column("topic").to_pylist(),
+        records.column("value").to_pylist(),
+        _listed(records.column("key"), None),
+        _listed(records.column("partition").fill_null(-1), -1),
+        records.column("timestamp").to_pylist(),
+        _header_lists(records.column("headers")),
+    ]
+
+
+def _listed(values: pa.Array, absent: object) -> Iterable[Any]:
+    return repeat(absent) if values.null_count == len(values) else values.to_pylist()
+
+
+def _header_lists(headers: pa.ListArray) -> Iterable[Any]:
+    if headers.null_count == len(headers):
+        return repeat(None)
+    flat = headers.values
+    pairs = list(zip(flat.field("key").to_pylist(), flat.field("value").to_pylist(), strict=True))
+    offsets = headers.offsets.to_pylist()
+    return [pairs[start:end] for start, end in pairwise(offsets)]

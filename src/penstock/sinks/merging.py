@@ -1,0 +1,93 @@
+"""What the sinks that merge have in common: keys that are never null, and one row a key out of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from penstock.errors import MissingError, TerminalError
+from penstock.model import COMPUTED, COORDINATES, MergeRules, OffsetRange, Refusal
+
+KEY_NULL = "SINK_KEY_NULL"
+RANK = f"{COMPUTED}rank"
+CUT = f"{COMPUTED}cut"
+
+
+def check_rules(sink: str, schema: pa.Schema, rules: MergeRules) -> None:
+    """Refuse rules that name columns which the rows lack, and keys that cannot be compared."""
+    newer = (rules.when_newer,) if rules.when_newer else ()
+    named = {"keys": rules.keys, "when_newer": newer, "prune_by": rules.prune_by}
+    for setting, columns in named.items():
+        absent = [name for name in columns if name not in schema.names]
+        if absent:
+            raise MissingError(
+                "SINK_SCHEMA_MISMATCH",
+                f'sink {sink}: {setting}: no column "{absent[0]}" in the rows',
+                context={setting: ", ".join(columns), "columns": ", ".join(schema.names)},
+            )
+    nested = [f"{name} {schema.field(name).type}" for name in rules.keys if types.is_nested(schema.field(name).type)]
+    if nested:
+        raise MissingError(
+            "SINK_SCHEMA_MISMATCH",
+            f"sink {sink}: keys: a column of this type cannot be a key",
+            context={"columns": ", ".join(nested)},
+            hint="derive a plain column from it, and merge by that",
+        )
+
+
+def refuse_null_keys(sink: str, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[Refusal]]:
+    """The rows whose keys are all there, and a refusal for each other one: no merge could find it again."""
+    nulls = [pc.is_null(rows.column(key)) for key in keys if rows.column(key).null_count]
+    if not nulls:
+        return rows, []
+    refused = reduce(pc.or_, nulls)
+    message = f"sink {sink}: a key column is null: {', '.join(keys)}"
+    return rows.filter(pc.invert(refused)), refusals(sink, rows.filter(refused), KEY_NULL, message)
+
+
+def refusals(sink: str, rows: pa.RecordBatch, code: str, message: str) -> list[Refusal]:
+    """Each row as a refusal, by its coordinates."""
+    if COORDINATES not in rows.schema.names:
+        raise TerminalError(
+            code,
+            f"{message}, and the rows do not say where they came from",
+            context={"rows": rows.num_rows, "columns": ", ".join(rows.schema.names)},
+            hint=f"keep the column {COORDINATES} in the pipeline's SQL, so that such records can be quarantined",
+        )
+    found = rows.column(COORDINATES).to_pylist()
+    return [
+        Refusal(OffsetRange(at["topic"], at["partition"], at["offset"], at["offset"] + 1), code, message)
+        for at in found
+    ]
+
+
+def one_row_a_key(
+    relation: str, rules: MergeRules, *, quote: Callable[[str], str], position: Sequence[str], deletes: str | None
+) -> str:
+    """A query that gives of each key in `relation` the one row that counts, with all columns of the relation.
+
+    `position` are expressions that order rows by their place in the source, the offset first; `deletes` is the
+    column that marks a delete. With `when_newer` a delete may have no such value, being a tombstone: it then
+    counts by its position. Rows before it are out, and a row behind it needs no comparison with the target: its
+    column `CUT` is not null.
+    """
+    keys = ", ".join(map(quote, rules.keys))
+    direction = "ASC" if rules.insert_only else "DESC"
+    order = [f"{expression} {direction}" for expression in position]
+    if rules.when_newer is None:
+        ranked = f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)}) AS {quote(RANK)}"
+        return f"SELECT * FROM ({ranked} FROM {relation}) AS ranked WHERE {quote(RANK)} = 1"
+    newer = quote(rules.when_newer)
+    untimed = f"{deletes} AND {newer} IS NULL" if deletes else "FALSE"
+    cut = f"max(CASE WHEN {untimed} THEN {position[0]} END) OVER (PARTITION BY {keys})"
+    marked = f"SELECT *, {cut} AS {quote(CUT)} FROM {relation}"
+    order = [f"{newer} {direction} NULLS LAST", *order]
+    ranked = (
+        f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)}) AS {quote(RANK)} "
+        f"FROM ({marked}) AS marked WHERE {quote(CUT)} IS NULL OR {position[0]} >= {quote(CUT)}"
+    )
+    return f"SELECT * FROM ({ranked}) AS ranked WHERE {quote(RANK)} = 1"

@@ -1,0 +1,148 @@
+"""Connections to one database. Its URL is a secret: no error, target or repr shows it.
+
+A connection is made for each piece of work and closed after it: none is left open in a worker, and a pooler in
+front of the database may hand each transaction another session, so nothing is set for longer than one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.sinks.postgres.failures import DENIED_HINT, message_of
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_DEFAULTS: Mapping[str, str | int] = {
+    "connect_timeout": 10,
+    # A server that vanished without a word is noticed within a minute.
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+    "application_name": "penstock",
+}
+_DENIED = re.compile(
+    r"authentication failed|no password supplied|no pg_hba.conf entry|role .* does not exist|permission denied|SASL",
+    re.IGNORECASE,
+)
+_NO_DATABASE = re.compile(r"database .* does not exist", re.IGNORECASE)
+
+
+class Database:
+    """Where a sink writes: makes connections, and tells of itself without its secrets."""
+
+    def __init__(self, sink: str, url: str) -> None:
+        self._sink = sink
+        self._url = url
+
+    def __repr__(self) -> str:
+        return f"Database({self.address})"
+
+    @property
+    def address(self) -> str:
+        """Host, port and database, without user and password."""
+        try:
+            parts = self._parts()
+        except PenstockError:
+            return "postgresql"
+        host = parts.get("host") or parts.get("hostaddr") or "localhost"
+        port = f":{parts['port']}" if parts.get("port") else ""
+        return f"{host}{port}/{parts.get('dbname') or 'the default database'}"
+
+    def scrub(self, message: str) -> str:
+        """The message without what of the URL is nobody's business."""
+        try:
+            parts = self._parts()
+        except PenstockError:
+            return "the database's message is left out: it may quote the url"
+        for name in ("password", "sslpassword", "passfile"):
+            if parts.get(name):
+                message = message.replace(str(parts[name]), "***")
+        if parts.get("user"):
+            message = re.sub(rf'(user|role) "{re.escape(str(parts["user"]))}"', r"\1 ***", message)
+        return message
+
+    @contextmanager
+    def connect(self, *, starting: bool = False) -> Iterator[Connection]:
+        """A connection, closed at the end; what was not committed is rolled back.
+
+        A database that cannot be reached at the start of a run is missing; later it may come back.
+        """
+        connection = self.open(starting=starting)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def open(self, *, starting: bool = False) -> Connection:
+        """A connection in autocommit mode, for the caller to close. Statements are never prepared by name."""
+        settings = {name: value for name, value in _DEFAULTS.items() if name not in self._parts()}
+        try:
+            whole = make_conninfo(self._url, client_encoding="utf8", **settings)
+            return psycopg.connect(whole, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            raise self._unreachable(error, starting) from None
+        except UnicodeError:
+            raise self._invalid() from None
+
+    def _unreachable(self, error: psycopg.Error, starting: bool) -> PenstockError:
+        said = message_of(error)
+        # libpq puts the address in front of what the server answered.
+        reason = self.scrub(said.split("FATAL:")[-1].strip())
+        context = {"database": self.address}
+        if _NO_DATABASE.search(said):
+            return MissingError(
+                "SINK_DATABASE_MISSING",
+                f"sink {self._sink}: connecting: {reason}",
+                context=context,
+                hint="create the database, or correct the end of the url",
+            )
+        if _DENIED.search(said):
+            return MissingError(
+                "SINK_ACCESS_DENIED",
+                f"sink {self._sink}: connecting: the database refuses the user: {reason}",
+                context=context,
+                hint=f"check user and password in the url; {DENIED_HINT}",
+            )
+        if starting:
+            return MissingError(
+                "SINK_DATABASE_UNREACHABLE",
+                f"sink {self._sink}: connecting: {reason}",
+                context=context,
+                hint="check that the database runs, and the host and port in the url",
+            )
+        return TransientError("SINK_DATABASE_UNAVAILABLE", f"sink {self._sink}: connecting: {reason}", context=context)
+
+    def _parts(self) -> dict[str, Any]:
+        try:
+            return conninfo_to_dict(self._url)
+        except (psycopg.Error, UnicodeError):
+            raise self._invalid() from None
+
+    def _invalid(self) -> MissingError:
+        return MissingError(
+            "SINK_URL_INVALID",
+            f"sink {self._sink}: the url is not one of a PostgreSQL database",
+            hint="write postgresql://user:password@host:5432/database, with other characters than letters and digits"
+            " in the password percent-encoded",
+        )
+
+
+def run(connection: Connection, *statements: str) -> int:
+    """Run statements that have their values in them; the number of rows that the last one touched."""
+    touched = 0
+    for statement in statements:
+        touched = connection.execute(statement.encode()).rowcount
+    return touched
+
+
+def fetch(connection: Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    """The rows of a query; `values` stand for its `%s`."""
+    return connection.execute(statement.encode(), values or None).fetchall()

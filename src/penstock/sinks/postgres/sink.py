@@ -1,0 +1,265 @@
+"""PostgreSQL, exactly once: rows staged by COPY in tasks, brought into the table in one transaction with the token.
+
+The transaction locks the commit row of this pipeline, sink, table and query first, so that a batch is there once
+however many drivers try. Whatever the database answers, or does not, the commit row is read again before anything
+is decided.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors
+
+from penstock.model import (
+    COMPUTED,
+    COORDINATES,
+    DELETES,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    MergeRules,
+    Refusal,
+    SlotAttempt,
+)
+from penstock.sinks.postgres.commit import Batch, already_held
+from penstock.sinks.postgres.connection import Connection, Database, fetch, run
+from penstock.sinks.postgres.failures import database_failure, database_failures, is_passing
+from penstock.sinks.postgres.ledger import REJECTS, Ledger, lock_making
+from penstock.sinks.postgres.names import OWN_SCHEMA, StagedName, TableName, own, query_mark, sink_mark, staged_name
+from penstock.sinks.postgres.stage import PostgresStage, StagedColumn, StagedTable
+from penstock.sinks.postgres.table import (
+    Table,
+    check_encoding,
+    check_may_create,
+    check_own_schema,
+    check_schema,
+    check_table,
+    create_statement,
+    read_table,
+    refuse_absent,
+)
+from penstock.sinks.postgres.types import staged_type
+
+COMMIT_TRIES = 5
+_FORGOTTEN_SECONDS = 86_400
+
+
+class PostgresSink:
+    """Implements `contracts.Sink` and `contracts.RejectingSink` over one table. Without `rules` it appends."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        pipeline: str,
+        name: str,
+        url: str,
+        table: str,
+        *,
+        rules: MergeRules | None = None,
+        create: bool = False,
+        on_reject: Literal["fail", "quarantine"] = "fail",
+        keep_coordinates: bool = False,
+    ) -> None:
+        self.pipeline = pipeline
+        self.name = name
+        self.table = TableName.parse(name, table)
+        self.rules = rules
+        self.create = create
+        self.on_reject = on_reject
+        self.keep_coordinates = keep_coordinates
+        self._database = Database(name, url)
+        self._ledger = Ledger(pipeline, name, self.table)
+        self._mark = sink_mark(pipeline, name, self.table)
+        self._written: pa.Schema | None = None
+        self._staged_types: dict[str, str] = {}
+
+    @property
+    def target(self) -> str:
+        """Host, database and table."""
+        return f"{self._database.address}/{self.table}"
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Make the schema for staging and, if allowed, the table; check that it can take the rows."""
+        written = self._columns_written(schema)
+        check_schema(self.name, written, self.rules)
+        with (
+            self._database.connect(starting=True) as connection,
+            database_failures(self.name, "preparing the table", self._database.scrub),
+            connection.transaction(),
+        ):
+            lock_making(connection)
+            self._look(connection, schema, written)
+            self._ledger.make(connection)
+            table = read_table(connection, self.table)
+            if table is None:
+                run(connection, create_statement(self.table, written, self._keys))
+                self._ledger.forget(connection)
+                table = read_table(connection, self.table)
+        self._written = written
+        self._staged_types = _staged_types(written, table)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the table, if it is there, can take the rows, and whether what is missing can be made."""
+        written = self._columns_written(schema)
+        check_schema(self.name, written, self.rules)
+        with (
+            self._database.connect(starting=True) as connection,
+            database_failures(self.name, "looking at the table", self._database.scrub),
+        ):
+            self._look(connection, schema, written)
+
+    def last_commit(self) -> BatchToken | None:
+        """The newest token that the database has for this table, whichever query committed it."""
+        with self._reading() as connection:
+            return self._ledger.newest(connection)
+
+    def holds(self, token: BatchToken) -> bool:
+        """Whether the batch is in the table. Raises where it has other offsets."""
+        with self._reading() as connection:
+            return already_held(self.name, self._ledger.newest(connection, token.query_id), token)
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> PostgresStage:
+        """In a task: begin the staging table of one attempt of a slot."""
+        columns = [field for field in schema if field.name != COORDINATES and not field.name.startswith(COMPUTED)]
+        types = {field.name: self._staged_types.get(field.name) or staged_type(field.type) for field in columns}
+        return PostgresStage(
+            self.name,
+            self._database,
+            staged_name(self._mark, token),
+            writer,
+            [StagedColumn(name, str(kind)) for name, kind in types.items()],
+            keys=self._keys,
+            deletes=self.rules is not None and DELETES in schema.names,
+            quarantine=self.on_reject == "quarantine",
+        )
+
+    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Bring the staged rows into the table with the token. An empty batch is a commit too."""
+        tables = _tables(manifests)
+        failure: psycopg.Error | None = None
+        for _ in range(COMMIT_TRIES):
+            try:
+                with self._database.connect() as connection:
+                    self._commit_once(connection, token, tables)
+                    self._clear(connection, token, {table.name for table in tables})
+                return
+            except psycopg.Error as error:  # landed or not: only the commit row knows, and the next try reads it
+                failure = error
+                if not is_passing(error):
+                    break
+        assert failure is not None
+        doing = f"committing batch {token.batch_id}"
+        raise database_failure(self.name, doing, failure, self._database.scrub) from None
+
+    def rejected(self, token: BatchToken) -> Sequence[Refusal]:
+        """The rows of this batch that the table refused; kept until a later batch is committed."""
+        if self.on_reject == "fail":
+            return ()
+        with self._reading() as connection:
+            there = fetch(connection, "SELECT to_regclass(%s)", REJECTS)[0][0] is not None
+            return self._ledger.rejected(connection, token) if there else ()
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Drop the staging tables of other attempts, once the batch is committed.
+
+        Before that another driver may still be about to commit them; afterwards the commit row stops it.
+        """
+        named = {table.name for table in _tables(manifests)}
+        with self._reading() as connection:
+            newest = self._ledger.newest(connection, token.query_id)
+            if newest is None or newest.batch_id < token.batch_id:
+                return
+            for name, made in self._staging_tables(connection):
+                if made.query_mark == query_mark(token) and made.batch_id == token.batch_id and name not in named:
+                    _drop(connection, name)
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return self.rules.keys if self.rules is not None else ()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with (
+            self._database.connect() as connection,
+            database_failures(self.name, "reading the commit row", self._database.scrub),
+        ):
+            yield connection
+
+    def _columns_written(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that go into the table: the row's, and where wanted its coordinates."""
+        kept = [field for field in schema if not field.name.startswith(COMPUTED)]
+        return pa.schema([field for field in kept if self.keep_coordinates or field.name != COORDINATES])
+
+    def _look(self, connection: Connection, schema: pa.Schema, written: pa.Schema) -> None:
+        """Raise where the database as it is cannot take the rows."""
+        check_encoding(self.name, connection)
+        table = read_table(connection, self.table)
+        if table is not None:
+            check_table(self.name, self.table, table, written, self.rules, DELETES in schema.names)
+        elif self.create:
+            check_may_create(self.name, connection, self.table)
+        else:
+            raise refuse_absent(self.name, self.table, written, self._keys)
+        check_own_schema(self.name, connection)
+
+    def _commit_once(self, connection: Connection, token: BatchToken, tables: Sequence[StagedTable]) -> None:
+        written = self._written
+        assert written is not None, "prepare comes before commit"
+        quarantine = self.on_reject == "quarantine"
+        Batch(self.name, self.table, self._ledger, written, self.rules, quarantine, token, tables, self._mark).commit(
+            connection
+        )
+
+    def _clear(self, connection: Connection, token: BatchToken, named: AbstractSet[str]) -> None:
+        """Drop the staging of this batch, of older ones, and what queries of long ago left behind.
+
+        After the commit and not in it: a backup that runs has a lock on every table it saw, and would hold the
+        commit up to its end. What cannot be dropped now goes with the next commit.
+        """
+        forgotten = time.time() - _FORGOTTEN_SECONDS
+        with suppress(psycopg.Error):
+            for name, made in self._staging_tables(connection):
+                mine = made.query_mark == query_mark(token)
+                if name in named or (made.batch_id < token.batch_id if mine else made.made < forgotten):
+                    _drop(connection, name)
+
+    def _staging_tables(self, connection: Connection) -> Iterator[tuple[str, StagedName]]:
+        """The staging tables of this sink, whichever query made them."""
+        rows = fetch(
+            connection,
+            "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'"
+            " AND relname LIKE %s",
+            OWN_SCHEMA,
+            f"staged\\_{self._mark}\\_%",
+        )
+        for (name,) in rows:
+            made = StagedName.parse(name)
+            if made is not None:
+                yield name, made
+
+
+def _tables(manifests: Sequence[Manifest]) -> list[StagedTable]:
+    return [item for manifest in manifests for item in manifest.items if isinstance(item, StagedTable)]
+
+
+def _staged_types(written: pa.Schema, table: Table | None) -> dict[str, str]:
+    columns = table.columns if table is not None else {}
+    return {field.name: str(staged_type(field.type, columns.get(field.name))) for field in written}
+
+
+def _drop(connection: Connection, name: str) -> None:
+    """Drop a staging table, unless someone is reading it."""
+    with suppress(errors.LockNotAvailable), connection.transaction():
+        run(
+            connection,
+            "SET LOCAL lock_timeout = '500ms'; SET LOCAL synchronous_commit = off",
+            f"DROP TABLE IF EXISTS {own(name)}",
+        )

@@ -1,0 +1,175 @@
+"""One attempt of one slot: rows in, one COPY into a staging table of its own, in one transaction.
+
+Nobody sees the table before `finish`, and a task that dies leaves nothing: its transaction is rolled back. The
+table is unlogged, so a crash of the server empties it; the commit counts its rows before it relies on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import reduce
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import PenstockError, TerminalError
+from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, Manifest, Refusal, SlotAttempt
+from penstock.sinks.merging import refusals, refuse_null_keys
+from penstock.sinks.postgres.connection import Connection, Database, run
+from penstock.sinks.postgres.failures import database_failures
+from penstock.sinks.postgres.names import own, quote
+from penstock.sinks.postgres.text import to_csv, to_text, unholdable, within_limits
+
+ROW_REFUSED = "SINK_ROW_REFUSED"
+REFUSED_HINT = "set on_reject: quarantine on this sink to put such records aside and go on"
+
+_SETTINGS = """
+    SET LOCAL TimeZone = 'UTC'; SET LOCAL synchronous_commit = off; SET LOCAL statement_timeout = 0;
+    SET LOCAL idle_in_transaction_session_timeout = 0"""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedColumn:
+    """A column of a staging table: its name and type there."""
+
+    name: str
+    type: str
+
+
+COORDINATE_COLUMNS = tuple(
+    StagedColumn(f"{COORDINATES}_{name}", type)
+    for name, type in (("topic", "text"), ("partition", "integer"), ("offset", "bigint"), ("timestamp", "timestamptz"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTable:
+    """A staging table that is finished: the item of a manifest."""
+
+    name: str
+    rows: int
+    columns: tuple[StagedColumn, ...]
+
+
+class PostgresStage:
+    """Implements `contracts.Stage`. `columns` are those of the rows, without coordinates and the mark of deletes."""
+
+    def __init__(
+        self,
+        sink: str,
+        database: Database,
+        table: str,
+        writer: SlotAttempt,
+        columns: Sequence[StagedColumn],
+        *,
+        keys: Sequence[str],
+        deletes: bool,
+        quarantine: bool,
+    ) -> None:
+        self._sink = sink
+        self._database = database
+        self._table = table
+        self._writer = writer
+        self._columns = tuple(columns)
+        self._keys = tuple(keys)
+        self._deletes = deletes
+        self._quarantine = quarantine
+        self._rows = 0
+        self._size_bytes = 0
+        self._connection: Connection | None = None
+        self._copy: psycopg.Copy | None = None
+        self._open = ExitStack()
+        self._finished = False
+
+    @property
+    def _staged_columns(self) -> tuple[StagedColumn, ...]:
+        deletes = (StagedColumn(DELETES, "boolean"),) if self._deletes else ()
+        return (*self._columns, *COORDINATE_COLUMNS, *deletes)
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        """Take some rows; give back those without a key, and those that no text can hold."""
+        rows, refused = refuse_null_keys(self._sink, rows, self._keys)
+        columns, more = self._texts(rows)
+        if columns and len(columns[0]):
+            with database_failures(self._sink, "staging rows", self._database.scrub):
+                text = to_csv(columns)
+                self._copying().write(text)
+                self._rows += len(columns[0])
+                self._size_bytes += len(text)
+        return [*refused, *more]
+
+    def finish(self) -> Manifest:
+        """End the COPY and commit the staging table."""
+        if not self._rows:
+            return Manifest(self._sink, self._writer, 0, 0)
+        with database_failures(self._sink, "finishing staged rows", self._database.scrub):
+            self._open.close()
+        self._finished = True
+        item = StagedTable(self._table, self._rows, self._staged_columns)
+        return Manifest(self._sink, self._writer, self._rows, self._size_bytes, (item,))
+
+    def abort(self) -> None:
+        """Roll back; a table that was finished already is dropped, or goes with a later commit of the sink."""
+        with suppress(psycopg.Error, PenstockError, OSError):
+            if self._connection is not None:
+                self._connection.close()
+            with suppress(psycopg.Error):
+                self._open.close()
+            if self._finished:
+                with self._database.connect() as connection:
+                    run(connection, f"DROP TABLE IF EXISTS {own(self._table)}")
+
+    def _copying(self) -> psycopg.Copy:
+        """The one COPY of this attempt, begun with the first rows."""
+        if self._copy is None:
+            self._connection = self._open.enter_context(self._database.connect())
+            self._open.enter_context(self._connection.transaction())
+            columns = ", ".join(f"{quote(column.name)} {column.type}" for column in self._staged_columns)
+            table = own(self._table)
+            run(self._connection, _SETTINGS, f"CREATE UNLOGGED TABLE {table} ({columns})")
+            statement = f"COPY {table} FROM STDIN (FORMAT csv, FREEZE)"
+            self._copy = self._open.enter_context(self._connection.cursor().copy(statement.encode()))
+        return self._copy
+
+    def _texts(self, rows: pa.RecordBatch) -> tuple[list[pa.Array], list[Refusal]]:
+        """The staged columns as text, without the rows that are refused."""
+        names = [column.name for column in self._columns]
+        columns = [to_text(rows.column(name)) for name in names]
+        found = [
+            each
+            for column, values in zip(self._columns, columns, strict=True)
+            for each in unholdable(column.name, values, rows.schema.field(column.name).type, column.type)
+        ]
+        columns += [to_text(values) for values in _coordinates(rows)]
+        if self._deletes:
+            columns.append(rows.column(DELETES))
+        if not found:
+            return columns, []
+        refused = self._refuse(rows, [(each.rows, each.why) for each in found])
+        kept = pc.invert(reduce(pc.or_, [each.rows for each in found]))
+        return [values.filter(kept) for values in columns], refused
+
+    def _refuse(self, rows: pa.RecordBatch, found: Sequence[tuple[pa.BooleanArray, str]]) -> list[Refusal]:
+        refused: dict[object, Refusal] = {}
+        for mask, why in found:
+            for refusal in refusals(self._sink, rows.filter(mask), ROW_REFUSED, f"sink {self._sink}: {why}"):
+                refused.setdefault(refusal.record, refusal)
+        if not self._quarantine:
+            first = min(refused.values(), key=lambda refusal: refusal.record)
+            raise TerminalError(
+                ROW_REFUSED,
+                f"{first.message}, which the table cannot hold",
+                context={"record": first.record, "rows refused": len(refused)},
+                hint=REFUSED_HINT,
+            )
+        return list(refused.values())
+
+
+def _coordinates(rows: pa.RecordBatch) -> list[pa.Array]:
+    if COORDINATES in rows.schema.names:
+        *place, moment = rows.column(COORDINATES).flatten()
+        return [*place, within_limits(moment)]
+    return [pa.nulls(rows.num_rows, field.type) for field in COORDINATES_FIELD.type]

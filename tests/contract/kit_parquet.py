@@ -1,0 +1,90 @@
+"""Parquet files in the contract suite, read back by pyarrow as a Hive-partitioned folder."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from tests.contract.kits import Evolve, Rows
+
+from penstock.model import BatchToken, MergeRules
+from penstock.sinks.parquet import ParquetSink
+from penstock.sinks.parquet.batches import Batches
+
+
+class ParquetKit:
+    commits_in_task = False
+    partitions = True
+    evolves = False
+    merges = False
+
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        self.path = folder / "files"
+
+    def sink(
+        self,
+        pipeline: str = "orders",
+        name: str = "out",
+        partition_by: Sequence[str] = (),
+        evolve: Evolve = "fail",
+        keep_coordinates: bool = True,
+        rules: MergeRules | None = None,
+    ) -> ParquetSink:
+        return ParquetSink(pipeline, name, str(self.path), partition_by=partition_by, keep_coordinates=keep_coordinates)
+
+    def sink_losing_answer(self, *, landed: bool) -> ParquetSink:
+        return _with(self.sink(), _LosingAnswer(self.path, landed=landed))
+
+    def sink_overtaken(self, overtake: Callable[[], None]) -> ParquetSink:
+        return _with(self.sink(), _Overtaken(self.path, overtake=overtake))
+
+    def rows(self) -> Rows:
+        """Partition values are taken as the text of the folder's name, and then cast."""
+        columns = pq.read_schema(self.path / "_common_metadata")
+        partitions = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns.metadata[b"penstock.partition_columns"])))
+        texts = pa.schema([pa.field(name, pa.string()) for name in partitions.names])
+        hive = ds.partitioning(texts.insert(0, pa.field("penstock_batch", pa.string())), flavor="hive")
+        files = ds.dataset(self.path, pa.schema([*columns, *texts]), format="parquet", partitioning=hive)
+        table = files.to_table(use_threads=False)
+        return list(table.cast(pa.schema([*columns, *partitions])).to_pylist())
+
+    def staged(self) -> set[str]:
+        return {path.name for path in self.path.parent.rglob("*.parquet")}
+
+
+def _with(sink: ParquetSink, batches: Batches) -> ParquetSink:
+    sink._batches = batches
+    return sink
+
+
+class _LosingAnswer(Batches):
+    def __init__(self, path: Path, *, landed: bool) -> None:
+        super().__init__(path, "orders", "out")
+        self._landed = landed
+        self._lost = False
+
+    def publish(self, gathered: Path, token: BatchToken) -> None:
+        if self._lost:
+            super().publish(gathered, token)
+            return
+        self._lost = True
+        if self._landed:
+            super().publish(gathered, token)
+        raise ConnectionResetError("the answer is lost")
+
+
+class _Overtaken(Batches):
+    def __init__(self, path: Path, *, overtake: Callable[[], None]) -> None:
+        super().__init__(path, "orders", "out")
+        self._overtake: Callable[[], None] | None = overtake
+
+    def publish(self, gathered: Path, token: BatchToken) -> None:
+        overtake, self._overtake = self._overtake, None
+        if overtake is not None:
+            overtake()
+        super().publish(gathered, token)

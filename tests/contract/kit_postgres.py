@@ -1,0 +1,98 @@
+"""PostgreSQL in the contract suite: a database of its own for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from tests.contract.kits import Evolve, Rows
+
+from penstock.model import COORDINATES, BatchToken, MergeRules
+from penstock.sinks.postgres import PostgresSink
+
+
+class PostgresKit:
+    commits_in_task = False
+    partitions = False
+    evolves = False
+    merges = True
+
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        server = request.getfixturevalue("postgres")
+        database = server.create_database()
+        request.addfinalizer(lambda: server.drop_database(database))
+        self.url = server.url(database)
+
+    def sink(
+        self,
+        pipeline: str = "orders",
+        name: str = "out",
+        partition_by: Sequence[str] = (),
+        evolve: Evolve = "fail",
+        keep_coordinates: bool = True,
+        rules: MergeRules | None = None,
+    ) -> PostgresSink:
+        return PostgresSink(
+            pipeline, name, self.url, "out", rules=rules, create=True, keep_coordinates=keep_coordinates
+        )
+
+    def sink_losing_answer(self, *, landed: bool) -> PostgresSink:
+        return _LosingAnswer(self.url, landed=landed)
+
+    def sink_overtaken(self, overtake: Callable[[], None]) -> PostgresSink:
+        return _Overtaken(self.url, overtake=overtake)
+
+    def rows(self) -> Rows:
+        with psycopg.connect(self.url, row_factory=dict_row) as connection:
+            if connection.execute("SELECT to_regclass('public.out') AS found").fetchone() == {"found": None}:
+                return []
+            rows = connection.execute("SELECT * FROM public.out").fetchall()
+        for row in rows:
+            if COORDINATES in row:
+                row[COORDINATES]["timestamp"] = datetime.fromisoformat(row[COORDINATES]["timestamp"])
+        return rows
+
+    def staged(self) -> set[str]:
+        """The staging tables, and each batch that is committed."""
+        with psycopg.connect(self.url) as connection:
+            listed = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'").fetchall()
+            names = {str(name) for (name,) in listed}
+            if "penstock_commits" not in names:
+                return names
+            commits = connection.execute(
+                "SELECT pipeline || '/' || sink || '/' || query_id FROM penstock.penstock_commits"
+            )
+            return names - {"penstock_commits", "penstock_rejects"} | {str(name) for (name,) in commits.fetchall()}
+
+
+class _LosingAnswer(PostgresSink):
+    def __init__(self, url: str, *, landed: bool) -> None:
+        super().__init__("orders", "out", url, "out", create=True, keep_coordinates=True)
+        self._landed = landed
+        self._lost = False
+
+    def _commit_once(self, connection: Any, token: BatchToken, tables: Any) -> None:
+        if self._lost:
+            super()._commit_once(connection, token, tables)
+            return
+        self._lost = True
+        if self._landed:
+            super()._commit_once(connection, token, tables)
+        raise psycopg.OperationalError("the answer is lost")
+
+
+class _Overtaken(PostgresSink):
+    def __init__(self, url: str, *, overtake: Callable[[], None]) -> None:
+        super().__init__("orders", "out", url, "out", create=True, keep_coordinates=True)
+        self._overtake: Callable[[], None] | None = overtake
+
+    def _commit_once(self, connection: Any, token: BatchToken, tables: Any) -> None:
+        overtake, self._overtake = self._overtake, None
+        if overtake is not None:
+            overtake()
+        super()._commit_once(connection, token, tables)

@@ -1,0 +1,82 @@
+"""Three brokers of which one at a time is lost: killed, or stopped and later resumed. And which one does what."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import KafkaException
+from tests.conftest import Topics
+from tests.crash.harness import wait_for
+
+from penstock.devstack import DevStack
+
+_TRANSACTIONS = "__transaction_state"
+_PATIENCE_SECONDS = 90
+
+
+class Brokers:
+    """The brokers by their node ids."""
+
+    def __init__(self, stack: DevStack) -> None:
+        self._stack = stack
+        self.topics = Topics(stack.bootstrap)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Who leads a partition; -1 while nobody does, or nobody tells."""
+        with contextlib.suppress(KafkaException, KeyError):
+            found = self.topics.admin.list_topics(topic, timeout=5).topics[topic].partitions
+            return int(found[partition].leader)
+        return -1
+
+    def coordinator(self, transactional_id: str) -> int:
+        """Who coordinates the transactions of an id: the leader of the partition that the id's hash names."""
+        partitions = self.topics.admin.list_topics(_TRANSACTIONS, timeout=10).topics[_TRANSACTIONS].partitions
+        return self.leader(_TRANSACTIONS, abs(_java_hash(transactional_id)) % len(partitions))
+
+    def controller(self) -> int:
+        """Who leads the quorum, by the newest state that a running node has written down."""
+        states = []
+        for node in self._stack.nodes:
+            file = node.data / "__cluster_metadata-0" / "quorum-state"
+            if node.alive and file.exists():
+                states.append(json.loads(file.read_text()))
+        newest = max(states, key=lambda state: state["leaderEpoch"])
+        return int(newest["leaderId"])
+
+    def lose(self, node_id: int, how: str) -> None:
+        if how == "kill":
+            self._stack.kill(node_id)
+        else:
+            self._process(node_id).suspend()
+
+    def bring_back(self, node_id: int, how: str) -> None:
+        """The broker again, and every partition on all three."""
+        if how == "kill":
+            self._stack.restart(node_id)
+        else:
+            self._process(node_id).resume()
+        wait_for(self._in_sync, _PATIENCE_SECONDS, "all replicas are in sync")
+
+    def await_another(self, role: Callable[[], int], lost: int) -> None:
+        """Until another broker has the role."""
+        wait_for(lambda: role() not in (-1, lost), _PATIENCE_SECONDS, f"another broker than {lost} takes over")
+
+    def _in_sync(self) -> bool:
+        with contextlib.suppress(KafkaException):
+            topics = self.topics.admin.list_topics(timeout=5).topics.values()
+            return all(len(p.isrs) == len(p.replicas) for topic in topics for p in topic.partitions.values())
+        return False
+
+    def _process(self, node_id: int) -> Any:
+        return next(node for node in self._stack.nodes if node.id == node_id).process()
+
+
+def _java_hash(text: str) -> int:
+    """Java's `String.hashCode`."""
+    value = 0
+    for character in text:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value

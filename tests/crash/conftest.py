@@ -1,0 +1,62 @@
+"""What the crash runs need, and their figures: a table at the end of the session.
+
+`PENSTOCK_CRASH_TABLE=docs/guarantees.md` keeps it in that page as well, where all tests have passed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crash.figures import Figures, as_table, lines, update
+from tests.crash.trial import Trial, new_trial
+from tests.postgres import PostgresServer
+
+_FIGURES = pytest.StashKey[list[Figures]]()
+_PAGE = "PENSTOCK_CRASH_TABLE"
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """The address of a database of the test's own."""
+    name = postgres.create_database()
+    yield postgres.url(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Trial]]:
+    """Makes a trial with some targets. Without `topics` it is on the broker of the whole session."""
+    made: list[Trial] = []
+
+    def make(*targets: Any, topics: Any = None, **settings: Any) -> Trial:
+        if any(target.type == "postgres" for target in targets):
+            settings.setdefault("database", None)
+            settings["database"] = settings["database"] or request.getfixturevalue("database")
+        topics = topics or request.getfixturevalue("topics")
+        name, figures = request.node.name, request.config.stash.setdefault(_FIGURES, [])
+        made.append(new_trial(name, tmp_path, topics, targets, figures.append, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.crashes.end_all()
+        if one.reader is not None:
+            one.reader.close()
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    figures = config.stash.get(_FIGURES, [])
+    if not figures:
+        return
+    terminalreporter.section("crash runs")
+    terminalreporter.write_line(as_table(lines(figures)))
+    if page := os.environ.get(_PAGE):
+        if exitstatus == 0:
+            tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+            update(config.rootpath / page, figures, tests)
+        else:
+            terminalreporter.write_line(f"{page} is left as it is: not every test passed")

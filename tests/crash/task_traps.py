@@ -1,0 +1,32 @@
+"""The points inside a task, where the Kafka sink commits. Importing this arms them; Spark's workers preload it.
+
+`finish`: the rows are written, the slot is not committed. `finishing`: somewhere in the slot's commit. `finished`: this
+slot is committed, nobody knows yet, and other slots may not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash import traps
+
+from penstock.contracts import SlotSink
+from penstock.model import Manifest
+from penstock.runtime.slot import Outlet
+
+_outlet: Any = Outlet
+_finish: Callable[[Outlet], list[Manifest]] = Outlet.finish
+
+
+def _trapped(self: Outlet) -> list[Manifest]:
+    if not any(isinstance(inlet.sink, SlotSink) for inlet, _ in self._stages):
+        return _finish(self)
+    traps.reach("finish")
+    with traps.within("finishing"):
+        manifests = _finish(self)
+    traps.reach("finished")
+    return manifests
+
+
+_outlet.finish = _trapped

@@ -1,0 +1,50 @@
+"""Kafka to Kafka on three brokers, one of them lost under load: a leader, the coordinator, the controller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.crash.cluster import Brokers
+from tests.crash.targets import KAFKA
+
+from penstock.devstack import DevStack
+from penstock.spark.jars import broker_classpath
+from penstock.spark.java import find_java
+
+pytestmark = [pytest.mark.services, pytest.mark.crash, pytest.mark.long]
+BATCHES = 3
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    folder = tmp_path_factory.mktemp("brokers")
+    with DevStack(folder, java=find_java().executable, classpath=broker_classpath(), brokers=3) as stack:
+        yield Brokers(stack)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_kafka_broker_lost_under_load_loses_nothing(how: str, brokers: Brokers, trial: Any) -> None:
+    run = trial(KAFKA, rows=100_000, topics=brokers.topics, replicas=3)
+    roles: list[Callable[[], int]] = [
+        lambda: brokers.leader(run.output),
+        lambda: brokers.coordinator(f"{run.pipeline}/{KAFKA.name}/0"),
+        brokers.controller,
+        lambda: brokers.leader(run.events.topic),
+    ]
+    began, driver = time.monotonic(), run.crashes.start()
+    run.crashes.await_batches(BATCHES, driver)
+    for role in roles:
+        lost = role()
+        brokers.lose(lost, how)
+        try:
+            brokers.await_another(role, lost)
+            run.crashes.await_batches(BATCHES, driver)
+        finally:
+            brokers.bring_back(lost, how)
+    assert run.crashes.batches() < 100, "the run was done before the last broker was lost: give it more batches"
+    status = driver.wait(400)
+    last = time.monotonic() - began if status == 0 else run.crashes.finish()
+    run.prove(last, kills=len(roles))

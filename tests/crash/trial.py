@@ -1,0 +1,151 @@
+"""One crash run: events in, a pipeline killed again and again and run to its end, every target judged by its reader."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from confluent_kafka.admin import NewTopic
+from tests.conftest import COLUMNS, Topics
+from tests.crash.checker import Verdict, compare, out_of_order, ranges_in_order
+from tests.crash.events import PARTITIONS, Events
+from tests.crash.figures import Figures
+from tests.crash.harness import Crashes, wait_for
+from tests.crash.readers import CommittedReader, commit_ranges, read_by_spark, read_parquet, read_postgres
+from tests.crash.targets import DATABASE, Target
+
+POINTS = ["offsets", "staged", "write", "between", "committed"]
+TASK_POINTS = ["finish", "finishing", "finished"]
+QUARANTINE = "quarantine"
+_OUTPUT_PARTITIONS = 3
+_numbers = itertools.count()
+
+
+@dataclass
+class Trial:
+    """What a test of this folder works with. Its name in the figures is that of the test."""
+
+    name: str
+    pipeline: str
+    folder: Path
+    brokers: str
+    events: Events
+    output: str
+    targets: Sequence[Target]
+    crashes: Crashes
+    reader: CommittedReader | None
+    database: str | None
+    figures: Callable[[Figures], None] = field(repr=False)
+    began: float = field(default_factory=time.monotonic)
+
+    def kill(self, points: Sequence[str]) -> None:
+        """Run and die, once for each point."""
+        for number, point in enumerate(points):
+            self.crashes.kill(point, number)
+
+    def prove(self, last: float, kills: int | None = None) -> None:
+        """Every target holds what it must; `last` is how long the run took that went to the end."""
+        verdicts = self.verdicts()
+        self.figures(
+            Figures(
+                run=self.name,
+                kills=len(self.crashes.kills) if kills is None else kills,
+                rows=self.events.rows,
+                lost=sum(len(verdict.lost) for verdict in verdicts.values()),
+                twice=sum(len(verdict.twice) for verdict in verdicts.values()),
+                last=last,
+                in_all=time.monotonic() - self.began,
+            )
+        )
+        wrong = {name: str(verdict) for name, verdict in verdicts.items() if not verdict.clean}
+        assert not wrong, wrong
+        if self.reader is not None:
+            assert out_of_order(self.reader.records()) == []
+        for target in self.targets:
+            if target.type == "delta" and not target.merges:
+                assert ranges_in_order(commit_ranges(self.folder / target.settings["path"]))
+        wait_for(lambda: not self.crashes.processes(), 60, "no process of the runs is left")
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """What each target holds, and the quarantine, against what the events say."""
+        merged = any(target.merges for target in self.targets)
+        expected: dict[str, Any] = {
+            target.name: self.events.folded() if target.merges else self.events.good() for target in self.targets
+        }
+        expected[QUARANTINE] = self.events.bad(merged)
+        return {name: compare(rows, expected[name]) for name, rows in self._found().items()}
+
+    def _found(self) -> dict[str, list[Any]]:
+        columns = ["topic", "partition", "offset"]
+        tables = {QUARANTINE: (f"delta.`{self.folder / 'lake/quarantine'}`", columns)}
+        found: dict[str, list[Any]] = {}
+        for target in self.targets:
+            match target.type:
+                case "kafka":
+                    assert self.reader is not None
+                    found[target.name] = [at for _, _, at in self.reader.records()]
+                case "postgres":
+                    assert self.database is not None
+                    found[target.name] = list(read_postgres(self.database, target.settings["table"], target.columns))
+                case "parquet":
+                    found[target.name] = list(read_parquet(self.folder / target.settings["path"]))
+                case _:
+                    tables[target.name] = (target.relation(self.folder), target.columns)
+        return found | read_by_spark(tables, self.folder / "lake/ice", self.folder / "reader.log")
+
+
+def new_trial(
+    name: str,
+    folder: Path,
+    topics: Topics,
+    targets: Sequence[Target],
+    figures: Callable[[Figures], None],
+    *,
+    rows: int,
+    max_offsets: int = 1_000,
+    replicas: int = 1,
+    database: str | None = None,
+    **keys: Any,
+) -> Trial:
+    """Send the events and write the pipeline file; `keys` are added to it."""
+    number = f"{os.getpid()}-{next(_numbers)}"
+    events, output = Events(f"crash-{number}", rows), f"crash-{number}-out"
+    made = [NewTopic(events.topic, PARTITIONS, replicas), NewTopic(output, _OUTPUT_PARTITIONS, replicas)]
+    for future in topics.admin.create_topics(made).values():
+        future.result(30)
+    topics.wait_for(events.topic, PARTITIONS)
+    topics.wait_for(output, _OUTPUT_PARTITIONS)
+    topics.send(events.topic, list(events.values()))
+    source = {"type": "kafka", "brokers": topics.brokers, "topics": [events.topic], "max_offsets": max_offsets}
+    body = {
+        "name": f"crash-{number}",
+        "source": source,
+        "decode": {"format": "json", "schema": COLUMNS},
+        "quarantine": {"table": "lake/quarantine"},
+        "sinks": [target.definition(output) for target in targets],
+        "checkpoint": "checkpoints/orders",
+        "trigger": {"available_now": True},
+        **keys,
+    }
+    file = folder / "orders.yaml"
+    file.write_text(yaml.safe_dump(body, sort_keys=False))
+    reads = any(target.type == "kafka" for target in targets)
+    return Trial(
+        name=name,
+        pipeline=str(body["name"]),
+        folder=folder,
+        brokers=topics.brokers,
+        events=events,
+        output=output,
+        targets=targets,
+        crashes=Crashes(file, {} if database is None else {DATABASE: database}),
+        reader=CommittedReader(topics.brokers, output) if reads else None,
+        database=database,
+        figures=figures,
+    )

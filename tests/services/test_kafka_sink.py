@@ -1,0 +1,579 @@
+"""The Kafka sink against a real broker, read back by a plain consumer of committed records."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from tests.contract.kit_kafka import LosingAnswer, committed
+from tests.contract.rows import SCHEMA, START, records, token
+
+from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.kafka import KafkaSettings
+from penstock.kafka.topics import TopicAdmin
+from penstock.model import BAD_SCHEMA, COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, SlotAttempt
+from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine
+from penstock.sinks.kafka import KafkaAtLeastOnceSink, KafkaSink, QuarantineTopic
+from penstock.sinks.kafka.slots import change_needed, order_of_change
+from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome
+from penstock.sinks.kafka.transaction import SlotTransaction
+
+pytestmark = pytest.mark.services
+
+_numbers = itertools.count()
+QUERY = "5f0c7f3e-0000"
+
+
+@pytest.fixture
+def make(topics: Any) -> Callable[..., KafkaSink]:
+    """Makes sinks of one pipeline on one topic."""
+    pipeline, topic = f"orders{next(_numbers)}", topics.create(3, prefix="out")
+
+    def sink(**settings: Any) -> KafkaSink:
+        given = {"topic": topic, "slots": 1, **settings}
+        return KafkaSink(pipeline, "out", KafkaSettings(topics.brokers), **given)
+
+    return sink
+
+
+def ready(sink: KafkaSink, schema: pa.Schema = SCHEMA) -> KafkaSink:
+    sink.prepare(schema)
+    sink.pin(2)
+    return sink
+
+
+def begin(sink: KafkaSink, batch: BatchToken, slot: int = 0) -> KafkaStage:
+    return sink.stage(batch, SlotAttempt(slot, "0"), SCHEMA)
+
+
+def land(sink: KafkaSink, batch: BatchToken, rows: pa.RecordBatch | None = None) -> list[Manifest]:
+    """A batch through every slot; a slot has the rows whose offset is its number, counted round."""
+    slots = sink.pin(1)
+    first, last = batch.ranges[0].start, batch.ranges[0].end
+    manifests = []
+    for slot in range(slots):
+        stage = begin(sink, batch, slot)
+        assert not stage.write(records(n for n in range(first, last) if n % slots == slot) if rows is None else rows)
+        manifests.append(stage.finish())
+    sink.commit(batch, manifests)
+    return manifests
+
+
+def messages(sink: KafkaSink, topic: str | None = None) -> list[Any]:
+    return committed(sink.settings.brokers, topic or sink.topic or "")
+
+
+def ids(sink: KafkaSink) -> list[int]:
+    return sorted(json.loads(message.value())["id"] for message in messages(sink))
+
+
+def flush(stage: KafkaStage) -> None:
+    """Until what was written is at the broker, so that a death leaves an open transaction there."""
+    assert stage._transaction is not None
+    assert stage._transaction._producer.flush(30) == 0
+
+
+def rows_of(columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    count = len(next(iter(columns.values())))
+    places = [{"topic": "orders", "partition": 0, "offset": n, "timestamp": START} for n in range(count)]
+    own = {"id": pa.array(range(count), pa.int64()), "_penstock": pa.array(places, COORDINATES_FIELD.type)}
+    return pa.RecordBatch.from_pydict({**own, **columns})
+
+
+def test_rows_with_key_headers_partition_and_value_become_such_records(make: Callable[..., KafkaSink]) -> None:
+    rows = rows_of(
+        {
+            "_penstock_key": pa.array(["a", None, "ü"]),
+            "_penstock_value": pa.array([b"\xff\x00", None, b""], pa.binary()),
+            "_penstock_partition": pa.array([2, 0, 2], pa.int32()),
+            "_penstock_header:kind": pa.array(["order", None, "order"]),
+            "_penstock_header:trace": pa.array([b"\x01", b"\x02", None], pa.binary()),
+        }
+    )
+    sink = ready(make())
+    land(sink, token(0, 0, 3), rows)
+    found = {message.value(): message for message in messages(sink)}
+    assert [found[value].partition() for value in (b"\xff\x00", None, b"")] == [2, 0, 2]
+    assert [found[value].key() for value in (b"\xff\x00", None, b"")] == [b"a", None, "ü".encode()]
+    assert found[b"\xff\x00"].headers() == [("kind", b"order"), ("trace", b"\x01")]
+    assert found[None].headers() == [("trace", b"\x02")]
+    assert found[b""].headers() == [("kind", b"order")]
+    assert found[None].timestamp()[1] == int(START.timestamp() * 1000)
+
+
+def test_rows_that_name_their_topic_go_there_and_others_are_refused(
+    make: Callable[..., KafkaSink], topics: Any
+) -> None:
+    other = topics.create(1, prefix="routed")
+    sink = ready(make())
+    names = [other, None, sink.topic, "no spaces allowed", other]
+    stage = begin(sink, token(0, 0, 5))
+    refused = stage.write(rows_of({"_penstock_topic": pa.array(names)}))
+    stage.finish()
+    assert [(r.record.start, r.code) for r in refused] == [(1, "SINK_TOPIC_NULL"), (3, "SINK_TOPIC_INVALID")]
+    assert [json.loads(m.value())["id"] for m in messages(sink, other)] == [0, 4]
+    assert ids(sink) == [2]
+
+
+def test_row_for_a_topic_that_is_not_there_stops_and_leaves_nothing(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    stage = begin(sink, token(0, 0, 2))
+    with pytest.raises(MissingError) as refused:
+        stage.write(rows_of({"_penstock_topic": pa.array([sink.topic, "never-made"])}))
+    stage.abort()
+    assert refused.value.code == "SINK_TOPIC_MISSING"
+    assert str(sink.topic) in refused.value.context["topics there"]
+    assert ids(sink) == []
+    assert "never-made" not in TopicAdmin(sink.settings).names()
+
+
+def test_row_for_a_new_topic_with_create_makes_it(make: Callable[..., KafkaSink]) -> None:
+    name = f"made-{next(_numbers)}-{time.time_ns()}"
+    sink = ready(make(create=True))
+    land(sink, token(0, 0, 1), rows_of({"_penstock_topic": pa.array([name])}))
+    assert len(messages(sink, name)) == 1
+
+
+def test_record_over_the_topics_limit_is_refused_and_its_neighbours_land(topics: Any) -> None:
+    small = topics.create(1, prefix="small", **{"max.message.bytes": "5000"})
+    sink = ready(KafkaSink(f"orders{next(_numbers)}", "out", KafkaSettings(topics.brokers), topic=small, slots=1))
+    values = [b"a" * 10, b"b" * 5000, b"c" * 4900, *(b"d" * 900 for _ in range(50))]
+    stage = begin(sink, token(0, 0, len(values)))
+    refused = stage.write(rows_of({"_penstock_value": pa.array(values)}))
+    stage.finish()
+    assert [(r.record.start, r.code) for r in refused] == [(1, "SINK_RECORD_TOO_LARGE")]
+    assert "5000" in refused[0].message
+    assert [m.value() for m in messages(sink)] == [v for v in values if v[:1] != b"b"]
+
+
+def test_record_larger_than_the_clients_default_lands_where_the_topic_takes_it(topics: Any) -> None:
+    large = topics.create(1, prefix="large", **{"max.message.bytes": "4000000"})
+    sink = ready(KafkaSink(f"orders{next(_numbers)}", "out", KafkaSettings(topics.brokers), topic=large, slots=1))
+    land(sink, token(0, 0, 1), rows_of({"_penstock_value": pa.array([b"x" * 3_000_000])}))
+    assert [len(m.value()) for m in messages(sink)] == [3_000_000]
+
+
+def test_partition_that_the_topic_does_not_have_is_refused(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    stage = begin(sink, token(0, 0, 4))
+    refused = stage.write(rows_of({"_penstock_partition": pa.array([0, 3, -1, None], pa.int32())}))
+    stage.finish()
+    assert [(r.record.start, r.code) for r in refused] == [
+        (1, "SINK_PARTITION_INVALID"),
+        (2, "SINK_PARTITION_INVALID"),
+    ]
+    assert ids(sink) == [0, 3]
+
+
+def test_rows_of_one_slot_keep_their_order_in_each_partition(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    stage = begin(sink, token(0, 0, 30_000))
+    for low in range(0, 30_000, 6000):
+        keys = pa.array([str(n % 7) for n in range(low, low + 6000)])
+        stage.write(records(range(low, low + 6000)).append_column("_penstock_key", keys))
+    stage.finish()
+    found = messages(sink)
+    assert len(found) == 30_000
+    for partition in range(3):
+        seen = [json.loads(m.value())["id"] for m in found if m.partition() == partition]
+        assert seen == sorted(seen)
+    assert len({(m.key(), m.partition()) for m in found}) == 7
+
+
+def test_stalled_writer_of_a_slot_cannot_commit_after_its_successor_began(make: Callable[..., KafkaSink]) -> None:
+    stalled = begin(ready(make()), token(0, 0, 3))
+    stalled.write(records(range(3)))
+    flush(stalled)
+    sink = make()
+    sink._slots = 1
+    successor = begin(sink, token(0, 0, 3))
+    with pytest.raises(TransientError) as lost:
+        stalled.finish()
+    assert lost.value.code in ("SINK_TRANSACTION_LOST", "SINK_MARKER_MOVED")
+    successor.write(records(range(3)))
+    successor.finish()
+    assert ids(sink) == [0, 1, 2]
+
+
+def test_open_transaction_of_a_dead_run_is_ended_by_prepare(make: Callable[..., KafkaSink]) -> None:
+    dead = begin(ready(make()), token(0, 0, 3))
+    dead.write(rows_of({"_penstock_partition": pa.array([0, 0], pa.int32())}))
+    flush(dead)
+    sink = make()
+    behind = Producer({"bootstrap.servers": sink.settings.brokers, "log_level": 0})
+    behind.produce(sink.topic, b'{"id": 99}', partition=0)
+    assert behind.flush(30) == 0
+    assert ids(sink) == []  # the open transaction holds readers up
+    sink.prepare(SCHEMA)
+    assert ids(sink) == [99]
+
+
+def test_slot_that_has_the_batch_is_drained_with_the_same_refusals(make: Callable[..., KafkaSink]) -> None:
+    rows = rows_of({"_penstock_partition": pa.array([0, 9], pa.int32())})
+    refused, outcomes = [], []
+    for _ in range(2):
+        stage = begin(ready(make()), token(0, 0, 2))
+        refused.append(stage.write(rows))
+        outcomes.append(stage.finish().items[0])
+    assert outcomes == [SlotOutcome.COMMITTED, SlotOutcome.DRAINED]
+    assert refused[0] == refused[1] != []
+    assert ids(make()) == [0]
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_commit_without_an_answer_is_settled_by_the_marker(make: Callable[..., KafkaSink], landed: bool) -> None:
+    sink = ready(make())
+    stage = begin(sink, token(0, 0, 3))
+    stage.abort()
+    stage._transaction = LosingAnswer(sink._slot_id(0), landed=landed)
+    stage._transaction.begin()
+    stage.write(records(range(3)))
+    if landed:
+        assert stage.finish().items == (SlotOutcome.COMMITTED,)
+    else:
+        with pytest.raises(TransientError):
+            stage.finish()
+        assert ids(sink) == []
+        assert land(sink, token(0, 0, 3))[0].items == (SlotOutcome.COMMITTED,)
+    assert ids(sink) == [0, 1, 2]
+
+
+def test_marker_that_lands_elsewhere_than_its_partition_ended_is_not_committed(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    stage = begin(sink, token(0, 0, 3))
+    stage.write(records(range(3)))
+    intruder = Producer({"bootstrap.servers": sink.settings.brokers, "log_level": 0})
+    intruder.produce(sink.markers, b"{}", b"someone", partition=0)
+    assert intruder.flush(30) == 0
+    with pytest.raises(TransientError, match="SINK_MARKER_MOVED"):
+        stage.finish()
+    assert ids(sink) == []
+    land(sink, token(0, 0, 3))
+    assert ids(sink) == [0, 1, 2]
+
+
+def test_batch_that_is_neither_the_last_nor_the_next_stops(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    land(sink, token(4, 0, 3))
+    for batch in (token(3, 0, 3), token(6, 3, 5)):
+        with pytest.raises(TerminalError) as stopped:
+            begin(sink, batch)
+        assert stopped.value.code == "SINK_SLOT_OUT_OF_STEP"
+    with pytest.raises(TerminalError, match="SINK_TOKEN_MISMATCH"):
+        begin(sink, token(4, 0, 2))
+    land(sink, token(0, 3, 5, query="another"))
+    assert ids(sink) == [0, 1, 2, 3, 4]
+
+
+def test_transaction_that_outlives_its_timeout_costs_a_retry_and_no_data(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make(transaction_timeout=timedelta(seconds=1)))
+    stage = begin(sink, token(0, 0, 3))
+    stage.write(rows_of({"_penstock_partition": pa.array([0, 0], pa.int32())}))
+    flush(stage)
+    behind = Producer({"bootstrap.servers": sink.settings.brokers, "log_level": 0})
+    behind.produce(sink.topic, b'{"id": 99}', partition=0)
+    assert behind.flush(30) == 0
+    deadline = time.monotonic() + 60
+    while ids(sink) != [99]:  # the brokers have then ended the transaction
+        assert time.monotonic() < deadline
+    with pytest.raises(TransientError):
+        stage.finish()
+    land(sink, token(0, 0, 2))
+    assert ids(sink) == [0, 1, 99]
+
+
+def test_no_thread_is_left_when_stages_are_done(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    land(sink, token(0, 0, 3))
+    before = psutil.Process().num_threads()
+    for number in range(1, 6):
+        land(sink, token(number, number * 3, number * 3 + 3))
+    begin(sink, token(6, 18, 20)).abort()
+    assert psutil.Process().num_threads() <= before
+
+
+def test_marker_topic_is_compacted_and_the_only_one_made(make: Callable[..., KafkaSink]) -> None:
+    sink = make(slots=None)
+    admin = TopicAdmin(sink.settings)
+    before = set(admin.names())
+    sink.check(SCHEMA)
+    assert set(admin.names()) == before
+    sink.prepare(SCHEMA)
+    assert sink.pin(2) == 2
+    assert set(admin.names()) - before == {sink.markers}
+    facts = admin.describe([sink.markers])[sink.markers]
+    assert (facts.partitions, facts.cleanup_policy) == (2, "compact")
+    assert make(slots=None).pin(7) == 2
+    assert make(slots=None, one_slot=True).pin(7) == 1
+
+
+def test_marker_topic_whose_records_expire_is_refused(make: Callable[..., KafkaSink]) -> None:
+    sink = make()
+    TopicAdmin(sink.settings).create(sink.markers, 1, 1, {"cleanup.policy": "compact,delete"})
+    with pytest.raises(MissingError) as refused:
+        sink.check(SCHEMA)
+    assert refused.value.code == "SINK_MARKERS_EXPIRE"
+
+
+def test_topic_that_is_not_there_is_refused_unless_it_may_be_made(make: Callable[..., KafkaSink], topics: Any) -> None:
+    name = f"absent-{next(_numbers)}-{time.time_ns()}"
+    there = topics.create(1, prefix="0-there")
+    for look in (make(topic=name).check, make(topic=name).prepare):
+        with pytest.raises(MissingError) as refused:
+            look(SCHEMA)
+        assert (refused.value.code, refused.value.exit_code) == ("SINK_TOPIC_MISSING", 3)
+        assert there in refused.value.context["topics there"]
+    sink = make(topic=name, create=True)
+    sink.check(SCHEMA)
+    assert name not in TopicAdmin(sink.settings).names()
+    sink.prepare(SCHEMA)
+    assert name in TopicAdmin(sink.settings).names()
+
+
+def test_transaction_timeout_above_the_brokers_limit_is_found_by_check(make: Callable[..., KafkaSink]) -> None:
+    with pytest.raises(MissingError) as refused:
+        make(transaction_timeout=timedelta(hours=1)).check(SCHEMA)
+    assert refused.value.code == "SINK_TRANSACTION_TIMEOUT"
+    assert list(refused.value.context.values()) == ["1:00:00", "0:15:00"]
+
+
+def test_topic_with_another_partition_count_is_refused_where_rows_choose_theirs(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    land(sink, token(0, 0, 3))
+    TopicAdmin(sink.settings).add_partitions(str(sink.topic), 5)
+    sink.check(SCHEMA)
+    assert "5 partitions and had 3" in sink.notices[0]
+    choosing = SCHEMA.append(pa.field("_penstock_partition", pa.int32()))
+    with pytest.raises(MissingError) as refused:
+        make().check(choosing)
+    assert refused.value.code == "SINK_PARTITIONS_CHANGED"
+    assert refused.value.context == {"before": "3", "now": "5"}
+    make(partitions=5).check(choosing)
+
+
+def test_last_commit_with_slots_apart_is_what_all_of_them_have(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make(slots=2))
+    first, second = token(0, 2, 6), token(1, 6, 8)
+    begin(sink, first, 1).finish()
+    before = BatchToken("orders", QUERY, -1, (OffsetRange("orders", 0, 2, 2),))
+    assert (sink.last_commit(), sink.holds(first)) == (before, False)
+    begin(sink, first, 0).finish()
+    assert (sink.last_commit(), sink.holds(first), sink.torn()) == (first, True, None)
+    begin(sink, second, 0).finish()
+    assert (sink.last_commit(), sink.holds(second)) == (first, False)
+    assert sink.torn() == "0: batch 1, 1: batch 0"
+
+
+def test_commit_without_one_of_the_slots_is_refused(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make(slots=2))
+    manifest = begin(sink, token(0, 0, 2), 0).finish()
+    with pytest.raises(TerminalError, match="SINK_SLOTS_INCOMPLETE"):
+        sink.commit(token(0, 0, 2), [manifest])
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
+def test_number_of_slots_changes_while_the_last_batch_is_whole(
+    make: Callable[..., KafkaSink], before: int, after: int
+) -> None:
+    land(ready(make(slots=before)), token(0, 0, 6))
+    sink = ready(make(slots=after))
+    assert sink.holds(token(0, 0, 6))
+    assert [m.items[0] for m in land(sink, token(0, 0, 6))] == [SlotOutcome.DRAINED] * after
+    land(sink, token(1, 6, 12))
+    assert ids(sink) == list(range(12))
+    assert make(slots=None).pin(8) == after
+
+
+def test_number_of_slots_with_a_torn_batch_is_refused_with_both_numbers(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make(slots=2))
+    land(sink, token(0, 0, 4))
+    begin(sink, token(1, 4, 8), 0).finish()
+    for number in (1, 3):
+        with pytest.raises(TerminalError) as refused:
+            make(slots=number).prepare(SCHEMA)
+        assert refused.value.code == "SINK_SLOTS_CHANGED"
+        assert refused.value.context["in the file"] == str(number)
+        assert refused.value.context["in the marker topic"] == "2"
+        assert "slots: 2" in str(refused.value.hint)
+    land(ready(make(slots=2)), token(1, 4, 8))
+    ready(make(slots=3))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize("goes_on_with", ["the old number", "the new number"])
+def test_crash_in_the_middle_of_a_change_of_slots_loses_and_doubles_nothing(
+    make: Callable[..., KafkaSink], before: int, after: int, goes_on_with: str
+) -> None:
+    sink = ready(make(slots=before))
+    land(sink, token(0, 0, 6))
+    if after > before:
+        TopicAdmin(sink.settings).add_partitions(sink.markers, after)
+    states = sink._states()
+    marker = change_needed("out", states, after, 1, sparse=False)
+    assert marker is not None
+    for slot in list(order_of_change(states, after, 1))[:2]:
+        sink._write_marker(slot, marker)
+    restarted = make(slots=before if goes_on_with == "the old number" else after)
+    assert restarted.last_commit() == token(0, 0, 6)
+    ready(restarted)
+    assert restarted.holds(token(0, 0, 6))
+    assert {m.items[0] for m in land(restarted, token(0, 0, 6))} == {SlotOutcome.DRAINED}
+    land(restarted, token(1, 6, 12))
+    assert ids(restarted) == list(range(12))
+
+
+def test_run_with_another_number_of_slots_beside_this_one_is_stopped(make: Callable[..., KafkaSink]) -> None:
+    old = ready(make(slots=2))
+    land(old, token(0, 0, 4))
+    ready(make(slots=3))
+    with pytest.raises(TerminalError, match="SINK_SLOTS_CHANGED"):
+        begin(old, token(1, 4, 8), 1)
+
+
+def bad(offsets: Sequence[int], **columns: Any) -> pa.RecordBatch:
+    rows = [
+        {
+            "stage": "decode",
+            "code": "MALFORMED_JSON",
+            "message": "line 1: unexpected end",
+            "key": b"\x00key",
+            "value": b"{\xff",
+            "headers": [{"key": "code", "value": b"theirs"}, {"key": "none", "value": None}],
+            "topic": "orders",
+            "partition": 3,
+            "offset": offset,
+            "timestamp": START,
+            **columns,
+        }
+        for offset in offsets
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=BAD_SCHEMA)
+
+
+@pytest.fixture
+def quarantine(topics: Any) -> Callable[..., QuarantineTopic]:
+    pipeline, topic = f"orders{next(_numbers)}", topics.create(1, prefix="quarantine", **{"max.message.bytes": "9000"})
+    return lambda **settings: QuarantineTopic(
+        pipeline, "quarantine", KafkaSettings(topics.brokers), topic=topic, **{"slots": 2, **settings}
+    )
+
+
+def test_bad_records_keep_their_bytes_and_carry_the_reason_as_headers(
+    quarantine: Callable[..., QuarantineTopic],
+) -> None:
+    sink = quarantine()
+    whole = Quarantine(sink, "orders")
+    whole.prepare(BAD_SCHEMA)
+    stage = whole.stage(token(7, 0, 9), SlotAttempt(1, "0"), BAD_SCHEMA)
+    stage.write(bad([41]))
+    whole.commit(token(7, 0, 9), [stage.finish()])
+    [message] = messages(sink)
+    headers = message.headers()
+    assert (message.key(), message.value()) == (b"\x00key", b"{\xff")
+    assert message.timestamp()[1] == int(START.timestamp() * 1000)
+    assert [name for name, _ in headers] == [
+        *(name for name in QUARANTINE_SCHEMA.names if name not in ("key", "value", "headers")),
+        "code",
+        "none",
+    ]
+    assert headers[:9] == [
+        ("pipeline", b"orders"),
+        ("batch_id", b"7"),
+        ("stage", b"decode"),
+        ("code", b"MALFORMED_JSON"),
+        ("message", b"line 1: unexpected end"),
+        ("topic", b"orders"),
+        ("partition", b"3"),
+        ("offset", b"41"),
+        ("timestamp", b"2026-01-01T00:00:00.000000Z"),
+    ]
+    assert headers[-2:] == [("code", b"theirs"), ("none", None)]
+    assert datetime.fromisoformat(headers[9][1].decode()) <= datetime.now(UTC)
+
+
+def test_sparse_slots_leave_no_marker_without_rows_and_stay_exact(quarantine: Callable[..., QuarantineTopic]) -> None:
+    def run(batch: BatchToken, *offsets: Sequence[int]) -> list[object]:
+        sink = quarantine()
+        whole = Quarantine(sink, "orders")
+        whole.prepare(BAD_SCHEMA)
+        outcomes = []
+        for slot, mine in enumerate(offsets):
+            stage = whole.stage(batch, SlotAttempt(slot, "0"), BAD_SCHEMA)
+            stage.write(bad(mine))
+            outcomes.append(stage.finish().items[0])
+        return outcomes
+
+    assert run(token(0, 0, 4), [], []) == [SlotOutcome.IDLE, SlotOutcome.IDLE]
+    assert quarantine().last_commit() is None
+    assert run(token(1, 4, 8), [4], []) == [SlotOutcome.COMMITTED, SlotOutcome.IDLE]
+    assert run(token(1, 4, 8), [4], []) == [SlotOutcome.DRAINED, SlotOutcome.IDLE]
+    assert quarantine().last_commit() == token(1, 4, 8)
+    assert run(token(5, 8, 9), [8], [9]) == [SlotOutcome.COMMITTED, SlotOutcome.COMMITTED]
+    assert [dict(m.headers())["offset"] for m in messages(quarantine())] == [b"4", b"8", b"9"]
+    with pytest.raises(TerminalError, match="SINK_SLOTS_CHANGED"):
+        quarantine(slots=3).prepare(QUARANTINE_SCHEMA)
+
+
+def test_bad_record_too_large_with_its_headers_stops_and_is_not_lost(
+    quarantine: Callable[..., QuarantineTopic],
+) -> None:
+    sink = quarantine()
+    sink.prepare(QUARANTINE_SCHEMA)
+    stage = Quarantine(sink, "orders").stage(token(0, 0, 9), SlotAttempt(0, "0"), BAD_SCHEMA)
+    with pytest.raises(TerminalError) as stopped:
+        stage.write(bad([5], value=b"x" * 8900))
+    stage.abort()
+    assert stopped.value.code == "SINK_RECORD_TOO_LARGE"
+    assert stopped.value.context["record"] == "orders[3] offset 5"
+
+
+@pytest.fixture
+def at_least_once(spark: Any, topics: Any, tmp_path: Path) -> Iterator[KafkaAtLeastOnceSink]:
+    from penstock.spark.sql import SparkSql
+
+    sink = KafkaAtLeastOnceSink(
+        "orders", "out", KafkaSettings(topics.brokers), str(tmp_path / "staging"), topic=topics.create(1, prefix="alo")
+    )
+    sink.use(SparkSql(spark))
+    yield sink
+
+
+def test_at_least_once_sends_the_records_through_spark_and_removes_its_files(
+    at_least_once: KafkaAtLeastOnceSink, tmp_path: Path
+) -> None:
+    sink = at_least_once
+    sink.prepare(SCHEMA)
+    batch = token(0, 0, 3)
+    keyed = records(range(3)).append_column("_penstock_key", pa.array(["a", None, "c"]))
+    rows = keyed.append_column("_penstock_header:kind", pa.array(["order", "order", None]))
+    for attempt in ("dead", "counted"):
+        stage = sink.stage(batch, SlotAttempt(0, attempt), SCHEMA)
+        assert not stage.write(rows)
+        manifest = stage.finish()
+    sink.commit(batch, [manifest])
+    sink.discard(batch, [manifest])
+    found = committed(sink.settings.brokers, str(sink.topic))
+    assert [json.loads(m.value())["note"] for m in found] == ["note 0", "note 1", "note 2"]
+    assert [m.key() for m in found] == [b"a", None, b"c"]
+    assert found[0].headers() == [("kind", b"order")]
+    assert list((tmp_path / "staging").rglob("*.parquet")) == []
+    assert (sink.holds(batch), sink.last_commit()) == (False, None)
+
+
+def test_slot_transaction_after_death_of_its_maker_is_replaced_in_order(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    for number in range(3):
+        abandoned = SlotTransaction(sink._slot_id(0))
+        abandoned.begin()
+        land(sink, token(number, number, number + 1))
+        abandoned.abort()
+    assert ids(sink) == [0, 1, 2]
