@@ -1,4 +1,4 @@
-"""Delta merge in the contract suite."""
+"""Delta merge in the driver, by delta-rs, in the contract suite. It needs no Spark: it is given none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 from tests.contract.kits import Evolve, Rows
 from tests.tables import read_table
 
-from penstock.contracts import SqlEngine
 from penstock.model import MergeRules
 from penstock.sinks.delta import DeltaMergeSink
-from penstock.spark.sql import SparkSql
 
 BY_ID = MergeRules(keys=("id",))
 
@@ -27,7 +25,6 @@ class DeltaMergeKit:
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         self.path = folder / "table"
-        self.engine: SqlEngine = SparkSql(request.getfixturevalue("spark"))
 
     def sink(
         self,
@@ -38,7 +35,7 @@ class DeltaMergeKit:
         keep_coordinates: bool = True,
         rules: MergeRules | None = None,
     ) -> DeltaMergeSink:
-        sink = DeltaMergeSink(
+        return DeltaMergeSink(
             pipeline,
             name,
             str(self.path),
@@ -47,18 +44,12 @@ class DeltaMergeKit:
             evolve=evolve,
             keep_coordinates=keep_coordinates,
         )
-        sink.use(self.engine)
-        return sink
 
     def sink_losing_answer(self, *, landed: bool) -> DeltaMergeSink:
-        sink = self.sink()
-        sink.use(LosingAnswer(self.engine, landed=landed))
-        return sink
+        return _LosingAnswer(self.path, landed=landed)
 
     def sink_overtaken(self, overtake: Callable[[], None]) -> DeltaMergeSink:
-        sink = self.sink()
-        sink.use(Overtaken(self.engine, overtake))
-        return sink
+        return _Overtaken(self.path, overtake=overtake)
 
     def rows(self) -> Rows:
         table: pa.Table = read_table(self.path)
@@ -68,34 +59,29 @@ class DeltaMergeKit:
         return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
-class LosingAnswer:
-    """An engine whose first statement ends in an error: after it was run, or before."""
-
-    def __init__(self, engine: SqlEngine, *, landed: bool) -> None:
-        self._engine = engine
+class _LosingAnswer(DeltaMergeSink):
+    def __init__(self, path: Path, *, landed: bool) -> None:
+        super().__init__("orders", "out", str(path), BY_ID)
         self._landed = landed
         self._lost = False
-        self.write = engine.write
 
-    def run(self, *statements: str, **given: Any) -> list[dict[str, Any]]:
+    def _merge(self, *given: Any) -> None:
         if self._lost:
-            return self._engine.run(*statements, **given)
+            super()._merge(*given)
+            return
         self._lost = True
         if self._landed:
-            self._engine.run(*statements, **given)
+            super()._merge(*given)
         raise ConnectionResetError("the answer is lost")
 
 
-class Overtaken:
-    """An engine that calls `overtake` before its first statement."""
-
-    def __init__(self, engine: SqlEngine, overtake: Callable[[], None]) -> None:
-        self._engine = engine
+class _Overtaken(DeltaMergeSink):
+    def __init__(self, path: Path, *, overtake: Callable[[], None]) -> None:
+        super().__init__("orders", "out", str(path), BY_ID)
         self._overtake: Callable[[], None] | None = overtake
-        self.write = engine.write
 
-    def run(self, *statements: str, **given: Any) -> list[dict[str, Any]]:
+    def _merge(self, *given: Any) -> None:
         overtake, self._overtake = self._overtake, None
         if overtake is not None:
             overtake()
-        return self._engine.run(*statements, **given)
+        super()._merge(*given)

@@ -29,7 +29,7 @@ class KafkaKit:
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         topics = request.getfixturevalue("topics")
-        self.topic: str = topics.create(2, prefix="contract")
+        self.topic: str = topics.create(1, prefix="contract")
         self.settings = KafkaSettings(topics.brokers)
 
     def sink(

@@ -60,10 +60,10 @@ class SinkKit(Protocol):
         ...
 
 
-SERVICES = frozenset({"delta_merge", "iceberg_merge", "kafka", "postgres"})
+SERVICES = frozenset({"delta_merge_spark", "iceberg_merge", "kafka", "postgres"})
 """The kits that need Spark, a broker or a database."""
 
-NAMES = ("delta", "delta_merge", "iceberg", "iceberg_merge", "kafka", "parquet", "postgres")
+NAMES = ("delta", "delta_merge", "delta_merge_spark", "iceberg", "iceberg_merge", "kafka", "parquet", "postgres")
 
 
 def make_kit(name: str, folder: Path, request: pytest.FixtureRequest) -> SinkKit:

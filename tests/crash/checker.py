@@ -45,20 +45,22 @@ def check(found: Iterable[Coordinates], sent: Mapping[tuple[str, int], int]) -> 
     return compare(found, {(topic, p, offset) for (topic, p), end in sent.items() for offset in range(end)})
 
 
-def out_of_order(records: Iterable[tuple[bytes | None, int, Coordinates]]) -> list[bytes | None]:
+def out_of_order(records: Iterable[tuple[bytes | None, int, Coordinates]]) -> list[bytes]:
     """The keys whose records do not lie in one partition in the order of their source.
 
     A record is its key, its partition and the coordinates that it came from, in the order in which it was read. A
-    key of the events is in one source partition alone.
+    key of the events is in one source partition alone; records without a key have no order.
     """
-    last: dict[bytes | None, tuple[int, int]] = {}
-    wrong: set[bytes | None] = set()
+    last: dict[bytes, tuple[int, int]] = {}
+    wrong: set[bytes] = set()
     for key, partition, (_, _, offset) in records:
+        if key is None:
+            continue
         before = last.get(key)
         if before is not None and (before[0] != partition or before[1] >= offset):
             wrong.add(key)
         last[key] = (partition, offset)
-    return sorted(wrong, key=lambda key: key or b"")
+    return sorted(wrong)
 
 
 def ranges_in_order(history: Iterable[tuple[int, Mapping[tuple[str, int], tuple[int, int]]]]) -> bool:

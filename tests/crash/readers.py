@@ -65,10 +65,21 @@ def commit_ranges(table: Path) -> list[tuple[int, dict[tuple[str, int], tuple[in
     return entries
 
 
+def log_ends(brokers: str, topic: str, isolation: str) -> list[int]:
+    """The end of each partition for a reader: that of the log, or where the first open transaction begins."""
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "ends", "isolation.level": isolation})
+    try:
+        partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        return [consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in partitions]
+    finally:
+        consumer.close()
+
+
 class CommittedReader:
     """A `read_committed` consumer that reads a topic all the while, in a thread of its own."""
 
     def __init__(self, brokers: str, topic: str) -> None:
+        self._brokers = brokers
         self._topic = topic
         self._consumer = Consumer(
             {
@@ -90,13 +101,12 @@ class CommittedReader:
 
     def records(self, seconds: float = 60) -> list[Record]:
         """All that it saw, once it has reached the end of every partition. An open transaction holds it up."""
+        logs = log_ends(self._brokers, self._topic, "read_uncommitted")
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            logs = {p: self._consumer.get_watermark_offsets(TopicPartition(self._topic, p))[1] for p in self._ends}
-            if all(self._ends[p] >= end for p, end in logs.items()):
-                return list(self._records)
+        while any(self._ends[partition] < end for partition, end in enumerate(logs)):
+            assert time.monotonic() < deadline, f"a reader of committed records stands at {self._ends}, not at {logs}"
             time.sleep(0.1)
-        raise AssertionError(f"a reader of committed records stands at {self._ends}, the logs end at {logs}")
+        return list(self._records)
 
     def close(self) -> None:
         self._closing.set()

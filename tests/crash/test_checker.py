@@ -34,7 +34,8 @@ def test_compare_merged_row_of_an_older_event_is_lost_and_unknown() -> None:
 
 
 def test_out_of_order_keys_in_order_are_clean() -> None:
-    assert out_of_order([(b"a", 0, ("t", 0, 1)), (b"b", 1, ("t", 1, 0)), (b"a", 0, ("t", 0, 2))]) == []
+    unkeyed = [(None, 1, ("t", 0, 5)), (None, 0, ("t", 0, 4))]
+    assert out_of_order([(b"a", 0, ("t", 0, 1)), (b"b", 1, ("t", 1, 0)), (b"a", 0, ("t", 0, 2)), *unkeyed]) == []
 
 
 def test_out_of_order_a_step_back_a_repeat_and_another_partition_are_found() -> None:

@@ -10,27 +10,17 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from tests.crash.harness import wait_for
+from tests.crash.readers import log_ends
 from tests.crash.targets import DELTA, ICEBERG, KAFKA_HASTY, PARQUET, POSTGRES_UPSERT
 
 pytestmark = [pytest.mark.services, pytest.mark.crash, pytest.mark.long]
 OTHERS = (DELTA, ICEBERG, POSTGRES_UPSERT, PARQUET)
 
 
-def ends(brokers: str, topic: str, isolation: str) -> list[int]:
-    """The end of each partition for a reader: that of the log, or where the first open transaction begins."""
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "ends", "isolation.level": isolation})
-    try:
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        return [consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in partitions]
-    finally:
-        consumer.close()
-
-
 def reaches(run: Any, written: list[int]) -> bool:
     """Whether a reader of committed records gets past all that was written."""
-    found = ends(run.brokers, run.output, "read_committed")
+    found = log_ends(run.brokers, run.output, "read_committed")
     return all(end >= before for end, before in zip(found, written, strict=True))
 
 
@@ -45,8 +35,8 @@ def test_driver_stopped_and_resumed_beside_its_successor_writes_nothing_twice(
     wait_for(lambda: psutil.Process(stalled.pid).status() == psutil.STATUS_STOPPED, 120, "the driver stops")
     sleepers = run.crashes.processes()
     if point == "finish":
-        committed = ends(run.brokers, run.output, "read_committed")
-        written = ends(run.brokers, run.output, "read_uncommitted")
+        committed = log_ends(run.brokers, run.output, "read_committed")
+        written = log_ends(run.brokers, run.output, "read_uncommitted")
         assert committed != written, "the driver was to be stopped in an open transaction"
         wait_for(lambda: reaches(run, written), 60, "the brokers end the transaction")
     successor = run.crashes.start(unlocked="1")

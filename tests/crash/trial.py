@@ -51,7 +51,23 @@ class Trial:
 
     def prove(self, last: float, kills: int | None = None) -> None:
         """Every target holds what it must; `last` is how long the run took that went to the end."""
-        verdicts = self.verdicts()
+        wrong = {name: str(verdict) for name, verdict in self.judge(last, kills).items() if not verdict.clean}
+        assert not wrong, wrong
+        if self.reader is not None:
+            assert out_of_order(self.reader.records()) == []
+        for target in self.targets:
+            if target.type == "delta" and not target.merges:
+                assert ranges_in_order(commit_ranges(self.folder / target.settings["path"]))
+        wait_for(lambda: not self.crashes.processes(), 60, "no process of the runs is left")
+
+    def judge(self, last: float, kills: int | None = None) -> dict[str, Verdict]:
+        """What each target and the quarantine hold against what the events say; noted in the figures."""
+        found = self._found()
+        merged = any(target.merges for target in self.targets)
+        expected: dict[str, Any] = {QUARANTINE: self.events.bad(merged)}
+        for target in self.targets:
+            expected[target.name] = self.events.folded() if target.merges else self.events.good()
+        verdicts = {name: compare(rows, expected[name]) for name, rows in found.items()}
         self.figures(
             Figures(
                 run=self.name,
@@ -63,23 +79,7 @@ class Trial:
                 in_all=time.monotonic() - self.began,
             )
         )
-        wrong = {name: str(verdict) for name, verdict in verdicts.items() if not verdict.clean}
-        assert not wrong, wrong
-        if self.reader is not None:
-            assert out_of_order(self.reader.records()) == []
-        for target in self.targets:
-            if target.type == "delta" and not target.merges:
-                assert ranges_in_order(commit_ranges(self.folder / target.settings["path"]))
-        wait_for(lambda: not self.crashes.processes(), 60, "no process of the runs is left")
-
-    def verdicts(self) -> dict[str, Verdict]:
-        """What each target holds, and the quarantine, against what the events say."""
-        merged = any(target.merges for target in self.targets)
-        expected: dict[str, Any] = {
-            target.name: self.events.folded() if target.merges else self.events.good() for target in self.targets
-        }
-        expected[QUARANTINE] = self.events.bad(merged)
-        return {name: compare(rows, expected[name]) for name, rows in self._found().items()}
+        return verdicts
 
     def _found(self) -> dict[str, list[Any]]:
         columns = ["topic", "partition", "offset"]

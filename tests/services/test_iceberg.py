@@ -141,7 +141,8 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rules", [None, BY_ID], ids=["append", "merge"])
 def test_rows_of_every_type_are_the_same_from_spark_and_from_pyiceberg(lake: Lake, rules: MergeRules | None) -> None:
-    empty = dict.fromkeys(FULL) | {"id": 1}
+    # pyiceberg 0.12 reads a null list of structs as an empty one, whoever wrote it: the empty one stands for both.
+    empty = dict.fromkeys(FULL) | {"id": 1, "parts": []}
     rows = pa.RecordBatch.from_pylist([FULL, empty], schema=EVERYTHING)
     sink = lake.sink(EVERYTHING, rules=rules)
     batch = token(0, 0, 2)

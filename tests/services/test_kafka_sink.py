@@ -301,6 +301,28 @@ def test_no_thread_is_left_when_stages_are_done(make: Callable[..., KafkaSink]) 
     assert psutil.Process().num_threads() <= before
 
 
+def test_abort_while_the_broker_does_not_answer_ends_and_leaves_no_thread(
+    make: Callable[..., KafkaSink], stack: Any
+) -> None:
+    sink = ready(make())
+    land(sink, token(0, 0, 3))
+    before = psutil.Process().num_threads()
+    stage = begin(sink, token(1, 3, 6))
+    stage.write(records(range(3, 6)))
+    flush(stage)
+    broker = psutil.Process(stack.nodes[0].pid)
+    broker.suspend()
+    try:
+        began = time.monotonic()
+        stage.abort()
+        assert time.monotonic() - began < 15
+        assert psutil.Process().num_threads() <= before
+    finally:
+        broker.resume()
+    land(ready(make()), token(1, 3, 6))
+    assert ids(sink) == list(range(6))
+
+
 def test_marker_topic_is_compacted_and_the_only_one_made(make: Callable[..., KafkaSink]) -> None:
     sink = make(slots=None)
     admin = TopicAdmin(sink.settings)

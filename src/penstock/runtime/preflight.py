@@ -5,11 +5,13 @@ The same answers serve `plan`, which prints them, and `run`, which stops on what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.contracts import Sink
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, TopicPartition
@@ -30,9 +32,16 @@ class StartPoint:
 
 def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, LogBounds]:
     """The partitions and their bounds; brokers that are away at the start are missing, not passing."""
-    try:
+    with _nothing_passes():
         partitions = cluster.partitions(pipeline.subscription)
         return cluster.bounds(partitions)
+
+
+@contextmanager
+def _nothing_passes() -> Iterator[None]:
+    """What is away at the start is missing: a run has nothing to go on with, and trying again would hide it."""
+    try:
+        yield
     except TransientError as error:
         raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None
 
@@ -54,13 +63,11 @@ def check_sinks(
 ) -> Offsets | None:
     """Stop where a sink holds commits of another checkpoint; with `resume` give the offsets it holds."""
     query_id = checkpoint.query_id()
-    commits = {sink.name: last for sink in pipeline.sinks if (last := sink.last_commit()) is not None}
+    commits = _last_commits(pipeline.sinks)
     if commits and all(last.query_id == query_id for last in commits.values()):
         # The quarantine keeps no token of a batch without bad records, so its newest may be of an earlier query.
         return None
-    for quarantine in pipeline.quarantines:
-        if (last := quarantine.last_commit()) is not None:
-            commits[quarantine.name] = last
+    commits |= _last_commits(pipeline.quarantines)
     foreign = {name: last for name, last in commits.items() if last.query_id != query_id}
     if not foreign or _continues(checkpoint, [foreign[s.name] for s in pipeline.sinks if s.name in foreign]):
         return None
@@ -81,6 +88,11 @@ def check_sinks(
         "  write to another table:          change the sink's path or table (a Kafka sink: its name), and run again\n"
         "  read again, duplicates and all:  penstock run FILE --accept-duplicates",
     )
+
+
+def _last_commits(sinks: Sequence[Sink]) -> dict[str, BatchToken]:
+    with _nothing_passes():
+        return {sink.name: last for sink in sinks if (last := sink.last_commit()) is not None}
 
 
 def start_point(

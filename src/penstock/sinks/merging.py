@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.errors import MissingError, TerminalError
-from penstock.model import COMPUTED, COORDINATES, MergeRules, OffsetRange, Refusal
+from penstock.model import COMPUTED, COORDINATES, COORDINATES_FIELD, DELETES, MergeRules, OffsetRange, Refusal
 
 KEY_NULL = "SINK_KEY_NULL"
 RANK = f"{COMPUTED}rank"
+_POSITION = ("offset", "timestamp", "topic", "partition")
 CUT = f"{COMPUTED}cut"
 
 
@@ -91,3 +92,31 @@ def one_row_a_key(
         f"FROM ({marked}) AS marked WHERE {quote(CUT)} IS NULL OR {position[0]} >= {quote(CUT)}"
     )
     return f"SELECT * FROM ({ranked}) AS ranked WHERE {quote(RANK)} = 1"
+
+
+def rows_that_count(rows: pa.Table, rules: MergeRules) -> pa.Table:
+    """The same over rows in memory, which have coordinates: one row a key, and `CUT` where there is `when_newer`.
+
+    To a sink that only inserts a delete means nothing: it does not stand for a row.
+    """
+    import polars as pl  # here, because tasks that only refuse null keys need not load it
+
+    position = rows.column(COORDINATES).combine_chunks() if rows.num_rows else pa.array([], COORDINATES_FIELD.type)
+    names = [*rules.keys, *([rules.when_newer] if rules.when_newer and rules.when_newer not in rules.keys else [])]
+    judged = {name: rows.column(name) for name in names}
+    judged |= {f"{COMPUTED}{part}": pc.struct_field(position, part) for part in _POSITION}
+    deletes = pc.fill_null(rows.column(DELETES), False) if DELETES in rows.column_names else None
+    judged[DELETES] = deletes if deletes is not None else pa.repeat(pa.scalar(False), rows.num_rows)
+    frame = pl.DataFrame(pl.from_arrow(pa.table(judged))).with_row_index(RANK).lazy()
+    order = [f"{COMPUTED}{part}" for part in _POSITION]
+    if rules.insert_only:
+        frame = frame.filter(~pl.col(DELETES))
+    if rules.when_newer is not None:
+        untimed = pl.when(pl.col(DELETES) & pl.col(rules.when_newer).is_null()).then(pl.col(order[0]))
+        frame = frame.with_columns(untimed.max().over(*rules.keys).alias(CUT))
+        frame = frame.filter(pl.col(CUT).is_null() | (pl.col(order[0]) >= pl.col(CUT)))
+        order = [rules.when_newer, *order]
+    newest = frame.sort(order, descending=not rules.insert_only, nulls_last=True)
+    kept = newest.unique(subset=list(rules.keys), keep="first", maintain_order=False).sort(RANK).collect()
+    counted = rows.take(kept[RANK].to_arrow())
+    return counted if rules.when_newer is None else counted.append_column(CUT, kept[CUT].to_arrow())

@@ -58,7 +58,7 @@ class Recorder:
 
 
 def merging(path: Path, engine: Recorder | None = None, **settings: Any) -> DeltaMergeSink:
-    sink = DeltaMergeSink("orders", "out", str(path), settings.pop("rules", RULES), **settings)
+    sink = DeltaMergeSink("orders", "out", str(path), settings.pop("rules", RULES), **{"driver_bytes": 0, **settings})
     if engine is not None:
         sink.use(engine)
     return sink

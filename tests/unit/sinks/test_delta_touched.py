@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sinks.delta.touched import FEW, Touched, TouchedColumn, literal, touched_by_all, within
+from penstock.sinks.delta.touched import FEW, Touched, TouchedColumn, spark_literal, touched_by_all, within
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 
@@ -92,15 +92,15 @@ def test_parts_bound_a_column_only_together() -> None:
     ],
 )
 def test_literal_has_exactly_the_type_of_its_column(kind: pa.DataType, value: Any, text: str | None) -> None:
-    assert literal(kind, value) == text
+    assert spark_literal(kind, value) == text
 
 
 def test_predicate_is_a_list_while_few_and_bounds_otherwise() -> None:
     listed = Touched("c", 1, 9, frozenset({9, 1}))
-    assert within("t.c", pa.int32(), listed) == "t.c IN (1, 9)"
-    assert within("t.c", pa.int64(), Touched("c", 1, 9, None)) == "t.c >= 1L AND t.c <= 9L"
+    assert within("t.c", pa.int32(), listed, spark_literal) == "t.c IN (1, 9)"
+    assert within("t.c", pa.int64(), Touched("c", 1, 9, None), spark_literal) == "t.c >= 1L AND t.c <= 9L"
     long = Touched("c", "a", "z" * 2000, frozenset({"a", "z" * 2000}))
-    assert within("t.c", pa.string(), long) is None
+    assert within("t.c", pa.string(), long, spark_literal) is None
 
 
 @given(st.lists(st.text(), min_size=1))

@@ -65,6 +65,11 @@ class BesideFolder:
             files = [uri_of(self._folder, path) for path in paths]
             sql.run(statement, files=files, schema=schema, settings=settings)
 
+    def local_files(self, paths: Sequence[str]) -> list[str] | None:
+        """The files by their whole paths; none where they are not on a local disk."""
+        root = self._folder.local
+        return None if root is None else [str(root / path) for path in paths]
+
     def clean(self, paths: Iterable[str]) -> None:
         """Remove files of a batch that is in the table. What stays behind does no harm."""
         for path in paths:

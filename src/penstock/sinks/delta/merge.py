@@ -1,4 +1,6 @@
-"""Delta merge, exactly once: rows staged beside the table, one row a key merged into it by Spark with the token.
+"""Delta merge, exactly once: rows staged beside the table, one row a key merged into it with the token.
+
+By delta-rs in the driver where the batch and what it touches are small enough, else by Spark.
 
 The MERGE and the token are one commit of the table, whose transaction id Delta itself checks: a second one with the
 same id and version does nothing, and of two at once one is refused.
@@ -25,9 +27,10 @@ from penstock.model import (
 )
 from penstock.sinks.delta.beside import BesideFolder, table_name
 from penstock.sinks.delta.beside_stage import BesideStage, StagedBeside, staged_items
+from penstock.sinks.delta.driver_merge import STAGED_BYTES, fits_driver, merge_in_driver
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.merge_sql import merge_statement, staged_schema
-from penstock.sinks.delta.schema import columns_of
+from penstock.sinks.delta.schema import columns_of, unsupported
 from penstock.sinks.delta.table import Evolve, TokenTable
 from penstock.sinks.delta.touched import touched_by_all
 from penstock.sinks.merging import check_rules
@@ -50,6 +53,7 @@ class DeltaMergeSink:
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
         storage_options: Mapping[str, str] | None = None,
+        driver_bytes: int = STAGED_BYTES,
     ) -> None:
         self.pipeline = pipeline
         self.name = name
@@ -59,6 +63,7 @@ class DeltaMergeSink:
         self.keep_coordinates = keep_coordinates
         self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage_options)
         self._beside = BesideFolder(self._table, storage_options)
+        self._driver_bytes = driver_bytes
         self._has_coordinates = True
         self._sql: SqlEngine | None = None
 
@@ -106,7 +111,8 @@ class DeltaMergeSink:
     def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Merge the staged rows into the table, with the token, in one commit. An empty batch is a commit too."""
         staged = staged_items(manifests)
-        self._table.commit_once(token, lambda: self._merge(token, staged))
+        size = sum(manifest.size_bytes for manifest in manifests)
+        self._table.commit_once(token, lambda: self._merge(token, staged, size))
         self._beside.clean(path for item in staged for path in item.paths)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
@@ -121,21 +127,29 @@ class DeltaMergeSink:
         left_out = () if self.keep_coordinates else (COORDINATES,)
         return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
 
-    def _merge(self, token: BatchToken, staged: Sequence[StagedBeside]) -> None:
+    def _merge(self, token: BatchToken, staged: Sequence[StagedBeside], size: int) -> None:
         table = self._table.current()
-        if not staged and not self._table.bound_by():
+        by_spark = bool(unsupported(table)) or not self._has_coordinates or size > self._driver_bytes
+        if not staged and not by_spark:
             self._table.append(token, ())
             return
         columns = columns_of(table, self._table.written)
+        touched = touched_by_all([item.touched for item in staged])
+        paths = [path for item in staged for path in item.paths]
+        schema = staged_schema(columns, positioned=self._has_coordinates)
+        files = self._beside.local_files(paths)
+        if not by_spark and files is not None and fits_driver(table, columns, self.rules, touched):
+            before, properties = table.version(), self._table.properties(token)
+            merge_in_driver(table, files, schema, columns, self.rules, touched, properties)
+            self._table.settle(before)
+            return
         statement = merge_statement(
             table_name(self._table),
             columns,
             self.rules,
-            touched_by_all([item.touched for item in staged]),
+            touched,
             positioned=self._has_coordinates,
         )
-        paths = [path for item in staged for path in item.paths]
-        schema = staged_schema(columns, positioned=self._has_coordinates)
         # A MERGE reads its source twice, and Delta keeps a copy in case it came out otherwise the second time. Ours
         # cannot, being files that stay and an order that is total: without the copy a small merge takes 0.5 s less.
         copied = {} if not self._has_coordinates else {"spark.databricks.delta.merge.materializeSource": "none"}

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
 from penstock.sinks.delta.beside import quoted
-from penstock.sinks.delta.touched import Touched, within
+from penstock.sinks.delta.touched import Touched, spark_literal, within
 from penstock.sinks.merging import CUT, one_row_a_key
 
 _POSITION = tuple(quoted(COORDINATES, name) for name in ("offset", "timestamp", "topic", "partition"))
@@ -62,7 +62,9 @@ def _matched(columns: pa.Schema, rules: MergeRules) -> Iterator[str]:
 def _bounds(columns: pa.Schema, rules: MergeRules, touched: Mapping[str, Touched]) -> Iterator[str]:
     """Predicates on the target alone, by which Delta leaves files and partitions out."""
     for name in (*rules.keys, *rules.prune_by):
-        bound = within(_target(name), columns.field(name).type, touched[name]) if name in touched else None
+        bound = (
+            within(_target(name), columns.field(name).type, touched[name], spark_literal) if name in touched else None
+        )
         if bound is None:
             continue
         # A row from before the column was added, or with an empty text to partition by, has a null there.

@@ -167,11 +167,20 @@ class TokenTable:
             mode="append",
             schema=table.schema(),
             partition_by=list(self.partition_by),
-            commit_properties=CommitProperties(
-                custom_metadata={**commit_metadata(token, self.sink), "isBlindAppend": True},
-                app_transactions=[Transaction(self.app_id(token), token.batch_id)],
-            ),
+            commit_properties=self.properties(token, {"isBlindAppend": True}),
         )
+        self.settle(before)
+
+    def properties(self, token: BatchToken, more: Mapping[str, object] | None = None) -> CommitProperties:
+        """What a commit by delta-rs carries."""
+        return CommitProperties(
+            custom_metadata={**commit_metadata(token, self.sink), **(more or {})},
+            app_transactions=[Transaction(self.app_id(token), token.batch_id)],
+        )
+
+    def settle(self, before: int) -> None:
+        """Look at the table past version `before`, and make its log durable."""
+        table = self.current()
         table.update_incremental()
         self.folder.sync(f"_delta_log/{version:020}.json" for version in range(before + 1, table.version() + 1))
 

@@ -7,7 +7,7 @@ was analysed, and a cast around a literal would make it read them all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -15,6 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
+
+Literal = Callable[[pa.DataType, Any], str | None]
+"""A value as SQL of exactly this type, or none where there is none to trust."""
 
 FEW = 100
 _LONGEST_TEXT = 1_000
@@ -88,7 +91,7 @@ def touched_by_all(parts: Sequence[Iterable[Touched]]) -> dict[str, Touched]:
     return found
 
 
-def within(name: str, kind: pa.DataType, touched: Touched) -> str | None:
+def within(name: str, kind: pa.DataType, touched: Touched, literal: Literal) -> str | None:
     """The predicate that `name`, of type `kind`, has a touched value: one of a list, or between the bounds."""
     if touched.values is not None:
         texts = [literal(kind, value) for value in sorted(touched.values)]
@@ -98,7 +101,7 @@ def within(name: str, kind: pa.DataType, touched: Touched) -> str | None:
     return None if low is None or high is None else f"{name} >= {low} AND {name} <= {high}"
 
 
-def literal(kind: pa.DataType, value: Any) -> str | None:
+def spark_literal(kind: pa.DataType, value: Any) -> str | None:
     """A value as a Spark SQL literal of exactly this type, or none where there is none to trust."""
     if types.is_signed_integer(kind):
         return f"{value}{_SUFFIXES[kind.bit_width]}"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from pyiceberg.exceptions import (
     CommitFailedException,
+    CommitStateUnknownException,
     ForbiddenError,
     NotInstalledError,
     ServerError,
@@ -73,7 +74,7 @@ def is_passing(error: BaseException) -> bool:
     """Whether the cause may go away by itself: a connection, a time-out, throttling."""
     if isinstance(error, ConnectionError | TimeoutError):
         return True
-    if isinstance(error, ServiceUnavailableError | ServerError | TooManyRequestsError):
+    if isinstance(error, CommitStateUnknownException | ServiceUnavailableError | ServerError | TooManyRequestsError):
         return True
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _PASSING_ERRNO

@@ -7,7 +7,6 @@ is the marker read. The producer is never used again: its epoch is what keeps a 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -99,6 +98,7 @@ class SlotTransaction:
             raise
         try:
             self._end()
+            self._begun = False
         except KafkaException as error:
             self._settle(marker, error)
         finally:
@@ -110,16 +110,16 @@ class SlotTransaction:
             with suppress(Exception):
                 self._producer.purge()
                 self._producer.abort_transaction(_ABORT_SECONDS)
+                self._begun = False
         self.close()
 
     def close(self) -> None:
         """Let the producer go, with its threads and connections."""
         producer, self._producer = self._producer, None
-        if producer is not None:
-            with suppress(Exception), warnings.catch_warnings():
-                # The client warns when it cannot end a transaction that was taken from it.
-                warnings.simplefilter("ignore", RuntimeWarning)
-                producer.close()
+        # With a transaction under way the client's own `close` would wait for the brokers, without end, to abort it.
+        # It goes by itself when nothing refers to it, and the slot's next writer ends the transaction.
+        if producer is not None and not self._begun:
+            producer.close()
 
     def _end(self) -> None:
         self._producer.commit_transaction(self._of.timeout.total_seconds())
@@ -144,8 +144,7 @@ class SlotTransaction:
             )
             producer.init_transactions(_INIT_SECONDS)
         except KafkaException as error:
-            if producer is not None:
-                producer.close()
+            producer = None  # not held on to by the traceback
             raise self._lost(error, "taking the slot over") from None
         return producer
 
@@ -188,6 +187,7 @@ class SlotTransaction:
     def _settle(self, marker: Marker, error: KafkaException) -> None:
         """Find out whether a commit without a clear answer landed. Raises where it did not."""
         self.close()
+        self._begun = False
         lost = self._lost(error, f"committing batch {marker.token.batch_id}")
         if error.args[0].code() in _FENCED:
             # Someone else has the slot, or the brokers took it back: not ours to fence in turn.
