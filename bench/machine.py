@@ -14,13 +14,17 @@ import psutil
 from penstock.spark.jars import pinned_jars
 from penstock.spark.java import find_java
 
-_PACKAGES = ("penstock", "pyspark", "deltalake", "pyarrow", "confluent-kafka")
+_PACKAGES = ("penstock", "pyspark", "deltalake", "pyiceberg", "pyarrow", "polars", "confluent-kafka", "psycopg")
+_SPARK_JARS = {"delta for spark": "delta-spark", "iceberg for spark": "iceberg-spark", "jdbc driver": "postgresql"}
 
 
 def machine_facts() -> dict[str, str]:
     """What to write beside the numbers."""
     broker = next(jar for jar in pinned_jars()["broker"] if jar.startswith("kafka_"))
-    delta = next(jar for jar in pinned_jars()["spark"] if jar.startswith("delta-spark"))
+    beside = {
+        name: next(jar for jar in pinned_jars()["spark"] if jar.startswith(start)).removesuffix(".jar")
+        for name, start in _SPARK_JARS.items()
+    }
     return {
         "cores": str(os.cpu_count()),
         "processor": _processor(),
@@ -30,7 +34,7 @@ def machine_facts() -> dict[str, str]:
         "java": _java(),
         **{package: version(package) for package in _PACKAGES},
         "kafka broker": broker.removesuffix(".jar"),
-        "delta for spark": delta.removesuffix(".jar"),
+        **beside,
     }
 
 

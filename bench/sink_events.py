@@ -90,8 +90,7 @@ class History:
             "event_time": pa.array(days.astype("datetime64[us]"), pa.timestamp("us", "UTC")),
             "order_date": pa.array(days.astype("datetime64[D]"), pa.date32()),
         }
-        schema = pa.schema([pa.field(name, values.type) for name, values in columns.items()])
-        return pa.table(columns, schema=schema.set(0, schema.field(0).with_nullable(False)))
+        return pa.table(columns)
 
     def send(self, brokers: str, topic: str, events: int) -> Pairs:
         """Fill a new topic with events for the newest dates alone."""

@@ -115,14 +115,17 @@ def test_completion_offers_the_commands(tmp_path: Path) -> None:
     assert done.stdout.split() == ["validate"]
 
 
-def test_plan_of_a_sink_that_is_not_in_this_version_says_so(write: Callable[..., Path], tmp_path: Path) -> None:
-    write(("type: delta\n    path: lake/orders", "type: iceberg\n    table: shop.orders\n    warehouse: lake/ice"))
+def test_plan_of_a_format_that_is_not_in_this_version_says_so(write: Callable[..., Path], tmp_path: Path) -> None:
+    file = write()
+    text = file.read_text()
+    start, end = text.index("decode:"), text.index("quarantine:")
+    file.write_text(f'{text[:start]}decode: {{format: avro, registry: {{url: "http://localhost:8081"}}}}\n{text[end:]}')
     assert penstock("validate", "orders.yaml", folder=tmp_path).returncode == 0
     for command in ("plan", "run"):
         done = penstock(command, "orders.yaml", folder=tmp_path)
         assert done.returncode == 3
         assert done.stderr.splitlines()[0] == (
-            "NOT_IN_THIS_VERSION sink out, type: iceberg is a valid definition, but this version cannot run it"
+            "NOT_IN_THIS_VERSION decode.format: avro is a valid definition, but this version cannot run it"
         )
         assert "Traceback" not in done.stderr
 

@@ -6,7 +6,7 @@ import re
 
 from penstock.config.fields import COORDINATES
 from penstock.config.known import Known, check_columns, check_expression
-from penstock.config.partitioning import PartitionError, read_partition
+from penstock.config.partitioning import parse_partition
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
 from penstock.config.sinks import (
@@ -119,9 +119,9 @@ def _check_iceberg(parts: Parts, sink: IcebergSinkConfig, index: int, known: Kno
     here: Path = ("sinks", index)
     for place, text in enumerate(sink.partition_by or ()):
         try:
-            column = read_partition(text).column
-        except PartitionError as error:
-            parts.report((*here, "partition_by", place), error.message, hint=error.hint)
+            column = parse_partition(text).column
+        except ValueError as error:
+            parts.report((*here, "partition_by", place), str(error))
             continue
         known.has(parts.report, (*here, "partition_by", place), column)
     if "." not in sink.table.strip("."):

@@ -1,7 +1,6 @@
 """Iceberg tables: appends named by pyiceberg, merges written by Spark, one snapshot a batch with its token."""
 
 from penstock.sinks.iceberg.catalog import IcebergCatalog
-from penstock.sinks.iceberg.partition_text import PartitionText, parse_partition
 from penstock.sinks.iceberg.sink import IcebergSink
 
-__all__ = ["IcebergCatalog", "IcebergSink", "PartitionText", "parse_partition"]
+__all__ = ["IcebergCatalog", "IcebergSink"]

@@ -22,9 +22,9 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import IcebergType, StringType
 
+from penstock.config.partitioning import PartitionText
 from penstock.model import Refusal
 from penstock.sinks.files import folder_of
-from penstock.sinks.iceberg.partition_text import PartitionText
 from penstock.sinks.merging import refusals
 
 Values = tuple[Any, ...]

@@ -13,8 +13,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
+from penstock.config.partitioning import PartitionText
 from penstock.errors import MissingError
-from penstock.sinks.iceberg.partition_text import PartitionText
 from penstock.sinks.iceberg.partitions import spec_texts, transform_of
 from penstock.sinks.iceberg.types import to_iceberg, unwritable
 

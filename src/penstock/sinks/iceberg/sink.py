@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from penstock.config.partitioning import PartitionText, parse_partition
 from penstock.contracts import SqlEngine, Stage
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, SlotAttempt
@@ -26,7 +27,6 @@ from penstock.sinks.iceberg.catalog import IcebergCatalog, local_path
 from penstock.sinks.iceberg.failures import is_conflict, is_passing, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import commits_of, files_added, holds, mark_of, newest_of, summary_of
 from penstock.sinks.iceberg.layout import Layout, check_staged
-from penstock.sinks.iceberg.partition_text import PartitionText, parse_partition
 from penstock.sinks.iceberg.schema import check_format, check_schema, check_table, identity_of, refuse_missing
 from penstock.sinks.iceberg.stage import AppendStage, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows

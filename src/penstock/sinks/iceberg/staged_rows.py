@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.config.partitioning import PartitionText
 from penstock.model import Manifest, MergeRules, Refusal, SlotAttempt
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.iceberg.bounds import Bounds, bounds_of
 from penstock.sinks.iceberg.failures import sink_failures
-from penstock.sinks.iceberg.partition_text import PartitionText
 from penstock.sinks.iceberg.partitions import refuse_long_values
 from penstock.sinks.merging import refuse_null_keys
 

@@ -31,9 +31,9 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import inspect
 
+from penstock.config.partitioning import PartitionText
 from penstock.contracts import SqlEngine
 from penstock.sinks.iceberg.catalog import IcebergCatalog, warehouse_uri
-from penstock.sinks.iceberg.partition_text import PartitionText
 from penstock.sinks.iceberg.partitions import spec_of
 from penstock.sinks.iceberg.types import quoted, spark_type, to_iceberg
 
