@@ -34,8 +34,8 @@ lint: install ## format, lint, types and import contracts
 bench: install ## against the job as a blog would write it; into bench/results
 	$(PYTHON_IN) bench/run.py $(ARGS)
 
-crash: install ## the exactly-once proof: kill the driver again and again, then count
-	$(PYTHON_IN) -m pytest -m crash $(ARGS)
+crash: install ## the exactly-once proof: kill things again and again, then count; the figures go into docs/guarantees.md
+	PENSTOCK_CRASH_TABLE=docs/guarantees.md $(PYTHON_IN) -m pytest -m crash $(ARGS)
 
 lock: $(VENV)/.made ## write requirements.lock anew from pyproject.toml
 	$(UV) pip compile --python $(PYTHON_IN) --universal --python-version 3.11 --generate-hashes --upgrade \

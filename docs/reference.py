@@ -20,8 +20,12 @@ import penstock
 from penstock import config, errors
 from penstock.cli.main import app
 from penstock.config.arrow_types import arrow_to_ddl
-from penstock.decoders import refusal
+from penstock.decoders import refusal, tombstones
 from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA
+from penstock.sinks import merging
+from penstock.sinks.iceberg import partitions
+from penstock.sinks.kafka import fitting
+from penstock.sinks.postgres import stage as postgres
 from penstock.transforms import ArrowExpression, NoArrowForm, compile_expression
 from penstock.transforms.forms import _FORMS
 
@@ -42,6 +46,14 @@ _CODE_MEANS = {
     refusal.MISSING_FIELD: "a NOT NULL field is missing or null",
     refusal.UNKNOWN_FIELD: "a field is not in the schema, and `extra_fields` is `quarantine`",
     refusal.DUPLICATE_FIELD: "a field is there twice",
+    tombstones.CODE: "the key of a tombstone does not give the columns by which to delete",
+    merging.KEY_NULL: "a key of a sink that merges is null; the stage is `sink`, as of all below",
+    partitions.PARTITION_VALUE: "a value of a partition column is empty or too long for a folder",
+    fitting.TOPIC_NULL: "the expression for a Kafka topic gives null",
+    fitting.TOPIC_INVALID: "what it gives is no name for a topic",
+    fitting.PARTITION_INVALID: "the topic has no such partition",
+    fitting.RECORD_TOO_LARGE: "the record is larger than the topic or the producer takes",
+    postgres.ROW_REFUSED: "the database refuses the row, or cannot hold one of its values",
 }
 
 

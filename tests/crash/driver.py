@@ -33,7 +33,7 @@ def trap_batches() -> None:
     trapped: set[type] = set()
 
     def run_batch(self: BatchRunner, *args: Any) -> Any:
-        Path(os.environ["PENSTOCK_TEST_BEGUN"]).touch()
+        Path(os.environ[traps.BEGUN]).touch()
         traps.reach("offsets")
         return run(self, *args)
 

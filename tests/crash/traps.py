@@ -14,10 +14,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
 DRIVER_PID = "PENSTOCK_TEST_DRIVER"
+BEGUN = "PENSTOCK_TEST_BEGUN"
 _POINT, _, _VISIT = os.environ.get("PENSTOCK_TEST_KILL", "none:1").partition(":")
 _WHOM = os.environ.get("PENSTOCK_TEST_WHOM", "driver")
 _SIGNAL = signal.Signals[f"SIG{os.environ.get('PENSTOCK_TEST_SIGNAL', 'KILL')}"]
@@ -30,6 +32,11 @@ _lasted: dict[str, float] = {}
 def spring() -> None:
     """Send the signal, to this process last. From a task too, where the driver is another process."""
     driver = psutil.Process(int(os.environ[DRIVER_PID]))
+    try:
+        # Two tasks may come to the place at once; the second must not stop again what was resumed.
+        Path(f"{os.environ[BEGUN]}.{driver.pid}").touch(exist_ok=False)
+    except FileExistsError:
+        return
     whole = [driver, *driver.children(recursive=True)] if _WHOM == "all" else [driver]
     for process in sorted(whole, key=lambda process: process.pid == os.getpid()):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.contract.kit_delta_merge import LosingAnswer, Overtaken
+from tests.contract.kit_delta_merge_spark import LosingAnswer, Overtaken
 from tests.tables import read_table
 
 from penstock.contracts import SqlEngine

@@ -170,25 +170,25 @@ def test_spark_reading_while_batches_are_committed_sees_only_whole_ones(spark: A
     sink = made(tmp_path / "out", SMALL, "part")
     rows = [{"id": number, "part": "abcde"[number % 5]} for number in range(100)]
     land(sink, 0, rows, SMALL)
-    enough = threading.Event()
-    landed = [0]
+    allowed = threading.Semaphore(0)
 
     def write() -> None:
-        while not enough.is_set() and landed[-1] < 40:
-            landed.append(landed[-1] + 1)
-            land(sink, landed[-1], rows, SMALL)
+        for batch_id in range(1, 81):
+            allowed.acquire(timeout=60)
+            land(sink, batch_id, rows, SMALL)
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
         seen = []
-        for _ in range(4):
+        for _ in range(8):
+            allowed.release(10)  # these land while Spark lists the folder and reads
             counts = spark.read.parquet(path).groupBy("penstock_batch").count().collect()
             assert {row["count"] for row in counts} == {100}
             seen.append(len(counts))
     finally:
-        enough.set()
+        allowed.release(80)
         writer.join()
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]
-    assert spark.read.parquet(path).count() == 100 * len(landed)
+    assert spark.read.parquet(path).count() == 100 * 81
