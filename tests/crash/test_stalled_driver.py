@@ -44,6 +44,7 @@ def test_driver_stopped_and_resumed_beside_its_successor_writes_nothing_twice(
     assert successor.poll() is None, run.crashes.log.read_text()[-4000:]
     for process in sleepers:
         process.resume()
+    assert psutil.Process(stalled.pid).status() != psutil.STATUS_STOPPED
     for driver in (successor, stalled):
         try:
             driver.wait(120)

@@ -31,12 +31,12 @@ _lasted: dict[str, float] = {}
 
 def spring() -> None:
     """Send the signal, to this process last. From a task too, where the driver is another process."""
-    driver = psutil.Process(int(os.environ[DRIVER_PID]))
     try:
         # Two tasks may come to the place at once; the second must not stop again what was resumed.
-        Path(f"{os.environ[BEGUN]}.{driver.pid}").touch(exist_ok=False)
+        Path(f"{os.environ[BEGUN]}.{os.environ[DRIVER_PID]}").touch(exist_ok=False)
     except FileExistsError:
         return
+    driver = psutil.Process(int(os.environ[DRIVER_PID]))
     whole = [driver, *driver.children(recursive=True)] if _WHOM == "all" else [driver]
     for process in sorted(whole, key=lambda process: process.pid == os.getpid()):
         with contextlib.suppress(psutil.NoSuchProcess):

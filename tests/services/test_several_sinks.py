@@ -216,6 +216,14 @@ def test_plan_several_sinks_shows_the_guarantee_and_rows_of_each(topics: Any, pi
             {"name": "all", "type": "delta", "path": "lake/all"},
             {"name": "out", "type": "kafka", "topic": topics.create(1), "where": "amount > 5"},
             {"name": "loose", "type": "kafka", "topic": topics.create(1), "guarantee": "at_least_once"},
+            {
+                "name": "now",
+                "type": "delta",
+                "path": "lake/now",
+                "mode": "merge",
+                "keys": ["order_id"],
+                "prune_by": ["event_time"],
+            },
         ],
     )
     plan = plan_run(load(file))
@@ -225,4 +233,9 @@ def test_plan_several_sinks_shows_the_guarantee_and_rows_of_each(topics: Any, pi
         ("all", "exactly once", "all rows"),
         ("out", "exactly once", "rows where amount > 5"),
         ("loose", "at least once", "all rows"),
+        (
+            "now",
+            "exactly once",
+            "all rows, merged by order_id, reading only where event_time can match: a key must never change it",
+        ),
     ]

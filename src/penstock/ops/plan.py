@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.config import PipelineConfig
+from penstock.config import PipelineConfig, merges
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink
 from penstock.errors import PenstockError
@@ -178,8 +178,14 @@ def _takes(pipeline: Pipeline, sink: Sink) -> str:
     config = next((c for c, s in zip(pipeline.config.sinks, pipeline.sinks, strict=True) if s is sink), None)
     if config is None:
         return "gaps"
-    rows = "all rows" if config.where is None else f"rows where {config.where}"
-    return rows if config.select is None else f"{rows}, columns {', '.join(config.select)}"
+    parts = ["all rows" if config.where is None else f"rows where {config.where}"]
+    if config.select is not None:
+        parts.append(f"columns {', '.join(config.select)}")
+    if merges(config):
+        parts.append(f"merged by {', '.join(getattr(config, 'keys', None) or ())}")
+    if pruned := getattr(config, "prune_by", ()):
+        parts.append(f"reading only where {', '.join(pruned)} can match: a key must never change it")
+    return ", ".join(parts)
 
 
 def _steps(pipeline: Pipeline) -> tuple[PlannedStep, ...]:
