@@ -26,15 +26,12 @@ class Brokers:
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """Who leads a partition; -1 while nobody does, or nobody tells."""
-        with contextlib.suppress(KafkaException, KeyError):
-            found = self.topics.admin.list_topics(topic, timeout=5).topics[topic].partitions
-            return int(found[partition].leader)
-        return -1
+        return self._leaders(topic).get(partition, -1)
 
     def coordinator(self, transactional_id: str) -> int:
         """Who coordinates the transactions of an id: the leader of the partition that the id's hash names."""
-        partitions = self.topics.admin.list_topics(_TRANSACTIONS, timeout=10).topics[_TRANSACTIONS].partitions
-        return self.leader(_TRANSACTIONS, abs(_java_hash(transactional_id)) % len(partitions))
+        leaders = self._leaders(_TRANSACTIONS)
+        return leaders[abs(_java_hash(transactional_id)) % len(leaders)] if leaders else -1
 
     def controller(self) -> int:
         """Who leads the quorum, by the newest state that a running node has written down."""
@@ -60,9 +57,22 @@ class Brokers:
             self._process(node_id).resume()
         wait_for(self._in_sync, _PATIENCE_SECONDS, "all replicas are in sync")
 
-    def await_another(self, role: Callable[[], int], lost: int) -> None:
-        """Until another broker has the role."""
-        wait_for(lambda: role() not in (-1, lost), _PATIENCE_SECONDS, f"another broker than {lost} takes over")
+    def await_holder(self, role: Callable[[], int], lost: int = -1) -> int:
+        """The broker that has the role, once one has it that is not `lost`."""
+        found: list[int] = []
+
+        def held() -> bool:
+            found[:] = [role()]
+            return found[0] not in (-1, lost)
+
+        wait_for(held, _PATIENCE_SECONDS, f"another broker than {lost} has the role")
+        return found[0]
+
+    def _leaders(self, topic: str) -> dict[int, int]:
+        with contextlib.suppress(KafkaException):
+            found = self.topics.admin.list_topics(timeout=5).topics
+            return {p.id: p.leader for p in found[topic].partitions.values()} if topic in found else {}
+        return {}
 
     def _in_sync(self) -> bool:
         with contextlib.suppress(KafkaException):

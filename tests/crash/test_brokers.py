@@ -37,10 +37,13 @@ def test_kafka_broker_lost_under_load_loses_nothing(how: str, brokers: Brokers, 
     began, driver = time.monotonic(), run.crashes.start()
     run.crashes.await_batches(BATCHES, driver)
     for role in roles:
-        lost = role()
+        if driver.poll() is not None:
+            driver = run.crashes.start()
+            run.crashes.await_batches(1, driver)
+        lost = brokers.await_holder(role)
         brokers.lose(lost, how)
         try:
-            brokers.await_another(role, lost)
+            brokers.await_holder(role, lost)
             run.crashes.await_batches(BATCHES, driver)
         finally:
             brokers.bring_back(lost, how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -146,7 +147,8 @@ def test_row_for_a_new_topic_with_create_makes_it(make: Callable[..., KafkaSink]
 def test_record_over_the_topics_limit_is_refused_and_its_neighbours_land(topics: Any) -> None:
     small = topics.create(1, prefix="small", **{"max.message.bytes": "5000"})
     sink = ready(KafkaSink(f"orders{next(_numbers)}", "out", KafkaSettings(topics.brokers), topic=small, slots=1))
-    values = [b"a" * 10, b"b" * 5000, b"c" * 4900, *(b"d" * 900 for _ in range(50))]
+    # Random bytes do not compress: several of these in one batch would be over the limit too.
+    values = [b"a" * 10, b"b" * 5000, b"c" + os.urandom(4899), *(b"d" + os.urandom(899) for _ in range(50))]
     stage = begin(sink, token(0, 0, len(values)))
     refused = stage.write(rows_of({"_penstock_value": pa.array(values)}))
     stage.finish()

@@ -45,6 +45,13 @@ def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockEr
     if found is not None:
         return found
     cause = _cause(text) or type(error).__name__
+    if "CONCURRENT_STREAM_LOG_UPDATE" in text:
+        return TerminalError(
+            "CHECKPOINT_SHARED",
+            "writing to the checkpoint: another run of this pipeline was quicker",
+            context={"cause": cause},
+            hint="only one run may use a checkpoint; nothing was lost or written twice, and the other run goes on",
+        )
     if any(sign in text for sign in _PASSING_CAUSES):
         return TransientError(
             "BROKER_UNREACHABLE",

@@ -64,6 +64,8 @@ class BesideFolder:
         with engine_errors():
             files = [uri_of(self._folder, path) for path in paths]
             sql.run(statement, files=files, schema=schema, settings=settings)
+        # Delta leaves a statement out, without a word, whose transaction id it has seen: was it this batch?
+        self._table.holds(token)
 
     def local_files(self, paths: Sequence[str]) -> list[str] | None:
         """The files by their whole paths; none where they are not on a local disk."""

@@ -203,24 +203,30 @@ class SlotTransaction:
         except KafkaException as error:
             raise self._lost(error, doing) from None
         except SystemError as error:
-            # So the client raises a fatal error that comes together with a delivery report.
-            if not isinstance(error.__cause__, KafkaException):
-                raise
-            raise self._lost(error.__cause__, doing) from None
+            # So the client raises a fatal error that comes together with a delivery report; it may lose the cause.
+            if isinstance(error.__cause__, KafkaException):
+                raise self._lost(error.__cause__, doing) from None
+            raise self._transaction_lost(self._where(doing), str(error)) from None
+
+    def _where(self, doing: str) -> str:
+        return f"sink {self._of.sink}: slot {self._of.slot}: {doing}"
 
     def _lost(self, error: KafkaException, doing: str) -> PenstockError:
         """A failed transaction: a new producer may succeed where this one cannot."""
         cause = error.args[0]
-        doing = f"sink {self._of.sink}: slot {self._of.slot}: {doing}"
+        doing = self._where(doing)
         told = kafka_failure(cause, doing, self._of.settings.brokers)
         if isinstance(told, MissingError) or not (
             cause.code() in _FENCED or cause.code() == KafkaError._STATE or cause.txn_requires_abort() or cause.fatal()
         ):
             return told
+        return self._transaction_lost(doing, f"{cause.name()}: {cause.str()}")
+
+    def _transaction_lost(self, doing: str, said: str) -> TransientError:
         return TransientError(
             "SINK_TRANSACTION_LOST",
             f"{doing}: the transaction is lost",
-            context={"client": f"{cause.name()}: {cause.str()}", "timeout": self._of.timeout},
+            context={"client": said, "timeout": self._of.timeout},
             hint="it took longer than its timeout, or another run writes as this slot",
         )
 
