@@ -185,6 +185,8 @@ def _takes(pipeline: Pipeline, sink: Sink) -> str:
         parts.append(f"merged by {', '.join(getattr(config, 'keys', None) or ())}")
     if pruned := getattr(config, "prune_by", ()):
         parts.append(f"reading only where {', '.join(pruned)} can match: a key must never change it")
+    if note := getattr(sink, "note", None):
+        parts.append(note)
     return ", ".join(parts)
 
 
