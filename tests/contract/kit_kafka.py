@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
+from tests.committed import committed
 from tests.contract.kits import Evolve, Rows
 
 from penstock.kafka import KafkaSettings
@@ -60,37 +61,6 @@ class KafkaKit:
 
     def staged(self) -> set[str]:
         return set()
-
-
-def committed(brokers: str, topic: str) -> list[Any]:
-    """The committed records of a topic, in order within each partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers,
-            "group.id": f"readers-{next(_numbers)}",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        found: list[Any] = []
-        ended: set[int] = set()
-        while len(ended) < len(partitions):
-            message = consumer.poll(10)
-            assert message is not None, f"{topic}: no answer"
-            if message.error() is None:
-                found.append(message)
-            elif message.error().code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-            else:
-                raise KafkaException(message.error())
-        return found
-    finally:
-        consumer.close()
 
 
 class LosingAnswer(SlotTransaction):

@@ -10,7 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.services.test_several_sinks import COLUMNS, consume, drain, files_of, forget_commit, order, rows_of
+from tests.committed import committed
+from tests.services.test_several_sinks import COLUMNS, drain, files_of, forget_commit, order, rows_of
 from tests.tables import read_table
 
 from penstock.errors import MissingError, TerminalError
@@ -46,7 +47,7 @@ def everything(file: Path, brokers: str, clean: str, database: Any) -> dict[str,
         "delta": [{k: v for k, v in row.items() if k != "_penstock"} for row in rows_of(file, "lake/merged")],
         "iceberg": [{k: v for k, v in row.items() if k != "_penstock"} for row in iceberg_rows(file, "shop.history")],
         "iceberg merge": [row["order_id"] for row in iceberg_rows(file, "shop.now")],
-        "kafka": sorted((m.key(), m.value()) for m in consume(brokers, clean)),
+        "kafka": sorted((m.key(), m.value()) for m in committed(brokers, clean)),
         "postgres": postgres,
         "parquet": sorted((row["order_id"], row["amount"]) for row in files),
         "quarantine": sorted(row["code"] for row in read_table(file.parent / "lake/quarantine").to_pylist()),
@@ -130,7 +131,7 @@ def test_postgres_rows_that_the_database_refuses_are_quarantined_once(
         refused = read_table(file.parent / "lake/quarantine").to_pylist()
         assert sorted(json.loads(row["value"])["order_id"] for row in refused) == [5, 6, 7, 2**40]
         assert {row["stage"] for row in refused} == {"sink"}
-        assert len(consume(topics.brokers, bad)) == 4
+        assert len(committed(topics.brokers, bad)) == 4
         forget_commit(file)
 
 

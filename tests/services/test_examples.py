@@ -14,7 +14,7 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.services.test_several_sinks import consume
+from tests.committed import committed
 from tests.tables import read_table
 
 from penstock.config import load
@@ -46,7 +46,7 @@ def parquet(path: str, column: str) -> Values:
 
 
 def topic(name: str) -> Values:
-    return lambda _, stack: [message.key() for message in consume(stack.bootstrap, name)]
+    return lambda _, stack: [message.key() for message in committed(stack.bootstrap, name)]
 
 
 def postgres(table: str, column: str) -> Values:

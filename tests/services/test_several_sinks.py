@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ClientPartition
+from tests.committed import committed
 from tests.tables import read_table
 
 from penstock.config import load
@@ -46,34 +45,6 @@ def files_of(file: Path, folder: str) -> list[dict[str, Any]]:
         ds.dataset(file.parent / folder, partitioning="hive").to_table(use_threads=False).to_pylist()
     )
     return sorted(found, key=lambda row: row["order_id"])
-
-
-def consume(brokers: str, topic: str) -> list[Any]:
-    """Every committed record, by partition and offset."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers,
-            "group.id": "check",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([ClientPartition(topic, p, 0) for p in partitions])
-        ended: set[int] = set()
-        found = []
-        while len(ended) < len(partitions):
-            message = consumer.poll(10)
-            assert message is not None, "no answer"
-            if message.error() is not None:
-                ended.add(message.partition())
-            else:
-                found.append(message)
-        return sorted(found, key=lambda m: (m.partition(), m.offset()))
-    finally:
-        consumer.close()
 
 
 @LANES
@@ -117,7 +88,7 @@ def test_sinks_with_select_and_where_each_gets_its_own_rows(
     files = files_of(file, "lake/files")
     assert [row["order_id"] for row in files] == [0, 4, 8, 12, 16]
     assert "_penstock" not in files[0]
-    messages = consume(topics.brokers, clean)
+    messages = committed(topics.brokers, clean)
     wanted = {n for n in range(20) if n % 3}
     assert {int(m.key()) for m in messages} == wanted
     assert len(messages) == len(wanted)
@@ -148,8 +119,8 @@ def test_sinks_batch_run_again_after_the_commits_changes_none_of_them(
     bad = load(file).quarantine.topic  # type: ignore[union-attr]
 
     def everything() -> Any:
-        topic_rows = [(m.key(), m.value()) for m in consume(topics.brokers, clean)]
-        bad_rows = [(m.value(), dict(m.headers())["code"]) for m in consume(topics.brokers, str(bad))]
+        topic_rows = [(m.key(), m.value()) for m in committed(topics.brokers, clean)]
+        bad_rows = [(m.value(), dict(m.headers())["code"]) for m in committed(topics.brokers, str(bad))]
         return (
             rows_of(file, "lake/all"),
             files_of(file, "lake/files"),
