@@ -176,6 +176,15 @@ class SlotSink(Protocol):
         """On the driver, after `prepare`: the number of slots, `cores` where nothing else decides."""
         ...
 
+    def torn(self) -> str | None:
+        """On the driver: how the slots stand where the last batch is not whole."""
+        ...
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What `prepare` found that people should know."""
+        ...
+
 
 @runtime_checkable
 class RejectingSink(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.contracts import Sink
+from penstock.contracts import Sink, SlotSink
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, TopicPartition
@@ -32,13 +32,13 @@ class StartPoint:
 
 def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, LogBounds]:
     """The partitions and their bounds; brokers that are away at the start are missing, not passing."""
-    with _nothing_passes():
+    with nothing_passes():
         partitions = cluster.partitions(pipeline.subscription)
         return cluster.bounds(partitions)
 
 
 @contextmanager
-def _nothing_passes() -> Iterator[None]:
+def nothing_passes() -> Iterator[None]:
     """What is away at the start is missing: a run has nothing to go on with, and trying again would hide it."""
     try:
         yield
@@ -91,7 +91,7 @@ def check_sinks(
 
 
 def _last_commits(sinks: Sequence[Sink]) -> dict[str, BatchToken]:
-    with _nothing_passes():
+    with nothing_passes():
         return {sink.name: last for sink in sinks if (last := sink.last_commit()) is not None}
 
 
@@ -172,6 +172,14 @@ def _resume_offsets(pipeline: Pipeline, commits: dict[str, BatchToken], checkpoi
             f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has begun batches",
             context={"last batch begun": checkpoint.last_begun()},
             hint="point `checkpoint:` at an empty folder; the old one stays as it is",
+        )
+    torn = {sink.name: state for sink in sinks if isinstance(sink, SlotSink) and (state := sink.torn()) is not None}
+    if torn:
+        raise TerminalError(
+            "RESUME_BATCH_TORN",
+            "the last batch of a Kafka sink is not whole, so the sink has no offsets to go on from",
+            context=torn,
+            hint="run once more with the old checkpoint, which makes the batch whole; or use --accept-duplicates",
         )
     ends = {sink.name: commits[sink.name].ends for sink in sinks if sink.name in commits}
     for quarantine in pipeline.quarantines:

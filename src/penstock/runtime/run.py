@@ -35,6 +35,7 @@ from penstock.runtime.preflight import (
     check_checkpoint,
     check_sinks,
     describe_start,
+    nothing_passes,
     start_point,
 )
 from penstock.runtime.query import BatchGate, start_query
@@ -147,8 +148,9 @@ def _check(
         listener(Notice(start.notice))
     if checkpoint.last_begun() is None:
         checkpoint.note_start(describe_start(pipeline.config.source.start))
-    for quarantine in _all_quarantines(pipeline):
-        quarantine.prepare(BAD_SCHEMA)
+    with nothing_passes():
+        for quarantine in _all_quarantines(pipeline):
+            quarantine.prepare(BAD_SCHEMA)
     return start
 
 
@@ -219,7 +221,8 @@ class _Loop:
         for inlet in pipeline.inlets:
             if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
                 inlet.sink.use(SparkSql(self.session))
-            inlet.sink.prepare(inlet.schema(schema))
+            with nothing_passes():
+                inlet.sink.prepare(inlet.schema(schema))
         tombstones = _tombstones(pipeline, schema)
         return stage_lane, SlotWork(
             token=BatchToken(pipeline.config.name, "", 0, ()),
@@ -247,6 +250,8 @@ class _Loop:
                     hint="write the same `slots` for all of them: a change is made between two whole batches",
                 )
             slots = found
+            for notice in sink.notices:
+                self.listener(Notice(notice))
         if slots is not None and COORDINATES not in schema.names:
             raise MissingError(
                 "SINK_NEEDS_COORDINATES",
