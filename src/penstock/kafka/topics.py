@@ -66,6 +66,9 @@ def kafka_failures(doing: str, brokers: str) -> Iterator[None]:
         raise kafka_failure(error.args[0], doing, brokers) from None
 
 
+_LIMIT = "transaction.max.timeout.ms"
+
+
 class TopicAdmin:
     """Looks at topics and makes them, through one admin client that lives as long as this does."""
 
@@ -130,12 +133,23 @@ class TopicAdmin:
     def transaction_limit(self) -> timedelta | None:
         """The longest transaction that every broker allows; none where they may not be asked."""
         with kafka_failures("asking for the brokers' settings", self._brokers):
-            brokers = self._admin.list_topics(timeout=self._timeout).brokers
-            settings = self._settings(ResourceType.BROKER, [str(number) for number in brokers])
-        limits = [
-            int(of["transaction.max.timeout.ms"]) for of in settings.values() if "transaction.max.timeout.ms" in of
-        ]
+            limits = list(self._transaction_limits())
         return timedelta(milliseconds=min(limits)) if limits else None
+
+    def _transaction_limits(self) -> Iterator[int]:
+        """What each broker says that answers. They are asked one by one: only it itself knows a broker's settings."""
+        refusal: KafkaException | None = None
+        answered = False
+        for number in self._admin.list_topics(timeout=self._timeout).brokers:
+            try:
+                settings = self._settings(ResourceType.BROKER, [str(number)])
+            except KafkaException as error:  # one of several may be away
+                refusal = error
+                continue
+            answered = True
+            yield from (int(of[_LIMIT]) for of in settings.values() if _LIMIT in of)
+        if refusal is not None and not answered:
+            raise refusal
 
     def _settings(self, kind: Any, names: Collection[str]) -> dict[str, dict[str, str]]:
         """The settings of each resource; empty where this user may write but not look at settings."""
