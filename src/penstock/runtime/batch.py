@@ -11,15 +11,18 @@ from typing import Any
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.contracts import RejectingSink, Sink, SlotSink
-from penstock.kafka import Cluster
+from penstock.kafka import Cluster, LogBounds
 from penstock.metrics import BatchMetrics
-from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange
+from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange, TopicPartition
 from penstock.quarantine import GAPS_SCHEMA, Gap, gap_rows
 from penstock.runtime.faults import in_our_terms
 from penstock.runtime.inlet import Inlet
 from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss, ranges_of_batch
 from penstock.runtime.slot import Outlet, SlotReport, SlotWork, refused_records
 from penstock.runtime.slots import pin_slots, plan_slots
+
+END_PATIENCE = 30.0
+"""How many seconds a log may end before the batch does until that is called a loss."""
 
 StageLane = Callable[[Any, SlotWork, Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
 
@@ -93,7 +96,7 @@ class BatchRunner:
     ) -> tuple[list[SlotReport], list[Gap]]:
         work = replace(self.work.wanted_by(sinks), token=token)
         for last_try in (False, True):
-            readable, gaps = clip_to_log(batch, self.cluster.bounds(token.ends))
+            readable, gaps = clip_to_log(batch, self._bounds(token))
             if gaps and self.gaps is None:
                 raise data_loss(gaps, token.batch_id)
             pinned = work.pinned
@@ -106,6 +109,20 @@ class BatchRunner:
                 if told.code != "OFFSETS_GONE" or last_try:
                     raise told from error
         raise AssertionError("unreachable")
+
+    def _bounds(self, token: BatchToken) -> dict[TopicPartition, LogBounds]:
+        """Where the logs begin and end. An end before the batch's own is not believed at once.
+
+        When a broker is lost, the next leader of a partition learns a little later how far readers may go. Taken at
+        its word, records that are there would count as lost.
+        """
+        deadline = time.monotonic() + END_PATIENCE
+        while True:
+            bounds = self.cluster.bounds(token.ends)
+            behind = any(at in bounds and bounds[at].end < end for at, end in token.ends.items())
+            if not behind or time.monotonic() > deadline:
+                return bounds
+            time.sleep(0.5)
 
     def _commit(
         self, token: BatchToken, sinks: Sequence[Sink], reports: Sequence[SlotReport], gaps: Sequence[Gap]
