@@ -84,7 +84,9 @@ class Topics:
         from confluent_kafka import Producer
 
         failed: list[Any] = []
-        producer = Producer({"bootstrap.servers": self.brokers, "linger.ms": 5, "log_level": 0})
+        # Idempotent, because only then a try that is repeated keeps its place: tests count on offsets.
+        settings = {"bootstrap.servers": self.brokers, "linger.ms": 5, "log_level": 0, "enable.idempotence": True}
+        producer = Producer(settings)
         partitions = len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
         for number, value in enumerate(values):
             body = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
