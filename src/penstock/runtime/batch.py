@@ -21,7 +21,7 @@ from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss, ranges_of
 from penstock.runtime.slot import Outlet, SlotReport, SlotWork, refused_records
 from penstock.runtime.slots import pin_slots, plan_slots
 
-END_PATIENCE = 30.0
+END_PATIENCE = 120.0
 """How many seconds a log may end before the batch does until that is called a loss."""
 
 StageLane = Callable[[Any, SlotWork, Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
