@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pytest
-from tests.contract.kits import Evolve, Rows
-from tests.tables import read_table
+from tests.contract.faults import lose_answer, overtake
+from tests.contract.kit_delta import DeltaKit
+from tests.contract.kits import Evolve
 
 from penstock.model import MergeRules
 from penstock.sinks.delta import DeltaMergeSink
@@ -17,14 +14,9 @@ from penstock.sinks.delta import DeltaMergeSink
 BY_ID = MergeRules(keys=("id",))
 
 
-class DeltaMergeKit:
-    commits_in_task = False
-    partitions = True
-    evolves = True
+class DeltaMergeKit(DeltaKit):
     merges = True
-
-    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
-        self.path = folder / "table"
+    settings: dict[str, int] = {}
 
     def sink(
         self,
@@ -43,45 +35,15 @@ class DeltaMergeKit:
             partition_by=partition_by,
             evolve=evolve,
             keep_coordinates=keep_coordinates,
+            **self.settings,
         )
 
     def sink_losing_answer(self, *, landed: bool) -> DeltaMergeSink:
-        return _LosingAnswer(self.path, landed=landed)
+        sink = self.sink()
+        lose_answer(sink, "_merge", landed=landed)
+        return sink
 
-    def sink_overtaken(self, overtake: Callable[[], None]) -> DeltaMergeSink:
-        return _Overtaken(self.path, overtake=overtake)
-
-    def rows(self) -> Rows:
-        table: pa.Table = read_table(self.path)
-        return list(table.to_pylist())
-
-    def staged(self) -> set[str]:
-        return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in path.parts}
-
-
-class _LosingAnswer(DeltaMergeSink):
-    def __init__(self, path: Path, *, landed: bool) -> None:
-        super().__init__("orders", "out", str(path), BY_ID)
-        self._landed = landed
-        self._lost = False
-
-    def _merge(self, *given: Any) -> None:
-        if self._lost:
-            super()._merge(*given)
-            return
-        self._lost = True
-        if self._landed:
-            super()._merge(*given)
-        raise ConnectionResetError("the answer is lost")
-
-
-class _Overtaken(DeltaMergeSink):
-    def __init__(self, path: Path, *, overtake: Callable[[], None]) -> None:
-        super().__init__("orders", "out", str(path), BY_ID)
-        self._overtake: Callable[[], None] | None = overtake
-
-    def _merge(self, *given: Any) -> None:
-        overtake, self._overtake = self._overtake, None
-        if overtake is not None:
-            overtake()
-        super()._merge(*given)
+    def sink_overtaken(self, overtaking: Callable[[], None]) -> DeltaMergeSink:
+        sink = self.sink()
+        overtake(sink, "_merge", overtaking)
+        return sink

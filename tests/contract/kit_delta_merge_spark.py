@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from tests.contract.kits import Evolve, Rows
-from tests.tables import read_table
+from tests.contract.kit_delta_merge import DeltaMergeKit
 
 from penstock.contracts import SqlEngine
-from penstock.model import MergeRules
 from penstock.sinks.delta import DeltaMergeSink
 from penstock.spark.sql import SparkSql
 
-BY_ID = MergeRules(keys=("id",))
 
-
-class DeltaMergeSparkKit:
-    commits_in_task = False
-    partitions = True
-    evolves = True
-    merges = True
+class DeltaMergeSparkKit(DeltaMergeKit):
+    settings = {"driver_bytes": 0}
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
-        self.path = folder / "table"
+        super().__init__(folder, request)
         self.engine: SqlEngine = SparkSql(request.getfixturevalue("spark"))
 
-    def sink(
-        self,
-        pipeline: str = "orders",
-        name: str = "out",
-        partition_by: Sequence[str] = (),
-        evolve: Evolve = "fail",
-        keep_coordinates: bool = True,
-        rules: MergeRules | None = None,
-    ) -> DeltaMergeSink:
-        sink = DeltaMergeSink(
-            pipeline,
-            name,
-            str(self.path),
-            rules or BY_ID,
-            partition_by=partition_by,
-            evolve=evolve,
-            keep_coordinates=keep_coordinates,
-            driver_bytes=0,
-        )
+    def sink(self, *given: Any, **named: Any) -> DeltaMergeSink:
+        sink = super().sink(*given, **named)
         sink.use(self.engine)
         return sink
 
@@ -56,17 +31,10 @@ class DeltaMergeSparkKit:
         sink.use(LosingAnswer(self.engine, landed=landed))
         return sink
 
-    def sink_overtaken(self, overtake: Callable[[], None]) -> DeltaMergeSink:
+    def sink_overtaken(self, overtaking: Callable[[], None]) -> DeltaMergeSink:
         sink = self.sink()
-        sink.use(Overtaken(self.engine, overtake))
+        sink.use(Overtaken(self.engine, overtaking))
         return sink
-
-    def rows(self) -> Rows:
-        table: pa.Table = read_table(self.path)
-        return list(table.to_pylist())
-
-    def staged(self) -> set[str]:
-        return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
 class LosingAnswer:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from tests.contract.faults import lose_answer, overtake
 from tests.contract.kits import Evolve, Rows
 
-from penstock.model import BatchToken, MergeRules
+from penstock.model import MergeRules
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 
 TABLE = "shop.orders"
@@ -41,16 +41,21 @@ class IcebergKit:
             TABLE,
             str(self.warehouse),
             catalog=IcebergCatalog(),
+            rules=rules,
             partition_by=partition_by,
             evolve=evolve,
             keep_coordinates=keep_coordinates,
         )
 
     def sink_losing_answer(self, *, landed: bool) -> IcebergSink:
-        return LosingAnswer(self.warehouse, landed=landed)
+        sink = self.sink()
+        lose_answer(sink, "_land", landed=landed)
+        return sink
 
-    def sink_overtaken(self, overtake: Callable[[], None]) -> IcebergSink:
-        return Overtaken(self.warehouse, overtake=overtake)
+    def sink_overtaken(self, overtaking: Callable[[], None]) -> IcebergSink:
+        sink = self.sink()
+        overtake(sink, "_land", overtaking)
+        return sink
 
     def rows(self) -> Rows:
         return list(open_table(self.warehouse).scan().to_arrow().to_pylist())
@@ -63,38 +68,3 @@ def open_table(warehouse: Path) -> Table:
     """The table by a reader of its own."""
     catalog = SqlCatalog("penstock", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}")
     return catalog.load_table(TABLE)
-
-
-class LosingAnswer(IcebergSink):
-    """Its first commit ends in an error: after it landed, or before."""
-
-    def __init__(self, warehouse: Path, *, landed: bool, rules: MergeRules | None = None) -> None:
-        super().__init__("orders", "out", TABLE, str(warehouse), catalog=IcebergCatalog(), rules=rules)
-        self._landed = landed
-        self._lost = False
-
-    def _land(self, token: BatchToken, items: Sequence[object], seen: Table) -> None:
-        if self._lost:
-            super()._land(token, items, seen)
-            return
-        self._lost = True
-        if self._landed:
-            super()._land(token, items, seen)
-        raise ConnectionResetError("the answer is lost")
-
-
-class Overtaken(IcebergSink):
-    """Calls `overtake` between its look at the table and its first commit."""
-
-    def __init__(self, warehouse: Path, *, overtake: Callable[[], None], rules: MergeRules | None = None) -> None:
-        super().__init__("orders", "out", TABLE, str(warehouse), catalog=IcebergCatalog(), rules=rules)
-        self._overtake: Callable[[], None] | None = overtake
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_overtake": None}
-
-    def _land(self, token: BatchToken, items: Sequence[object], seen: Table) -> None:
-        overtake, self._overtake = self._overtake, None
-        if overtake is not None:
-            overtake()
-        super()._land(token, items, seen)

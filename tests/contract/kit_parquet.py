@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from tests.contract.faults import lose_answer, overtake
 from tests.contract.kits import Evolve, Rows
 
-from penstock.model import BatchToken, MergeRules
+from penstock.model import MergeRules
 from penstock.sinks.parquet import ParquetSink
-from penstock.sinks.parquet.batches import Batches
 
 
 class ParquetKit:
@@ -38,10 +38,14 @@ class ParquetKit:
         return ParquetSink(pipeline, name, str(self.path), partition_by=partition_by, keep_coordinates=keep_coordinates)
 
     def sink_losing_answer(self, *, landed: bool) -> ParquetSink:
-        return _with(self.sink(), _LosingAnswer(self.path, landed=landed))
+        sink = self.sink()
+        lose_answer(sink._batches, "publish", landed=landed)
+        return sink
 
-    def sink_overtaken(self, overtake: Callable[[], None]) -> ParquetSink:
-        return _with(self.sink(), _Overtaken(self.path, overtake=overtake))
+    def sink_overtaken(self, overtaking: Callable[[], None]) -> ParquetSink:
+        sink = self.sink()
+        overtake(sink._batches, "publish", overtaking)
+        return sink
 
     def rows(self) -> Rows:
         """Partition values are taken as the text of the folder's name, and then cast."""
@@ -55,36 +59,3 @@ class ParquetKit:
 
     def staged(self) -> set[str]:
         return {path.name for path in self.path.parent.rglob("*.parquet")}
-
-
-def _with(sink: ParquetSink, batches: Batches) -> ParquetSink:
-    sink._batches = batches
-    return sink
-
-
-class _LosingAnswer(Batches):
-    def __init__(self, path: Path, *, landed: bool) -> None:
-        super().__init__(path, "orders", "out")
-        self._landed = landed
-        self._lost = False
-
-    def publish(self, gathered: Path, token: BatchToken) -> None:
-        if self._lost:
-            super().publish(gathered, token)
-            return
-        self._lost = True
-        if self._landed:
-            super().publish(gathered, token)
-        raise ConnectionResetError("the answer is lost")
-
-
-class _Overtaken(Batches):
-    def __init__(self, path: Path, *, overtake: Callable[[], None]) -> None:
-        super().__init__(path, "orders", "out")
-        self._overtake: Callable[[], None] | None = overtake
-
-    def publish(self, gathered: Path, token: BatchToken) -> None:
-        overtake, self._overtake = self._overtake, None
-        if overtake is not None:
-            overtake()
-        super().publish(gathered, token)

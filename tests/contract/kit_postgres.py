@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from tests.contract.faults import lose_answer, overtake
 from tests.contract.kits import Evolve, Rows
 
-from penstock.model import COORDINATES, BatchToken, MergeRules
+from penstock.model import COORDINATES, MergeRules
 from penstock.sinks.postgres import PostgresSink
 
 
@@ -42,10 +42,14 @@ class PostgresKit:
         )
 
     def sink_losing_answer(self, *, landed: bool) -> PostgresSink:
-        return _LosingAnswer(self.url, landed=landed)
+        sink = self.sink()
+        lose_answer(sink, "_commit_once", landed=landed, error=psycopg.OperationalError)
+        return sink
 
-    def sink_overtaken(self, overtake: Callable[[], None]) -> PostgresSink:
-        return _Overtaken(self.url, overtake=overtake)
+    def sink_overtaken(self, overtaking: Callable[[], None]) -> PostgresSink:
+        sink = self.sink()
+        overtake(sink, "_commit_once", overtaking)
+        return sink
 
     def rows(self) -> Rows:
         with psycopg.connect(self.url, row_factory=dict_row) as connection:
@@ -68,31 +72,3 @@ class PostgresKit:
                 "SELECT pipeline || '/' || sink || '/' || query_id FROM penstock.penstock_commits"
             )
             return names - {"penstock_commits", "penstock_rejects"} | {str(name) for (name,) in commits.fetchall()}
-
-
-class _LosingAnswer(PostgresSink):
-    def __init__(self, url: str, *, landed: bool) -> None:
-        super().__init__("orders", "out", url, "out", create=True, keep_coordinates=True)
-        self._landed = landed
-        self._lost = False
-
-    def _commit_once(self, connection: Any, token: BatchToken, tables: Any) -> None:
-        if self._lost:
-            super()._commit_once(connection, token, tables)
-            return
-        self._lost = True
-        if self._landed:
-            super()._commit_once(connection, token, tables)
-        raise psycopg.OperationalError("the answer is lost")
-
-
-class _Overtaken(PostgresSink):
-    def __init__(self, url: str, *, overtake: Callable[[], None]) -> None:
-        super().__init__("orders", "out", url, "out", create=True, keep_coordinates=True)
-        self._overtake: Callable[[], None] | None = overtake
-
-    def _commit_once(self, connection: Any, token: BatchToken, tables: Any) -> None:
-        overtake, self._overtake = self._overtake, None
-        if overtake is not None:
-            overtake()
-        super()._commit_once(connection, token, tables)

@@ -133,6 +133,11 @@ class KafkaSinkConfig(_Sink):
         default=None,
         description="The partition: a column or a Spark SQL expression. Left out, the client chooses by the key.",
     )
+    partitions: Count | None = Field(
+        default=None,
+        description="How many partitions the topic has for which `partition` is made. Only needed when their number "
+        "has changed, to say that the expression suits the new one.",
+    )
     brokers: Brokers | None = Field(default=None, description="The cluster; left out, that of the source.")
     options: Settings = Field(
         default_factory=dict, description="Any other setting of the producer, without the `kafka.` prefix."

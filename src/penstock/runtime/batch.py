@@ -147,10 +147,11 @@ class BatchRunner:
     def _quarantine_rejected(self, token: BatchToken) -> int:
         """Bring the records that a target refused at its commit into the quarantine, in a commit of their own."""
         count = 0
-        for sink in (inlet.sink for inlet in self.work.inlets):
-            refused = sink.rejected(token) if isinstance(sink, RejectingSink) else ()
+        for sink in (inlet.sink for inlet in self.work.inlets if inlet.sink.name in self.rejects):
+            assert isinstance(sink, RejectingSink)
+            refused = sink.rejected(token)
             count += len({refusal.record for refusal in refused})
-            for quarantine in self.rejects.get(sink.name, ()) if refused else ():
+            for quarantine in self.rejects[sink.name] if refused else ():
                 if not quarantine.holds(token):
                     out = Outlet([Inlet(quarantine)], token, 0, BAD_SCHEMA)
                     for bad in refused_records(self.work.reader, refused):

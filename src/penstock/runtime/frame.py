@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -80,15 +81,10 @@ def _pinned(frame: Any, work: SlotWork, slots: Slots) -> Any:
     from pyspark.sql import functions as f
 
     # The partitions are few and known: a table in the plan, and no second way to compute a slot.
-    where = f.create_map(
-        *(
-            f.lit(part)
-            for at in dict.fromkeys(r.topic_partition for ranges in slots for r in ranges)
-            for part in (f"{at.topic}/{at.partition}", pinned_slot(at.topic, at.partition, work.pinned))
-        )
-    )
+    parts = {r.topic_partition for ranges in slots for r in ranges}
+    known = [(f.lit(f"{p.topic}/{p.partition}"), f.lit(pinned_slot(p.topic, p.partition, work.pinned))) for p in parts]
     at = f.concat_ws("/", f.col(f"{COORDINATES}.topic"), f.col(f"{COORDINATES}.partition"))
-    slot = f.coalesce(where[at], f.lit(0))
+    slot = f.coalesce(f.create_map(*chain.from_iterable(known))[at], f.lit(0)) if known else f.lit(0)
     return frame.repartitionById(work.pinned, slot).sortWithinPartitions(
         f"{COORDINATES}.topic", f"{COORDINATES}.partition", f"{COORDINATES}.offset"
     )

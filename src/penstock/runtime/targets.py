@@ -157,6 +157,7 @@ def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaS
         topic=topic,
         slots=1 if sink.atomicity == "batch" else sink.slots,
         transaction_timeout=sink.transaction_timeout,
+        partitions=sink.partitions,
         create=sink.create,
         keep_coordinates=sink.coordinates,
     )

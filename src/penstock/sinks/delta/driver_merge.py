@@ -6,7 +6,7 @@ else is merged by Spark. Both leave the same rows, and the same commit: the MERG
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -16,9 +16,10 @@ import pyarrow.dataset as ds
 import pyarrow.types as types
 from deltalake import CommitProperties, DeltaTable, WriterProperties
 
-from penstock.model import DELETES, MergeRules
-from penstock.sinks.delta.touched import Touched, within
-from penstock.sinks.merging import CUT, rows_that_count
+from penstock.model import MergeRules
+from penstock.sinks.delta.merge_terms import MergeTerms
+from penstock.sinks.delta.touched import Touched
+from penstock.sinks.merging import rows_that_count
 
 STAGED_BYTES = 256 * 1024 * 1024
 """The most that a batch may have staged to be merged here. It is read whole, and is several times larger then."""
@@ -49,41 +50,22 @@ def merge_in_driver(
     """Merge staged files, read with `schema`, into the `columns` of the table, in one commit with `properties`."""
     # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
     staged = ds.dataset(list(files), schema=schema, format="parquet").to_table(use_threads=False)
-    conditions = [f"{_target(key)} = {_source(key)}" for key in rules.keys]
+    terms = MergeTerms(rules, _quoted, _literal)
     merger = table.merge(
         rows_that_count(staged, rules),
-        predicate=" AND ".join([*conditions, *_bounds(columns, rules, touched)]),
+        predicate=terms.on(columns, touched),
         source_alias="s",
         target_alias="t",
         commit_properties=properties,
         writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
     )
-    deletes = f"coalesce({_source(DELETES)}, false)"
     if not rules.insert_only:
-        newer = _newer(rules)
-        merger = merger.when_matched_delete(predicate=f"{deletes}{newer}")
-        changed = {_quoted(name): _source(name) for name in columns.names if name not in rules.keys}
+        merger = merger.when_matched_delete(predicate=f"{terms.deletes}{terms.newer}")
+        changed = {_quoted(name): terms.source(name) for name in columns.names if name not in rules.keys}
         if changed:
-            merger = merger.when_matched_update(updates=changed, predicate=f"NOT {deletes}{newer}")
-    every = {_quoted(name): _source(name) for name in columns.names}
-    merger.when_not_matched_insert(updates=every, predicate=f"NOT {deletes}").execute()
-
-
-def _newer(rules: MergeRules) -> str:
-    if rules.when_newer is None:
-        return ""
-    ours, its = _source(rules.when_newer), _target(rules.when_newer)
-    return f" AND ({ours} >= {its} OR {its} IS NULL OR {_source(CUT)} IS NOT NULL)"
-
-
-def _bounds(columns: pa.Schema, rules: MergeRules, touched: Mapping[str, Touched]) -> Iterator[str]:
-    """Predicates on the target alone, by which files and partitions are left out."""
-    for name in (*rules.keys, *rules.prune_by):
-        kind = columns.field(name).type
-        bound = within(_target(name), kind, touched[name], _literal) if name in touched else None
-        if bound is not None:
-            # A row from before the column was added, or with an empty text to partition by, has a null there.
-            yield f"({bound})" if name in rules.keys else f"({bound} OR {_target(name)} IS NULL)"
+            merger = merger.when_matched_update(updates=changed, predicate=f"NOT {terms.deletes}{terms.newer}")
+    every = {_quoted(name): terms.source(name) for name in columns.names}
+    merger.when_not_matched_insert(updates=every, predicate=f"NOT {terms.deletes}").execute()
 
 
 def _literal(kind: pa.DataType, value: Any) -> str | None:
@@ -129,11 +111,3 @@ def _compares_alike(kind: pa.DataType) -> bool:
 
 def _quoted(name: str) -> str:
     return f'"{name}"'
-
-
-def _target(name: str) -> str:
-    return f"t.{_quoted(name)}"
-
-
-def _source(name: str) -> str:
-    return f"s.{_quoted(name)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,8 @@ from contextlib import contextmanager
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.sinks import failures
 
 _PASSING = re.compile(
     r"timed? ?out|throttl|slow ?down|too many requests|connection|temporarily|unavailable|reset by peer"
@@ -21,7 +21,6 @@ _CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)"
     r"|(Concurrent\w*|MetadataChanged|ProtocolChanged|CommitFailed)Exception"
 )
-_PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
 _UNSUPPORTED = "Unsupported table features"
 
 
@@ -53,7 +52,7 @@ def sink_failures(sink: str, doing: str) -> Iterator[None]:
 
 def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
     """The error of this sink that `error` amounts to."""
-    summary = f"sink {sink}: {doing}: {_first_line(error)}"
+    summary = f"sink {sink}: {doing}: {failures.first_line(error)}"
     if _UNSUPPORTED in str(error):
         return MissingError(
             "SINK_TABLE_UNSUPPORTED",
@@ -66,8 +65,7 @@ def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
         )
     if is_passing(error):
         return TransientError("SINK_UNAVAILABLE", summary)
-    hint = "free some space and start again" if getattr(error, "errno", None) == errno.ENOSPC else None
-    return TerminalError("SINK_FAILED", summary, hint=hint)
+    return failures.sink_failed(summary, error)
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -81,16 +79,11 @@ def is_passing(error: BaseException) -> bool:
     """Whether the cause may go away by itself: a connection, a time-out, throttling."""
     if isinstance(error, EngineError) and error.__cause__ is not None and is_passing(error.__cause__):
         return True
-    if isinstance(error, ConnectionError | TimeoutError):
+    if failures.is_passing(error):
         return True
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _PASSING_ERRNO
+        return False
     return isinstance(error, OSError | DeltaError | EngineError) and _PASSING.search(str(error)) is not None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _telling(error: Exception) -> str:

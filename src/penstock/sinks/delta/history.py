@@ -61,16 +61,6 @@ def files_added(root: Path, commit: TableCommit) -> set[str] | None:
     return {unquote(action["add"]["path"]) for action in actions if "add" in action}
 
 
-def other_offsets(sink: str, held: TableCommit, token: BatchToken) -> TerminalError:
-    """The error for a batch that the table holds with other offsets."""
-    return TerminalError(
-        "SINK_TOKEN_MISMATCH",
-        f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
-        context={"checkpoint": token.describe_ranges(), "table": held.token.describe_ranges()},
-        hint="run: penstock plan FILE",
-    )
-
-
 def taken_back(sink: str, lost: TableCommit, token: BatchToken) -> TerminalError:
     """The error for batches that a RESTORE took out of the table."""
     return TerminalError(

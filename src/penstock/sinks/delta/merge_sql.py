@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
 from penstock.sinks.delta.beside import quoted
-from penstock.sinks.delta.touched import Touched, spark_literal, within
-from penstock.sinks.merging import CUT, one_row_a_key
+from penstock.sinks.delta.merge_terms import MergeTerms
+from penstock.sinks.delta.touched import Touched, spark_literal
+from penstock.sinks.merging import one_row_a_key
 
 _POSITION = tuple(quoted(COORDINATES, name) for name in ("offset", "timestamp", "topic", "partition"))
 
@@ -29,55 +30,29 @@ def merge_statement(
     Rows that are not `positioned`, having lost their coordinates on the way, must be one a key already, or told
     apart by `when_newer`.
     """
-    conditions = [f"{_target(key)} = {_source(key)}" for key in rules.keys]
-    conditions += _bounds(columns, rules, touched)
-    lines = [f"MERGE INTO {table} AS t USING ({_rows(rules, positioned)}) AS s", f"ON {' AND '.join(conditions)}"]
+    terms = MergeTerms(rules, quoted, spark_literal)
+    lines = [
+        f"MERGE INTO {table} AS t USING ({_rows(rules, positioned)}) AS s",
+        f"ON {terms.on(columns, touched)}",
+    ]
     if not rules.insert_only:
-        lines += _matched(columns, rules)
-    names, values = (", ".join(form(name) for name in columns.names) for form in (quoted, _source))
-    lines.append(f"WHEN NOT MATCHED AND NOT {_deletes(_source(DELETES))} THEN INSERT ({names}) VALUES ({values})")
+        lines += _matched(columns, terms)
+    names, values = (", ".join(form(name) for name in columns.names) for form in (quoted, terms.source))
+    lines.append(f"WHEN NOT MATCHED AND NOT {terms.deletes} THEN INSERT ({names}) VALUES ({values})")
     return "\n".join(lines)
 
 
 def _rows(rules: MergeRules, positioned: bool) -> str:
     """The query for the rows that count."""
-    deletes = _deletes(quoted(DELETES))
+    deletes = f"coalesce({quoted(DELETES)}, FALSE)"
     # To a sink that only inserts a delete means nothing; it must not stand for a row that is to be inserted.
     relation = f"(SELECT * FROM staged WHERE NOT {deletes}) AS live" if rules.insert_only else "staged"
     return one_row_a_key(relation, rules, quote=quoted, position=_POSITION if positioned else ("0",), deletes=deletes)
 
 
-def _matched(columns: pa.Schema, rules: MergeRules) -> Iterator[str]:
-    newer = ""
-    if rules.when_newer is not None:
-        ours, its = _source(rules.when_newer), _target(rules.when_newer)
-        newer = f" AND ({ours} >= {its} OR {its} IS NULL OR {_source(CUT)} IS NOT NULL)"
-    yield f"WHEN MATCHED AND {_deletes(_source(DELETES))}{newer} THEN DELETE"
-    changed = [name for name in columns.names if name not in rules.keys]
+def _matched(columns: pa.Schema, terms: MergeTerms) -> Iterator[str]:
+    yield f"WHEN MATCHED AND {terms.deletes}{terms.newer} THEN DELETE"
+    changed = [name for name in columns.names if name not in terms.rules.keys]
     if changed:
-        assignments = ", ".join(f"{_target(name)} = {_source(name)}" for name in changed)
-        yield f"WHEN MATCHED AND NOT {_deletes(_source(DELETES))}{newer} THEN UPDATE SET {assignments}"
-
-
-def _bounds(columns: pa.Schema, rules: MergeRules, touched: Mapping[str, Touched]) -> Iterator[str]:
-    """Predicates on the target alone, by which Delta leaves files and partitions out."""
-    for name in (*rules.keys, *rules.prune_by):
-        bound = (
-            within(_target(name), columns.field(name).type, touched[name], spark_literal) if name in touched else None
-        )
-        if bound is None:
-            continue
-        # A row from before the column was added, or with an empty text to partition by, has a null there.
-        yield f"({bound})" if name in rules.keys else f"({bound} OR {_target(name)} IS NULL)"
-
-
-def _deletes(column: str) -> str:
-    return f"coalesce({column}, FALSE)"
-
-
-def _target(name: str) -> str:
-    return f"t.{quoted(name)}"
-
-
-def _source(name: str) -> str:
-    return f"s.{quoted(name)}"
+        assignments = ", ".join(f"{terms.target(name)} = {terms.source(name)}" for name in changed)
+        yield f"WHEN MATCHED AND NOT {terms.deletes}{terms.newer} THEN UPDATE SET {assignments}"

@@ -14,7 +14,8 @@ import pyarrow.types as types
 from deltalake import DeltaTable, Field, Schema, TableFeatures
 
 from penstock.errors import MissingError
-from penstock.sinks.files.partitions import can_partition
+from penstock.sinks.failures import mismatch
+from penstock.sinks.files.partitions import check_partition_columns
 
 _Json = Mapping[str, Any]
 
@@ -38,21 +39,12 @@ def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> N
     """Refuse rows that no Delta table can hold as they are."""
     wrong = [f"{name}: {kind}" for field in schema for name, kind in _unwritable(field.name, field.type)]
     if wrong:
-        raise _mismatch(sink, "columns of types that Delta does not have", {"columns": ", ".join(wrong)})
+        raise mismatch(sink, "columns of types that Delta does not have", {"columns": ", ".join(wrong)})
     folded = [name.lower() for name in schema.names]
     twice = sorted({name for name in folded if folded.count(name) > 1})
     if twice:
-        raise _mismatch(sink, "columns that differ in case only, which Delta takes for one", {"columns": twice})
-    absent = [name for name in partition_by if name not in schema.names]
-    if absent:
-        facts = {"partition_by": ", ".join(partition_by), "columns": ", ".join(schema.names)}
-        raise _mismatch(sink, f'no column "{absent[0]}" to partition by', facts)
-    for name in partition_by:
-        if not can_partition(schema.field(name).type):
-            facts = {"column": f"{name} {schema.field(name).type}"}
-            raise _mismatch(sink, "a table cannot be partitioned by a column of this type", facts)
-    if len(partition_by) == len(schema.names):
-        raise _mismatch(sink, "every column is in partition_by, none is left for the files", {})
+        raise mismatch(sink, "columns that differ in case only, which Delta takes for one", {"columns": twice})
+    check_partition_columns(sink, schema, partition_by, "a table")
 
 
 def check_table(sink: str, table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> list[Field]:
@@ -60,11 +52,11 @@ def check_table(sink: str, table: DeltaTable, schema: pa.Schema, partition_by: S
     theirs = table.metadata().partition_columns
     if list(theirs) != list(partition_by):
         facts = {"pipeline": ", ".join(partition_by) or "none", "table": ", ".join(theirs) or "none"}
-        raise _mismatch(sink, "the table is partitioned otherwise", facts, "set partition_by as in the table")
+        raise mismatch(sink, "the table is partitioned otherwise", facts, "set partition_by as in the table")
     mine, held = json.loads(Schema.from_arrow(schema).to_json()), json.loads(table.schema().to_json())
     differing = list(_differences("", mine, held))
     if differing:
-        raise _mismatch(
+        raise mismatch(
             sink,
             "the table has other types",
             {name: f"pipeline {ours}, table {its}" for name, ours, its in differing},
@@ -86,7 +78,7 @@ def refuse_unsupported(sink: str, found: Sequence[str], hint: str) -> MissingErr
 
 def refuse_missing(sink: str, table: DeltaTable, schema: pa.Schema, missing: Sequence[Field]) -> MissingError:
     """The error for columns that the table lacks and may not be given."""
-    return _mismatch(
+    return mismatch(
         sink,
         f"the table lacks {', '.join(field.name for field in missing)}",
         {
@@ -242,7 +234,3 @@ def _metadata(schema: _Json) -> Iterator[tuple[str, _Json]]:
 
 def _describe(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind["type"])
-
-
-def _mismatch(sink: str, summary: str, context: Mapping[str, object], hint: str | None = None) -> MissingError:
-    return MissingError("SINK_SCHEMA_MISMATCH", f"sink {sink}: {summary}", context=context, hint=hint)

@@ -8,7 +8,6 @@ anything is decided.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from deltalake.transaction import AddAction
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken
 from penstock.sinks.delta.failures import EngineError, is_conflict, is_passing, sink_failure, sink_failures
-from penstock.sinks.delta.history import TableCommit, commit_metadata, commits_of, other_offsets, taken_back
+from penstock.sinks.delta.history import TableCommit, commit_metadata, commits_of, taken_back
 from penstock.sinks.delta.schema import (
     check_schema,
     check_table,
@@ -30,7 +29,8 @@ from penstock.sinks.delta.schema import (
     refuse_unsupported,
     unsupported,
 )
-from penstock.sinks.files.folder import TableFolder
+from penstock.sinks.failures import other_offsets
+from penstock.sinks.files import TableFolder, staged_prefix
 
 COMMIT_TRIES = 5
 CHECKPOINT_INTERVAL = 10
@@ -135,7 +135,7 @@ class TokenTable:
         if not newest.kept:
             raise taken_back(self.sink, newest, token)
         if newest.token.batch_id == token.batch_id and newest.token.ranges != token.ranges:
-            raise other_offsets(self.sink, newest, token)
+            raise other_offsets(self.sink, token, newest.token)
         return max(newest.token.batch_id, seen or 0) >= token.batch_id
 
     def commit_once(self, token: BatchToken, write: Callable[[], None]) -> None:
@@ -212,9 +212,7 @@ class TokenTable:
 
     def prefix(self, token: BatchToken) -> str:
         """How the names of a batch's files begin."""
-        # Tables are shared: the mark keeps writers with alike query ids from removing each other's files.
-        mark = hashlib.sha256(self.app_id(token).encode()).hexdigest()[:12]
-        return f"part-{token.label}-{mark}-"
+        return staged_prefix("part", self.pipeline, self.sink, token)
 
     def _check_columns(self, schema: pa.Schema) -> None:
         """Refuse columns that no Delta table at this path could hold."""

@@ -1,15 +1,16 @@
 """Parquet files as several sinks stage them: partitioned, bounded in memory, durable before they count."""
 
 from penstock.sinks.files.folder import TableFolder
-from penstock.sinks.files.partitions import PartitionValues, can_partition, folder_of, split_by_values
-from penstock.sinks.files.writer import ParquetFiles, WrittenFile
+from penstock.sinks.files.partitions import PartitionValues, check_partition_columns, folder_of, split_by_values
+from penstock.sinks.files.writer import ParquetFiles, WrittenFile, staged_prefix
 
 __all__ = [
     "ParquetFiles",
     "PartitionValues",
     "TableFolder",
     "WrittenFile",
-    "can_partition",
+    "check_partition_columns",
     "folder_of",
     "split_by_values",
+    "staged_prefix",
 ]

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from penstock.sinks.failures import mismatch
+
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 # What Hive and Spark escape in a folder name; a space or a letter of any script stays as it is.
@@ -30,6 +32,20 @@ def can_partition(kind: pa.DataType) -> bool:
         or types.is_timestamp(kind)
         or types.is_decimal(kind)
     )
+
+
+def check_partition_columns(sink: str, schema: pa.Schema, partition_by: Sequence[str], what: str) -> None:
+    """Refuse partition columns that are not there, cannot name a folder, or are all there is; `what` has them."""
+    absent = [name for name in partition_by if name not in schema.names]
+    if absent:
+        facts = {"partition_by": ", ".join(partition_by), "columns": ", ".join(schema.names)}
+        raise mismatch(sink, f'no column "{absent[0]}" to partition by', facts)
+    for name in partition_by:
+        if not can_partition(schema.field(name).type):
+            facts = {"column": f"{name} {schema.field(name).type}"}
+            raise mismatch(sink, f"{what} cannot be partitioned by a column of this type", facts)
+    if len(partition_by) == len(schema.names):
+        raise mismatch(sink, "every column is in partition_by, none is left for the files", {})
 
 
 def split_by_values(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:

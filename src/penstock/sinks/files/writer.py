@@ -7,6 +7,7 @@ and should its folder come again, it gets another file.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
-from penstock.model import SlotAttempt
+from penstock.model import BatchToken, SlotAttempt
 from penstock.sinks.files.folder import TableFolder
 from penstock.sinks.files.leaves import Leaf, dictionary_columns, leaves_of
 
@@ -157,6 +158,15 @@ class ParquetFiles:
         file.raw.close()
         [footer] = file.footers
         self._written.append(WrittenFile(file.path, folder, size, footer, frozenset(file.with_nan)))
+
+
+def staged_prefix(kind: str, pipeline: str, sink: str, token: BatchToken) -> str:
+    """How the names of a batch's files begin.
+
+    Folders are shared: the mark keeps writers with alike query ids from removing each other's files.
+    """
+    mark = hashlib.sha256(f"{pipeline}/{sink}/{token.query_id}".encode()).hexdigest()[:12]
+    return f"{kind}-{token.label}-{mark}-"
 
 
 def leaves_with_nan(rows: pa.Table, leaves: Sequence[Leaf]) -> set[Leaf]:

@@ -6,7 +6,6 @@ told by its text.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,8 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 
-from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.sinks import failures
 
 _PASSING = re.compile(
     r"timed? ?out|throttl|slow ?down|too many requests|connection|connect to|temporarily|unavailable|reset by peer"
@@ -33,7 +33,6 @@ _CONFLICT = re.compile(
     r"CommitFailedException|not an ancestor|Cannot use branch \(does not exist\)|(Ref|Branch) does not exist",
     re.IGNORECASE,
 )
-_PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
 
 
 @contextmanager
@@ -61,8 +60,7 @@ def sink_failure(sink: str, doing: str, error: BaseException, *, at_start: bool 
         )
     if is_passing(error):
         return MissingError("SINK_UNAVAILABLE", summary) if at_start else TransientError("SINK_UNAVAILABLE", summary)
-    hint = "free some space and start again" if getattr(error, "errno", None) == errno.ENOSPC else None
-    return TerminalError("SINK_FAILED", summary, context={"cause": told[-1]} if len(told) > 1 else None, hint=hint)
+    return failures.sink_failed(summary, error, {"cause": told[-1]} if len(told) > 1 else None)
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -72,12 +70,12 @@ def is_conflict(error: BaseException) -> bool:
 
 def is_passing(error: BaseException) -> bool:
     """Whether the cause may go away by itself: a connection, a time-out, throttling."""
-    if isinstance(error, ConnectionError | TimeoutError):
-        return True
     if isinstance(error, CommitStateUnknownException | ServiceUnavailableError | ServerError | TooManyRequestsError):
         return True
+    if failures.is_passing(error):
+        return True
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _PASSING_ERRNO
+        return False
     return _PASSING.search(" ".join(_told(error))) is not None
 
 

@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from penstock.errors import TerminalError
 from penstock.model import BatchToken
+from penstock.sinks.failures import other_offsets
 
 TOKEN = "penstock.token"
 PIPELINE = "penstock.pipeline"
@@ -68,12 +69,7 @@ def holds(metadata: TableMetadata, token: BatchToken, sink: str) -> bool:
     if not newest.kept:
         raise _restored(newest, token, sink)
     if newest.token.batch_id == token.batch_id and newest.token.ranges != token.ranges:
-        raise TerminalError(
-            "SINK_TOKEN_MISMATCH",
-            f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
-            context={"checkpoint": token.describe_ranges(), "table": newest.token.describe_ranges()},
-            hint="run: penstock plan FILE",
-        )
+        raise other_offsets(sink, token, newest.token)
     return newest.token.batch_id >= token.batch_id
 
 

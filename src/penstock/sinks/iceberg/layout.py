@@ -10,7 +10,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
 
-from penstock.sinks.iceberg.schema import mismatch
+from penstock.sinks.failures import mismatch
 from penstock.sinks.iceberg.types import with_ids
 
 

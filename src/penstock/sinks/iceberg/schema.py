@@ -15,6 +15,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from penstock.config.partitioning import PartitionText
 from penstock.errors import MissingError
+from penstock.sinks.failures import mismatch
 from penstock.sinks.iceberg.partitions import spec_texts, transform_of
 from penstock.sinks.iceberg.types import to_iceberg, unwritable
 
@@ -91,11 +92,6 @@ def identity_of(table: Table) -> str:
     """What a check of the table depends on: while it stays, the check holds."""
     metadata = table.metadata
     return f"{metadata.table_uuid} {metadata.current_schema_id} {metadata.default_spec_id} {metadata.location}"
-
-
-def mismatch(sink: str, summary: str, context: Mapping[str, object], hint: str | None = None) -> MissingError:
-    """The error for rows and a table that do not fit each other."""
-    return MissingError("SINK_SCHEMA_MISMATCH", f"sink {sink}: {summary}", context=context, hint=hint)
 
 
 def _differences(

@@ -7,7 +7,6 @@ through for the token: whatever gets in between, the table is read again before 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -21,7 +20,7 @@ from penstock.config.partitioning import PartitionText, parse_partition
 from penstock.contracts import SqlEngine, Stage
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, SlotAttempt
-from penstock.sinks.files import TableFolder
+from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.iceberg.branch import BranchWriter
 from penstock.sinks.iceberg.catalog import IcebergCatalog, local_path
 from penstock.sinks.iceberg.failures import is_conflict, is_passing, sink_failure, sink_failures
@@ -289,9 +288,7 @@ class IcebergSink:
         return self._layout
 
     def _prefix(self, token: BatchToken) -> str:
-        # Tables are shared: the mark keeps writers with alike query ids from removing each other's files.
-        writer = f"{self.pipeline}/{self.name}/{token.query_id}"
-        return f"part-{token.label}-{hashlib.sha256(writer.encode()).hexdigest()[:12]}-"
+        return staged_prefix("part", self.pipeline, self.name, token)
 
     def _staging(self, layout: Layout) -> TableFolder:
         return TableFolder(f"{layout.location}/_penstock/staged")

@@ -6,7 +6,6 @@ sink sets no timestamps, so a record has the time at which it was sent.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from penstock.errors import TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, Refusal, SlotAttempt
-from penstock.sinks.files import ParquetFiles, TableFolder
+from penstock.sinks.files import ParquetFiles, TableFolder, staged_prefix
 from penstock.sinks.kafka.fitting import TopicBook, topic_missing
 from penstock.sinks.kafka.records import RECORD_SCHEMA, RecordMaker, RowRecords, pieces
 
@@ -110,8 +109,7 @@ class KafkaAtLeastOnceSink:
                 self._folder.remove(path)
 
     def _prefix(self, token: BatchToken) -> str:
-        mark = hashlib.sha256(f"{self.pipeline}/{self.name}/{token.query_id}".encode()).hexdigest()[:12]
-        return f"records-{token.label}-{mark}-"
+        return staged_prefix("records", self.pipeline, self.name, token)
 
 
 class RecordFiles:

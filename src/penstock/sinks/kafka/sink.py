@@ -54,7 +54,6 @@ class KafkaSink:
         *,
         topic: str | None = None,
         slots: int | None = None,
-        one_slot: bool = False,
         sparse: bool = False,
         writers_per_slot: int = 1,
         keep_coordinates: bool = False,
@@ -74,7 +73,7 @@ class KafkaSink:
         self.transaction_timeout = transaction_timeout
         self.notices: tuple[str, ...] = ()
         """What `prepare` and `check` found that stops nothing but should be said."""
-        self._given = 1 if one_slot else slots
+        self._given = slots
         self._slots: int | None = None
         self._topics = TopicBook(name, settings, topic, create)
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, Manifest, Refusal, SlotAttempt
+from penstock.sinks.failures import other_offsets
 from penstock.sinks.kafka.fitting import TopicBook
 from penstock.sinks.kafka.markers import Marker
 from penstock.sinks.kafka.records import TOPIC, RecordMaker, pieces
@@ -138,9 +139,4 @@ def refuse_other_offsets(sink: str, token: BatchToken, held: BatchToken) -> None
     """Stop where the batch is committed, by this query, with other offsets."""
     same_batch = (held.query_id, held.batch_id) == (token.query_id, token.batch_id)
     if same_batch and held.ranges != token.ranges:
-        raise TerminalError(
-            "SINK_TOKEN_MISMATCH",
-            f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
-            context={"checkpoint": token.describe_ranges(), "topic": held.describe_ranges()},
-            hint="run: penstock plan FILE",
-        )
+        raise other_offsets(sink, token, held, "topic")

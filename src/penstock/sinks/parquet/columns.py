@@ -10,7 +10,7 @@ import base64
 import fcntl
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
-from penstock.errors import MissingError
-from penstock.sinks.files import can_partition
+from penstock.sinks.failures import mismatch
+from penstock.sinks.files import check_partition_columns
 
 COMMON_METADATA = "_common_metadata"
 BATCH_COLUMN = "penstock_batch"
@@ -67,24 +67,15 @@ def check_columns(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> 
     folded = [name.lower() for name in [*schema.names, BATCH_COLUMN]]
     twice = sorted({name for name in folded if folded.count(name) > 1})
     if BATCH_COLUMN in twice:
-        raise _mismatch(sink, f"the column {BATCH_COLUMN} is the name of the batches", {"columns": schema.names})
+        raise mismatch(sink, f"the column {BATCH_COLUMN} is the name of the batches", {"columns": schema.names})
     if twice:
-        raise _mismatch(sink, "columns that differ in case only, which Spark takes for one", {"columns": twice})
-    absent = [name for name in partition_by if name not in schema.names]
-    if absent:
-        facts = {"partition_by": ", ".join(partition_by), "columns": ", ".join(schema.names)}
-        raise _mismatch(sink, f'no column "{absent[0]}" to partition by', facts)
-    for name in partition_by:
-        if not can_partition(schema.field(name).type):
-            facts = {"column": f"{name} {schema.field(name).type}"}
-            raise _mismatch(sink, "files cannot be partitioned by a column of this type", facts)
-    if len(partition_by) == len(schema.names):
-        raise _mismatch(sink, "every column is in partition_by, none is left for the files", {})
+        raise mismatch(sink, "columns that differ in case only, which Spark takes for one", {"columns": twice})
+    check_partition_columns(sink, schema, partition_by, "files")
     columns = Columns.of(schema, partition_by)
     try:
         columns.to_footer()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise _mismatch(sink, "a column of a type that Parquet does not have", {"type": error}) from error
+        raise mismatch(sink, "a column of a type that Parquet does not have", {"type": error}) from error
     return columns
 
 
@@ -95,13 +86,13 @@ def merge_columns(sink: str, mine: Columns, held: Columns) -> Columns:
             "pipeline": ", ".join(mine.partitions.names) or "none",
             "table": ", ".join(held.partitions.names) or "none",
         }
-        raise _mismatch(sink, "the files are partitioned otherwise", facts, "set partition_by as in the files")
+        raise mismatch(sink, "the files are partitioned otherwise", facts, "set partition_by as in the files")
     differing: dict[str, str] = {}
     files = _merge_fields("", list(mine.files), list(held.files), differing)
     _merge_fields("", list(mine.partitions), list(held.partitions), differing)
     if differing:
         hint = "cast the column in the pipeline, or write to another path"
-        raise _mismatch(sink, "the files have other columns", differing, hint)
+        raise mismatch(sink, "the files have other columns", differing, hint)
     return Columns(pa.schema(files), held.partitions)
 
 
@@ -163,7 +154,3 @@ def _merge_types(name: str, mine: pa.DataType, held: pa.DataType, differing: dic
     if mine != held:
         differing[name] = f"pipeline {mine}, table {held}"
     return held
-
-
-def _mismatch(sink: str, summary: str, context: Mapping[str, object], hint: str | None = None) -> MissingError:
-    return MissingError("SINK_SCHEMA_MISMATCH", f"sink {sink}: {summary}", context=context, hint=hint)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.sinks.failures import is_passing, other_offsets, sink_failure, sink_failures
 from penstock.sinks.files import TableFolder
 from penstock.sinks.parquet.batches import Batches, sync_folders
 from penstock.sinks.parquet.columns import (
@@ -26,7 +27,6 @@ from penstock.sinks.parquet.columns import (
     merge_columns,
     write_columns,
 )
-from penstock.sinks.parquet.failures import is_passing, sink_failure, sink_failures
 from penstock.sinks.parquet.stage import ParquetStage, StagedFile
 
 COMMIT_TRIES = 5
@@ -95,12 +95,7 @@ class ParquetSink:
                 newest = self._batches.newest_id(token.query_id)
                 return newest is not None and newest > token.batch_id
         if found.token.ranges != token.ranges:
-            raise TerminalError(
-                "SINK_TOKEN_MISMATCH",
-                f"sink {self.name}: batch {token.batch_id} is already committed with other offsets",
-                context={"checkpoint": token.describe_ranges(), "table": found.token.describe_ranges()},
-                hint="run: penstock plan FILE",
-            )
+            raise other_offsets(self.name, token, found.token)
         return True
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> ParquetStage:

@@ -9,10 +9,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from penstock.model import Manifest, Refusal, SlotAttempt
+from penstock.sinks.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
 from penstock.sinks.files.partitions import NULL_FOLDER
 from penstock.sinks.merging import refusals
-from penstock.sinks.parquet.failures import sink_failures
 
 PARTITION_VALUE = "SINK_PARTITION_VALUE"
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken, MergeRules, Refusal
+from penstock.sinks.failures import other_offsets
 from penstock.sinks.postgres.connection import Connection, fetch, run
 from penstock.sinks.postgres.failures import is_of_a_row, message_of
 from penstock.sinks.postgres.ledger import Ledger
@@ -126,12 +127,7 @@ def already_held(sink: str, newest: BatchToken | None, token: BatchToken) -> boo
     if newest is None:
         return False
     if newest.batch_id == token.batch_id and newest.ranges != token.ranges:
-        raise TerminalError(
-            "SINK_TOKEN_MISMATCH",
-            f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
-            context={"checkpoint": token.describe_ranges(), "table": newest.describe_ranges()},
-            hint="run: penstock plan FILE",
-        )
+        raise other_offsets(sink, token, newest)
     return newest.batch_id >= token.batch_id
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import MissingError
 from penstock.model import MergeRules
+from penstock.sinks.failures import mismatch
 from penstock.sinks.postgres.connection import Connection, fetch
 from penstock.sinks.postgres.names import NAME_BYTES, OWN_SCHEMA, TableName, quote
 from penstock.sinks.postgres.types import TableColumn, can_be_key, fits, new_column_type
@@ -86,7 +87,7 @@ def check_schema(sink: str, schema: pa.Schema, rules: MergeRules | None) -> None
         elif name in keys and not can_be_key(schema.field(name).type, None):
             problems[name] = f"{schema.field(name).type}: cannot be a key"
     if problems:
-        raise _mismatch(sink, "columns that no table can take", problems)
+        raise mismatch(sink, "columns that no table can take", problems)
 
 
 def check_table(
@@ -94,7 +95,7 @@ def check_table(
 ) -> None:
     """Refuse a table that cannot take the rows."""
     if table.kind not in _TABLES:
-        raise _mismatch(sink, "not a table", {"table": f"{name} is a view or a foreign table"})
+        raise mismatch(sink, "not a table", {"table": f"{name} is a view or a foreign table"})
     lacking = [field for field in written if field.name not in table.columns]
     problems = dict(_differences(table, written, rules))
     if lacking:
@@ -102,9 +103,9 @@ def check_table(
         summary = f"the table lacks {', '.join(field.name for field in lacking)}"
         added = ", ".join(f"ADD COLUMN {_declared(field.with_nullable(True))}" for field in lacking)
         hint = f"drop the columns in the pipeline, or run: ALTER TABLE {name.quoted} {added}"
-        raise _mismatch(sink, summary, problems, hint)
+        raise mismatch(sink, summary, problems, hint)
     if problems:
-        raise _mismatch(
+        raise mismatch(
             sink, "the table has other columns", problems, "cast the column in the pipeline, or write to another table"
         )
     _check_rights(sink, name, table, rules, deletes)
@@ -234,7 +235,3 @@ def _declared(field: pa.Field) -> str:
 
 def _denied(sink: str, summary: str, statement: str) -> MissingError:
     return MissingError("SINK_ACCESS_DENIED", f"sink {sink}: {summary}", hint=f"have an administrator run: {statement}")
-
-
-def _mismatch(sink: str, summary: str, context: Mapping[str, object], hint: str | None = None) -> MissingError:
-    return MissingError("SINK_SCHEMA_MISMATCH", f"sink {sink}: {summary}", context=context, hint=hint)

@@ -1,0 +1,57 @@
+"""The terms of a MERGE, for either engine that runs it: they differ in how they quote a name and write a literal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.model import DELETES, MergeRules
+from penstock.sinks.delta.touched import Literal, Touched, within
+from penstock.sinks.merging import CUT
+
+
+@dataclass(frozen=True)
+class MergeTerms:
+    """Conditions over the table `t` and the rows `s` that are merged into it."""
+
+    rules: MergeRules
+    quote: Callable[[str], str]
+    literal: Literal
+
+    def target(self, name: str) -> str:
+        """A column of the table."""
+        return f"t.{self.quote(name)}"
+
+    def source(self, name: str) -> str:
+        """A column of the rows."""
+        return f"s.{self.quote(name)}"
+
+    @property
+    def deletes(self) -> str:
+        """Whether a row deletes."""
+        return f"coalesce({self.source(DELETES)}, FALSE)"
+
+    @property
+    def newer(self) -> str:
+        """That a row is not late, as a further condition; empty where any row counts."""
+        if self.rules.when_newer is None:
+            return ""
+        ours, its = self.source(self.rules.when_newer), self.target(self.rules.when_newer)
+        return f" AND ({ours} >= {its} OR {its} IS NULL OR {self.source(CUT)} IS NOT NULL)"
+
+    def on(self, columns: pa.Schema, touched: Mapping[str, Touched]) -> str:
+        """When a row meets one of the table: their keys are equal, in the part of the table that can be touched."""
+        equal = (f"{self.target(key)} = {self.source(key)}" for key in self.rules.keys)
+        return " AND ".join([*equal, *self._bounds(columns, touched)])
+
+    def _bounds(self, columns: pa.Schema, touched: Mapping[str, Touched]) -> Iterator[str]:
+        """Predicates on the table alone, by which files and partitions are left out."""
+        for name in (*self.rules.keys, *self.rules.prune_by):
+            if name not in touched:
+                continue
+            bound = within(self.target(name), columns.field(name).type, touched[name], self.literal)
+            if bound is not None:
+                # A row from before the column was added, or with an empty text to partition by, has a null there.
+                yield f"({bound})" if name in self.rules.keys else f"({bound} OR {self.target(name)} IS NULL)"

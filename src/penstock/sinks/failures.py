@@ -1,0 +1,65 @@
+"""What goes wrong alike in several sinks, in the same words: file systems, schemas, tokens."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+from penstock.model import BatchToken
+
+_PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
+
+
+@contextmanager
+def sink_failures(sink: str, doing: str) -> Iterator[None]:
+    """Raise what Arrow and the file system raise inside as an error of this sink; `doing` was under way."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise sink_failure(sink, doing, error) from error
+
+
+def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
+    """The error of this sink that one of Arrow or of the file system amounts to."""
+    summary = f"sink {sink}: {doing}: {first_line(error)}"
+    return TransientError("SINK_UNAVAILABLE", summary) if is_passing(error) else sink_failed(summary, error)
+
+
+def sink_failed(summary: str, error: BaseException, context: Mapping[str, object] | None = None) -> TerminalError:
+    """The error for what will not go away by itself."""
+    hint = "free some space and start again" if getattr(error, "errno", None) == errno.ENOSPC else None
+    return TerminalError("SINK_FAILED", summary, context=context, hint=hint)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a cause may go away by itself: a connection, a file system that is away, too many open files."""
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    return isinstance(error, OSError) and error.errno in _PASSING_ERRNO
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, less what follows."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def mismatch(sink: str, summary: str, context: Mapping[str, object], hint: str | None = None) -> MissingError:
+    """The error for rows and a target that do not fit each other."""
+    return MissingError("SINK_SCHEMA_MISMATCH", f"sink {sink}: {summary}", context=context, hint=hint)
+
+
+def other_offsets(sink: str, token: BatchToken, held: BatchToken, target: str = "table") -> TerminalError:
+    """The error for a batch that the target holds with other offsets."""
+    return TerminalError(
+        "SINK_TOKEN_MISMATCH",
+        f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
+        context={"checkpoint": token.describe_ranges(), target: held.describe_ranges()},
+        hint="run: penstock plan FILE",
+    )
