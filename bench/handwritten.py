@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -38,13 +39,13 @@ def main(brokers: str, topic: str, schema: str, table: str, checkpoint: str, mod
     spark.stop()
 
 
-def start_spark(settings: Mapping[str, str] = DELTA) -> Any:
-    """A session on all cores with the settings of a table format."""
+def start_spark(settings: Mapping[str, str] = DELTA, jars: Sequence[Path] = ()) -> Any:
+    """A session on all cores with the settings of a table format; `jars` are further ones that the job needs."""
     os.environ["JAVA_HOME"] = str(find_java().home)
     builder = (
         SparkSession.builder.appName("orders")
         .master("local[*]")
-        .config("spark.driver.extraClassPath", os.pathsep.join(str(jar) for jar in spark_jars()))
+        .config("spark.driver.extraClassPath", os.pathsep.join(str(jar) for jar in (*spark_jars(), *jars)))
     )
     for name, value in settings.items():
         builder = builder.config(name, value)

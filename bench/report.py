@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backlog import Drain
+from format_report import formats_profile, formats_text
 from jobs import DIRECT, FRAME, HAND_WRITTEN
 from sink_report import sinks_profile, sinks_text
 from summary import Results, jobs_of, median_of, ratio_of, targets, typical
@@ -24,6 +25,8 @@ def results_text(results: Results) -> str:
         parts += ["## Caught up", _caught_up(results), "![freshness](caught_up.png)"]
     if results.sinks:
         parts += sinks_text(results.sinks)
+    if results.formats:
+        parts += formats_text(results.formats)
     parts += ["## Machine", table(("", ""), results.machine.items())]
     return "\n\n".join(parts) + "\n"
 
@@ -44,7 +47,7 @@ def profile_text(results: Results) -> str:
                 "from commit to commit; the median of each step:",
                 table(("step", "seconds"), [(name, f"{took:.3f}") for name, took in steps]),
             ]
-    parts += sinks_profile(results.sinks)
+    parts += sinks_profile(results.sinks) + formats_profile(results.formats)
     return "\n\n".join(parts) + "\n"
 
 

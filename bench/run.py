@@ -18,6 +18,7 @@ from typing import Any
 from backlog import run_backlog
 from caught_up import run_caught_up
 from charts import draw_backlog, draw_caught_up
+from formats import run_formats
 from jobs import time_validate
 from machine import machine_facts
 from processes import BenchError
@@ -27,7 +28,7 @@ from summary import Results, targets
 
 from penstock.devstack import DevStack
 from penstock.errors import PenstockError
-from penstock.spark.jars import broker_classpath
+from penstock.spark.jars import broker_classpath, registry_jar
 from penstock.spark.java import find_java
 
 _ROOT = Path(__file__).parent.parent
@@ -60,10 +61,14 @@ def say(text: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
-    parser.add_argument("--rows", type=int, help="events in the backlog and for each sink (2,000,000)")
-    parser.add_argument("--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2, sinks 1)")
+    parser.add_argument(
+        "--rows", type=int, help="events in the backlog and for each sink (2,000,000), and in each format (1,000,000)"
+    )
+    parser.add_argument(
+        "--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2, sinks 1, formats 3)"
+    )
     parser.add_argument("--seconds", type=float, help="how long a caught-up stream is watched (60)")
-    parser.add_argument("--only", choices=("backlog", "caught-up", "sinks"), help="one part alone")
+    parser.add_argument("--only", choices=("backlog", "caught-up", "sinks", "formats"), help="one part alone")
     parser.add_argument("--sink", choices=SINKS, help="one case of the part `sinks` alone")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it all works")
     parser.add_argument("--out", type=Path, help="where the results go (bench/results; --quick: build/bench-quick)")
@@ -73,6 +78,7 @@ def _options() -> argparse.Namespace:
         if asked.only != "sinks":
             parser.error("--sink is for the part `sinks`")
     rows, drains, seconds, watches = (50_000, 1, 10, 1) if asked.quick else (2_000_000, 3, 60, 2)
+    asked.format_rows = asked.rows or rows // 2
     asked.rows = asked.rows or rows
     asked.seconds = asked.seconds or seconds
     asked.drains, asked.watches = asked.repeat or drains, asked.repeat or watches
@@ -82,7 +88,8 @@ def _options() -> argparse.Namespace:
 
 
 def _measure(asked: argparse.Namespace) -> Results:
-    backlog, caught_up, sinks = (asked.only in (None, part) for part in ("backlog", "caught-up", "sinks"))
+    parts = ("backlog", "caught-up", "sinks", "formats")
+    backlog, caught_up, sinks, formats = (asked.only in (None, part) for part in parts)
     settings: dict[str, Any] = {"rows": f"{asked.rows:,}"} if backlog or sinks else {}
     if backlog:
         settings |= {"repetitions": asked.drains}
@@ -90,18 +97,29 @@ def _measure(asked: argparse.Namespace) -> Results:
         settings |= {"seconds watched": f"{asked.seconds:g}", "watches": asked.watches}
     if sinks:
         settings |= {"repetitions of the sinks": asked.sink_runs}
+    if formats:
+        settings |= {"rows of each format": f"{asked.format_rows:,}", "repetitions of the formats": asked.drains}
     results = Results(f"{datetime.now(UTC):%Y-%m-%d}", settings, machine_facts())
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         results.validate_seconds = time_validate(folder)
         say("starting the broker")
-        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
+        with DevStack(
+            folder / "kafka",
+            java=find_java().executable,
+            classpath=broker_classpath(),
+            registry_jar=registry_jar() if formats else None,
+        ) as stack:
             if backlog:
                 results.drains = run_backlog(stack.bootstrap, folder, asked.rows, asked.drains, say)
             if caught_up:
                 results.watches = run_caught_up(stack.bootstrap, folder, asked.seconds, asked.watches, say)
             if sinks:
                 results.sinks = run_sinks(stack.bootstrap, folder, asked.rows, asked.sink_runs, asked.sink, say)
+            if formats:
+                assert stack.registry is not None
+                where = (stack.bootstrap, stack.registry.url, folder)
+                results.formats = run_formats(*where, asked.format_rows, asked.drains, say)
     return results
 
 

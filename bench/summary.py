@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from backlog import Drain
 from caught_up import Watch
+from format_report import format_goals
+from formats import FormatRun
 from jobs import DIRECT, FRAME, HAND_WRITTEN
 from sink_jobs import SinkRun
 from sink_report import sink_goals
@@ -43,6 +45,7 @@ class Results:
     drains: list[Drain] = field(default_factory=list)
     watches: list[Watch] = field(default_factory=list)
     sinks: list[SinkRun] = field(default_factory=list)
+    formats: list[FormatRun] = field(default_factory=list)
     validate_seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -106,5 +109,6 @@ def targets(results: Results) -> list[Target]:
                 fresh < FRESH_SECONDS,
             )
         )
-    found += [Target(goal.what, *goal.told(), goal.met) for goal in sink_goals(results.sinks)]
+    goals = sink_goals(results.sinks) + format_goals(results.formats)
+    found += [Target(goal.what, *goal.told(), goal.met) for goal in goals]
     return found

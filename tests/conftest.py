@@ -112,6 +112,15 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real schema registry: `url`, `kill()`, `restart()`. Every test has its own subjects; schemas survive a kill."""
+    from tests.registry import running_registry
+
+    with running_registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
 COLUMNS = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_time TIMESTAMP"
 
 

@@ -193,3 +193,12 @@ class RejectingSink(Protocol):
     def rejected(self, token: BatchToken) -> Sequence[Refusal]:
         """On the driver, after the commit: the rows of this batch that the target refused."""
         ...
+
+
+@runtime_checkable
+class EvolvingSink(Protocol):
+    """A sink that can say what `prepare` would change in its target."""
+
+    def changes(self, schema: pa.Schema) -> Sequence[str]:
+        """On the driver: what `prepare` would change, in words. Raises what `check` raises."""
+        ...

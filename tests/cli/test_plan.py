@@ -72,7 +72,7 @@ def test_plan_as_json_has_lane_offsets_and_guarantees(topics: Any, pipeline_file
         ("quarantine", "exactly once"),
         ("out", "exactly once"),
     ]
-    assert plan["steps"][0]["columns"] is None
+    assert plan["flows"][0]["steps"][0]["columns"] is None
 
 
 def test_plan_topic_missing_names_it(pipeline_file: Write) -> None:

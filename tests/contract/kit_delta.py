@@ -19,6 +19,7 @@ class DeltaKit:
     commits_in_task = False
     partitions = True
     evolves = True
+    widens = False
     merges = False
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:

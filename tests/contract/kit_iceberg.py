@@ -21,6 +21,7 @@ class IcebergKit:
     commits_in_task = False
     partitions = True
     evolves = True
+    widens = True
     merges = False
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:

@@ -26,6 +26,7 @@ class KafkaKit:
     commits_in_task = True
     partitions = False
     evolves = False
+    widens = False
     merges = False
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:

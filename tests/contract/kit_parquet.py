@@ -21,6 +21,7 @@ class ParquetKit:
     commits_in_task = False
     partitions = True
     evolves = False
+    widens = False
     merges = False
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:

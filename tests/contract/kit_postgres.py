@@ -19,7 +19,8 @@ from penstock.sinks.postgres import PostgresSink
 class PostgresKit:
     commits_in_task = False
     partitions = False
-    evolves = False
+    evolves = True
+    widens = True
     merges = True
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
@@ -38,7 +39,14 @@ class PostgresKit:
         rules: MergeRules | None = None,
     ) -> PostgresSink:
         return PostgresSink(
-            pipeline, name, self.url, "out", rules=rules, create=True, keep_coordinates=keep_coordinates
+            pipeline,
+            name,
+            self.url,
+            "out",
+            rules=rules,
+            create=True,
+            evolve=evolve,
+            keep_coordinates=keep_coordinates,
         )
 
     def sink_losing_answer(self, *, landed: bool) -> PostgresSink:

@@ -16,7 +16,7 @@ from penstock.contracts import Sink
 from penstock.model import MergeRules
 
 Rows = list[dict[str, Any]]
-Evolve = Literal["fail", "add_columns"]
+Evolve = Literal["fail", "ignore", "add_columns", "widen"]
 
 
 class SinkKit(Protocol):
@@ -28,6 +28,8 @@ class SinkKit(Protocol):
     """Takes `partition_by`."""
     evolves: bool
     """Takes `evolve`."""
+    widens: bool
+    """With `evolve: widen` its table is given wider types."""
     merges: bool
     """Takes `rules`. Without them its sinks merge by `id`, or append."""
 

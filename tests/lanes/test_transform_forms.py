@@ -63,6 +63,7 @@ def sorted_rows(table: Any) -> list[str]:
 TRANSFORMS = [
     Where("amount >= 0 AND ID IS NOT NULL"),
     Where("name LIKE 'x%'"),
+    Where("flag"),
     Derive({"NAME": "concat(name, '-')", "year": "year(day)", "same": "_penstock.offset"}),
     Derive({"Id": "coalesce(id, -1)", "was": "id"}),
     Rename({"id": "name", "NAME": "Id"}),

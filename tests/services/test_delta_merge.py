@@ -420,14 +420,57 @@ def test_spark_only_table_is_merged_into_and_an_empty_batch_is_kept(
     assert sink.last_commit() == token(2)
 
 
-def test_spark_only_table_that_lacks_a_column_is_refused_with_the_way_out(tmp_path: Path, engine: SqlEngine) -> None:
+def test_spark_only_table_that_lacks_a_column_is_given_it_by_spark(tmp_path: Path, engine: SqlEngine) -> None:
     make_spark_only(tmp_path / "t", engine, "row tracking")
+    more = pa.schema([*PAIR, pa.field("more", pa.struct([pa.field("a.b", pa.list_(pa.int64()))]))])
     sink = DeltaSink("orders", "out", str(tmp_path / "t"), evolve="add_columns")
+    with pytest.raises(MissingError, match="SINK_TABLE_UNSUPPORTED"):
+        sink.prepare(more)
     sink.use(engine)
-    with pytest.raises(MissingError) as refused:
-        sink.prepare(pa.schema([*PAIR, pa.field("more", pa.int64())]))
-    assert refused.value.code == "SINK_TABLE_UNSUPPORTED"
-    assert "ADD COLUMNS" in str(refused.value.hint)
+    sink.prepare(more)
+    land(sink, token(0), [{"id": 1, "more": {"a.b": [2]}}], more)
+    rows = engine.run(f"SELECT more FROM delta.`file:{tmp_path}/t` WHERE id = 1")
+    assert rows == [{"more": {"a.b": [2]}}]
+
+
+def test_append_widens_the_table_once_and_goes_on_through_spark(tmp_path: Path, engine: SqlEngine) -> None:
+    def rows_with(qty: pa.DataType, *more: pa.Field) -> pa.Schema:
+        item = pa.struct([pa.field("qty", qty)])
+        return pa.schema([ROWS.field("id"), ROWS.field("day"), pa.field("qty", qty), pa.field("item", item), *more])
+
+    path, narrow, wide = tmp_path / "t", rows_with(pa.int32()), rows_with(pa.int64())
+    sink = DeltaSink("orders", "out", str(path), ["day"], "widen", keep_coordinates=False)
+    sink.use(engine)
+    assert (sink.needs_sql, sink.note) == (True, None)
+    sink.prepare(narrow)
+    land(sink, token(0), [{"id": 0, "qty": 7, "item": {"qty": 7}}], narrow)
+    stage = sink.stage(token(1), SlotAttempt(0, "0"), narrow)
+    stage.write(rows_of(token(1), [{"id": 1, "qty": 8}], narrow))
+    staged = stage.finish()
+
+    assert sink.changes(wide) == ["widen qty INT -> BIGINT", "widen item.qty INT -> BIGINT"]
+    sink.prepare(wide)
+    version = DeltaTable(path).version()
+    sink.prepare(wide)
+    assert DeltaTable(path).version() == version
+    assert sink.note == "written through Spark, for the table has typeWidening"
+    with pytest.raises(TransientError, match="SINK_TABLE_CHANGED"):
+        sink.commit(token(1), [staged])
+
+    land(sink, token(1), [{"id": 1, "qty": 8}], narrow)
+    land(sink, token(2), [{"id": 2, "qty": 2**40, "item": {"qty": 2**41}}], wide)
+    more = rows_with(pa.int64(), pa.field("extra", pa.string()))
+    sink.prepare(more)
+    land(sink, token(3), [{"id": 3, "extra": "new"}], more)
+    land(sink, token(2), [{"id": 2}], wide)
+    found = engine.run(f"SELECT id, qty, item.qty AS inner, extra FROM delta.`file:{path}` ORDER BY id")
+    assert [tuple(row.values()) for row in found] == [
+        (0, 7, 7, None),
+        (1, 8, None, None),
+        (2, 2**40, 2**41, None),
+        (3, None, None, "new"),
+    ]
+    assert sink.last_commit() == token(3)
 
 
 def meddling(spark: Any, path: Path, times: int) -> SqlEngine:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -20,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.devstack import DevStack, read_status, stop_stack
 from penstock.devstack import stack as stack_module
 from penstock.devstack.ports import free_ports
+from penstock.devstack.stopping import kill
 from penstock.errors import MissingError
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java
@@ -34,11 +36,12 @@ def stack_in(folder: Path, brokers: int | None = None, port: int | None = None) 
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Every process on the machine whose command line names the folder's brokers."""
+    """Every process on the machine whose command line names the folder's brokers or registry."""
+    own = (f"{folder}/node-", f"-Dpenstock.stack={folder}/registry")
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if any(word.startswith(f"{folder}/node-") for word in process.info["cmdline"] or [])
+        if any(word.startswith(own) for word in process.info["cmdline"] or [])
     ]
 
 
@@ -178,3 +181,74 @@ def test_three_brokers_survive_the_loss_of_one(tmp_path: Path) -> None:
         stack.restart(2)
         assert read_status(stack.folder).state == "up"
     assert processes_of(tmp_path / "dev") == []
+
+
+def registered(url: str, subject: str = "s") -> int:
+    answer = requests.post(f"{url}/subjects/{subject}/versions", json={"schema": '"string"'}, timeout=30)
+    return int(answer.json()["id"])
+
+
+def test_registry_is_added_to_a_stack_that_is_up_and_comes_back_with_its_schemas(tmp_path: Path) -> None:
+    folder, (port, registry_port) = tmp_path / "dev", free_ports(2)
+    try:
+        assert penstock("up", "--port", str(port), folder=folder).returncode == 0
+        added = penstock("up", "--registry", "--registry-port", str(registry_port), folder=folder)
+        assert added.returncode == 0, added.stderr
+        url = f"http://127.0.0.1:{registry_port}/apis/ccompat/v7"
+        assert "Kafka is already up" in added.stdout
+        assert url in added.stdout
+        told = json.loads(penstock("status", "--json", folder=folder).stdout)
+        assert (told["state"], told["registry"]) == ("up", url)
+        schema_id = registered(url)
+
+        again = penstock("up", folder=folder)
+        assert f"The schema registry is already up: {url}" in again.stdout
+        other = penstock("up", "--registry", "--registry-port", str(free_ports(1)[0]), folder=folder)
+        assert (other.returncode, "DEV_STACK_DIFFERS" in other.stderr) == (3, True)
+
+        registry = read_status(folder).registry
+        assert registry is not None
+        kill([registry])
+        told = json.loads(penstock("status", "--json", folder=folder).stdout)
+        assert (told["state"], told["registry"]) == ("degraded", None)
+        assert "The schema registry is down" in penstock("status", folder=folder).stdout
+        back = penstock("up", folder=folder)
+        assert back.returncode == 0, back.stderr
+        assert requests.get(f"{url}/schemas/ids/{schema_id}", timeout=30).json()["schema"] == '"string"'
+
+        assert "1 broker and the registry ended" in penstock("down", folder=folder).stdout
+        assert not folder.exists()
+        assert processes_of(folder) == []
+    finally:
+        stop_stack(folder)
+
+
+def test_registry_with_a_taken_port_names_it_and_starts_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", free_ports(1)[0])) as server:
+        port = server.getsockname()[1]
+        words = ("up", "--port", str(free_ports(1)[0]), "--registry", "--registry-port", str(port))
+        refused = penstock(*words, folder=tmp_path)
+    assert refused.returncode == 3
+    assert f"PORT_TAKEN starting the schema registry: port {port} is taken" in refused.stderr
+    assert "--registry-port" in refused.stderr
+    assert processes_of(tmp_path) == []
+
+
+def test_registry_that_does_not_come_up_shows_its_log_and_leaves_the_running_broker(tmp_path: Path) -> None:
+    with stack_in(tmp_path / "dev") as stack:
+        broken = DevStack(
+            stack.folder, java=find_java().executable, classpath=broker_classpath(), registry_jar=tmp_path / "no.jar"
+        )
+        with pytest.raises(MissingError) as caught:
+            broken.start()
+        assert caught.value.code == "REGISTRY_NOT_STARTED"
+        assert "no.jar" in caught.value.context["its last lines"]
+        assert [process.pid for process in processes_of(stack.folder)] == [stack.nodes[0].pid]
+        assert read_status(stack.folder).state == "degraded"
+    assert processes_of(tmp_path / "dev") == []
+
+
+def test_registry_port_without_a_registry_is_refused(tmp_path: Path) -> None:
+    refused = penstock("up", "--registry-port", "28081", folder=tmp_path)
+    assert refused.returncode == 2
+    assert "--registry" in refused.stderr

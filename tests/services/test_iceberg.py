@@ -390,6 +390,19 @@ def test_hadoop_catalog_merges_and_gets_new_columns(hadoop: Lake) -> None:
     assert [row["extra"] for row in rows] == [None, None, {"k": [1]}, {"k": [1]}]
 
 
+def test_hadoop_catalog_widens_types_inside_structs_too(hadoop: Lake) -> None:
+    def counting(kind: pa.DataType) -> pa.Schema:
+        return SCHEMA.append(pa.field("count", pa.struct([pa.field("n", kind)])))
+
+    sink = hadoop.sink(counting(pa.int32()), evolve="widen")
+    land(sink, token(0, 0, 1), counting(pa.int32()), count={"n": 1})
+    assert sink.changes(counting(pa.int64())) == ["widen count.n INT -> BIGINT"]
+    sink.prepare(counting(pa.int64()))
+    land(sink, token(1, 1, 2), counting(pa.int64()), count={"n": 2**40})
+    rows = hadoop.sql(f"SELECT count.n FROM {TABLE} ORDER BY id")
+    assert [row["n"] for row in rows] == [1, 2**40]
+
+
 @pytest.mark.parametrize("rules", [None, BY_ID], ids=["append", "merge"])
 def test_catalog_in_postgres_has_the_same_table_for_both_sides(
     tmp_path: Path, spark: Any, server: PostgresServer, rules: MergeRules | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,9 @@ def settings(file: Path, resolver: str) -> Path:
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache that is filled from the jars of the real one."""
-    patterns = "".join(
-        f'<artifact pattern="{jars.jar_folder(conf)}/[artifact]-[revision].[ext]"/>' for conf in jars.pinned_jars()
-    )
+    confs = [conf for conf in jars.pinned_jars() if conf not in jars._ON_DEMAND]
+    patterns = "".join(f'<artifact pattern="{jars.jar_folder(conf)}/[artifact]-[revision].[ext]"/>' for conf in confs)
+    patterns += f'<artifact pattern="{tmp_path}/archives/[artifact]-[revision](-[classifier]).[ext]"/>'
     here = settings(tmp_path / "here.xml", f'<filesystem name="here">{patterns}</filesystem>')
     monkeypatch.setenv("PENSTOCK_IVY_SETTINGS", str(here))
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "cache"))
@@ -49,6 +50,33 @@ def test_fetch_after_one_that_was_killed_recovers(empty_cache: Path) -> None:
     assert len(jars.spark_jars()) == len(jars.pinned_jars()["spark"])
     assert all(jar.stat().st_size > 0 for jar in jars.spark_jars())
     assert not remains.exists()
+
+
+def test_fetch_of_the_registry_unpacks_its_archive_once(empty_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    [name] = jars.pinned_jars()["registry"]
+    archives = empty_cache.parent / "archives"
+    (archives / "lib").mkdir(parents=True)
+    (archives / "app-runner.jar").write_bytes(b"runner")
+    (archives / "lib" / "other.jar").write_bytes(b"other")
+    with tarfile.open(archives / f"{name}.tar.gz", "w:gz") as archive:
+        archive.add(archives / "app-runner.jar", "app-runner.jar")
+        archive.add(archives / "lib", "lib")
+    runner = jars.registry_jar()
+    assert runner == jars._folder("registry") / name / "app-runner.jar"
+    assert (runner.parent / "lib" / "other.jar").read_bytes() == b"other"
+    assert "fetching the schema registry (140 MB), once" in capfd.readouterr().err
+    assert list(empty_cache.glob("fetch-*")) == []
+    assert jars.registry_jar() == runner
+    assert capfd.readouterr().err == ""
+
+
+def test_fetch_of_the_registry_that_is_nowhere_says_so(empty_cache: Path) -> None:
+    with pytest.raises(MissingError) as caught:
+        jars.registry_jar()
+    assert caught.value.code == "JARS_MISSING"
+    assert "the schema registry" in caught.value.summary
+    assert "apicurio-registry-app" in caught.value.context["tried"]
+    assert not jars._folder("registry").exists()
 
 
 def test_fetch_by_two_at_once_happens_once(empty_cache: Path) -> None:

@@ -551,6 +551,49 @@ def test_user_without_rights_is_told_each_one_to_ask_for(database: Database, lim
     )
 
 
+def test_user_who_does_not_own_the_table_is_told_what_to_have_changed(database: Database, limited: str) -> None:
+    role = f"limited_{database.name}"
+    for granted in ("INSERT ON public.out", f"CREATE ON DATABASE {database.name}"):
+        database.run(f"GRANT {granted} TO {role}")
+    sink = PostgresSink("orders", "out", limited, "out", evolve="add_columns")
+    wider = ROWS.append(pa.field("more", pa.int32()))
+    told = [refusal_of(partial(look, wider)) for look in (sink.check, sink.prepare)]
+    assert str(told[0]) == str(told[1])
+    assert told[0].code == "SINK_ACCESS_DENIED"
+    database.run(str(told[0].hint).removeprefix("have an administrator run: "))
+    landed(sink, [{"id": 1, "v": "x", "more": 7}], wider)
+    assert database.rows() == [{"id": 1, "v": "x", "more": 7}]
+
+
+def test_widen_goes_as_far_as_the_rows_and_stops_where_a_view_depends_on_a_column(database: Database) -> None:
+    database.run(
+        "CREATE TABLE out (id integer PRIMARY KEY, v varchar(3), price numeric(6,2), small real, code char(2))"
+    )
+    database.run("CREATE VIEW seen AS SELECT small FROM out")
+    kinds = {
+        "id": pa.int64(),
+        "v": pa.string(),
+        "price": pa.decimal128(9, 3),
+        "small": pa.float64(),
+        "code": pa.string(),
+    }
+    wide = pa.schema([*(pa.field(name, kind) for name, kind in kinds.items()), COORDINATES_FIELD])
+    sink = database.sink(rules=BY_ID, evolve="widen")
+    error = refusal_of(lambda: sink.prepare(wide))
+    assert error.code == "SINK_SCHEMA_MISMATCH"
+    assert "view" in error.summary
+    database.run("DROP VIEW seen")
+    assert sink.changes(wide) == [
+        "widen id integer -> bigint",
+        "widen v character varying(3) -> text",
+        "widen price numeric(6,2) -> numeric(9,3)",
+        "widen small real -> double precision",
+    ]
+    row = {"id": 2**40, "v": "longer", "price": Decimal("123456.789"), "small": 0.1, "code": "ab"}
+    landed(sink, [row], wide)
+    assert database.rows() == [row]
+
+
 def test_database_in_another_encoding_is_refused(postgres: PostgresServer) -> None:
     postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
     sink = PostgresSink("orders", "out", postgres.url("latin"), "out", create=True)

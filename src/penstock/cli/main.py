@@ -14,6 +14,7 @@ import typer
 
 from penstock.cli.dev import app as dev_app
 from penstock.cli.render import counted, err, out, show_error
+from penstock.cli.schema import app as schema_app
 from penstock.cli.signals import interrupt_on_sigterm
 from penstock.errors import MissingError, PenstockError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(dev_app, name="dev")
+app.add_typer(schema_app, name="schema")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -148,14 +150,6 @@ def run(
             f"{counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, {done.rows_out:,} out, "
             f"{done.quarantined:,} quarantined, {done.seconds:.1f} s"
         )
-
-
-@app.command()
-def schema() -> None:
-    """Print the JSON Schema of the pipeline file, for editors."""
-    from penstock.config.jsonschema import json_schema_text
-
-    typer.echo(json_schema_text())
 
 
 @app.command()

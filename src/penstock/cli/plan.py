@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.markup import escape
 
 from penstock.cli.render import counted, out, show_error, table
-from penstock.ops.plan import RunPlan
+from penstock.ops.plan import PlannedFlow, RunPlan
 
 _PARTITIONS_SHOWN = 12
 
@@ -20,11 +20,8 @@ def show_plan(plan: RunPlan) -> None:
     if plan.start is not None:
         out.print(f"  start       {escape(plan.start)}")
     _show_partitions(plan)
-    out.print(f"  decode      {escape(', '.join(plan.columns))}")
-    for step in plan.steps:
-        out.print(f"  transform   {escape(step.text)}")
-        known = ", ".join(step.columns) if step.columns is not None else "columns known once Spark has parsed it"
-        out.print(f"              [dim]-> {escape(known)}[/]")
+    for flow in plan.flows:
+        _show_flow(flow)
     for sink in plan.sinks:
         out.print(f"  sink        [bold]{escape(sink.name)}[/]  {escape(sink.target)}")
         out.print(f"              {sink.guarantee}; {escape(sink.takes)}; {escape(sink.holds)}")
@@ -36,6 +33,20 @@ def show_plan(plan: RunPlan) -> None:
         show_error(problem)
     if not plan.problems:
         out.print("[green]nothing is wrong; a run would start[/]")
+
+
+def _show_flow(flow: PlannedFlow) -> None:
+    if flow.name:
+        topics = ", ".join(flow.topics) if flow.topics else "every topic"
+        out.print(f"  [bold]{escape(flow.name)}[/]   {escape(topics)} to {escape(', '.join(flow.sinks))}")
+        out.print(f"              {flow.lane} lane: {escape(flow.lane_reason)}")
+    out.print(f"  decode      {escape(', '.join(flow.columns))}")
+    if flow.schema is not None:
+        out.print(f"              [dim]by {escape(flow.schema)}[/]")
+    for step in flow.steps:
+        out.print(f"  transform   {escape(step.text)}")
+        known = ", ".join(step.columns) if step.columns is not None else "columns known once Spark has parsed it"
+        out.print(f"              [dim]-> {escape(known)}[/]")
 
 
 def _show_partitions(plan: RunPlan) -> None:

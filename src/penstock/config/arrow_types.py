@@ -62,6 +62,11 @@ def arrow_to_ddl(arrow: pa.DataType) -> str:
     return str(arrow).upper()
 
 
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """The columns of an Arrow schema; as Spark SQL knows them."""
+    return tuple(Column(field.name, read_type(arrow_to_ddl(field.type)), field.nullable) for field in schema)
+
+
 def _arrow_field(column: Column) -> pa.Field:
     metadata = {"comment": column.comment} if column.comment else None
     return pa.field(column.name, arrow_type(column.type), nullable=column.nullable, metadata=metadata)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from penstock.config.columns import Column
-from penstock.config.decode import AvroDecodeConfig, JsonDecodeConfig, ProtobufDecodeConfig
+from penstock.config.decode_checks import check_decode
+from penstock.config.flows import flows
+from penstock.config.known import Known
 from penstock.config.locations import check_locations
 from penstock.config.parts import Parts
 from penstock.config.problems import Path, did_you_mean
+from penstock.config.registry_checks import check_registries
+from penstock.config.routes import check_routes
 from penstock.config.secrets import check_secrets
 from penstock.config.settings import check_settings
 from penstock.config.sink_checks import check_no_loop, check_sinks
@@ -21,31 +22,25 @@ _SELECTION = ("topics", "pattern", "assign")
 def check(parts: Parts) -> None:
     """Report everything that is wrong between the parts."""
     _check_source(parts)
-    _check_decode(parts)
+    check_decode(parts)
+    check_routes(parts)
+    check_registries(parts)
     _check_quarantine(parts)
     _check_trigger(parts)
     _check_lane(parts)
-    _, known = follow(parts.columns, parts.transforms, parts.report)
+    known: dict[int, Known] = {}
+    for flow in flows(parts):
+        _, at_end = follow(parts.columns.get(flow.decode_path), flow, parts.report)
+        known |= dict.fromkeys(flow.sinks, at_end)
     check_sinks(parts, known)
     check_settings(parts)
     check_secrets(parts)
     check_locations(parts)
 
 
-def _exactly_one(parts: Parts, where: str, keys: Sequence[str]) -> None:
-    lines = parts.file.positions.keys
-    given = sorted((key for key in keys if parts.written(where, key)), key=lambda key: lines[where, key].line)
-    choice = f"{', '.join(keys[:-1])} and {keys[-1]}"
-    if not given:
-        parts.report((where,), f"one of {choice} is needed", at_key=True)
-    elif len(given) > 1:
-        message = f"only one of {choice} can be given; {given[0]} is there at line {lines[where, given[0]].line}"
-        parts.report((where, given[1]), message, hint=f"remove {' or '.join(given)}", at_key=True)
-
-
 def _check_source(parts: Parts) -> None:
     if isinstance(parts.file.data.get("source"), dict):
-        _exactly_one(parts, "source", _SELECTION)
+        parts.exactly_one(("source",), _SELECTION)
     source = parts.source
     if source is None:
         return
@@ -87,35 +82,6 @@ def _check_topics(parts: Parts) -> None:
                     parts.report((*here, partition), message, at_key=True)
 
 
-def _check_decode(parts: Parts) -> None:
-    decode = parts.decode
-    if isinstance(decode, JsonDecodeConfig):
-        _exactly_one(parts, "decode", ("schema", "schema_file"))
-    elif isinstance(decode, AvroDecodeConfig):
-        _exactly_one(parts, "decode", ("registry", "schema_file"))
-    elif isinstance(decode, ProtobufDecodeConfig):
-        _exactly_one(parts, "decode", ("registry", "descriptor_file"))
-    if not isinstance(decode, JsonDecodeConfig) or parts.columns is None:
-        return
-    required = [column.name for column in parts.columns if not column.nullable]
-    if decode.tombstones == "pass" and required:
-        parts.report(
-            ("decode", "tombstones"),
-            "a tombstone passes as a row of nulls, but some columns are NOT NULL",
-            context=[f"NOT NULL: {', '.join(required)}"],
-            hint="remove NOT NULL, or use tombstones: drop or quarantine",
-        )
-    if decode.extra_fields == "keep":
-        _check_extra_column(parts, decode, parts.columns[:-1])
-
-
-def _check_extra_column(parts: Parts, decode: JsonDecodeConfig, columns: Sequence[Column]) -> None:
-    if any(column.name.lower() == decode.extra_column.lower() for column in columns):
-        message = f'the schema has a column "{decode.extra_column}" already'
-        key = "extra_column" if parts.written("decode", "extra_column") else "extra_fields"
-        parts.report(("decode", key), message, hint="choose another extra_column")
-
-
 def _check_quarantine(parts: Parts) -> None:
     if parts.quarantine and parts.quarantine.topic:
         check_no_loop(parts, ("quarantine", "topic"), parts.quarantine.topic)
@@ -135,8 +101,10 @@ def _check_trigger(parts: Parts) -> None:
 
 
 def _check_lane(parts: Parts) -> None:
-    for index, transform in enumerate(parts.transforms):
-        if isinstance(transform, SqlConfig) and parts.file.data.get("lane") == "direct":
-            message = f"the direct lane cannot run sql, which transforms[{index}] is"
-            parts.report(("lane",), message, hint="remove lane, or write lane: frame")
-            return
+    for flow in flows(parts):
+        for index, transform in enumerate(flow.transforms):
+            if isinstance(transform, SqlConfig) and parts.file.data.get("lane") == "direct":
+                where = f"{flow.name}." if flow.name else ""
+                message = f"the direct lane cannot run sql, which {where}transforms[{index}] is"
+                parts.report(("lane",), message, hint="remove lane, or write lane: frame")
+                return

@@ -1,21 +1,19 @@
-"""How the bytes of a record become columns."""
+"""How the bytes of a record become columns: the value's and, where asked for, the key's."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from penstock.config.fields import COORDINATES, Location, Section, Size, Text, wrong
+from penstock.config.registry import RegistryConfig
+from penstock.config.source import Topic
 
 TEN_MIB = 10 * 1024 * 1024
 
 Tombstones = Literal["quarantine", "pass", "drop", "delete"]
-_TOMBSTONES = (
-    "What to do with a record that has no value: `quarantine` it, `pass` it on as a row of nulls, `drop` it, or "
-    "`delete` the row of its key in the sinks that merge. Left out: `delete` where a sink merges, else `quarantine`."
-)
-_MAX_BYTES = "The largest value that is decoded; a larger one goes to quarantine. A size such as `10 MiB`, or bytes."
 
 
 def _check_new_column(name: str) -> str:
@@ -24,23 +22,41 @@ def _check_new_column(name: str) -> str:
     return name
 
 
+def _check_version(version: Any) -> Any:
+    if version == "latest" or (isinstance(version, int) and not isinstance(version, bool) and version >= 1):
+        return version
+    if isinstance(version, str) and version.isdecimal():
+        raise PydanticCustomError("int_type", "a number in quotes")
+    raise wrong("a version is latest or a number from 1 on")
+
+
 NewColumn = Annotated[Text, AfterValidator(_check_new_column)]
 
 
-class RegistryConfig(Section):
-    """A schema registry with the Confluent API."""
+class _Registered(Section):
+    """By a registry: the records carry the ids of their schemas."""
 
-    url: Text = Field(description="The address of the registry.", examples=["http://localhost:8081"])
-    username: SecretStr | None = Field(
-        default=None, description="The user or the API key, if the registry asks for one."
+    registry: RegistryConfig | None = Field(
+        default=None, description="The registry whose schema ids the records carry."
     )
-    password: SecretStr | None = Field(default=None, description="The password or the API secret, by reference.")
+    subject: Text | None = Field(
+        default=None,
+        description="The subject that gives the columns, and to which the records' ids must belong. Left out: the "
+        "topic's name with `-value`, or `-key` for the key.",
+    )
+    version: Annotated[Literal["latest"] | int, BeforeValidator(_check_version)] = Field(
+        default="latest",
+        description="The version of the subject that gives the columns: `latest` follows the registry while the "
+        "pipeline runs, a number stays.",
+    )
+    other_subjects: Literal["quarantine", "accept"] = Field(
+        default="quarantine", description="What to do with a record whose schema id belongs to another subject only."
+    )
 
 
-class JsonDecodeConfig(Section):
-    """One JSON object a record, strict: what does not fit the schema goes to quarantine with the reason."""
+class _JsonFormat(_Registered):
+    """What JSON has for values and keys."""
 
-    format: Literal["json"] = Field(description="The format of the value.")
     columns: Text | None = Field(
         default=None,
         alias="schema",
@@ -56,17 +72,129 @@ class JsonDecodeConfig(Section):
         default="_extra",
         description="The MAP<STRING, STRING> column for `extra_fields: keep`, each value as JSON text.",
     )
-    tombstones: Tombstones | None = Field(default=None, description=_TOMBSTONES)
-    max_bytes: Size = Field(default=TEN_MIB, description=_MAX_BYTES)
 
 
-class TextDecodeConfig(Section):
+class _AvroFormat(_Registered):
+    """What Avro has for values and keys."""
+
+    schema_file: Location | None = Field(
+        default=None,
+        description="An Avro schema (.avsc) that gives the columns. Without a registry it is also the one that "
+        "wrote every record.",
+    )
+    framing: Literal["confluent", "none", "single_object"] | None = Field(
+        default=None,
+        description="What stands before the data: `confluent` (a zero byte and a schema id), `single_object` (Avro's "
+        "own marker and fingerprint) or `none`. Left out: `confluent` with a registry, else `none`.",
+    )
+    writer_files: Annotated[tuple[Location, ...], Field(strict=False)] = Field(
+        default=(), description="For `framing: single_object`: older schemas that records may have been written with."
+    )
+
+
+class _ProtobufFormat(_Registered):
+    """What Protobuf has for values and keys."""
+
+    descriptor_file: Location | None = Field(
+        default=None, description="A compiled descriptor set with its imports (`protoc --include_imports -o`)."
+    )
+    message: Text = Field(description="The full name of the message.", examples=["shop.Order"])
+
+
+class _Key(Section):
+    """What every key has."""
+
+    column: NewColumn = Field(default="key", description="The column that the key becomes.")
+    max_bytes: Size = Field(
+        default=TEN_MIB, description="The largest key that is decoded; a record with a larger one goes to quarantine."
+    )
+
+
+class TextKeyConfig(_Key):
+    """The key as UTF-8 text. A key that is none makes its record a bad one."""
+
+    format: Literal["text"] = Field(default="text", description="The format of the key.")
+
+
+class RawKeyConfig(_Key):
+    """The key's bytes as they are."""
+
+    format: Literal["raw"] = Field(description="The format of the key.")
+
+
+class JsonKeyConfig(_Key, _JsonFormat):
+    """A JSON object, as a struct."""
+
+    format: Literal["json"] = Field(description="The format of the key.")
+
+
+class AvroKeyConfig(_Key, _AvroFormat):
+    """Avro: a record as a struct, anything else as the type it is."""
+
+    format: Literal["avro"] = Field(description="The format of the key.")
+
+
+class ProtobufKeyConfig(_Key, _ProtobufFormat):
+    """A Protobuf message, as a struct."""
+
+    format: Literal["protobuf"] = Field(description="The format of the key.")
+
+
+def _format_or_text(item: Any) -> str:
+    found = getattr(item, "format", None) if isinstance(item, BaseModel) else None
+    return str(found or (item.get("format", "text") if isinstance(item, dict) else "text"))
+
+
+KeyDecodeConfig = Annotated[
+    Annotated[TextKeyConfig, Tag("text")]
+    | Annotated[RawKeyConfig, Tag("raw")]
+    | Annotated[JsonKeyConfig, Tag("json")]
+    | Annotated[AvroKeyConfig, Tag("avro")]
+    | Annotated[ProtobufKeyConfig, Tag("protobuf")],
+    Discriminator(_format_or_text),
+]
+
+
+class _Keyed(Section):
+    """A value beside which the key may be decoded."""
+
+    key: KeyDecodeConfig | None = Field(
+        default=None,
+        description="Decode the record's key too, into one column; `{}` takes it as text. Left out, the key is not a "
+        "column.",
+    )
+
+
+class _Value(_Keyed):
+    """What every value has that may be missing or too large."""
+
+    tombstones: Tombstones | None = Field(
+        default=None,
+        description="What to do with a record that has no value: `quarantine` it, `pass` it on as a row of nulls, "
+        "`drop` it, or `delete` the row of its key in the sinks that merge. Left out: `delete` where a sink merges, "
+        "else `quarantine`.",
+    )
+    max_bytes: Size = Field(
+        default=TEN_MIB,
+        description="The largest value that is decoded; a larger one goes to quarantine. A size such as `10 MiB`, or "
+        "bytes.",
+    )
+
+
+class JsonDecodeConfig(_Value, _JsonFormat):
+    """One JSON object a record, strict: what does not fit the columns goes to quarantine with the reason.
+
+    The columns are `schema`, `schema_file`, or the JSON Schema of a registry.
+    """
+
+    format: Literal["json"] = Field(description="The format of the value.")
+
+
+class TextDecodeConfig(_Value):
     """The value as one column of UTF-8 text."""
 
     format: Literal["text"] = Field(description="The format of the value.")
     column: NewColumn = Field(default="value", description="The name of the column.")
-    tombstones: Tombstones | None = Field(default=None, description=_TOMBSTONES)
-    max_bytes: Size = Field(default=TEN_MIB, description=_MAX_BYTES)
 
 
 class RawDecodeConfig(Section):
@@ -75,32 +203,52 @@ class RawDecodeConfig(Section):
     format: Literal["raw"] = Field(description="The format of the value.")
 
 
-class AvroDecodeConfig(Section):
-    """Avro, by the schemas of a registry or by one file. Give exactly one of `registry` and `schema_file`."""
+class AvroDecodeConfig(_Value, _AvroFormat):
+    """Avro, each record by its own schema, out of a registry or by files."""
 
     format: Literal["avro"] = Field(description="The format of the value.")
-    registry: RegistryConfig | None = Field(
-        default=None, description="The registry whose schema ids the records carry."
-    )
-    schema_file: Location | None = Field(default=None, description="One Avro schema (.avsc) for every record.")
-    tombstones: Tombstones | None = Field(default=None, description=_TOMBSTONES)
-    max_bytes: Size = Field(default=TEN_MIB, description=_MAX_BYTES)
 
 
-class ProtobufDecodeConfig(Section):
-    """Protobuf, by a registry or by one file. Give exactly one of `registry` and `descriptor_file`."""
+class ProtobufDecodeConfig(_Value, _ProtobufFormat):
+    """Protobuf, by a registry or by one file."""
 
     format: Literal["protobuf"] = Field(description="The format of the value.")
-    registry: RegistryConfig | None = Field(
-        default=None, description="The registry whose schema ids the records carry."
+
+
+FormatConfig = JsonDecodeConfig | TextDecodeConfig | RawDecodeConfig | AvroDecodeConfig | ProtobufDecodeConfig
+"""How the records of one topic, or of all, are decoded."""
+
+RegisteredConfig = (
+    JsonDecodeConfig | AvroDecodeConfig | ProtobufDecodeConfig | JsonKeyConfig | AvroKeyConfig | ProtobufKeyConfig
+)
+"""What may take its columns from a registry."""
+
+
+class ByTopicDecodeConfig(Section):
+    """Each topic by a decoder of its own. Needs `routes`."""
+
+    kind: ClassVar[str] = "of each topic"
+    """Its tag; no key of the file, which pydantic's locations could not tell from it."""
+    by_topic: Annotated[dict[Topic, Annotated[FormatConfig, Field(discriminator="format")]], Field(min_length=1)] = (
+        Field(description="Topic: how its records are decoded.")
     )
-    descriptor_file: Location | None = Field(default=None, description="A compiled descriptor set (`protoc -o`).")
-    message: Text = Field(description="The full name of the message.", examples=["shop.Order"])
-    tombstones: Tombstones | None = Field(default=None, description=_TOMBSTONES)
-    max_bytes: Size = Field(default=TEN_MIB, description=_MAX_BYTES)
+
+
+def _format_or_by_topic(item: Any) -> str | None:
+    if isinstance(item, ByTopicDecodeConfig) or (isinstance(item, dict) and "by_topic" in item):
+        return ByTopicDecodeConfig.kind
+    found = getattr(item, "format", None) if isinstance(item, BaseModel) else None
+    if isinstance(item, dict):
+        found = item.get("format")
+    return str(found) if found is not None else None
 
 
 DecodeConfig = Annotated[
-    JsonDecodeConfig | TextDecodeConfig | RawDecodeConfig | AvroDecodeConfig | ProtobufDecodeConfig,
-    Field(discriminator="format"),
+    Annotated[JsonDecodeConfig, Tag("json")]
+    | Annotated[TextDecodeConfig, Tag("text")]
+    | Annotated[RawDecodeConfig, Tag("raw")]
+    | Annotated[AvroDecodeConfig, Tag("avro")]
+    | Annotated[ProtobufDecodeConfig, Tag("protobuf")]
+    | Annotated[ByTopicDecodeConfig, Tag(ByTopicDecodeConfig.kind)],
+    Discriminator(_format_or_by_topic),
 ]

@@ -6,11 +6,18 @@ import os
 from pathlib import Path as FilePath
 
 from penstock.config.checks import check
-from penstock.config.ddl import ColumnsError
-from penstock.config.decode import JsonDecodeConfig
+from penstock.config.ddl import ColumnsError, read_columns
+from penstock.config.decode import (
+    ByTopicDecodeConfig,
+    FormatConfig,
+    JsonDecodeConfig,
+    JsonKeyConfig,
+    KeyDecodeConfig,
+    RawDecodeConfig,
+)
 from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig
-from penstock.config.problems import InvalidDefinition, Problem
+from penstock.config.problems import InvalidDefinition, Path, Problem
 from penstock.config.references import fill_references
 from penstock.config.stages import decoded_columns
 from penstock.config.validation import validate
@@ -22,30 +29,59 @@ def load(path: FilePath) -> PipelineConfig:
     source = read_source(path)
     parts = Parts(source, fill_references(source, path.parent))
     config = validate(parts, path.parent)
-    _read_columns(parts)
+    _read_all_columns(parts)
     check(parts)
     if source.problems or config is None or parts.decode is None:
         raise InvalidDefinition(source.problems)
     return config.model_copy(update={"decode": parts.decode}).written_at(source.positions)
 
 
-def _read_columns(parts: Parts) -> None:
-    """Find the decoded columns; those of a schema file become the decoder's own."""
+def _read_all_columns(parts: Parts) -> None:
+    """Find the decoded columns, of each topic where it has its own decoder."""
     decode = parts.decode
-    if decode is None:
-        return
-    schema_file, text = None, None
-    if isinstance(decode, JsonDecodeConfig) and decode.columns is None and decode.schema_file is not None:
+    if isinstance(decode, ByTopicDecodeConfig):
+        read = {
+            topic: _read_columns(parts, one, ("decode", "by_topic", topic)) for topic, one in decode.by_topic.items()
+        }
+        parts.decode = decode.model_copy(update={"by_topic": read})
+    elif decode is not None:
+        parts.decode = _read_columns(parts, decode, ("decode",))
+
+
+def _read_columns(parts: Parts, decode: FormatConfig, path: Path) -> FormatConfig:
+    """Find the columns of one decoder and its key; those of a schema file become its own."""
+    problems = len(parts.file.problems)
+    decode = decode.model_copy(update=_read_files(parts, decode, path))
+    if not isinstance(decode, RawDecodeConfig) and decode.key is not None:
+        key = decode.key.model_copy(update=_read_files(parts, decode.key, (*path, "key")))
+        decode = decode.model_copy(update={"key": key})
+    if len(parts.file.problems) == problems:
+        parts.columns[path] = decoded_columns(decode)
+    return decode
+
+
+def _read_files(parts: Parts, decode: FormatConfig | KeyDecodeConfig, path: Path) -> dict[str, str | None]:
+    """Look at the files of a decoder, and give the columns that one holds; those of other formats are only there."""
+    if not isinstance(decode, JsonDecodeConfig | JsonKeyConfig):
+        for key in ("schema_file", "descriptor_file"):
+            if (file := getattr(decode, key, None)) is not None:
+                _schema_file_text(parts, FilePath(file), (*path, key), binary=True)
+        for index, file in enumerate(getattr(decode, "writer_files", ())):
+            _schema_file_text(parts, FilePath(file), (*path, "writer_files", index), binary=True)
+        return {}
+    text, schema_file = decode.columns, None
+    if text is None and decode.schema_file is not None:
         schema_file = FilePath(decode.schema_file)
-        text = _schema_file_text(parts, schema_file)
-        parts.decode = decode = decode.model_copy(update={"columns": text})
+        text = _schema_file_text(parts, schema_file, (*path, "schema_file"))
     try:
-        parts.columns = decoded_columns(decode)
+        if text is not None:
+            read_columns(text)
     except ColumnsError as error:
         if schema_file is None:
-            parts.report(("decode", "schema"), error.message, offset=error.offset, hint=error.hint)
+            parts.report((*path, "schema"), error.message, offset=error.offset, hint=error.hint)
         else:
             parts.file.problems.append(_problem_in(schema_file, text or "", error))
+    return {"columns": text}
 
 
 def _problem_in(schema_file: FilePath, text: str, error: ColumnsError) -> Problem:
@@ -54,13 +90,12 @@ def _problem_in(schema_file: FilePath, text: str, error: ColumnsError) -> Proble
     return Problem(os.path.relpath(schema_file), line, column, "", error.message, (), error.hint)
 
 
-def _schema_file_text(parts: Parts, file: FilePath) -> str | None:
-    path = ("decode", "schema_file")
+def _schema_file_text(parts: Parts, file: FilePath, path: Path, *, binary: bool = False) -> str | None:
     try:
         if file.stat().st_size > MAX_BYTES:
             parts.report(path, f"the schema file is larger than {MAX_BYTES:,} bytes")
             return None
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="latin-1" if binary else "utf-8")
     except FileNotFoundError:
         parts.report(path, "the schema file is not there", hint="the path is relative to the pipeline file")
     except (OSError, UnicodeDecodeError) as error:

@@ -6,14 +6,14 @@ are still found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
 from penstock.config.columns import Column
 from penstock.config.decode import DecodeConfig
-from penstock.config.pipeline import QuarantineConfig, TriggerConfig
+from penstock.config.pipeline import QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
@@ -30,10 +30,11 @@ class Parts:
     """The paths whose values came, wholly or in part, through a reference."""
     source: KafkaSourceConfig | None = None
     decode: DecodeConfig | None = None
-    columns: tuple[Column, ...] | None = None
-    """What the decoder gives; None where it cannot be known or was refused."""
+    columns: dict[Path, tuple[Column, ...] | None] = field(default_factory=dict)
+    """What the decoder at each place gives; None where it cannot be known or was refused."""
     quarantine: QuarantineConfig | None = None
     transforms: tuple[TransformConfig | None, ...] = ()
+    routes: tuple[RouteConfig | None, ...] = ()
     sinks: tuple[SinkConfig | None, ...] = ()
     checkpoint: str | None = None
     trigger: TriggerConfig | None = None
@@ -60,3 +61,22 @@ class Parts:
             offset = None
         problem = self.file.positions.problem(path, message, context=context, hint=hint, offset=offset, at_key=at_key)
         self.file.problems.append(problem)
+
+    def exactly_one(self, where: Path, keys: Sequence[str]) -> None:
+        """Report a part that gives none, or more than one, of some keys."""
+        self.one_needed(where, keys)
+        self.at_most_one(where, keys)
+
+    def at_most_one(self, where: Path, keys: Sequence[str]) -> None:
+        """Report a part that gives more than one of some keys."""
+        lines = self.file.positions.keys
+        given = sorted((key for key in keys if self.written(*where, key)), key=lambda key: lines[*where, key].line)
+        if len(given) > 1:
+            first, choice = given[0], f"{', '.join(keys[:-1])} and {keys[-1]}"
+            message = f"only one of {choice} can be given; {first} is there at line {lines[*where, first].line}"
+            self.report((*where, given[1]), message, hint=f"remove {' or '.join(given)}", at_key=True)
+
+    def one_needed(self, where: Path, keys: Sequence[str]) -> None:
+        """Report a part that gives none of some keys."""
+        if not any(self.written(*where, key) for key in keys):
+            self.report(where, f"one of {', '.join(keys[:-1])} and {keys[-1]} is needed", at_key=True)

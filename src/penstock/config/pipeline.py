@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr
 
 from penstock.config.decode import DecodeConfig
-from penstock.config.fields import Duration, Location, Name, Section, Settings
+from penstock.config.fields import Duration, Location, Name, Names, Section, Settings, Text
 from penstock.config.problems import Positions
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig, Topic
@@ -20,6 +20,26 @@ class QuarantineConfig(Section):
 
     table: Location | None = Field(default=None, description="The folder of a Delta table.")
     topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
+
+
+class RouteConfig(Section):
+    """One way of the rows: some topics, or some rows of them, through their own steps to their own sinks."""
+
+    topics: Annotated[tuple[Topic, ...], Field(strict=False, min_length=1)] | None = Field(
+        default=None, description="The topics whose records take this route. Left out, all of them."
+    )
+    where: Text | None = Field(
+        default=None,
+        description="A Spark SQL condition over the decoded columns: the rows that take this route. A row takes every "
+        "route whose condition holds; one that no route takes ends here.",
+    )
+    otherwise: bool = Field(
+        default=False, description="Take the rows that no other route of the same topics takes by its `where`."
+    )
+    transforms: Annotated[tuple[TransformConfig, ...], Field(strict=False)] = Field(
+        default=(), description="What happens to the rows on this route, in this order."
+    )
+    sinks: Names = Field(description="The names of the sinks that the route ends in. A sink belongs to one route.")
 
 
 class TriggerConfig(Section):
@@ -34,7 +54,7 @@ class TriggerConfig(Section):
 
 
 class PipelineConfig(Section):
-    """A pipeline: one source, one decoder, steps, sinks."""
+    """A pipeline: a source, decoders, steps, sinks."""
 
     name: Name = Field(
         description="The name of the pipeline. It is part of every commit's identity: do not change it later."
@@ -52,8 +72,13 @@ class PipelineConfig(Section):
     transforms: Annotated[tuple[TransformConfig, ...], Field(strict=False)] = Field(
         default=(), description="What happens to the rows, in this order."
     )
+    routes: Annotated[tuple[RouteConfig, ...], Field(strict=False, min_length=1)] = Field(
+        default=(),
+        description="Several ways through one pipeline, instead of `transforms`: each with its own topics or rows, "
+        "steps and sinks, in one query with one checkpoint.",
+    )
     sinks: Annotated[tuple[SinkConfig, ...], Field(strict=False, min_length=1)] = Field(
-        description="Where the rows go; each sink gets all of them."
+        description="Where the rows go; without `routes` each sink gets all of them."
     )
     checkpoint: Location = Field(description="The folder in which Spark keeps the progress. One for each pipeline.")
     trigger: TriggerConfig = Field(default=TriggerConfig(), description="When batches start.")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from penstock.config.decode import AvroDecodeConfig, ProtobufDecodeConfig
 from penstock.config.fields import is_secret
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
@@ -41,11 +40,9 @@ def _secret_paths(parts: Parts) -> Iterator[Path]:
     iceberg = [i for i, sink in enumerate(parts.sinks) if isinstance(sink, IcebergSinkConfig)]
     settings += [("sinks", i, "catalog", "properties") for i in iceberg]
     for path in parts.file.positions.values:
-        if path[:-1] in settings and is_secret(str(path[-1])):
+        of_registry = path[-2:-1] == ("registry",) and path[-1] in ("password", "token")
+        if of_registry or (path[:-1] in settings and is_secret(str(path[-1]))):
             yield path
-    registry = ("decode", "registry", "password")
-    if isinstance(parts.decode, AvroDecodeConfig | ProtobufDecodeConfig) and parts.written(*registry):
-        yield registry
 
 
 def _url_paths(parts: Parts) -> Iterator[Path]:
@@ -54,8 +51,7 @@ def _url_paths(parts: Parts) -> Iterator[Path]:
             yield "sinks", index, "url"
         elif isinstance(sink, IcebergSinkConfig) and parts.written("sinks", index, "catalog", "uri"):
             yield "sinks", index, "catalog", "uri"
-    if isinstance(parts.decode, AvroDecodeConfig | ProtobufDecodeConfig) and parts.decode.registry:
-        yield "decode", "registry", "url"
+    yield from (path for path in parts.file.positions.values if path[-2:] == ("registry", "url"))
 
 
 def _has_password(url: str) -> bool:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path as FilePath
 
 from penstock.config.fields import COORDINATES
+from penstock.config.flows import flows
 from penstock.config.known import Known, check_columns, check_expression
 from penstock.config.partitioning import parse_partition
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
 from penstock.config.sinks import (
     DeltaSinkConfig,
+    EncodeConfig,
     IcebergSinkConfig,
     KafkaSinkConfig,
+    KeyEncodeConfig,
     ParquetSinkConfig,
     PostgresSinkConfig,
     SinkConfig,
@@ -23,8 +28,8 @@ from penstock.config.sinks import (
 _ONLY_WITH_TRANSACTIONS = ("slots", "atomicity", "transaction_timeout")
 
 
-def check_sinks(parts: Parts, known: Known) -> None:
-    """Report everything that is wrong with the sinks; `known` are the columns that reach them."""
+def check_sinks(parts: Parts, reaching: Mapping[int, Known]) -> None:
+    """Report everything that is wrong with the sinks; `reaching` has the columns that reach each."""
     names: dict[str, int] = {}
     for index, sink in enumerate(parts.sinks):
         if sink is None:
@@ -38,6 +43,7 @@ def check_sinks(parts: Parts, known: Known) -> None:
         if sink.name.split(".")[0] in ("quarantine", "gaps"):
             message = f'the name "{sink.name}" is taken: the quarantine and the gaps commit under such names'
             parts.report(("sinks", index, "name"), message, hint="give the sink another name")
+        known = reaching.get(index, Known(None))
         written = _check_selection(parts, sink, index, known)
         _check_merge(parts, sink, index, known, written)
         if isinstance(sink, KafkaSinkConfig):
@@ -138,8 +144,11 @@ def _check_iceberg(parts: Parts, sink: IcebergSinkConfig, index: int, known: Kno
 def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, known: Known) -> None:
     here: Path = ("sinks", index)
     for part in ("key", "value", "partition"):
-        if (text := getattr(sink, part)) is not None:
-            check_expression(text, known, (*here, part), parts.report)
+        asked = getattr(sink, part)
+        if isinstance(asked, str):
+            check_expression(asked, known, (*here, part), parts.report)
+        elif isinstance(asked, EncodeConfig):
+            _check_encode(parts, sink, asked, (*here, part), known)
     for name, text in sink.headers.items():
         check_expression(text, known, (*here, "headers", name), parts.report)
     if isinstance(sink.topic, TopicExpression):
@@ -154,6 +163,20 @@ def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, known: Kn
     elif sink.atomicity == "batch" and sink.slots not in (None, 1):
         message = f"atomicity batch means one slot, and slots says {sink.slots}"
         parts.report((*here, "slots"), message, hint="remove slots, or write atomicity: slot")
+
+
+def _check_encode(parts: Parts, sink: KafkaSinkConfig, encode: EncodeConfig, path: Path, known: Known) -> None:
+    if isinstance(sink.topic, TopicExpression) and encode.subject is None:
+        message = "each row has its own topic, so the subject cannot be made from the topic's name"
+        parts.report(path, message, hint="add subject: ...", at_key=True)
+    if encode.message is not None and encode.format != "protobuf":
+        hint = "remove message, or write format: protobuf"
+        parts.report((*path, "message"), f"message means nothing with format {encode.format}", hint=hint, at_key=True)
+    if encode.schema_file is not None and not FilePath(encode.schema_file).is_file():
+        hint = "the path is relative to the pipeline file"
+        parts.report((*path, "schema_file"), "the schema file is not there", hint=hint)
+    if isinstance(encode, KeyEncodeConfig):
+        check_columns(encode.columns, known, (*path, "columns"), parts.report)
 
 
 def _check_slots(parts: Parts) -> None:
@@ -174,16 +197,19 @@ def _check_slots(parts: Parts) -> None:
 
 
 def _check_tombstones(parts: Parts) -> None:
-    if getattr(parts.decode, "tombstones", None) != "delete" or None in parts.sinks:
-        return
-    merging = [(i, sink) for i, sink in enumerate(parts.sinks) if merges(sink)]
-    if not merging:
-        message = "a tombstone deletes by its key, and no sink merges"
-        parts.report(("decode", "tombstones"), message, hint="use tombstones: drop, pass or quarantine")
-    keys = [tuple(getattr(sink, "keys", None) or ()) for _, sink in merging]
-    if len(set(keys)) > 1:
-        message = "a tombstone deletes by its key, and the sinks that merge have different keys"
-        parts.report(("decode", "tombstones"), message, context=[", ".join(k) for k in keys])
+    for flow in flows(parts):
+        here = (*flow.decode_path, "tombstones")
+        if getattr(flow.decode, "tombstones", None) != "delete" or None in parts.sinks:
+            continue
+        merging = [parts.sinks[i] for i in flow.sinks if merges(parts.sinks[i])]
+        if not merging:
+            of = f" of {flow.name}" if flow.name else ""
+            message = f"a tombstone deletes by its key, and no sink{of} merges"
+            parts.report(here, message, hint="use tombstones: drop, pass or quarantine")
+        keys = [tuple(getattr(sink, "keys", None) or ()) for sink in merging]
+        if len(set(keys)) > 1:
+            message = "a tombstone deletes by its key, and the sinks that merge have different keys"
+            parts.report(here, message, context=[", ".join(k) for k in keys])
 
 
 def check_no_loop(parts: Parts, path: Path, topic: str) -> None:

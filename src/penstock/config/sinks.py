@@ -8,15 +8,19 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
+from penstock.config.registry import RegistryConfig
 from penstock.config.source import Brokers, Topic
 
 _KEYS = "The columns that together identify a row."
 _PARTITION_BY = "The columns to partition the files by."
-_EVOLVE = "When rows have columns that the table lacks: `fail`, or `add_columns` to it."
+_EVOLVE = (
+    "When the rows' columns are not the table's: `fail`; `ignore` columns that it lacks; `add_columns` to it; or "
+    "`widen`, which adds them and also lets a type grow where the table can."
+)
 _COORDINATES = "Keep the `_penstock` column (topic, partition, offset, timestamp) in the target."
 _TableMode = Literal["append", "merge"]
 _MODE = "`append` adds the rows; `merge` updates the rows whose `keys` are there and inserts the others."
-_Evolve = Literal["fail", "add_columns"]
+_Evolve = Literal["fail", "ignore", "add_columns", "widen"]
 _FewNames = Annotated[tuple[Text, ...], Field(strict=False)]
 
 
@@ -114,17 +118,49 @@ class TopicExpression(Section):
     expr: Text = Field(description="A Spark SQL expression that gives the topic's name.")
 
 
+class EncodeConfig(Section):
+    """A record's value in the format of a registry's schema."""
+
+    format: Literal["avro", "protobuf", "json"] = Field(description="The format.")
+    registry: RegistryConfig = Field(description="The registry that knows the schema, or is told it.")
+    subject: Text | None = Field(
+        default=None,
+        description="The subject of the schema. Left out: the topic's name with `-value`, or `-key` for a key; needed "
+        "where each row has its own topic.",
+    )
+    register_schema: bool = Field(
+        default=True,
+        alias="register",
+        description="Register the schema if the registry does not know it. With `false` an unknown one is refused.",
+    )
+    schema_file: Location | None = Field(
+        default=None, description="The schema to write by. Left out, it is made from the columns."
+    )
+    message: Text | None = Field(
+        default=None, description="For Protobuf: the full name of the message. Left out, it is made from the names."
+    )
+
+
+class KeyEncodeConfig(EncodeConfig):
+    """A record's key in the format of a registry's schema."""
+
+    columns: Names = Field(description="The columns that make the key; a single one may be a plain value.")
+
+
 class KafkaSinkConfig(_Sink):
     """A Kafka topic; the value is the row as JSON. Exactly once for readers of committed records."""
 
     type: Literal["kafka"] = Field(description="The kind of sink.")
     topic: Topic | TopicExpression = Field(description="The topic, or `{expr: ...}` to choose one for each row.")
-    key: Text | None = Field(
-        default=None, description="The record's key: a column, or a Spark SQL expression. Text, or bytes as they are."
-    )
-    value: Text | None = Field(
+    key: Text | KeyEncodeConfig | None = Field(
         default=None,
-        description="The value: a column or a Spark SQL expression of text or bytes. Left out, the row as JSON.",
+        description="The record's key: a column, or a Spark SQL expression of text or bytes; or `{format: ..., "
+        "registry: ..., columns: [...]}`.",
+    )
+    value: Text | EncodeConfig | None = Field(
+        default=None,
+        description="The value: a column or a Spark SQL expression of text or bytes; or `{format: ..., registry: ...}` "
+        "for the row by a registry's schema. Left out, the row as JSON.",
     )
     headers: dict[str, Text] = Field(
         default_factory=dict, description="The record's headers: for each name a Spark SQL expression of text or bytes."
@@ -176,6 +212,7 @@ class PostgresSinkConfig(_Sink, _Merging):
         default="append", description="`append` inserts; `upsert` updates the rows whose `keys` are there."
     )
     create: bool = Field(default=False, description="Create the table if it is not there.")
+    evolve: _Evolve = Field(default="fail", description=_EVOLVE)
     on_reject: Literal["fail", "quarantine"] = Field(
         default="fail",
         description="When the database refuses a row (a constraint, an overflow): `fail` stops the batch whole, "

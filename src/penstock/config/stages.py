@@ -7,9 +7,19 @@ from dataclasses import dataclass
 
 from penstock.config.columns import Column, ColumnType
 from penstock.config.ddl import ColumnsError, read_columns, read_type
-from penstock.config.decode import DecodeConfig, JsonDecodeConfig, RawDecodeConfig, TextDecodeConfig
+from penstock.config.decode import (
+    FormatConfig,
+    JsonDecodeConfig,
+    JsonKeyConfig,
+    KeyDecodeConfig,
+    RawDecodeConfig,
+    RawKeyConfig,
+    TextDecodeConfig,
+    TextKeyConfig,
+)
 from penstock.config.expressions import ExpressionError, read_query
 from penstock.config.fields import COORDINATES
+from penstock.config.flows import Flow, flows
 from penstock.config.known import Known, Report, check_columns, check_expression, check_new, check_reference
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path
@@ -20,7 +30,6 @@ from penstock.config.transforms import (
     DropConfig,
     RenameConfig,
     SqlConfig,
-    TransformConfig,
     WhereConfig,
 )
 
@@ -37,19 +46,42 @@ class StageColumns:
     """Each name with its type as Spark SQL writes it, or None where the type is not known yet."""
 
 
-def decoded_columns(decode: DecodeConfig) -> tuple[Column, ...] | None:
-    """The columns that leave the decoder, without the coordinates; None where a registry decides."""
+def decoded_columns(decode: FormatConfig) -> tuple[Column, ...] | None:
+    """The columns that leave the decoder, without the coordinates; None where a schema elsewhere decides."""
     if isinstance(decode, RawDecodeConfig):
         return RAW_COLUMNS
+    columns = _value_columns(decode)
+    if columns is None or decode.key is None:
+        return columns
+    kind = _key_type(decode.key)
+    return (*columns, Column(decode.key.column, kind)) if kind is not None else None
+
+
+def _key_type(key: KeyDecodeConfig) -> ColumnType | None:
+    match key:
+        case TextKeyConfig():
+            return ColumnType("STRING")
+        case RawKeyConfig():
+            return ColumnType("BINARY")
+        case JsonKeyConfig() if key.columns is not None:
+            return ColumnType("STRUCT", fields=_json_columns(key, key.columns))
+    return None
+
+
+def _value_columns(decode: FormatConfig) -> tuple[Column, ...] | None:
     if isinstance(decode, TextDecodeConfig):
         return (Column(decode.column, ColumnType("STRING"), nullable=decode.tombstones == "pass"),)
     if isinstance(decode, JsonDecodeConfig) and decode.columns is not None:
-        columns = read_columns(decode.columns)
-        if decode.extra_fields == "keep":
-            text = ColumnType("STRING")
-            columns += (Column(decode.extra_column, ColumnType("MAP", items=(text, text))),)
-        return columns
+        return _json_columns(decode, decode.columns)
     return None
+
+
+def _json_columns(decode: JsonDecodeConfig | JsonKeyConfig, text: str) -> tuple[Column, ...]:
+    columns = read_columns(text)
+    if decode.extra_fields == "keep":
+        map_of_text = ColumnType("MAP", items=(ColumnType("STRING"), ColumnType("STRING")))
+        columns += (Column(decode.extra_column, map_of_text),)
+    return columns
 
 
 def columns_after(config: PipelineConfig) -> tuple[StageColumns, ...]:
@@ -58,29 +90,34 @@ def columns_after(config: PipelineConfig) -> tuple[StageColumns, ...]:
     def ignore(path: Path, message: str, **_: object) -> None:
         """A loaded pipeline has no problems left."""
 
-    stages, _ = follow(decoded_columns(config.decode), config.transforms, ignore)
-    return stages
+    found: list[StageColumns] = []
+    for flow in flows(config):
+        assert flow.decode is not None
+        stages, _ = follow(decoded_columns(flow.decode), flow, ignore)
+        found += stages
+    return tuple(found)
 
 
-def follow(
-    decoded: Sequence[Column] | None, transforms: Sequence[TransformConfig | None], report: Report
-) -> tuple[tuple[StageColumns, ...], Known]:
-    """Go through the steps, report what is wrong, and return the columns by step and at the end.
+def follow(decoded: Sequence[Column] | None, flow: Flow, report: Report) -> tuple[tuple[StageColumns, ...], Known]:
+    """Go through the steps of a flow, report what is wrong, and return the columns by step and at the end.
 
     A transform that is None was refused already: after it nothing is known.
     """
     known = Known(None)
     if decoded is not None:
         known.types = {**{column.name: column.type for column in decoded}, COORDINATES: COORDINATES_TYPE}
-    stages = [_stage("decode", known)]
-    for index, transform in enumerate(transforms):
+    label = f"{flow.name} " if flow.name else ""
+    stages = [_stage(f"{label}decode", known)]
+    if flow.where is not None and not flow.otherwise:
+        check_expression(flow.where, known, (*flow.path, "where"), report)
+    for index, transform in enumerate(flow.transforms):
         if transform is None:
             known.types = None
             continue
-        path: Path = ("transforms", index, transform.kind)
+        path: Path = (*flow.path, "transforms", index, transform.kind)
         _STEPS[type(transform)](transform, known, path, report)
         known.decoded = known.decoded and isinstance(transform, WhereConfig | DedupeConfig | CastConfig)
-        stages.append(_stage(f"transforms[{index}] {transform.kind}", known))
+        stages.append(_stage(f"{label}transforms[{index}] {transform.kind}", known))
     return tuple(stages), known
 
 
@@ -113,7 +150,7 @@ def _rename(step: RenameConfig, known: Known, path: Path, report: Report) -> Non
         if new.lower() in taken:
             report(here, f'two columns cannot both become "{new}"', context=[f"the other: {taken[new.lower()]}"])
         taken[new.lower()] = old
-        known.gone[old] = f'renamed to "{new}" by {path[0]}[{path[1]}]'
+        known.gone[old] = f'renamed to "{new}" by {_step(path)}'
     if known.types is not None:
         known.types = {step.rename.get(name, name): kind for name, kind in known.types.items()}
 
@@ -125,7 +162,7 @@ def _drop(step: DropConfig, known: Known, path: Path, report: Report) -> None:
             report(here, f'"{COORDINATES}" carries the coordinates and cannot be dropped', hint=_LEAVE_OUT)
         elif known.has(report, here, name) and known.types is not None:
             known.types.pop(name)
-            known.gone[name] = f"dropped by {path[0]}[{path[1]}]"
+            known.gone[name] = f"dropped by {_step(path)}"
     if known.types is not None and not known.names():
         report(path, "no column is left after this step")
 
@@ -167,7 +204,7 @@ def _sql(step: SqlConfig, known: Known, path: Path, report: Report) -> None:
         known.types = None
         return
     types = known.types or {}
-    known.gone = dict.fromkeys(types, f"not selected by {path[0]}[{path[1]}]")
+    known.gone = dict.fromkeys(types, f"not selected by {_step(path)}")
     after: dict[str, ColumnType | None] = {}
     for output in query.outputs:
         new = types if output == "*" else {output: types.get(output)}
@@ -176,6 +213,10 @@ def _sql(step: SqlConfig, known: Known, path: Path, report: Report) -> None:
                 report(path, f'the query gives the column "{name}" twice', hint="give one of them another name")
         after |= new
     known.types = after
+
+
+def _step(path: Path) -> str:
+    return f"{path[-3]}[{path[-2]}]"
 
 
 def _coordinates_last(types: dict[str, ColumnType | None]) -> None:

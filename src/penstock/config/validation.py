@@ -16,12 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import Location, Settings
 from penstock.config.parts import Parts
-from penstock.config.pipeline import PipelineConfig, QuarantineConfig, TriggerConfig
+from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path, did_you_mean, suggest
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.transforms import TransformConfig
-from penstock.config.wording import keys_at, word
+from penstock.config.wording import is_step, keys_at, word
 from penstock.config.yaml_source import put, value_at
 
 _PARTS: Mapping[str, Any] = {
@@ -32,7 +32,7 @@ _PARTS: Mapping[str, Any] = {
     "trigger": TriggerConfig,
     "spark": Settings,
 }
-_LISTS: Mapping[str, Any] = {"transforms": TransformConfig, "sinks": SinkConfig}
+_LISTS: Mapping[str, Any] = {"transforms": TransformConfig, "routes": RouteConfig, "sinks": SinkConfig}
 
 
 def validate(parts: Parts, folder: FilePath) -> PipelineConfig | None:
@@ -98,20 +98,23 @@ def _move(parts: Parts, old: Path, new: Path) -> None:
 
 def _report_all(parts: Parts, errors: list[Any]) -> None:
     seen: set[Path] = set()
-    for error in errors:
-        path = _path(parts.file.data, error)
+    places = [_path(parts.file.data, error) for error in errors]
+    for error, path in zip(errors, places, strict=True):
         value = value_at(parts.file.data, path)
+        if error["type"] == "string_type" and any(path == place[: len(path)] != place for place in places):
+            continue  # Text or a section: it is a section, and the errors inside say what is wrong with it.
         if error["type"] == "too_short" and value:
             continue  # Pydantic counts only the entries that are valid; those that are not have their own error.
         message, context, hint = word(error, path, value, parts.file.positions, path in parts.filled)
-        if error["type"].startswith("union_tag") and path[0] != "transforms" and isinstance(value, dict):
+        step = is_step(path)
+        if error["type"].startswith("union_tag") and not step and isinstance(value, dict):
             path = (*path, "type" if path[0] == "sinks" else "format")
         elif error["type"] == "union_tag_invalid":
             path = (*path, *value)
         # A union gives an error for each of its members: the first is about the one that was likely meant.
         if path not in seen:
             seen.add(path)
-            at_key = error["type"] == "union_tag_invalid" and path[0] == "transforms"
+            at_key = error["type"] == "union_tag_invalid" and step
             parts.report(path, message, context=context, hint=hint, at_key=at_key)
 
 
@@ -131,7 +134,9 @@ def _fill_valid(parts: Parts, context: dict[str, FilePath]) -> None:
     for name, kind in _LISTS.items():
         items = data.get(name)
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        setattr(parts, name, tuple(valid(adapter, item) for item in items) if isinstance(items, list) else ())
+        # What is no list at all counts as one refused entry: nothing is known of what it should have said.
+        refused = (None,) if items is not None else ()
+        setattr(parts, name, tuple(valid(adapter, item) for item in items) if isinstance(items, list) else refused)
 
 
 def _path(data: Mapping[str, Any], error: Any) -> Path:

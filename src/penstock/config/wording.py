@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -21,6 +21,7 @@ _EXPECTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
+_SHAPES: Mapping[str | int, str] = {"registry": "{url: ...}", "key": "{format: ...}", "by_topic": "{TOPIC: {...}}"}
 Wording = tuple[str, tuple[str, ...], str | None]
 """A message, the context lines, and the hint."""
 
@@ -39,7 +40,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
         case "missing":
             return "this key is required and missing", (), None
         case "penstock":
-            said = isinstance(value, dict | list) or positions.written(path) in ctx["message"]
+            said = isinstance(value, dict | list) or _hidden(path) or positions.written(path) in ctx["message"]
             return ctx["message"], () if said else (f"given: {given}",), ctx["hint"]
         case "literal_error":
             words = [part.strip("' ") for part in ctx["expected"].replace(" or ", ",").split(",")]
@@ -57,7 +58,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
 
 def _word_tag(path: Path, value: Any) -> Wording:
     """For a part whose kind decides what it holds: a sink's type, a format, a transform."""
-    if path[0] == "transforms":
+    if is_step(path):
         kinds = ", ".join(KINDS)
         if not isinstance(value, dict):
             return f"expected one of {kinds}, got {_shown(value)}", (), "write it as - where: ..."
@@ -67,13 +68,19 @@ def _word_tag(path: Path, value: Any) -> Wording:
         message = f"a transform has exactly one key, got {', '.join(value) or 'none'}"
         return message, (f"transforms: {kinds}",), "start each step with its own dash"
     key = "type" if path[0] == "sinks" else "format"
-    tags = [tag for model in _models(PipelineConfig.model_fields[str(path[0])].annotation) for tag in _tags(model)]
+    models = _models(PipelineConfig.model_fields[str(path[0])].annotation)
+    tags = list(dict.fromkeys(tag for model in models if "kind" not in vars(model) for tag in _tags(model)))
     if not isinstance(value, dict):
         return f"expected a mapping, got {_shown(value)}", (), f"write {{{key}: ..., ...}}"
     if key not in value:
         return "this key is required and missing", (f"one of: {', '.join(tags)}",), None
     given = str(value[key])
     return f'"{given}" is not one of {", ".join(tags)}', (), did_you_mean(given, tags)
+
+
+def is_step(path: Path) -> bool:
+    """Whether a path names one step of a pipeline or of a route."""
+    return len(path) > 1 and path[-2] == "transforms"
 
 
 def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: bool) -> str | None:
@@ -88,6 +95,8 @@ def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: 
         return f'quote it: "{written}"'
     if kind == "int_type" and isinstance(value, str) and value.isdecimal():
         return f"remove the quotes: {written}"
+    if kind in ("model_type", "model_attributes_type", "dict_type") and path[-1] in _SHAPES:
+        return f"write {path[-1]}: {_SHAPES[path[-1]]}"
     if kind == "tuple_type" and isinstance(value, dict):
         return "start each entry with a dash"
     if kind == "tuple_type" and isinstance(value, str):
@@ -97,11 +106,15 @@ def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: 
 
 def _given(path: Path, value: Any, positions: Positions) -> str:
     """What the file says, never what a reference gave; of a secret only its kind."""
-    secret = any(isinstance(part, str) and (is_secret(part) or part == "url") for part in path)
-    if isinstance(value, dict | list) or secret or path not in positions.values:
+    if isinstance(value, dict | list) or _hidden(path) or path not in positions.values:
         return _shown(value)
     written = positions.written(path)
     return f'"{written}"' if isinstance(value, str) else written
+
+
+def _hidden(path: Path) -> bool:
+    """Whether what stands there may hold a secret."""
+    return any(isinstance(part, str) and (is_secret(part) or part in ("url", "registry")) for part in path)
 
 
 def _shown(value: Any) -> str:
@@ -123,7 +136,7 @@ def keys_at(loc: Path) -> tuple[str, ...]:
         elif field is not None:
             candidates = list(_models(field))
         model = candidates[0] if candidates else model
-    return tuple(_fields(model))
+    return tuple(sorted(_fields(model), key=lambda name: name not in ("name", "type", "format")))
 
 
 def _fields(model: type[BaseModel]) -> dict[str, Any]:

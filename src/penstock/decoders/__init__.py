@@ -2,9 +2,10 @@
 
 from penstock.decoders.json import JsonDecoder
 from penstock.decoders.json_reason import ExtraFields
+from penstock.decoders.keyed import KeyedDecoder
 from penstock.decoders.raw import RawDecoder
 from penstock.decoders.screen import Tombstones
 from penstock.decoders.text import TextDecoder
 from penstock.decoders.tombstones import TombstoneDecoder
 
-__all__ = ["ExtraFields", "JsonDecoder", "RawDecoder", "TextDecoder", "TombstoneDecoder", "Tombstones"]
+__all__ = ["ExtraFields", "JsonDecoder", "KeyedDecoder", "RawDecoder", "TextDecoder", "TombstoneDecoder", "Tombstones"]

@@ -1,4 +1,4 @@
-"""What every text format asks first: is there a value, is it small enough, is it UTF-8.
+"""What every format asks first: is there a value, is it small enough; and a text format: is it UTF-8.
 
 All of it runs over whole columns; only near invalid UTF-8 are values looked at one by one.
 """
@@ -31,8 +31,31 @@ class Screened:
     reasons: dict[int, Reason]
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The values that remain, the row of the batch that each came from, and what was held back."""
+
+    values: pa.BinaryArray
+    rows: pa.UInt64Array
+    passed_tombstones: pa.UInt64Array
+    reasons: dict[int, Reason]
+
+
 def screen(values: pa.BinaryArray, tombstones: Tombstones, max_bytes: int) -> Screened:
     """Sort out tombstones, messages over `max_bytes` and invalid UTF-8."""
+    held = hold_back(values, tombstones, max_bytes)
+    kept, rows = held.values, held.rows
+    try:
+        texts = kept.cast(pa.string())
+    except pa.ArrowInvalid:
+        broken = _refuse_invalid_utf8(kept, rows, held.reasons)
+        rows = rows.filter(pc.invert(broken))
+        texts = kept.filter(pc.invert(broken)).cast(pa.string())
+    return Screened(texts, rows, held.passed_tombstones, held.reasons)
+
+
+def hold_back(values: pa.BinaryArray, tombstones: Tombstones, max_bytes: int) -> Held:
+    """Sort out tombstones and messages over `max_bytes`."""
     reasons: dict[int, Reason] = {}
     nulls = pc.indices_nonzero(values.is_null())
     if tombstones == "quarantine":
@@ -46,13 +69,7 @@ def screen(values: pa.BinaryArray, tombstones: Tombstones, max_bytes: int) -> Sc
 
     rows = pc.indices_nonzero(fits)
     kept = values if len(rows) == len(values) else values.take(rows)
-    try:
-        texts = kept.cast(pa.string())
-    except pa.ArrowInvalid:
-        broken = _refuse_invalid_utf8(kept, rows, reasons)
-        rows = rows.filter(pc.invert(broken))
-        texts = kept.filter(pc.invert(broken)).cast(pa.string())
-    return Screened(texts, rows, nulls if tombstones == "pass" else nulls.slice(0, 0), reasons)
+    return Held(kept, rows, nulls if tombstones == "pass" else nulls.slice(0, 0), reasons)
 
 
 def _refuse_invalid_utf8(kept: pa.BinaryArray, rows: pa.UInt64Array, reasons: dict[int, Reason]) -> pa.BooleanArray:

@@ -1,7 +1,9 @@
 """Tombstones as deletes: the record's key says which row goes.
 
-The key is a JSON object with the key columns or, for a single column, its plain text or JSON value. What does not
-give the key columns is a bad record, with the code `TOMBSTONE_KEY`.
+Without a decoder for keys, the key is a JSON object with the key columns or, for a single column, its plain text or
+JSON value. With one, it is what that decoder gives: fields by name, case aside, or for a single column the value
+itself, where it is exactly a value of the column's type. What does not give the key columns is a bad record, with the
+code `TOMBSTONE_KEY`.
 """
 
 from __future__ import annotations
@@ -10,12 +12,19 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as types
 
+from penstock.contracts import Decoder
+from penstock.decoders.exact import exactly
 from penstock.decoders.json import JsonDecoder
-from penstock.model import BAD_SCHEMA, COORDINATES_FIELD, DELETES, RAW_SCHEMA, Split, bad_records
+from penstock.decoders.json_values import type_name
+from penstock.decoders.keyed import read_keys
+from penstock.decoders.numbered import numbered, reasons_of, rows_of, with_values
+from penstock.decoders.refusal import Reason, refuse
+from penstock.model import COORDINATES_FIELD, DELETES, Split, coordinates_of
 
 CODE = "TOMBSTONE_KEY"
 
@@ -25,9 +34,10 @@ class TombstoneDecoder:
     """Implements `contracts.Decoder` over records without a value, for sinks that merge by `keys`."""
 
     keys: pa.Schema
+    key: Decoder | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return TombstoneDecoder, (self.keys,)
+        return TombstoneDecoder, (self.keys, self.key)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -37,13 +47,49 @@ class TombstoneDecoder:
 
     def decode(self, raw: pa.RecordBatch) -> Split:
         """Split tombstones into deletes and bad records."""
+        read = self._by_decoder(raw, self.key) if self.key is not None else self._by_json(raw)
+        rows = pa.array(read.rows, pa.int64())
+        marks = pa.repeat(pa.scalar(True), len(rows))
+        deletes = [*read.columns, coordinates_of(raw).take(rows), marks]
+        lead = f"the key of this tombstone does not give {', '.join(self.keys.names)}: "
+        reasons = {row: Reason(CODE, lead + why) for row, why in read.problems.items()}
+        return Split(pa.RecordBatch.from_arrays(deletes, schema=self.schema), refuse(raw, reasons))
+
+    def _by_decoder(self, raw: pa.RecordBatch, decoder: Decoder) -> _Read:
+        found = read_keys(decoder, numbered(raw))
+        problems = {row: reason.message for row, reason in found.reasons.items()}
+        problems |= dict.fromkeys(np.flatnonzero(raw.column("key").is_null()).tolist(), "the record has no key")
+        parts = {name.lower(): part for name, part in self._parts(found.values).items()}
+        columns = []
+        fits = np.ones(len(found.rows), bool)
+        for field in self.keys:
+            part = parts.get(field.name.lower())
+            if part is None:
+                columns.append(pa.nulls(len(fits), field.type))
+                why, fit = f"it has no field {field.name}", np.zeros(len(fits), bool)
+            else:
+                column, fit = exactly(part, field.type)
+                columns.append(column)
+                found_type, wanted = type_name(part.type), type_name(field.type)
+                why = f"{field.name}: the {found_type} is null, or not exactly a value of {wanted}"
+            problems |= dict.fromkeys(found.rows[fits & ~fit].tolist(), why)
+            fits &= fit
+        return _Read([column.filter(pa.array(fits)) for column in columns], found.rows[fits], problems)
+
+    def _parts(self, values: pa.Array) -> dict[str, pa.Array]:
+        """What may fill a key column, by name: a struct's fields, or the one value that there is."""
+        if types.is_struct(values.type):
+            return dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+        return {self.keys.names[0]: values} if len(self.keys) == 1 else {}
+
+    def _by_json(self, raw: pa.RecordBatch) -> _Read:
         objects = pa.array([self._object(key) for key in raw.column("key").to_pylist()], pa.binary())
-        read = self._decoder.decode(raw.set_column(RAW_SCHEMA.get_field_index("value"), "value", objects))
-        deletes = [*read.good.columns, pa.repeat(pa.scalar(True), read.good.num_rows)]
-        return Split(pa.RecordBatch.from_arrays(deletes, schema=self.schema), self._refused(raw, read.bad))
+        read = self._json.decode(with_values(numbered(raw), objects))
+        problems = {row: reason.message for row, reason in reasons_of(read.bad).items()}
+        return _Read(read.good.columns[:-1], rows_of(read.good).to_numpy(), problems)
 
     @cached_property
-    def _decoder(self) -> JsonDecoder:
+    def _json(self) -> JsonDecoder:
         return JsonDecoder(pa.schema([field.with_nullable(False) for field in self.keys]))
 
     def _object(self, key: bytes | None) -> bytes | None:
@@ -57,18 +103,11 @@ class TombstoneDecoder:
             return b"{%b:%b}" % (name, json.dumps(text, ensure_ascii=False).encode(errors="surrogateescape"))
         return b"{%b:%b}" % (name, key)
 
-    def _refused(self, raw: pa.RecordBatch, bad: pa.RecordBatch) -> pa.RecordBatch:
-        """The tombstones themselves, with why their key was not understood."""
-        if not bad.num_rows:
-            return pa.RecordBatch.from_pylist([], schema=BAD_SCHEMA)
-        wanted = ", ".join(self.keys.names)
-        places = {at: place for place, at in enumerate(_positions(raw))}
-        records = raw.take(pa.array([places[at] for at in _positions(bad)]))
-        reasons = pc.coalesce(bad.column("message"), pa.scalar(""))
-        lead = f"the key of this tombstone does not give {wanted}: "
-        messages = pc.binary_join_element_wise(pa.scalar(lead), reasons, "")
-        return bad_records(records, "decode", pa.repeat(pa.scalar(CODE), records.num_rows), messages)
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The key columns of the tombstones that have them, which tombstones those are, and what is wrong with the rest."""
 
-def _positions(rows: pa.RecordBatch) -> list[tuple[str, int, int]]:
-    return list(zip(*(rows.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True))
+    columns: list[pa.Array]
+    rows: npt.NDArray[np.int64]
+    problems: dict[int, str]

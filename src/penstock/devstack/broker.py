@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from penstock.devstack.processes import log_context, spawn
 from penstock.devstack.state import Node, StackState
 from penstock.errors import MissingError
 
@@ -56,13 +57,13 @@ def start_format(java: Path, classpath: str, stack: StackState, node: Node) -> s
         *("kafka.tools.StorageTool", "format", "--ignore-formatted"),
         *("--cluster-id", stack.cluster_id, "--config", str(node.properties)),
     ]
-    return _spawn(storage, node)
+    return spawn(storage, node)
 
 
 def start_broker(java: Path, classpath: str, node: Node) -> subprocess.Popen[bytes]:
     """Start the broker; it is ready some seconds later."""
     flags = ("-Xms256m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError", f"-Dlog4j2.configurationFile={_LOGGING}")
-    return _spawn([*_java(java, classpath, *flags), "kafka.Kafka", str(node.properties)], node)
+    return spawn([*_java(java, classpath, *flags), "kafka.Kafka", str(node.properties)], node)
 
 
 def died(node: Node, what: str) -> MissingError:
@@ -70,36 +71,10 @@ def died(node: Node, what: str) -> MissingError:
     return MissingError(
         "BROKER_NOT_STARTED",
         f"starting broker {node.id} on port {node.port}: {what}",
-        context={
-            "log": node.log,
-            "its last lines": "".join(f"\n    {line}" for line in last_lines(node.log)),
-        },
+        context=log_context(node.log),
         hint="everything that was started has been ended; `penstock dev down` removes the data as well",
     )
 
 
-def last_lines(log: Path, count: int = 8) -> list[str]:
-    """The last lines of a log that say something, each cut to a readable length."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    telling = [line[:200] for line in lines if line.strip() and not line.lstrip().startswith("at ")]
-    return telling[-count:]
-
-
 def _java(java: Path, classpath: str, *flags: str) -> list[str]:
     return [str(java), *flags, "-Djava.awt.headless=true", "-cp", classpath]
-
-
-def _spawn(command: list[str], node: Node) -> subprocess.Popen[bytes]:
-    with node.log.open("ab") as log:
-        # A session of its own: a Ctrl-C at the terminal reaches Penstock alone, which then ends the brokers.
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=node.folder,
-            start_new_session=True,
-        )

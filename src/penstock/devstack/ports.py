@@ -27,9 +27,9 @@ def free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a broker could listen on the port."""
+    """Whether a service could listen on the port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the broker does: connections that are closing do not count.
+        # As the services do: connections that are closing do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -38,15 +38,15 @@ def is_free(port: int) -> bool:
         return True
 
 
-def refuse_taken(port: int) -> None:
-    """Raise where the port is taken, with the process that has it where the system tells."""
+def refuse_taken(port: int, what: str = "a broker", option: str = "--port") -> None:
+    """Raise where the port that `what` is to have is taken, with the process that has it where the system tells."""
     if is_free(port):
         return
     raise MissingError(
         "PORT_TAKEN",
-        f"starting a broker: port {port} is taken",
+        f"starting {what}: port {port} is taken",
         context={"held by": _holder(port)},
-        hint="choose another one: penstock dev up --port PORT",
+        hint=f"choose another one: penstock dev up {option} PORT",
     )
 
 

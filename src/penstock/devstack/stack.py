@@ -1,7 +1,8 @@
-"""Starting a stack: all of its brokers ready, or none of them left behind.
+"""Starting a stack: all of its services ready, or none of those that were started left behind.
 
-Enters: a folder for its files, a Java and the broker's class path. Leaves: brokers on loopback to which a client
-can produce. A stack that is up is left as it is; those of its brokers that are gone start again on their data.
+Enters: a folder for its files, a Java, the broker's class path and perhaps the registry's jar. Leaves: brokers on
+loopback to which a client can produce, and a schema registry that answers. What is up is left as it is; what is gone
+starts again on its data.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,26 +20,41 @@ from typing import Self
 import psutil
 
 from penstock.devstack import broker
-from penstock.devstack.ports import free_ports, refuse_taken
+from penstock.devstack.ports import free_ports, is_free, refuse_taken
 from penstock.devstack.ready import wait_until_ready
-from penstock.devstack.state import Node, StackState, load, locked, save
+from penstock.devstack.registry import await_registry, start_registry
+from penstock.devstack.state import Node, Registry, StackState, load, locked, save
 from penstock.devstack.stopping import Stopped, kill, stop_stack
 from penstock.errors import MissingError
 
 START_TIMEOUT_SECONDS = 60
+REGISTRY_PORT = 8081
 
 
 class DevStack:
-    """A Kafka of one or three brokers in `folder`. `port` is the first broker's; without it free ones are found."""
+    """A Kafka of one or three brokers in `folder`, and a schema registry if its jar is given.
+
+    `port` is the first broker's; without it free ones are found. The registry's is 8081 without one, if that is free.
+    """
 
     def __init__(
-        self, folder: Path, *, java: Path, classpath: str, brokers: int | None = None, port: int | None = None
+        self,
+        folder: Path,
+        *,
+        java: Path,
+        classpath: str,
+        brokers: int | None = None,
+        port: int | None = None,
+        registry_jar: Path | None = None,
+        registry_port: int | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self._java = java
         self._classpath = classpath
         self._brokers = brokers
         self._port = port
+        self._registry_jar = registry_jar
+        self._registry_port = registry_port
         self._stack: StackState | None = None
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -52,23 +68,32 @@ class DevStack:
         """The brokers, as clients take them."""
         return self._started().bootstrap
 
+    @property
+    def registry(self) -> Registry | None:
+        """The schema registry, with its process, if the stack has one."""
+        return self._started().registry
+
     def start(self) -> None:
-        """Start what is not running and wait until a client can produce."""
+        """Start what is not running and wait until a client can produce and the registry answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
             stack = self._layout()
             idle = [node for node in stack.nodes if not node.alive]
             for node in idle:
                 refuse_taken(node.port)
+            registry = self._idle_registry(stack)
+            if registry is not None:
+                refuse_taken(registry.port, "the schema registry", "--registry-port")
+            running = {service.pid for service in stack.services if service.alive}
             self._keep(stack)
             try:
-                self._run(idle)
+                self._run(idle, registry)
             except BaseException:
-                self._abandon()
+                self._abandon(running)
                 raise
 
     def stop(self, *, keep_data: bool = False) -> Stopped:
-        """End the brokers, and remove their data unless it is to be kept."""
+        """End the brokers and the registry, and remove their data unless it is to be kept."""
         stopped = stop_stack(self.folder, keep_data=keep_data)
         self._reap()
         return stopped
@@ -96,18 +121,42 @@ class DevStack:
         """The stack to be: the one of the process file, on other ports if none of its brokers runs."""
         previous = load(self.folder)
         running = previous is not None and any(node.alive for node in previous.nodes)
+        registry = self._layout_registry(previous.registry if previous else None)
         if previous is not None:
             self._refuse_other(previous, running)
             if running:
-                return previous
+                return replace(previous, registry=registry)
         count = len(previous.nodes) if previous else self._brokers or 1
-        ports = free_ports(count) if self._port is None else list(range(self._port, self._port + count))
-        controllers = free_ports(count, taken=ports)
+        taken = [registry.port] if registry else []
+        ports = free_ports(count, taken) if self._port is None else list(range(self._port, self._port + count))
+        controllers = free_ports(count, taken=[*ports, *taken])
         nodes = tuple(
-            Node(number, port, controller, self.folder / f"node-{number}")
+            Node(id=number, port=port, controller_port=controller, folder=self.folder / f"node-{number}")
             for number, (port, controller) in enumerate(zip(ports, controllers, strict=True), start=1)
         )
-        return StackState(previous.cluster_id if previous else _new_cluster_id(), nodes)
+        return StackState(previous.cluster_id if previous else _new_cluster_id(), nodes, registry)
+
+    def _layout_registry(self, previous: Registry | None) -> Registry | None:
+        """The registry to be: the one that runs, or one on the port that is wanted, that it had, or that is free."""
+        if self._registry_jar is None:
+            return previous
+        if previous is not None and previous.alive:
+            if self._registry_port in (None, previous.port):
+                return previous
+            raise MissingError(
+                "DEV_STACK_DIFFERS",
+                f"starting the schema registry in {self.folder}: there is another one",
+                context={"there": f"port {previous.port}, running", "wanted": f"port {self._registry_port}"},
+                hint="take the stack down first: penstock dev down\nor name another folder: --dir DIR",
+            )
+        usual = REGISTRY_PORT if is_free(REGISTRY_PORT) and self._port != REGISTRY_PORT else free_ports(1)[0]
+        port = self._registry_port or (previous.port if previous else usual)
+        return Registry(port=port, folder=self.folder / "registry")
+
+    def _idle_registry(self, stack: StackState) -> Registry | None:
+        """The registry that is to be started."""
+        wanted = self._registry_jar is not None and stack.registry is not None and not stack.registry.alive
+        return stack.registry if wanted else None
 
     def _refuse_other(self, previous: StackState, running: bool) -> None:
         there, first = len(previous.nodes), previous.nodes[0].port
@@ -123,7 +172,17 @@ class DevStack:
             hint="take it down first, with its data: penstock dev down\nor name another folder: --dir DIR",
         )
 
-    def _run(self, idle: Sequence[Node]) -> None:
+    def _run(self, idle: Sequence[Node], registry: Registry | None = None) -> None:
+        """Start these; the registry comes up while the brokers do."""
+        if registry is None or self._registry_jar is None:
+            self._run_brokers(idle)
+            return
+        child = start_registry(self._java, self._registry_jar, registry)
+        self._keep(replace(self._started(), registry=registry.as_process(child.pid)))
+        self._run_brokers(idle)
+        await_registry(registry, child)
+
+    def _run_brokers(self, idle: Sequence[Node]) -> None:
         if not idle:
             return
         for node in idle:
@@ -156,18 +215,22 @@ class DevStack:
         if not wait_until_ready(addresses, len(alive), deadline, check):
             raise broker.died(nodes[0], f"no client could produce within {START_TIMEOUT_SECONDS} seconds")
 
-    def _abandon(self) -> None:
-        """End what this start has started; killed, so that nothing waits when the user wants out.
+    def _abandon(self, running: Collection[int | None]) -> None:
+        """End all but what was `running` before; killed, so that nothing waits when the user wants out.
 
         By asking the system: an interrupt may come between the start of a process and its being written down.
         """
-        mine = [child for child in psutil.Process().children() if _belongs(child, self.folder)]
+        children = [child for child in psutil.Process().children() if child.pid not in running]
+        mine = [child for child in children if _belongs(child, self.folder)]
         for child in mine:
             child.kill()
         psutil.wait_procs(mine)
         self._reap()
-        ended = [node if node.alive else node.without_process() for node in self.nodes]
-        self._keep(replace(self._started(), nodes=tuple(ended)))
+        ended = tuple(node if node.alive else node.without_process() for node in self.nodes)
+        registry = self.registry
+        if registry is not None and not registry.alive:
+            registry = registry.without_process()
+        self._keep(replace(self._started(), nodes=ended, registry=registry))
 
     def _reap(self) -> None:
         for child in self._children.values():
@@ -187,8 +250,9 @@ class DevStack:
 
 
 def _belongs(process: psutil.Process, folder: Path) -> bool:
+    own = (f"{folder}/node-", f"-Dpenstock.stack={folder}/registry")
     try:
-        return any(word.startswith(f"{folder}/node-") for word in process.cmdline())
+        return any(word.startswith(own) for word in process.cmdline())
     except psutil.Error:
         return False
 

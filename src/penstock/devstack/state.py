@@ -1,4 +1,4 @@
-"""The process file: which brokers a folder's stack has, and which process each of them is.
+"""The process file: which brokers a folder's stack has, perhaps a registry, and which process each of them is.
 
 A process is known by its id *and* its start time, so that an id that the system gave to another one since is
 never taken for ours. The file is replaced whole: a reader sees the old one or the new one.
@@ -11,49 +11,36 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar, Self
 
 import psutil
 
 from penstock.errors import MissingError
 
-_WRITTEN = ("id", "port", "controller_port", "pid", "started")
+_WRITTEN = ("port", "pid", "started")
+_WRITTEN_OF_NODE = ("id", "controller_port", *_WRITTEN)
 
-# The system's clock may be set while a broker runs, which moves every start time by as much.
+# The system's clock may be set while a service runs, which moves every start time by as much.
 _START_TOLERANCE_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One broker: its place, and its process if it was started."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A process that listens on a port and has a folder, and which process that is if it was started."""
 
-    id: int
-    port: int
-    controller_port: int
+    LOG: ClassVar[str]
+
     folder: Path
+    port: int
     pid: int | None = None
     started: float | None = None
 
     @property
     def log(self) -> Path:
-        """Everything that the broker says, whether Kafka or the JVM says it."""
-        return self.folder / "broker.log"
-
-    @property
-    def properties(self) -> Path:
-        """The broker's configuration, written before every start."""
-        return self.folder / "server.properties"
-
-    @property
-    def data(self) -> Path:
-        """The broker's records."""
-        return self.folder / "data"
-
-    @property
-    def address(self) -> str:
-        """Where clients connect."""
-        return f"127.0.0.1:{self.port}"
+        """Everything that it says, whether the service or its JVM says it."""
+        return self.folder / self.LOG
 
     @property
     def alive(self) -> bool:
@@ -72,13 +59,50 @@ class Node:
         except psutil.NoSuchProcess:
             return None
 
-    def without_process(self) -> Node:
-        """This node as one that is not started."""
+    def without_process(self) -> Self:
+        """This one as not started."""
         return replace(self, pid=None, started=None)
 
-    def as_process(self, pid: int) -> Node:
-        """This node as the process `pid`, which has just been started."""
+    def as_process(self, pid: int) -> Self:
+        """This one as the process `pid`, which has just been started."""
         return replace(self, pid=pid, started=psutil.Process(pid).create_time())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node(Service):
+    """One broker: its place, and its process if it was started."""
+
+    LOG: ClassVar[str] = "broker.log"
+
+    id: int
+    controller_port: int
+
+    @property
+    def properties(self) -> Path:
+        """The broker's configuration, written before every start."""
+        return self.folder / "server.properties"
+
+    @property
+    def data(self) -> Path:
+        """The broker's records."""
+        return self.folder / "data"
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry(Service):
+    """The schema registry: its place, and its process if it was started."""
+
+    LOG: ClassVar[str] = "registry.log"
+
+    @property
+    def url(self) -> str:
+        """The base URL of its Confluent API."""
+        return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +111,12 @@ class StackState:
 
     cluster_id: str
     nodes: tuple[Node, ...]
+    registry: Registry | None = None
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """The brokers, and the registry if there is one."""
+        return self.nodes if self.registry is None else (*self.nodes, self.registry)
 
     @property
     def bootstrap(self) -> str:
@@ -105,6 +135,7 @@ class StackStatus:
     state: str
     folder: Path
     nodes: Sequence[Node]
+    registry: Registry | None = None
 
     @property
     def brokers(self) -> str:
@@ -129,12 +160,15 @@ def process_file(folder: Path) -> Path:
 
 
 def read_status(folder: Path) -> StackStatus:
-    """Whether the stack of `folder` is up, down, or degraded: some of its brokers are gone."""
+    """Whether the stack of `folder` is up, down (no broker is left), or degraded: something of it is gone."""
     stack = load(folder)
-    nodes = stack.nodes if stack else ()
-    alive = sum(node.alive for node in nodes)
-    state = "down" if not alive else "up" if alive == len(nodes) else "degraded"
-    return StackStatus(state, folder, nodes)
+    if stack is None:
+        return StackStatus("down", folder, ())
+    if not any(node.alive for node in stack.nodes):
+        state = "down"
+    else:
+        state = "up" if all(service.alive for service in stack.services) else "degraded"
+    return StackStatus(state, folder, stack.nodes, stack.registry)
 
 
 def load(folder: Path) -> StackState | None:
@@ -146,10 +180,13 @@ def load(folder: Path) -> StackState | None:
     try:
         fields = json.loads(text)
         nodes = tuple(
-            Node(folder=folder / f"node-{each['id']}", **{name: each[name] for name in _WRITTEN})
+            Node(folder=folder / f"node-{each['id']}", **{name: each[name] for name in _WRITTEN_OF_NODE})
             for each in fields["nodes"]
         )
-        return StackState(fields["cluster_id"], nodes)
+        # A stack that was started by a version without registries has no such field.
+        beside = fields.get("registry")
+        registry = beside and Registry(folder=folder / "registry", **{name: beside[name] for name in _WRITTEN})
+        return StackState(fields["cluster_id"], nodes, registry)
     except (ValueError, TypeError, KeyError) as error:
         raise MissingError(
             "DEV_STATE_BROKEN",
@@ -161,7 +198,11 @@ def load(folder: Path) -> StackState | None:
 
 def save(folder: Path, stack: StackState) -> None:
     """Write the stack down, replacing what was there in one step."""
-    nodes = [{name: asdict(node)[name] for name in _WRITTEN} for node in stack.nodes]
+    fields = {
+        "cluster_id": stack.cluster_id,
+        "nodes": [{name: getattr(node, name) for name in _WRITTEN_OF_NODE} for node in stack.nodes],
+        "registry": stack.registry and {name: getattr(stack.registry, name) for name in _WRITTEN},
+    }
     aside = process_file(folder).with_suffix(".tmp")
-    aside.write_text(json.dumps({"cluster_id": stack.cluster_id, "nodes": nodes}, indent=1), encoding="utf-8")
+    aside.write_text(json.dumps(fields, indent=1), encoding="utf-8")
     aside.replace(process_file(folder))

@@ -24,6 +24,8 @@ class BatchMetrics:
     lag: int
     skipped: bool = False
     gaps: int = 0
+    codes: Mapping[str, int] = field(default_factory=dict)
+    """How many records were quarantined, by their codes."""
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, COORDINATES
 from penstock.quarantine import GAPS_SCHEMA
-from penstock.runtime.build import Pipeline, build
+from penstock.runtime.build import Flow, Pipeline, build
 from penstock.runtime.preflight import StartPoint, check_brokers, check_checkpoint, check_sinks, start_point
 
 Result = TypeVar("Result")
@@ -32,6 +32,22 @@ class PlannedStep:
 
     text: str
     columns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class PlannedFlow:
+    """One way of the rows: which records, their columns, what happens to them, and in which lane."""
+
+    name: str
+    """The route; empty where there is only one way."""
+    topics: tuple[str, ...] | None
+    lane: str
+    lane_reason: str
+    schema: str | None
+    """Where the columns are from, where that is a registry."""
+    columns: tuple[str, ...]
+    steps: tuple[PlannedStep, ...]
+    sinks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -72,8 +88,7 @@ class RunPlan:
     source: str
     start: str | None
     partitions: tuple[PlannedPartition, ...]
-    columns: tuple[str, ...]
-    steps: tuple[PlannedStep, ...]
+    flows: tuple[PlannedFlow, ...]
     sinks: tuple[PlannedSink, ...]
     trigger: str
     checkpoint: str
@@ -136,8 +151,7 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
             )
             for at, log in sorted((bounds or {}).items())
         ),
-        columns=_columns(pipeline.decoder.schema),
-        steps=_steps(pipeline),
+        flows=tuple(_flow(pipeline, flow) for flow in pipeline.flows),
         sinks=tuple(
             PlannedSink(
                 sink.name, sink.target, sink.guarantee.value, seen or "cannot be looked at", _takes(pipeline, sink)
@@ -161,9 +175,10 @@ def _schemas(pipeline: Pipeline) -> list[tuple[Sink, pa.Schema]]:
     found: list[tuple[Sink, pa.Schema]] = [(sink, BAD_SCHEMA) for sink in pipeline.quarantines]
     if pipeline.targets.gaps is not None:
         found.append((pipeline.targets.gaps, GAPS_SCHEMA))
-    schema = pipeline.schema
-    if schema is not None:
-        found += [(inlet.sink, inlet.schema(schema)) for inlet in pipeline.inlets]
+    for flow in pipeline.flows:
+        schema = flow.schema
+        if schema is not None:
+            found += [(inlet.sink, inlet.schema(schema)) for inlet in flow.inlets]
     return found
 
 
@@ -190,10 +205,24 @@ def _takes(pipeline: Pipeline, sink: Sink) -> str:
     return ", ".join(parts)
 
 
-def _steps(pipeline: Pipeline) -> tuple[PlannedStep, ...]:
-    schema: pa.Schema | None = pipeline.decoder.schema
+def _flow(pipeline: Pipeline, flow: Flow) -> PlannedFlow:
+    schema = pipeline.schemas.get(flow.config.decode_path)
+    return PlannedFlow(
+        name=flow.name,
+        topics=flow.config.topics,
+        lane=flow.lane.lane,
+        lane_reason=flow.lane.reason,
+        schema=f"{schema.subject} version {schema.version}, id {schema.id}" if schema is not None else None,
+        columns=_columns(flow.decoder.schema),
+        steps=_steps(flow),
+        sinks=tuple(inlet.sink.name for inlet in flow.inlets),
+    )
+
+
+def _steps(flow: Flow) -> tuple[PlannedStep, ...]:
+    schema: pa.Schema | None = flow.decoder.schema
     steps = []
-    for transform in pipeline.transforms:
+    for transform in flow.transforms:
         if schema is not None:
             schema = transform.output(schema) if transform.no_arrow_form(schema) is None else None
         steps.append(PlannedStep(repr(transform), _columns(schema) if schema else None))

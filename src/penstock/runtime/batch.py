@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.contracts import RejectingSink, Sink, SlotSink
+from penstock.contracts import Reader, RejectingSink, Sink, SlotSink
 from penstock.kafka import Cluster, LogBounds
 from penstock.metrics import BatchMetrics
 from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange, TopicPartition
@@ -27,18 +28,37 @@ END_PATIENCE = 120.0
 StageLane = Callable[[Any, SlotWork, Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
 
 
+@dataclass(frozen=True)
+class StagedFlow:
+    """One flow: its lane's way to stage, and what its tasks need to know."""
+
+    stage: StageLane
+    work: SlotWork
+    topics: frozenset[str] | None = None
+    """The topics that it reads; None for all."""
+
+    def of(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """The ranges that it reads."""
+        return [r for r in ranges if self.topics is None or r.topic in self.topics]
+
+
 @dataclass
 class BatchRunner:
     """Runs the batches of one query, one after another, on the driver."""
 
-    work: SlotWork
-    stage_lane: StageLane
+    token: BatchToken
+    flows: Callable[[], Sequence[StagedFlow]]
+    """The flows as they are now; asked before each batch that is staged."""
+    sinks: Sequence[Sink]
+    quarantines: Sequence[Sink]
     checkpoint: SparkCheckpoint
     cluster: Cluster
+    reader: Reader
     gaps: Sink | None
     rejects: Mapping[str, Sequence[Sink]]
     """For a sink whose target may refuse rows at the commit: where these go."""
     cores: int
+    tell: Callable[[str], None] = lambda text: None
     after_restart: bool = True
     _clock: dict[str, float] = field(default_factory=dict)
 
@@ -59,6 +79,8 @@ class BatchRunner:
                 reports, gaps = self._stage(session, token, batch, sinks)
             with self._timed("commit"):
                 self._commit(token, sinks, reports, gaps)
+        for notice in sorted(set().union(*(r.notices for r in reports))):
+            self.tell(notice)
         rejected = self._quarantine_rejected(token)
         self.after_restart = False
         return BatchMetrics(
@@ -74,15 +96,16 @@ class BatchRunner:
             lag=lag,
             skipped=not sinks,
             gaps=len(gaps),
+            codes=_codes(reports),
             phases={**self._clock, **_task_seconds(reports)},
         )
 
     def _token(self, batch_id: int, batch: BatchRanges) -> BatchToken:
-        return replace(self.work.token, batch_id=batch_id, ranges=batch.ranges)
+        return replace(self.token, batch_id=batch_id, ranges=batch.ranges)
 
     def _not_committed(self, token: BatchToken) -> list[Sink]:
         """The sinks that still want this batch. Only a run's first batch can have been committed before."""
-        quarantines, targets = list(self.work.quarantines), [inlet.sink for inlet in self.work.inlets]
+        quarantines, targets = self.quarantines, self.sinks
         if not self.after_restart:
             return [*quarantines, *targets]
         missing = [sink for sink in (*quarantines, *targets) if not sink.holds(token)]
@@ -94,21 +117,24 @@ class BatchRunner:
     def _stage(
         self, session: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink]
     ) -> tuple[list[SlotReport], list[Gap]]:
-        work = replace(self.work.wanted_by(sinks), token=token)
+        flows = [replace(flow, work=replace(flow.work.wanted_by(sinks), token=token)) for flow in self.flows()]
         for last_try in (False, True):
             readable, gaps = clip_to_log(batch, self._bounds(token))
             if gaps and self.gaps is None:
                 raise data_loss(gaps, token.batch_id)
-            pinned = work.pinned
-            slots = plan_slots(readable, self.cores) if pinned is None else pin_slots(readable, pinned)
             try:
-                return (self.stage_lane(session, work, slots) if slots else []), gaps
+                return [report for flow in flows for report in self._stage_flow(session, flow, readable)], gaps
             except Exception as error:
                 # The log start may move while the batch is read: what is left is then found anew, once.
                 told = in_our_terms(error)
                 if told.code != "OFFSETS_GONE" or last_try:
                     raise told from error
         raise AssertionError("unreachable")
+
+    def _stage_flow(self, session: Any, flow: StagedFlow, readable: Sequence[OffsetRange]) -> list[SlotReport]:
+        work, ranges = flow.work, flow.of(readable)
+        slots = plan_slots(ranges, self.cores) if work.pinned is None else pin_slots(ranges, work.pinned)
+        return flow.stage(session, work, slots) if slots else []
 
     def _bounds(self, token: BatchToken) -> dict[TopicPartition, LogBounds]:
         """Where the logs begin and end. An end before the batch's own is not believed at once.
@@ -134,12 +160,12 @@ class BatchRunner:
             self.gaps.commit(token, out.finish())
         for sink in sinks:
             manifests = [m for r in reports for m in r.manifests if m.sink == sink.name]
-            if sink in self.work.quarantines and not any(m.rows for m in manifests):
+            if sink in self.quarantines and not any(m.rows for m in manifests):
                 continue
             sink.commit(token, manifests)
             if self.after_restart:
                 sink.discard(token, manifests)
-        for quarantine in self.work.quarantines:
+        for quarantine in self.quarantines:
             if quarantine not in sinks:
                 # It has the batch already; what was staged for it beside the others' rows is not needed.
                 quarantine.discard(token, [])
@@ -147,14 +173,14 @@ class BatchRunner:
     def _quarantine_rejected(self, token: BatchToken) -> int:
         """Bring the records that a target refused at its commit into the quarantine, in a commit of their own."""
         count = 0
-        for sink in (inlet.sink for inlet in self.work.inlets if inlet.sink.name in self.rejects):
+        for sink in (sink for sink in self.sinks if sink.name in self.rejects):
             assert isinstance(sink, RejectingSink)
             refused = sink.rejected(token)
             count += len({refusal.record for refusal in refused})
             for quarantine in self.rejects[sink.name] if refused else ():
                 if not quarantine.holds(token):
                     out = Outlet([Inlet(quarantine)], token, 0, BAD_SCHEMA)
-                    for bad in refused_records(self.work.reader, refused):
+                    for bad in refused_records(self.reader, refused):
                         out.write(bad)
                     quarantine.commit(token, out.finish())
         return count
@@ -172,3 +198,10 @@ def _task_seconds(reports: Sequence[SlotReport]) -> dict[str, float]:
         for phase, seconds in report.seconds.items():
             total[f"task_{phase}"] = total.get(f"task_{phase}", 0.0) + seconds
     return total
+
+
+def _codes(reports: Sequence[SlotReport]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for report in reports:
+        total.update(report.codes)
+    return dict(total)

@@ -5,17 +5,17 @@ The same answers serve `plan`, which prints them, and `run`, which stops on what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.contracts import Sink, SlotSink
-from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, TopicPartition
 from penstock.runtime.build import Pipeline
+from penstock.runtime.faults import nothing_passes
 
 EARLIEST, LATEST = -2, -1
 
@@ -35,15 +35,6 @@ def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, 
     with nothing_passes():
         partitions = cluster.partitions(pipeline.subscription)
         return cluster.bounds(partitions)
-
-
-@contextmanager
-def nothing_passes() -> Iterator[None]:
-    """What is away at the start is missing: a run has nothing to go on with, and trying again would hide it."""
-    try:
-        yield
-    except TransientError as error:
-        raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None
 
 
 def check_checkpoint(checkpoint: SparkCheckpoint) -> None:

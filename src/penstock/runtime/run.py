@@ -7,9 +7,9 @@ the next run: Spark runs the open batch again with the same offsets, and a sink 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -17,17 +17,16 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
-from penstock.config import PipelineConfig, merges, reveal
-from penstock.contracts import Sink, SqlSink
-from penstock.decoders import TombstoneDecoder
+from penstock.config import PipelineConfig, reveal
+from penstock.contracts import Sink
 from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BAD_SCHEMA, COORDINATES, BatchToken
-from penstock.runtime.batch import BatchRunner, StageLane
-from penstock.runtime.build import Pipeline, as_nullable, build
-from penstock.runtime.direct import stage_direct
-from penstock.runtime.faults import in_our_terms, only_reporting_failed, refused_step
+from penstock.runtime.batch import BatchRunner
+from penstock.runtime.build import Pipeline, build
+from penstock.runtime.faults import in_our_terms, nothing_passes, only_reporting_failed
+from penstock.runtime.flows import CurrentFlows
 from penstock.runtime.listener import BatchDone, Listener, Notice, Retrying, Started, Stopping
 from penstock.runtime.preflight import (
     StartPoint,
@@ -35,13 +34,10 @@ from penstock.runtime.preflight import (
     check_checkpoint,
     check_sinks,
     describe_start,
-    nothing_passes,
     start_point,
 )
 from penstock.runtime.query import BatchGate, start_query
-from penstock.runtime.slot import SlotWork
 from penstock.spark.session import start_session, stop_session, warm_workers
-from penstock.spark.sql import SparkSql
 
 _LONGEST_DELAY = 30.0
 
@@ -158,19 +154,6 @@ def _all_quarantines(pipeline: Pipeline) -> list[Sink]:
     return [*pipeline.quarantines, *(sink for sinks in pipeline.targets.rejects.values() for sink in sinks)]
 
 
-def _tombstones(pipeline: Pipeline, schema: pa.Schema) -> TombstoneDecoder | None:
-    """Tombstones as deletes by the keys, typed as the rows that reach the sinks."""
-    if not pipeline.delete_by:
-        return None
-    fields = {field.name.lower(): field for field in schema}
-    return TombstoneDecoder(pa.schema([fields[name.lower()] for name in pipeline.delete_by]))
-
-
-def _deleting(pipeline: Pipeline) -> tuple[Sink, ...]:
-    pairs = zip(pipeline.config.sinks, pipeline.sinks, strict=True)
-    return tuple(sink for config, sink in pairs if merges(config))
-
-
 @dataclass
 class _Loop:
     pipeline: Pipeline
@@ -186,12 +169,12 @@ class _Loop:
 
     def run(self) -> None:
         """Run the query, again after a fault that may pass, until the end."""
-        stage_lane, work = self._work()
+        flows = self._flows()
         delay, failing_since, attempt = 1.0, None, 0
         while True:
             done_before = self.summary.batches
             try:
-                if self._run_query(stage_lane, work):
+                if self._run_query(flows):
                     return
             except TransientError as error:
                 now = time.monotonic()
@@ -205,39 +188,22 @@ class _Loop:
                     return
                 delay = min(delay * 2, _LONGEST_DELAY)
 
-    def _work(self) -> tuple[StageLane, SlotWork]:
-        """The lane's way to stage, and what its tasks need to know; the sinks are prepared for its columns."""
-        pipeline = self.pipeline
-        stage_lane: StageLane
-        if pipeline.lane.lane == "frame":
-            from penstock.runtime.frame import stage_frame
+    def _flows(self) -> CurrentFlows:
+        """The flows, with every sink prepared for their columns."""
+        told: set[str] = set()
 
-            schema = as_nullable(self._schema_by_spark())
-            stage_lane = partial(stage_frame, steps=pipeline.steps)
-        else:
-            found = pipeline.schema
-            assert found is not None, "the direct lane knows its columns"
-            schema, stage_lane = found, stage_direct
-        for inlet in pipeline.inlets:
-            if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
-                inlet.sink.use(SparkSql(self.session))
-            with nothing_passes():
-                inlet.sink.prepare(inlet.schema(schema))
-        tombstones = _tombstones(pipeline, schema)
-        return stage_lane, SlotWork(
-            token=BatchToken(pipeline.config.name, "", 0, ()),
-            reader=pipeline.reader,
-            decoder=pipeline.decoder,
-            transforms=pipeline.steps if stage_lane is stage_direct else (),
-            inlets=pipeline.inlets,
-            quarantines=pipeline.quarantines,
-            schema=schema,
-            tombstones=tombstones,
-            deleting=_deleting(pipeline) if tombstones is not None else (),
-            pinned=self._pinned(schema),
-        )
+        def tell(text: str) -> None:
+            if text not in told:
+                told.add(text)
+                self.listener(Notice(text))
 
-    def _pinned(self, schema: pa.Schema) -> int | None:
+        flows = CurrentFlows(self.pipeline, self.session, tell)
+        schemas = flows.prepare()
+        flows.pinned = self._pinned(schemas)
+        flows.stage()
+        return flows
+
+    def _pinned(self, schemas: Sequence[pa.Schema]) -> int | None:
         """The number of slots that every batch has to have, where a sink commits in its slot."""
         slots: int | None = None
         for sink in self.pipeline.slot_sinks:
@@ -252,7 +218,7 @@ class _Loop:
             slots = found
             for notice in sink.notices:
                 self.listener(Notice(notice))
-        if slots is not None and COORDINATES not in schema.names:
+        if slots is not None and any(COORDINATES not in schema.names for schema in schemas):
             raise MissingError(
                 "SINK_NEEDS_COORDINATES",
                 f"a Kafka sink with guarantee exactly_once needs the column {COORDINATES}, which the SQL leaves out",
@@ -260,22 +226,7 @@ class _Loop:
             )
         return slots
 
-    def _schema_by_spark(self) -> pa.Schema:
-        """The columns that leave the last step; a step that Spark refuses is named."""
-        from penstock.runtime.frame import schema_after
-
-        decoded, steps = self.pipeline.decoder.schema, self.pipeline.steps
-        try:
-            return schema_after(self.session, decoded, steps)
-        except Exception as error:
-            for number, step in enumerate(steps):
-                try:
-                    schema_after(self.session, decoded, steps[: number + 1])
-                except Exception as refusal:
-                    raise refused_step(number, step, refusal) from refusal
-            raise in_our_terms(error) from error
-
-    def _run_query(self, stage_lane: StageLane, work: SlotWork) -> bool:
+    def _run_query(self, flows: CurrentFlows) -> bool:
         """Run the query to its end; false where it must be started again at once."""
         runner: BatchRunner | None = None
 
@@ -285,13 +236,17 @@ class _Loop:
                 query_id = self.checkpoint.query_id()
                 assert query_id is not None, "Spark writes the metadata before the first batch"
                 runner = BatchRunner(
-                    replace(work, token=replace(work.token, query_id=query_id)),
-                    stage_lane,
+                    BatchToken(self.pipeline.config.name, query_id, 0, ()),
+                    flows.now,
+                    self.pipeline.sinks,
+                    self.pipeline.quarantines,
                     self.checkpoint,
                     self.cluster,
+                    self.pipeline.reader,
                     self.pipeline.targets.gaps,
                     self.pipeline.targets.rejects,
                     session.sparkContext.defaultParallelism,
+                    flows.tell,
                 )
             metrics = runner.run(session, batch_id)
             self.summary.add(metrics)

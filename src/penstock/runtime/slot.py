@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,11 @@ class SlotWork:
     """The sinks that are given the deletes."""
     pinned: int | None = None
     """The number of slots, where a sink commits in its slot."""
+    first_side: int = 0
+    """Where the numbers of this flow's side slots begin: flows share a quarantine, and not its slots."""
+    counts: bool = True
+    """Whether this flow counts the records that it reads, and quarantines those that cannot be decoded: of several
+    that read the same topics one does."""
 
     def wanted_by(self, sinks: Sequence[Sink]) -> SlotWork:
         """The same work for some of the sinks."""
@@ -67,6 +73,9 @@ class SlotReport:
     bytes_in: int = 0
     rows_out: int = 0
     quarantined: int = 0
+    codes: dict[str, int] = field(default_factory=dict)
+    """How many records were quarantined, by their codes."""
+    notices: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)
 
@@ -114,7 +123,8 @@ class Sides:
     """What leaves a slot beside its rows: bad records, and deletes by tombstones."""
 
     def __init__(self, work: SlotWork, slot: int) -> None:
-        self.bad = Outlet([Inlet(sink) for sink in work.quarantines], work.token, slot, BAD_SCHEMA)
+        side = work.first_side + slot
+        self.bad = Outlet([Inlet(sink) for sink in work.quarantines], work.token, side, BAD_SCHEMA)
         marked = {DELETES: DELETES}
         deleting = [Inlet(sink, computed=marked) for sink in work.deleting] if work.tombstones is not None else []
         schema = work.tombstones.schema if work.tombstones is not None else BAD_SCHEMA
@@ -172,23 +182,28 @@ def decoded(
         with report.timed("read"):
             raw = next(batches, None)
         if raw is None:
-            return
-        report.rows_in += raw.num_rows
-        report.bytes_in += raw.column("value").nbytes
+            break
+        if work.counts:
+            report.rows_in += raw.num_rows
+            report.bytes_in += raw.column("value").nbytes
         with report.timed("decode"):
             if work.tombstones is not None and raw.column("value").null_count:
-                raw = _take_out_tombstones(raw, work.tombstones, sides, report)
+                raw = _take_out_tombstones(raw, work, sides, report)
             split = work.decoder.decode(raw)
-        _quarantine(split.bad, sides, report)
+        if work.counts:
+            _quarantine(split.bad, sides, report)
         yield split.good
+    report.notices.update(getattr(work.decoder, "notices", list)())
 
 
-def _take_out_tombstones(raw: pa.RecordBatch, tombstones: Decoder, sides: Sides, report: SlotReport) -> pa.RecordBatch:
+def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> pa.RecordBatch:
+    assert work.tombstones is not None
     empty = pc.is_null(raw.column("value"))
-    split = tombstones.decode(raw.filter(empty))
+    split = work.tombstones.decode(raw.filter(empty))
     sides.deletes.write(split.good)
     report.rows_out += split.good.num_rows
-    _quarantine(split.bad, sides, report)
+    if work.counts:
+        _quarantine(split.bad, sides, report)
     return raw.filter(pc.invert(empty))
 
 
@@ -229,6 +244,8 @@ def _apply(rows: pa.RecordBatch, transforms: Sequence[Transform], sides: Sides, 
 def _quarantine(bad: pa.RecordBatch, sides: Sides, report: SlotReport) -> None:
     if bad.num_rows:
         report.quarantined += bad.num_rows
+        for code, count in Counter(bad.column("code").to_pylist()).items():
+            report.codes[code] = report.codes.get(code, 0) + count
         sides.bad.write(bad)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock import config as cfg
 from penstock.contracts import Sink
@@ -14,7 +15,11 @@ from penstock.kafka import KafkaSettings
 from penstock.model import COMPUTED, DELETES, MergeRules
 from penstock.quarantine import Quarantine, RefusingQuarantine
 from penstock.runtime.inlet import Computed, Inlet
+from penstock.runtime.schemas import read_schema_file, registry_settings
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
+
+if TYPE_CHECKING:
+    from penstock.sinks.kafka import Encoding
 
 _SECURITY = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.address.")
 
@@ -73,11 +78,11 @@ def _expressions(sink: cfg.SinkConfig) -> dict[str, str]:
     if not isinstance(sink, cfg.KafkaSinkConfig):
         delete_when = getattr(sink, "delete_when", None)
         return {DELETES: delete_when} if delete_when is not None else {}
-    parts = {"key": sink.key, "value": sink.value, "partition": sink.partition}
+    parts: dict[str, object] = {"key": sink.key, "value": sink.value, "partition": sink.partition}
     if isinstance(sink.topic, cfg.TopicExpression):
         parts["topic"] = sink.topic.expr
     parts |= {f"header:{name}": text for name, text in sink.headers.items()}
-    return {f"{COMPUTED}{part}": text for part, text in parts.items() if text is not None}
+    return {f"{COMPUTED}{part}": text for part, text in parts.items() if isinstance(text, str)}
 
 
 def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSettings) -> Sink:
@@ -149,6 +154,8 @@ def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaS
             topic=topic,
             create=sink.create,
             keep_coordinates=sink.coordinates,
+            encode_value=_encoding(sink.value),
+            encode_key=_encoding(sink.key),
         )
     return KafkaSink(
         config.name,
@@ -160,6 +167,24 @@ def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaS
         partitions=sink.partitions,
         create=sink.create,
         keep_coordinates=sink.coordinates,
+        encode_value=_encoding(sink.value),
+        encode_key=_encoding(sink.key),
+    )
+
+
+def _encoding(asked: str | cfg.EncodeConfig | None) -> Encoding | None:
+    if not isinstance(asked, cfg.EncodeConfig):
+        return None
+    from penstock.sinks.kafka import Encoding
+
+    return Encoding(
+        asked.format,
+        registry_settings(asked.registry),
+        asked.subject,
+        asked.register_schema,
+        read_schema_file(asked.schema_file).decode(errors="replace") if asked.schema_file is not None else None,
+        asked.message,
+        asked.columns if isinstance(asked, cfg.KeyEncodeConfig) else None,
     )
 
 
@@ -173,6 +198,7 @@ def _postgres(pipeline: str, sink: cfg.PostgresSinkConfig) -> Sink:
         sink.table,
         rules=_rules(sink) if sink.mode == "upsert" else None,
         create=sink.create,
+        evolve=sink.evolve,
         on_reject=sink.on_reject,
         keep_coordinates=sink.coordinates,
     )
@@ -205,8 +231,9 @@ def _quarantines(config: cfg.PipelineConfig, source: KafkaSettings, name: str, t
             f"{name}.topic",
             KafkaSettings(source.brokers, options),
             topic=quarantine.topic,
-            # A slot's bad records come from the task that reads it and, behind an exchange, from the one that stages.
-            writers_per_slot=2,
+            # A slot's bad records come from the task that reads it and, behind an exchange, from the one that stages;
+            # and that for each flow.
+            writers_per_slot=2 * len(cfg.flows(config)),
         )
         topics.append(topic)
         found.append(Quarantine(topic, config.name))

@@ -1,8 +1,9 @@
-"""The jars beside Spark and the broker's class path, fetched once and kept.
+"""The jars beside Spark, the broker's class path and the schema registry, fetched once and kept.
 
 Enters: `jars.xml`, which pins every jar. Leaves: one folder of jars a configuration, named by the hash of the
 descriptor, so that another version of Penstock never sees the wrong ones. A folder appears whole or not at all,
-and once it is there nothing is fetched and no JVM starts. `python -m penstock.spark.jars` fetches all of them.
+with its archives unpacked, and once it is there nothing is fetched and no JVM starts. `python -m penstock.spark.jars`
+fetches what every user needs; the schema registry is fetched when one is first started.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,10 @@ from penstock.spark.java import find_java
 _DESCRIPTOR = Path(__file__).with_name("jars.xml")
 _SETTINGS = Path(__file__).with_name("ivysettings.xml")
 _ASIDE = "fetch-"
+_CLASSIFIER = "{http://ant.apache.org/ivy/maven}classifier"
+_ARCHIVE = ".tar.gz"
+# Large, or for the tests alone.
+_ON_DEMAND = ("registry", "postgres", "bench")
 _MACHINE_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
 
 
@@ -42,6 +48,12 @@ def broker_classpath() -> str:
     return str(jar_folder("broker") / "*")
 
 
+def registry_jar() -> Path:
+    """The jar that runs the schema registry; what it needs lies beside it."""
+    [runner] = jar_folder("registry").glob("*/*-runner.jar")
+    return runner
+
+
 def jar_folder(conf: str) -> Path:
     """The folder that holds the jars of `conf`, fetched now if they are not there."""
     _ensure([conf])
@@ -49,19 +61,21 @@ def jar_folder(conf: str) -> Path:
 
 
 def pinned_jars() -> dict[str, list[str]]:
-    """The file names of every configuration's jars, as the descriptor pins them."""
+    """The file names of every configuration's jars, as the descriptor pins them; of an archive, those of its folder."""
     root = ElementTree.fromstring(_DESCRIPTOR.read_bytes())
     jars: dict[str, list[str]] = {conf.attrib["name"]: [] for conf in root.iter("conf")}
     for dependency in root.iter("dependency"):
         conf = dependency.attrib["conf"].partition("->")[0]
-        jars[conf].append(f"{dependency.attrib['name']}-{dependency.attrib['rev']}.jar")
+        name = f"{dependency.attrib['name']}-{dependency.attrib['rev']}"
+        archive = dependency.find("artifact")
+        jars[conf].append(f"{name}.jar" if archive is None else f"{name}-{archive.attrib[_CLASSIFIER]}")
     return jars
 
 
 def main() -> int:
     """Fetch whatever is missing, for `make install`."""
     try:
-        _ensure([conf for conf in pinned_jars() if conf != "postgres"])
+        _ensure([conf for conf in pinned_jars() if conf not in _ON_DEMAND])
     except PenstockError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -76,7 +90,7 @@ def _folder(conf: str) -> Path:
 
 
 def _missing(confs: Sequence[str], pinned: dict[str, list[str]]) -> list[str]:
-    return [conf for conf in confs if not all((_folder(conf) / jar).is_file() for jar in pinned[conf])]
+    return [conf for conf in confs if not all((_folder(conf) / jar).exists() for jar in pinned[conf])]
 
 
 def _ensure(confs: Sequence[str]) -> None:
@@ -107,12 +121,21 @@ def _clear_remains() -> None:
 def _fetch(confs: Sequence[str], count: int) -> None:
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=cache_home()) as aside:
         _run_ivy(confs, count, Path(aside))
+        _unpack(Path(aside))
         for conf in confs:
             folder = _folder(conf)
             # There only when someone took a jar out of it.
             shutil.rmtree(folder, ignore_errors=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
             (Path(aside) / conf).rename(folder)
+
+
+def _unpack(target: Path) -> None:
+    """Every archive into a folder of its name; Ivy's cache keeps the archive itself."""
+    for archive in target.glob(f"*/*{_ARCHIVE}"):
+        with tarfile.open(archive) as packed:
+            packed.extractall(archive.with_name(archive.name.removesuffix(_ARCHIVE)), filter="data")
+        archive.unlink()
 
 
 def _run_ivy(confs: Sequence[str], count: int, target: Path) -> None:
@@ -124,20 +147,21 @@ def _run_ivy(confs: Sequence[str], count: int, target: Path) -> None:
         *("-cp", _ivy_classpath(), "org.apache.ivy.Main"),
         *("-settings", os.environ.get("PENSTOCK_IVY_SETTINGS") or str(_SETTINGS)),
         *("-ivy", str(_DESCRIPTOR), "-confs", *confs),
-        *("-retrieve", f"{target}/[conf]/[artifact]-[revision].[ext]"),
+        *("-retrieve", f"{target}/[conf]/[artifact]-[revision](-[classifier]).[ext]"),
     ]
+    what = "the schema registry (140 MB)" if list(confs) == ["registry"] else f"{count} jars"
     said: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
         try:
             assert ivy.stdout is not None
-            _show(_arrivals(ivy.stdout, said), count)
+            _show(_arrivals(ivy.stdout, said), what, count)
         except BaseException:
             ivy.kill()
             raise
     if ivy.returncode != 0 or _short(target, confs):
         raise MissingError(
             "JARS_MISSING",
-            f"fetching {count} jars: not all of them came",
+            f"fetching {what}: not all of it came",
             context={"tried": _complaints(said), "wanted by": _DESCRIPTOR.name, "kept in": cache_home()},
             hint="check the network and run the same command again: it goes on where it stopped\n"
             "behind a mirror, name an Ivy settings file in PENSTOCK_IVY_SETTINGS",
@@ -146,7 +170,7 @@ def _run_ivy(confs: Sequence[str], count: int, target: Path) -> None:
 
 def _short(target: Path, confs: Sequence[str]) -> bool:
     pinned = pinned_jars()
-    return not all((target / conf / jar).is_file() for conf in confs for jar in pinned[conf])
+    return not all(any((target / conf).glob(f"{jar}*")) for conf in confs for jar in pinned[conf])
 
 
 def _ivy_classpath() -> str:
@@ -186,18 +210,18 @@ def _complaints(said: Sequence[str]) -> str:
     return "\n    ".join((telling or list(said))[-5:])
 
 
-def _show(arrivals: Iterator[str], count: int) -> None:
+def _show(arrivals: Iterator[str], what: str, count: int) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        print(f"fetching {count} jars, once", file=sys.stderr)
+        print(f"fetching {what}, once", file=sys.stderr)
         for arrived, jar in enumerate(arrivals, start=1):
             if arrived % 10 == 0 or arrived == count:
                 print(f"  {arrived} of {count}: {jar}", file=sys.stderr)
         return
-    columns = (TextColumn("Fetching jars"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn(f"Fetching {what}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=console) as progress:
         task = progress.add_task("", total=count)
         for jar in arrivals:

@@ -46,7 +46,8 @@ class Where:
 
     def select(self, columns: Sequence[str]) -> str:
         """The same in Spark SQL, over a relation named input."""
-        return f"{select_list(map(quote, columns))} WHERE ({self.condition}\n)"
+        # Without the alias Spark reads `FROM input WHERE (paid)` as an alias named WHERE with a column list.
+        return f"{select_list(map(quote, columns))} AS input WHERE ({self.condition}\n)"
 
     def _condition(self, schema: pa.Schema) -> ArrowExpression | NoArrowForm:
         [compiled] = self._compiled.over(schema)

@@ -47,7 +47,7 @@ def test_json_schema_names_keys_as_the_file_does() -> None:
     assert "columns" not in schema["$defs"]["JsonDecodeConfig"]["properties"]
     assert schema["required"] == ["name", "source", "decode", "sinks", "checkpoint"]
     choices = schema["$defs"]["DeltaSinkConfig"]["properties"]["evolve"]["anyOf"][0]
-    assert choices["enum"] == ["fail", "add_columns"]
+    assert choices["enum"] == ["fail", "ignore", "add_columns", "widen"]
 
 
 def models(section: type[Section]) -> list[type[Section]]:

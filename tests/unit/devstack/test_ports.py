@@ -26,6 +26,14 @@ def test_port_taken_names_the_port_its_holder_and_the_way_out(listener: int) -> 
     assert "--port" in caught.value.hint
 
 
+def test_port_of_the_registry_taken_names_its_own_option(listener: int) -> None:
+    with pytest.raises(MissingError) as caught:
+        refuse_taken(listener, "the schema registry", "--registry-port")
+    assert caught.value.summary == f"starting the schema registry: port {listener} is taken"
+    assert caught.value.hint is not None
+    assert "--registry-port" in caught.value.hint
+
+
 def test_port_taken_on_all_addresses_is_not_free() -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         assert not is_free(server.getsockname()[1])

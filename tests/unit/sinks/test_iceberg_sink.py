@@ -231,3 +231,53 @@ def test_check_of_a_catalog_that_does_not_answer_says_it_is_not_there(tmp_path: 
     with pytest.raises(MissingError) as refused:
         IcebergSink("p", "s", "a.b", str(tmp_path), catalog=catalog).check(SCHEMA)
     assert refused.value.code == "SINK_UNAVAILABLE"
+
+
+def test_prepare_again_for_other_rows_changes_only_what_it_must(tmp_path: Path) -> None:
+    sink = prepared(tmp_path, evolve="widen")
+    with opened(tmp_path).update_schema(allow_incompatible_changes=True) as update:
+        update.add_column("must", LongType(), required=True, default_value=0)
+    narrow, wide = (
+        pa.schema([*SCHEMA, pa.field("must", pa.int64(), nullable=False), pa.field("n", pa.list_(kind))])
+        for kind in (pa.int16(), pa.int64())
+    )
+    sink.prepare(narrow)
+    land(sink, token(0, 0, 1), narrow, must=1, n=[1])
+    assert sink.changes(wide) == ["widen n[] INT -> BIGINT"]
+    sink.prepare(wide)
+    before = opened(tmp_path).metadata_location
+    sink.prepare(wide)
+    assert opened(tmp_path).metadata_location == before
+    land(sink, token(1, 1, 2), wide, must=2, n=[2**40])
+    assert opened(tmp_path).schema().find_field("must").required
+    assert sorted(opened(tmp_path).scan().to_arrow()["n"].to_pylist()) == [[1], [2**40]]
+
+
+def test_widen_of_a_partition_column_keeps_old_and_new_rows_apart(tmp_path: Path) -> None:
+    narrow, wide = (SCHEMA.append(pa.field("part", kind)) for kind in (pa.int32(), pa.int64()))
+    sink = make(tmp_path, evolve="widen", partition_by=["part"])
+    sink.prepare(narrow)
+    land(sink, token(0, 0, 2), narrow, part=lambda number: number)
+    sink.prepare(wide)
+    land(sink, token(1, 2, 4), wide, part=lambda number: number + 2**40)
+    assert sorted(opened(tmp_path).scan().to_arrow()["part"].to_pylist()) == [0, 1, 2**40 + 2, 2**40 + 3]
+    assert opened(tmp_path).scan("part == 1").to_arrow()["id"].to_pylist() == [1]
+
+
+def test_widen_of_a_scale_is_refused_for_the_table_keeps_it(tmp_path: Path) -> None:
+    make(tmp_path).prepare(SCHEMA.append(pa.field("price", pa.decimal128(9, 2))))
+    make(tmp_path, evolve="widen").check(SCHEMA.append(pa.field("price", pa.decimal128(12, 2))))
+    with pytest.raises(MissingError) as refused:
+        make(tmp_path, evolve="widen").check(SCHEMA.append(pa.field("price", pa.decimal128(12, 4))))
+    assert refused.value.context == {"price": "pipeline decimal(12, 4), table decimal(9, 2)"}
+
+
+def test_ignored_field_inside_a_struct_is_left_out_of_the_files(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    item = pa.struct([*SCHEMA.field("item").type, pa.field("price", pa.float64())])
+    wider = SCHEMA.set(2, pa.field("item", item)).append(pa.field("odd", pa.uint64()))
+    sink = make(tmp_path, evolve="ignore")
+    assert sink.changes(wider) == ["ignore column item.price", "ignore column odd"]
+    sink.prepare(wider)
+    land(sink, token(0, 0, 1), wider, item={"sku": "s", "tags": [], "price": 1.5}, odd=1)
+    assert opened(tmp_path).scan().to_arrow()["item"].to_pylist() == [{"sku": "s", "tags": []}]

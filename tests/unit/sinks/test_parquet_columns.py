@@ -56,7 +56,7 @@ def test_merge_of_nested_fields_keeps_both_sides(around: type[pa.DataType]) -> N
         (pa.timestamp("us"), pa.timestamp("us", tz="UTC"), "x"),
         (pa.list_(pa.string()), pa.string(), "x"),
         (pa.list_(pa.string()), pa.list_(pa.int8()), "x.element"),
-        (pa.map_(pa.string(), pa.int8()), pa.map_(pa.string(), pa.int16()), "x.value"),
+        (pa.map_(pa.string(), pa.int16()), pa.map_(pa.string(), pa.int8()), "x.value"),
         (pa.struct([pa.field("y", pa.int8())]), pa.struct([pa.field("y", pa.string())]), "x.y"),
     ],
 )

@@ -8,9 +8,10 @@ from psycopg import errors
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.model import MergeRules
 from penstock.sinks.postgres.failures import database_failure, is_of_a_row, is_passing
+from penstock.sinks.postgres.fit import alter_statement, fit_columns
 from penstock.sinks.postgres.names import TableName
 from penstock.sinks.postgres.table import check_schema, create_statement
-from penstock.sinks.postgres.types import TableColumn, fits, new_column_type, staged_type
+from penstock.sinks.postgres.types import TableColumn, fits, new_column_type, staged_type, widened_type
 
 
 def column(type_name: str, modifier: int = -1, is_enum: bool = False) -> TableColumn:
@@ -115,3 +116,44 @@ def test_failure_of_each_kind_says_whether_to_try_again(error: psycopg.Error, ki
 def test_failure_of_a_row_is_told_from_one_of_the_statement(kind: type[psycopg.Error]) -> None:
     assert is_of_a_row(kind("x"))
     assert not is_passing(kind("x"))
+
+
+def declared(text: str, modifier: int = -1) -> TableColumn:
+    return TableColumn("c", text, text.split("(")[0], "pg_catalog", False, modifier, False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "wanted"),
+    [
+        (pa.int64(), declared("integer"), "bigint"),
+        (pa.int32(), declared("smallint"), "integer"),
+        (pa.int32(), declared("bigint"), None),
+        (pa.uint64(), declared("bigint"), None),
+        (pa.int64(), declared("numeric(5,0)"), None),
+        (pa.float64(), declared("real"), "double precision"),
+        (pa.float32(), declared("real"), None),
+        (pa.string(), declared("character varying(20)"), "text"),
+        (pa.string(), declared("character varying"), None),
+        (pa.string(), declared("a_domain"), None),
+        (pa.decimal128(12, 2), declared("numeric(10,2)", numeric(10, 2).modifier), "numeric(12,2)"),
+        (pa.decimal128(8, 4), declared("numeric(10,2)", numeric(10, 2).modifier), "numeric(12,4)"),
+        (pa.decimal128(8, 2), declared("numeric(10,2)", numeric(10, 2).modifier), None),
+        (pa.decimal128(8, 2), declared("numeric"), None),
+    ],
+)
+def test_column_is_widened_only_as_far_as_the_rows_ask(
+    kind: pa.DataType, held: TableColumn, wanted: str | None
+) -> None:
+    assert widened_type(kind, held) == wanted
+
+
+def test_what_a_table_is_given_depends_on_evolve() -> None:
+    columns = {"c": declared("integer")}
+    rows = pa.schema([pa.field("c", pa.int64()), pa.field("d e", pa.date32(), nullable=False)])
+    told = {evolve: fit_columns(columns, rows, evolve).told(columns) for evolve in ("fail", "ignore", "add_columns")}
+    assert told == {"fail": [], "ignore": ["ignore column d e"], "add_columns": ["add column d e date"]}
+    fit = fit_columns(columns, rows, "widen")
+    assert fit.told(columns) == ["add column d e date", "widen c integer -> bigint"]
+    assert alter_statement(TableName("public", "out"), fit) == (
+        'ALTER TABLE "public"."out" ADD COLUMN IF NOT EXISTS "d e" date, ALTER COLUMN "c" TYPE bigint'
+    )

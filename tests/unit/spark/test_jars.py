@@ -29,6 +29,12 @@ def test_descriptor_names_no_jar_twice_in_a_configuration() -> None:
         assert len(modules) == len(set(modules)), conf
 
 
+def test_descriptor_names_the_registry_by_the_folder_of_its_archive() -> None:
+    [name] = jars.pinned_jars()["registry"]
+    assert name.startswith("apicurio-registry-app-")
+    assert name.endswith("-all")
+
+
 def test_descriptor_versions_of_spark_and_its_connector_agree() -> None:
     from importlib.metadata import version
 
@@ -56,6 +62,13 @@ def test_jars_that_are_there_start_no_process(filled_cache: Path) -> None:
     assert [jar.name for jar in jars.spark_jars()] == sorted(jars.pinned_jars()["spark"])
     assert Path(jars.broker_classpath()).parent.is_relative_to(filled_cache)
     assert jars.main() == 0
+
+
+def test_jars_for_everyone_leave_the_registry_out(filled_cache: Path) -> None:
+    (jars._folder("registry") / jars.pinned_jars()["registry"][0]).unlink()
+    assert jars.main() == 0
+    with pytest.raises(AssertionError, match="a process was started"):
+        jars.registry_jar()
 
 
 def test_jars_with_one_taken_away_are_fetched_again(filled_cache: Path) -> None:

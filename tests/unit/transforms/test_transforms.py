@@ -140,4 +140,4 @@ def test_transform_given_another_schema_compiles_again() -> None:
 
 def test_select_of_where_quotes_names_and_ends_comments() -> None:
     select = Where("a > 1 -- why").select(["a", "odd `name`"])
-    assert select == "SELECT `a`, `odd ``name``` FROM input WHERE (a > 1 -- why\n)"
+    assert select == "SELECT `a`, `odd ``name``` FROM input AS input WHERE (a > 1 -- why\n)"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -18,6 +17,7 @@ from penstock.errors import TerminalError
 from penstock.model import BatchToken, SlotAttempt
 from penstock.sinks.delta.failures import engine_errors
 from penstock.sinks.delta.history import commit_metadata
+from penstock.sinks.delta.names import uri_of
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.files import ParquetFiles, TableFolder
 
@@ -83,20 +83,3 @@ class BesideFolder:
         strays = list(self._folder.data_files(self._table.prefix(token)))
         if strays and self._table.holds(token):
             self.clean(strays)
-
-
-def uri_of(folder: TableFolder, path: str = "") -> str:
-    """A path in the form that Spark takes, wherever its own default file system is."""
-    if folder.local is None:
-        return f"{folder.uri}/{path}".rstrip("/")
-    return f"file:{Path(folder.local, path).absolute()}"
-
-
-def quoted(*names: str) -> str:
-    """Names as one Spark SQL identifier."""
-    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
-
-
-def table_name(table: TokenTable) -> str:
-    """The table in a Spark SQL statement."""
-    return quoted("delta", uri_of(table.folder))

@@ -13,6 +13,7 @@ import pyarrow.types as types
 from penstock.model import DELETES, Manifest, Refusal, SlotAttempt
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.touched import Touched, TouchedColumn
+from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, folder_of
 from penstock.sinks.merging import KEY_NULL, refusals, refuse_null_keys
 
@@ -54,8 +55,7 @@ class BesideStage:
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         """Take some rows. Those that have no key or fit no partition are given back."""
         with sink_failures(self._sink, "staging rows"):
-            arrays = [rows.column(name) for name in self._schema.names]
-            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            rows = cast_rows(rows, self._schema)
             rows, refused = refuse_null_keys(self._sink, rows, self._keys)
             for column in self._texts:
                 rows, unfit = _refuse_unfit(self._sink, rows, column, is_key=column in self._keys)

@@ -25,14 +25,16 @@ from penstock.model import (
     MergeRules,
     SlotAttempt,
 )
-from penstock.sinks.delta.beside import BesideFolder, table_name
+from penstock.sinks.delta.beside import BesideFolder
 from penstock.sinks.delta.beside_stage import BesideStage, StagedBeside, staged_items
 from penstock.sinks.delta.driver_merge import STAGED_BYTES, fits_driver, merge_in_driver
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.merge_sql import merge_statement, staged_schema
+from penstock.sinks.delta.names import table_name
 from penstock.sinks.delta.schema import columns_of, unsupported
-from penstock.sinks.delta.table import Evolve, TokenTable
+from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.delta.touched import touched_by_all
+from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.merging import check_rules
 
 
@@ -80,17 +82,21 @@ class DeltaMergeSink:
         self._sql = sql
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Create the table, or check it and, if allowed, add the columns it lacks."""
+        """Create the table, or check it and give it the columns and types that `evolve` allows."""
         check_rules(self.name, schema, self.rules)
         self._has_coordinates = COORDINATES in schema.names
-        self._table.prepare(self._written(schema), through_spark=True)
+        self._table.prepare(self._written(schema), sql=self._sql, through_spark=True)
+        check_rules(self.name, self._table.written or schema, self.rules)
         self._refuse_append_only(self._table.settings)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with the columns that may be added to it."""
-        check_rules(self.name, schema, self.rules)
-        self._table.check(self._written(schema))
-        self._refuse_append_only(self._table.settings)
+        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
+        self._fit(schema)
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
+        fit = self._fit(schema)
+        return ["create table"] if fit is None else fit.told()
 
     def last_commit(self) -> BatchToken | None:
         """The newest token in the table, whichever query committed it, past what a RESTORE took back."""
@@ -102,7 +108,9 @@ class DeltaMergeSink:
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> BesideStage:
         """In a task: begin the files of one attempt of a slot. Deletes may come with their keys alone."""
-        kept = pa.schema([f for f in schema if f.name == DELETES or not f.name.startswith(COMPUTED)])
+        beside = [f for f in schema if f.name in (COORDINATES, DELETES)]
+        rows = self._table.staged(pa.schema([f for f in self._written(schema) if f.name != COORDINATES]))
+        kept = pa.schema([*rows, *beside])
         keys = self.rules.keys
         bounding = {**{key: key in self.partition_by for key in keys}, **dict.fromkeys(self.rules.prune_by, True)}
         files = self._beside.files(token, writer, kept)
@@ -127,6 +135,14 @@ class DeltaMergeSink:
         left_out = () if self.keep_coordinates else (COORDINATES,)
         return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
 
+    def _fit(self, schema: pa.Schema) -> Fit | None:
+        check_rules(self.name, schema, self.rules)
+        fit = self._table.check(self._written(schema))
+        if fit is not None:
+            check_rules(self.name, fit.taken, self.rules)
+        self._refuse_append_only(self._table.settings)
+        return fit
+
     def _merge(self, token: BatchToken, staged: Sequence[StagedBeside], size: int) -> None:
         table = self._table.current()
         by_spark = bool(unsupported(table)) or not self._has_coordinates or size > self._driver_bytes
@@ -144,7 +160,7 @@ class DeltaMergeSink:
             self._table.settle(before)
             return
         statement = merge_statement(
-            table_name(self._table),
+            table_name(self._table.folder),
             columns,
             self.rules,
             touched,

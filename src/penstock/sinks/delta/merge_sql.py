@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
-from penstock.sinks.delta.beside import quoted
 from penstock.sinks.delta.merge_terms import MergeTerms
+from penstock.sinks.delta.names import quoted
 from penstock.sinks.delta.touched import Touched, spark_literal
 from penstock.sinks.merging import one_row_a_key
 

@@ -47,23 +47,31 @@ def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> N
     check_partition_columns(sink, schema, partition_by, "a table")
 
 
-def check_table(sink: str, table: DeltaTable, schema: pa.Schema, partition_by: Sequence[str]) -> list[Field]:
-    """Refuse a table that cannot take the rows. Returns the fields it lacks, as nullable ones."""
+def check_partitions(sink: str, table: DeltaTable, partition_by: Sequence[str]) -> None:
+    """Refuse a table that is partitioned otherwise."""
     theirs = table.metadata().partition_columns
     if list(theirs) != list(partition_by):
         facts = {"pipeline": ", ".join(partition_by) or "none", "table": ", ".join(theirs) or "none"}
         raise mismatch(sink, "the table is partitioned otherwise", facts, "set partition_by as in the table")
-    mine, held = json.loads(Schema.from_arrow(schema).to_json()), json.loads(table.schema().to_json())
-    differing = list(_differences("", mine, held))
-    if differing:
-        raise mismatch(
-            sink,
-            "the table has other types",
-            {name: f"pipeline {ours}, table {its}" for name, ours, its in differing},
-            "cast the column in the pipeline, or write to another table",
-        )
-    lacking = _lacking(mine, held)
-    return list(Schema.from_json(json.dumps(lacking)).fields) if lacking["fields"] else []
+
+
+def held_columns(table: DeltaTable) -> pa.Schema:
+    """The columns that the table has."""
+    return pa.schema(table.schema().to_arrow())
+
+
+def delta_type(kind: pa.DataType) -> str:
+    """A plain type as the table's schema names it."""
+    try:
+        return str(json.loads(Schema.from_arrow(pa.schema([pa.field("_", kind)])).to_json())["fields"][0]["type"])
+    except Exception:  # Delta does not have it
+        return str(kind)
+
+
+def lacking_fields(table: DeltaTable, taken: pa.Schema) -> list[Field]:
+    """The fields that the table lacks to hold the columns `taken`, nullable, in the shape that delta-rs merges."""
+    mine, held = json.loads(Schema.from_arrow(taken).to_json()), json.loads(table.schema().to_json())
+    return list(Schema.from_json(json.dumps(_lacking(mine, held))).fields)
 
 
 def refuse_unsupported(sink: str, found: Sequence[str], hint: str) -> MissingError:
@@ -73,19 +81,6 @@ def refuse_unsupported(sink: str, found: Sequence[str], hint: str) -> MissingErr
         f"sink {sink}: the table asks of its writers what an append of files cannot give",
         context={"table features": ", ".join(found)},
         hint=hint,
-    )
-
-
-def refuse_missing(sink: str, table: DeltaTable, schema: pa.Schema, missing: Sequence[Field]) -> MissingError:
-    """The error for columns that the table lacks and may not be given."""
-    return mismatch(
-        sink,
-        f"the table lacks {', '.join(field.name for field in missing)}",
-        {
-            "pipeline": ", ".join(schema.names),
-            "table": ", ".join(field.name for field in table.schema().fields),
-        },
-        "set evolve: add_columns on this sink, or drop the columns in the pipeline",
     )
 
 
@@ -166,41 +161,6 @@ def _writable(kind: pa.DataType) -> bool:
     )
 
 
-def _differences(path: str, mine: Any, held: Any) -> Iterator[tuple[str, str, str]]:
-    """Where the rows cannot go into the table as they are: name, our type, the table's."""
-    if isinstance(mine, str) or isinstance(held, str) or mine["type"] != held["type"]:
-        if mine != held:
-            yield path, _describe(mine), _describe(held)
-        return
-    if mine["type"] == "array":
-        if mine["containsNull"] and not held["containsNull"]:
-            yield f"{path}[]", "may be null", "NOT NULL"
-        yield from _differences(f"{path}[]", mine["elementType"], held["elementType"])
-    elif mine["type"] == "map":
-        if mine["valueContainsNull"] and not held["valueContainsNull"]:
-            yield f"{path} value", "may be null", "NOT NULL"
-        yield from _differences(f"{path} key", mine["keyType"], held["keyType"])
-        yield from _differences(f"{path} value", mine["valueType"], held["valueType"])
-    else:
-        yield from _field_differences(path, mine, held)
-
-
-def _field_differences(path: str, mine: _Json, held: _Json) -> Iterator[tuple[str, str, str]]:
-    ours = {field["name"].lower(): field for field in mine["fields"]}
-    for its in held["fields"]:
-        name = f"{path}.{its['name']}".lstrip(".")
-        field = ours.get(its["name"].lower())
-        if field is None:
-            if not its["nullable"]:
-                yield name, "not written", "NOT NULL"
-        elif field["name"] != its["name"]:
-            yield name, f"named {field['name']}", f"named {its['name']}"
-        elif field["nullable"] and not its["nullable"]:
-            yield name, "may be null", "NOT NULL"
-        else:
-            yield from _differences(name, field["type"], its["type"])
-
-
 def _lacking(mine: Any, held: Any) -> dict[str, Any]:
     """The part of our struct that the table's lacks, in the shape that `add_columns` merges."""
     its = {field["name"]: field for field in held["fields"]}
@@ -230,7 +190,3 @@ def _metadata(schema: _Json) -> Iterator[tuple[str, _Json]]:
         yield field["name"], field["metadata"]
         if isinstance(field["type"], dict) and field["type"]["type"] == "struct":
             yield from _metadata(field["type"])
-
-
-def _describe(kind: Any) -> str:
-    return kind if isinstance(kind, str) else str(kind["type"])

@@ -13,14 +13,16 @@ import pyarrow as pa
 
 from penstock.contracts import SqlEngine, Stage
 from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, SlotAttempt
-from penstock.sinks.delta.beside import BesideFolder, quoted, table_name
+from penstock.sinks.delta.beside import BesideFolder
 from penstock.sinks.delta.beside_stage import BesideStage, staged_items
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.history import files_added
+from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.schema import columns_of
 from penstock.sinks.delta.stage import DeltaStage, StagedFile
 from penstock.sinks.delta.stats import INDEXED_COLUMNS
-from penstock.sinks.delta.table import Evolve, TokenTable
+from penstock.sinks.delta.table import TokenTable
+from penstock.sinks.evolution import Evolve
 
 
 class DeltaSink:
@@ -42,10 +44,10 @@ class DeltaSink:
         self.name = name
         self.path = path
         self.partition_by = tuple(partition_by or ())
+        self.evolve = evolve
         self.keep_coordinates = keep_coordinates
         self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage_options)
         self._beside = BesideFolder(self._table, storage_options)
-        self._through_spark = False
         self._sql: SqlEngine | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,8 +60,8 @@ class DeltaSink:
 
     @property
     def needs_sql(self) -> bool:
-        """Whether only Spark can write the table as it is now."""
-        return bool(self._table.bound_by())
+        """Whether only Spark can write the table as it is now, or may have to widen its types."""
+        return self.evolve == "widen" or bool(self._table.bound_by())
 
     @property
     def note(self) -> str | None:
@@ -72,13 +74,17 @@ class DeltaSink:
         self._sql = sql
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Create the table, or check it and, if allowed, add the columns it lacks."""
-        self._through_spark = self._sql is not None and self.needs_sql
-        self._table.prepare(self._written(schema), through_spark=self._through_spark)
+        """Create the table, or check it and give it the columns and types that `evolve` allows."""
+        self._table.prepare(self._written(schema), sql=self._sql, through_spark=self._sql is not None)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with the columns that may be added to it."""
+        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
         self._table.check(self._written(schema))
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
+        fit = self._table.check(self._written(schema))
+        return ["create table"] if fit is None else fit.told()
 
     def last_commit(self) -> BatchToken | None:
         """The newest token in the table, whichever query committed it, past what a RESTORE took back."""
@@ -90,8 +96,8 @@ class DeltaSink:
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin the files of one attempt of a slot."""
-        written = self._written(schema)
-        if self._through_spark:
+        written = self._table.staged(self._written(schema))
+        if self._table.bound:
             files = self._beside.files(token, writer, written)
             return BesideStage(self.name, files, writer, written, self.partition_by)
         indexed = int(self._table.settings.get("delta.dataSkippingNumIndexedCols") or INDEXED_COLUMNS)
@@ -100,13 +106,13 @@ class DeltaSink:
 
     def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Put the staged rows into the table, with the token, in one commit. An empty batch is a commit too."""
-        if not self._through_spark:
-            files = [item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)]
-            self._table.commit_once(token, lambda: self._append(token, files))
-            return
+        files = [item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)]
         paths = [path for item in staged_items(manifests) for path in item.paths]
-        self._table.commit_once(token, lambda: self._insert(token, paths))
-        self._beside.clean(paths)
+        if paths or (self._table.bound and not files):
+            self._table.commit_once(token, lambda: self._insert(token, paths))
+            self._beside.clean(paths)
+        else:
+            self._table.commit_once(token, lambda: self._append(token, files))
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
@@ -132,10 +138,14 @@ class DeltaSink:
         return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
 
     def _append(self, token: BatchToken, files: Sequence[StagedFile]) -> None:
+        written = self._table.written
+        self._table.current()
+        if self._table.bound or self._table.written != written:
+            raise self._table.changed()
         self._table.append(token, [file.to_action(self.partition_by) for file in files])
 
     def _insert(self, token: BatchToken, paths: Sequence[str]) -> None:
         columns = columns_of(self._table.current(), self._table.written)
         names = ", ".join(quoted(name) for name in columns.names)
-        statement = f"INSERT INTO {table_name(self._table)} ({names}) SELECT {names} FROM staged"
+        statement = f"INSERT INTO {table_name(self._table.folder)} ({names}) SELECT {names} FROM staged"
         self._beside.run(self._sql, statement, token, paths, columns)

@@ -12,6 +12,7 @@ from deltalake.transaction import AddAction
 from penstock.model import Manifest, Refusal, SlotAttempt
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.stats import file_statistics, indexed
+from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
 from penstock.sinks.files.leaves import leaves_of
 
@@ -61,10 +62,9 @@ class DeltaStage:
         self._values: dict[str, PartitionValues] = {}
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        """Take some rows. Columns beyond the schema are left out."""
+        """Take some rows, in the types of the schema. Columns beyond it are left out."""
         with sink_failures(self._sink, "staging rows"):
-            arrays = [rows.column(name) for name in self._schema.names]
-            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            rows = cast_rows(rows, self._schema)
             for values, part in split_by_values(rows, self._partition_by):
                 folder = folder_of(self._partition_by, values)
                 self._values[folder] = values

@@ -9,26 +9,32 @@ anything is decided.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from penstock.errors import MissingError, TerminalError
+from penstock.contracts import SqlEngine
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken
+from penstock.sinks.delta.alter import add_by_delta_rs, alter_by_spark
 from penstock.sinks.delta.failures import EngineError, is_conflict, is_passing, sink_failure, sink_failures
 from penstock.sinks.delta.history import TableCommit, commit_metadata, commits_of, taken_back
+from penstock.sinks.delta.names import table_name
 from penstock.sinks.delta.schema import (
+    check_partitions,
     check_schema,
-    check_table,
     complete_protocol,
+    delta_type,
+    held_columns,
     identity_of,
-    refuse_missing,
     refuse_unsupported,
     unsupported,
 )
+from penstock.sinks.evolution import Evolve, Fit, Fitting
 from penstock.sinks.failures import other_offsets
 from penstock.sinks.files import TableFolder, staged_prefix
 
@@ -36,8 +42,6 @@ COMMIT_TRIES = 5
 CHECKPOINT_INTERVAL = 10
 """Commits from one checkpoint of the log to the next: Spark's figure. With delta-rs's 100 a commit of a small
 table grew from 4 to 25 ms between two of them."""
-
-Evolve = Literal["fail", "add_columns"]
 
 
 class TokenTable:
@@ -58,9 +62,13 @@ class TokenTable:
         self.partition_by = tuple(partition_by)
         self.folder = TableFolder(path, storage_options)
         self.settings: Mapping[str, str] = {}
-        self._evolve = evolve
+        self._fitting = Fitting(sink, evolve, describe=delta_type)
         self._storage_options = dict(storage_options or {})
         self.written: pa.Schema | None = None
+        """What is written of the rows that the table was prepared for, in the table's types."""
+        self.bound: tuple[str, ...] = ()
+        """What the table asks of its writers that only Spark can give."""
+        self._held: pa.Schema | None = None
         self._through_spark = False
         self._checked = ""
         self._table: DeltaTable | None = None
@@ -68,40 +76,35 @@ class TokenTable:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_table": None}  # an open table does not pickle, and tasks need none
 
-    def prepare(self, schema: pa.Schema, *, through_spark: bool) -> None:
-        """Create the table, or check it and, if allowed, add the columns it lacks."""
-        self._check_columns(schema)
-        self.written, self._through_spark = schema, through_spark
+    def prepare(self, schema: pa.Schema, *, sql: SqlEngine | None, through_spark: bool) -> None:
+        """Create the table, or check it and give it what `evolve` allows. Again in a run: for other rows.
+
+        `sql` makes the changes that delta-rs cannot; `through_spark` is whether rows may be committed by Spark.
+        """
+        self._through_spark = through_spark
         with sink_failures(self.sink, "preparing the table"):
-            table = self._existing() or self._create(schema)
-            missing = self._lacking(table, schema)
-            bound = unsupported(table)
-            if missing and self._evolve == "add_columns":
-                if bound:
-                    raise refuse_unsupported(
-                        self.sink, bound, "add the columns by ALTER TABLE ... ADD COLUMNS in Spark"
-                    )
-                table.alter.add_columns(missing)
-                table.update_incremental()
-                missing = self._lacking(table, schema)
-            if missing:
-                raise refuse_missing(self.sink, table, schema, missing)
-            if not bound:
+            table = self._existing() or self._create(self._writable(schema, None))
+            fit = self._fit(table, schema)
+            if fit.changes_target:
+                table, fit = self._change(table, schema, fit, sql)
+            if not unsupported(table):
                 complete_protocol(table)
-            self._checked = identity_of(table)
+            self._keep(table, fit)
             self.settings = table.metadata().configuration
 
-    def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with the columns that may be added to it."""
-        self._check_columns(schema)
+    def check(self, schema: pa.Schema) -> Fit | None:
+        """How the rows go into the table as it is now; none where there is no table. Raises where they cannot."""
         with sink_failures(self.sink, "looking at the table"):
             table = self._existing()
             if table is None:
-                return
+                self._writable(schema, None)
+                return None
             self.settings = table.metadata().configuration
-            missing = check_table(self.sink, table, schema, self.partition_by)
-            if missing and self._evolve != "add_columns":
-                raise refuse_missing(self.sink, table, schema, missing)
+            return self._compared(table, schema)
+
+    def staged(self, schema: pa.Schema) -> pa.Schema:
+        """In a task: what of these rows is written, in the types that the table had when it was last looked at."""
+        return schema if self._held is None else self._fitting.staged(schema, self._held)
 
     def bound_by(self) -> list[str]:
         """What the table, if it is there, asks of its writers that only Spark can give."""
@@ -195,11 +198,16 @@ class TokenTable:
                 hint="a new start makes a new table; what was in the old one is not written again",
             )
         if self.written is not None and identity_of(table) != self._checked:
-            missing = self._lacking(table, self.written)
-            if missing:
-                raise refuse_missing(self.sink, table, self.written, missing)
-            self._checked = identity_of(table)
+            self._keep(table, self._fit(table, self.written, replace(self._fitting, evolve="fail")))
         return table
+
+    def changed(self) -> TransientError:
+        """The error for a table that is not any more the one for which rows were staged."""
+        return TransientError(
+            "SINK_TABLE_CHANGED",
+            f"sink {self.sink}: the table was changed since the rows were staged",
+            hint="the batch is staged again, for the table as it is now",
+        )
 
     def newest_commit(self, token: BatchToken) -> TableCommit | None:
         """The newest commit of the token's query."""
@@ -214,8 +222,8 @@ class TokenTable:
         """How the names of a batch's files begin."""
         return staged_prefix("part", self.pipeline, self.sink, token)
 
-    def _check_columns(self, schema: pa.Schema) -> None:
-        """Refuse columns that no Delta table at this path could hold."""
+    def _writable(self, schema: pa.Schema, table: DeltaTable | None) -> pa.Schema:
+        """The columns that matter to the table; refused where no Delta table at this path could hold them."""
         if self.folder.local is not None and set("#?%") & set(self.path):
             # delta-rs 1.6 finds no history under such a path, and with it no token.
             raise MissingError(
@@ -223,15 +231,45 @@ class TokenTable:
                 f"sink {self.sink}: a table's path cannot have #, ? or % in it",
                 context={"path": self.path},
             )
+        if table is not None and self._fitting.evolve == "ignore":
+            known = {each.name.lower() for each in table.schema().fields}
+            schema = pa.schema([each for each in schema if each.name.lower() in known])
         check_schema(self.sink, schema, self.partition_by)
+        return schema
 
-    def _lacking(self, table: DeltaTable, schema: pa.Schema) -> list[Any]:
-        """The fields that the table lacks; refused where it asks for Spark and is written without."""
+    def _keep(self, table: DeltaTable, fit: Fit) -> None:
+        """Note what the next batch goes by, until the table changes."""
+        self.written, self._held, self.bound = fit.taken, held_columns(table), tuple(unsupported(table))
+        self._checked = identity_of(table)
+
+    def _compared(self, table: DeltaTable, schema: pa.Schema, fitting: Fitting | None = None) -> Fit:
+        self._writable(schema, table)
+        check_partitions(self.sink, table, self.partition_by)
+        return (fitting or self._fitting).fit(schema, held_columns(table))
+
+    def _fit(self, table: DeltaTable, schema: pa.Schema, fitting: Fitting | None = None) -> Fit:
+        """How the rows go into the table; refused where it asks for Spark and is written without."""
         bound = unsupported(table)
         if bound and not self._through_spark:
             hint = "start again: the table is then written through Spark; or drop the feature from the table"
             raise refuse_unsupported(self.sink, bound, hint)
-        return check_table(self.sink, table, schema, self.partition_by)
+        return self._compared(table, schema, fitting)
+
+    def _change(self, table: DeltaTable, schema: pa.Schema, fit: Fit, sql: SqlEngine | None) -> tuple[DeltaTable, Fit]:
+        """Give the table what it lacks. Another run that does the same at the same time may be first."""
+        failure: Exception | None = None
+        try:
+            if fit.widened or unsupported(table):
+                alter_by_spark(self.sink, sql, table_name(self.folder), fit)
+            else:
+                add_by_delta_rs(table, fit)
+        except (PenstockError, DeltaError) as error:
+            failure = error
+        now = self._open() or table
+        fit = self._fit(now, schema)
+        if fit.changes_target:
+            raise failure or self.changed()
+        return now, fit
 
     def _existing(self) -> DeltaTable | None:
         """The table that is there, if any; refused where other files are in its place."""

@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
@@ -20,13 +20,21 @@ from penstock.config.partitioning import PartitionText, parse_partition
 from penstock.contracts import SqlEngine, Stage
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, SlotAttempt
+from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.iceberg.branch import BranchWriter
 from penstock.sinks.iceberg.catalog import IcebergCatalog, local_path
 from penstock.sinks.iceberg.failures import is_conflict, is_passing, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import commits_of, files_added, holds, mark_of, newest_of, summary_of
 from penstock.sinks.iceberg.layout import Layout, check_staged
-from penstock.sinks.iceberg.schema import check_format, check_schema, check_table, identity_of, refuse_missing
+from penstock.sinks.iceberg.schema import (
+    check_format,
+    check_partitions,
+    check_schema,
+    fitting,
+    held_columns,
+    identity_of,
+)
 from penstock.sinks.iceberg.stage import AppendStage, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
 from penstock.sinks.iceberg.tables import CatalogTable, HadoopTable, TableSide
@@ -51,7 +59,7 @@ class IcebergSink:
         catalog: IcebergCatalog,
         rules: MergeRules | None = None,
         partition_by: Sequence[str] = (),
-        evolve: Literal["fail", "add_columns"] = "fail",
+        evolve: Evolve = "fail",
         keep_coordinates: bool = True,
     ) -> None:
         self.pipeline = pipeline
@@ -91,31 +99,25 @@ class IcebergSink:
         self._sql = sql
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Create the table, or check it and, if allowed, add the columns it lacks."""
-        written = self._writable(schema)
-        with sink_failures(self.name, "preparing the table", at_start=True):
+        """Create the table, or check it and give it the columns and types that `evolve` allows."""
+        with sink_failures(self.name, "preparing the table", at_start=self._schema is None):
             side = self._there()
-            table = side.look() or side.create(written, self.partition_by)
-            missing = self._check(table, written)
-            if missing and self.evolve == "add_columns":
-                table = side.add_columns(table, written, missing)
-                missing = self._check(table, written)
-            if missing:
-                raise refuse_missing(self.name, table, written, missing)
+            table = side.look() or side.create(self._writable(schema), self.partition_by)
+            fit = self._fit(table, schema)
+            if fit.changes_target:
+                table, fit = self._change(side, table, schema, fit)
             side.drop(self._branches(table))
-        self._schema, self._checked = written, identity_of(table)
+        self._schema, self._checked = fit.taken, identity_of(table)
         self._layout = Layout.of(table)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with the columns that may be added to it."""
-        written = self._writable(schema)
-        with sink_failures(self.name, "looking at the table", at_start=True):
-            table = self._there().look()
-            if table is None:
-                return
-            missing = self._check(table, written)
-            if missing and self.evolve != "add_columns":
-                raise refuse_missing(self.name, table, written, missing)
+        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
+        self._look(schema)
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
+        fit = self._look(schema)
+        return ["create table"] if fit is None else fit.told()
 
     def last_commit(self) -> BatchToken | None:
         """The newest token in the table, whichever query committed it, past what a roll-back took out."""
@@ -136,8 +138,9 @@ class IcebergSink:
         """In a task: begin the files of one attempt of a slot."""
         layout = self._prepared()
         if not self._by_sql:
-            return AppendStage(self.name, layout, self._prefix(token), writer, self._written(schema))
-        fields = [f for f in schema if not f.name.startswith(COMPUTED) or f.name == DELETES]
+            return AppendStage(self.name, layout, self._prefix(token), writer, self._staged(schema, layout))
+        rows = [f for f in self._written(schema) if f.name != COORDINATES]
+        fields = [*self._staged(pa.schema(rows), layout), *(f for f in schema if f.name in (COORDINATES, DELETES))]
         return RowsStage(
             self.name,
             self._staging(layout),
@@ -230,23 +233,48 @@ class IcebergSink:
         layout, schema = self._prepared(), self._schema
         if schema is None or identity_of(table) == self._checked:
             return
-        missing = self._check(table, schema)
-        if missing:
-            raise refuse_missing(self.name, table, schema, missing)
+        self._fit(table, schema, "fail")
         if not self._by_sql:
             check_staged(self.name, table, schema, layout)
         self._checked = identity_of(table)
 
-    def _check(self, table: Table, written: pa.Schema) -> list[str]:
+    def _look(self, schema: pa.Schema) -> Fit | None:
+        """How the rows go into the table as it is now; none where there is no table."""
+        with sink_failures(self.name, "looking at the table", at_start=True):
+            table = self._there().look()
+            if table is not None:
+                return self._fit(table, schema)
+        self._writable(schema)
+        return None
+
+    def _fit(self, table: Table, schema: pa.Schema, evolve: Evolve | None = None) -> Fit:
+        """How the rows go into the table. Raises where they cannot."""
+        self._writable(schema, table)
         if isinstance(self._there(), CatalogTable):
             check_format(self.name, table)
-        return check_table(self.name, table, written, self.partition_by)
+        check_partitions(self.name, table.schema(), table.spec(), self.partition_by)
+        rules = fitting(self.name, evolve or self.evolve)
+        return rules.fit(self._written(schema), held_columns(table.schema()))
+
+    def _change(self, side: TableSide, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
+        """Give the table what it lacks. Another run that does the same at the same time may be first."""
+        try:
+            changed = side.change(table, fit)
+        except Exception:
+            changed = side.look() or table
+            if self._fit(changed, schema).changes_target:
+                raise
+        return changed, self._fit(changed, schema, "ignore" if self.evolve == "ignore" else "fail")
+
+    def _staged(self, schema: pa.Schema, layout: Layout) -> pa.Schema:
+        """What of these rows is written, in the types that the table had when it was last prepared."""
+        return fitting(self.name, self.evolve).staged(self._written(schema), held_columns(layout.schema))
 
     def _written(self, schema: pa.Schema) -> pa.Schema:
         kept = [f for f in schema if not f.name.startswith(COMPUTED)]
         return pa.schema([f for f in kept if self.keep_coordinates or f.name != COORDINATES])
 
-    def _writable(self, schema: pa.Schema) -> pa.Schema:
+    def _writable(self, schema: pa.Schema, table: Table | None = None) -> pa.Schema:
         """The columns to write; refused where no Iceberg table in this warehouse could hold them."""
         if local_path(self.warehouse) is not None and set("#?%;") & set(self.warehouse):
             # Iceberg keeps places of files as URIs, and its readers disagree about what these stand for.
@@ -256,6 +284,9 @@ class IcebergSink:
                 context={"warehouse": self.warehouse},
             )
         written = self._written(schema)
+        if table is not None and self.evolve == "ignore":
+            known = {each.name.lower() for each in table.schema().fields}
+            written = pa.schema([each for each in written if each.name.lower() in known])
         check_schema(self.name, written, self.partition_by)
         if self.rules is not None:
             check_rules(self.name, written, self.rules)

@@ -17,6 +17,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from penstock.model import Manifest, Refusal, SlotAttempt
+from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.files.leaves import Leaf, leaves_of
 from penstock.sinks.iceberg.failures import sink_failures
@@ -67,10 +68,9 @@ class AppendStage:
         self._values: dict[str, Values] = {}
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        """Take some rows. Columns beyond the schema are left out."""
+        """Take some rows, in the types of the schema. Columns beyond it are left out."""
         with sink_failures(self._sink, "staging rows"):
-            arrays = [rows.column(field.name).cast(field.type) for field in self._schema]
-            rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            rows = cast_rows(rows, self._schema)
             for values, part in self._splitter.split(rows):
                 self._files.add(self._folder(values), part)
         return ()

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.config.partitioning import PartitionText
 from penstock.model import Manifest, MergeRules, Refusal, SlotAttempt
+from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.iceberg.bounds import Bounds, bounds_of
 from penstock.sinks.iceberg.failures import sink_failures
@@ -51,10 +52,7 @@ class RowsStage:
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         """Take some rows; those that no merge could find again, or place, are given back."""
         with sink_failures(self._sink, "staging rows"):
-            arrays = [rows.column(name) for name in self._schema.names]
-            rows, refused = refuse_null_keys(
-                self._sink, pa.RecordBatch.from_arrays(arrays, schema=self._schema), self._keys
-            )
+            rows, refused = refuse_null_keys(self._sink, cast_rows(rows, self._schema), self._keys)
             rows, unfit = refuse_long_values(self._sink, rows, self._partition_by)
             if rows.num_rows:
                 self._widen(rows)

@@ -17,7 +17,6 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import (
@@ -33,9 +32,10 @@ from sqlalchemy import inspect
 
 from penstock.config.partitioning import PartitionText
 from penstock.contracts import SqlEngine
+from penstock.sinks.evolution import Fit
 from penstock.sinks.iceberg.catalog import IcebergCatalog, warehouse_uri
 from penstock.sinks.iceberg.partitions import spec_of
-from penstock.sinks.iceberg.types import quoted, spark_type, to_iceberg
+from penstock.sinks.iceberg.types import iceberg_type, quoted, spark_type, to_iceberg
 
 # A stream commits all day, and every commit writes the whole metadata anew.
 _NEW_TABLE = {
@@ -56,8 +56,8 @@ class TableSide(Protocol):
         """Make the table, unless someone else just did."""
         ...
 
-    def add_columns(self, table: Table, schema: pa.Schema, missing: Sequence[str]) -> Table:
-        """Give the table the columns that it lacks."""
+    def change(self, table: Table, fit: Fit) -> Table:
+        """Give the table the columns that it lacks and the types that it needs, inside structs too."""
         ...
 
     def publish(self, seen: Table, branch: str, tag: str) -> None:
@@ -113,10 +113,13 @@ class CatalogTable:
         except TableAlreadyExistsError:
             return self._client.load_table(self._identifier)
 
-    def add_columns(self, table: Table, schema: pa.Schema, missing: Sequence[str]) -> Table:
-        """Give the table the columns that it lacks, inside structs too."""
+    def change(self, table: Table, fit: Fit) -> Table:
+        """Give the table what it lacks, in one commit."""
         with table.update_schema() as update:
-            update.union_by_name(to_iceberg(schema))
+            for added in fit.added:
+                update.add_column(added.path, iceberg_type(added.type))
+            for widened in fit.widened:
+                update.update_column(widened.path, iceberg_type(widened.type))
         return self._client.load_table(self._identifier)
 
     def append(self, seen: Table, files: Sequence[DataFile], summary: Mapping[str, str], tag: str) -> None:
@@ -172,6 +175,8 @@ class CatalogTable:
 
     def drop(self, branches: Sequence[str]) -> None:
         """Remove branches."""
+        if not branches:
+            return
         table = self._client.load_table(self._identifier)
         left = [name for name in branches if name in table.metadata.refs]
         if left:
@@ -227,14 +232,16 @@ class HadoopTable:
         self._engine().run(statement, schema=schema, settings=self._settings)
         return self._there()
 
-    def add_columns(self, table: Table, schema: pa.Schema, missing: Sequence[str]) -> Table:
-        """Give the table the columns that it lacks, inside structs too."""
-        columns: Schema = to_iceberg(schema)
-        added = []
-        for name in missing:
-            path = ".".join(map(quoted, name.split(".")))
-            added.append(f"{path} {spark_type(columns.find_field(name).field_type)}")
-        self._engine().run(f"ALTER TABLE {self._name} ADD COLUMNS ({', '.join(added)})", settings=self._settings)
+    def change(self, table: Table, fit: Fit) -> Table:
+        """Give the table what it lacks, in a commit for all that is added and one for each type."""
+        statements = []
+        if fit.added:
+            added = (f"{quoted(*each.path)} {spark_type(iceberg_type(each.type))}" for each in fit.added)
+            statements.append(f"ALTER TABLE {self._name} ADD COLUMNS ({', '.join(added)})")
+        for each in fit.widened:
+            kind = spark_type(iceberg_type(each.type))
+            statements.append(f"ALTER TABLE {self._name} ALTER COLUMN {quoted(*each.path)} TYPE {kind}")
+        self._engine().run(*statements, settings=self._settings)
         return self._there()
 
     def publish(self, seen: Table, branch: str, tag: str) -> None:

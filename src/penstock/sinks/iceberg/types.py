@@ -73,9 +73,14 @@ def spark_type(kind: IcebergType) -> str:
     return _SPARK_NAMES.get(str(kind), str(kind))
 
 
-def quoted(name: str) -> str:
-    """A name as Spark SQL takes it, whatever is in it."""
-    return f"`{name.replace('`', '``')}`"
+def iceberg_type(kind: pa.DataType) -> IcebergType:
+    """One type as Iceberg's."""
+    return to_iceberg(pa.schema([pa.field("_", kind)])).fields[0].field_type
+
+
+def quoted(*names: str) -> str:
+    """Names as one identifier of Spark SQL, whatever is in them."""
+    return ".".join(f"`{name.replace('`', '``')}`" for name in names)
 
 
 def _fields(fields: list[pa.Field], ids: Iterator[int]) -> list[NestedField]:

@@ -17,6 +17,7 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, Refusal, SlotAttempt
 from penstock.sinks.files import ParquetFiles, TableFolder, staged_prefix
+from penstock.sinks.kafka.encoding import Encoders, Encoding, Encodings
 from penstock.sinks.kafka.fitting import TopicBook, topic_missing
 from penstock.sinks.kafka.records import RECORD_SCHEMA, RecordMaker, RowRecords, pieces
 
@@ -42,6 +43,8 @@ class KafkaAtLeastOnceSink:
         topic: str | None = None,
         keep_coordinates: bool = False,
         create: bool = False,
+        encode_value: Encoding | None = None,
+        encode_key: Encoding | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.name = name
@@ -50,6 +53,8 @@ class KafkaAtLeastOnceSink:
         self.keep_coordinates = keep_coordinates
         self._folder = TableFolder(staging)
         self._topics = TopicBook(name, settings, topic, create)
+        self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
+        self._encoders = Encoders()
         self._sql: SqlEngine | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,15 +70,22 @@ class KafkaAtLeastOnceSink:
         self._sql = sql
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Look at the topic, and create it where that is asked for."""
+        """Look at the topic, and create it where that is asked for; likewise the schemas in the registry."""
         if self.topic is not None:
             self._topics.learn([self.topic])
+        self._encoders = self._encodings.open(schema)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the topic is there."""
+        """Look whether the topic is there, and at the schemas in the registry."""
         admin = TopicAdmin(self.settings)
         if self.topic is not None and not self._topics.create and not admin.describe([self.topic]):
             raise topic_missing(self.name, [self.topic], self.settings.brokers, admin.names())
+        self._encodings.check(schema)
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Nothing: a topic has no columns. Raises what `check` raises."""
+        self.check(schema)
+        return []
 
     def last_commit(self) -> BatchToken | None:
         """The topic holds no token."""
@@ -86,9 +98,8 @@ class KafkaAtLeastOnceSink:
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> RecordFiles:
         """In a task: begin the file of one attempt of a slot."""
         files = ParquetFiles(self._folder, self._prefix(token), writer, STAGED_SCHEMA)
-        return RecordFiles(
-            self.name, writer, RowRecords(self.name, self.topic, self.keep_coordinates), self._topics, files
-        )
+        maker = RowRecords(self.name, self.topic, self.keep_coordinates, self._encoders)
+        return RecordFiles(self.name, writer, maker, self._topics, files)
 
     def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Send the staged records, then remove their files."""
@@ -128,8 +139,9 @@ class RecordFiles:
         """Stage the records of some rows; give back those that no topic takes."""
         refused: list[Refusal] = []
         for piece in pieces(rows):
-            records, out = self._topics.fit(piece, self._maker.make(piece), self._maker)
-            refused += out
+            good, unfit = self._maker.screen(piece)
+            records, out = self._topics.fit(good, self._maker.make(good), self._maker)
+            refused += [*unfit, *out]
             if records.num_rows:
                 self._files.add("", records.select(STAGED_SCHEMA.names))
         return refused

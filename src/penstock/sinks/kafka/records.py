@@ -1,14 +1,15 @@
 """Rows to records: a topic, a partition, a key, a value and headers for each, still as columns.
 
 What is computed for a row comes in columns beside it; what is not has a default. The value is the row as JSON,
-without the computed columns, and without the coordinates unless they are to be kept. A record's timestamp is that
-of the source record; a row without coordinates gets the time at which it is sent.
+without the computed columns, and without the coordinates unless they are to be kept; values and keys may instead be
+written by a registry's schema. A record's timestamp is that of the source record; a row without coordinates gets the
+time at which it is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.model import COMPUTED, COORDINATES, HEADERS, Refusal
+from penstock.sinks.kafka.encoding import Encoders, own_columns
 from penstock.sinks.kafka.row_json import json_rows, texts
 from penstock.sinks.merging import refusals
 
@@ -45,8 +47,12 @@ _PIECE_BYTES = 64 << 20
 class RecordMaker(Protocol):
     """How a sink makes its records. It must pickle."""
 
+    def screen(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[Refusal]]:
+        """The rows that records can be made of, and what becomes of the others."""
+        ...
+
     def make(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """One record in `RECORD_SCHEMA` for each row, in the same order."""
+        """One record in `RECORD_SCHEMA` for each screened row, in the same order."""
         ...
 
     def refuse(self, rows: pa.RecordBatch, code: str, message: str) -> Sequence[Refusal]:
@@ -69,6 +75,11 @@ class RowRecords:
     sink: str
     topic: str | None
     keep_coordinates: bool = False
+    encoders: Encoders = field(default_factory=Encoders)
+
+    def screen(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[Refusal]]:
+        """The rows that the schemas of value and key can hold."""
+        return self.encoders.screen(self.sink, rows)
 
     def make(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """One record for each row."""
@@ -76,8 +87,8 @@ class RowRecords:
         columns = [
             rows.column(TOPIC).cast(pa.string()) if TOPIC in names else _repeated(self.topic, pa.string(), rows),
             rows.column(PARTITION).cast(pa.int32()) if PARTITION in names else pa.nulls(rows.num_rows, pa.int32()),
-            as_bytes(rows.column(KEY)) if KEY in names else pa.nulls(rows.num_rows, pa.binary()),
-            as_bytes(rows.column(VALUE) if VALUE in names else json_rows(self._own(rows))),
+            self._keys(rows),
+            self._values(rows),
             _headers(rows),
             _timestamps(rows),
         ]
@@ -87,13 +98,18 @@ class RowRecords:
         """Each row to the quarantine, by its coordinates."""
         return refusals(self.sink, rows, code, message)
 
-    def _own(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        kept = [
-            name
-            for name in rows.schema.names
-            if not name.startswith(COMPUTED) and (self.keep_coordinates or name != COORDINATES)
-        ]
-        return rows.select(kept)
+    def _keys(self, rows: pa.RecordBatch) -> pa.Array:
+        if self.encoders.key is not None:
+            return self.encoders.key.encode(rows)
+        return as_bytes(rows.column(KEY)) if KEY in rows.schema.names else pa.nulls(rows.num_rows, pa.binary())
+
+    def _values(self, rows: pa.RecordBatch) -> pa.Array:
+        if self.encoders.value is not None:
+            return self.encoders.value.encode(rows)
+        if VALUE in rows.schema.names:
+            return as_bytes(rows.column(VALUE))
+        own = own_columns(rows.schema, keep_coordinates=self.keep_coordinates)
+        return as_bytes(json_rows(rows.select(own.names)))
 
 
 def as_bytes(values: pa.Array) -> pa.BinaryArray:

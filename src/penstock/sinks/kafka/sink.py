@@ -17,6 +17,7 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.sinks.kafka.encoding import Encoders, Encoding, Encodings
 from penstock.sinks.kafka.fitting import TopicBook, topic_missing
 from penstock.sinks.kafka.markers import TOPIC_SETTINGS, Marker, SlotState, marker_topic, read_markers
 from penstock.sinks.kafka.records import PARTITION, RecordMaker, RowRecords
@@ -60,6 +61,8 @@ class KafkaSink:
         create: bool = False,
         partitions: int | None = None,
         transaction_timeout: timedelta = TRANSACTION_TIMEOUT,
+        encode_value: Encoding | None = None,
+        encode_key: Encoding | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.name = name
@@ -76,6 +79,8 @@ class KafkaSink:
         self._given = slots
         self._slots: int | None = None
         self._topics = TopicBook(name, settings, topic, create)
+        self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
+        self._encoders = Encoders()
 
     @property
     def target(self) -> str:
@@ -86,9 +91,12 @@ class KafkaSink:
         """Check the topic, make the marker topic, and take every slot over once.
 
         That ends what a dead run left open, which would hold readers up. The marker topic is the only one that is
-        made unasked. Where nothing says yet how many slots there are, `pin` does this.
+        made unasked. Where nothing says yet how many slots there are, `pin` does this. Schemas are registered here; a
+        call with other columns registers a further version, for the batches that come.
         """
-        self.check(schema)
+        self._check_topics(schema)
+        self._encoders = self._encodings.open(schema)
+        self.notices += self._encoders.notices
         self._topics.facts.clear()
         if self.topic is not None:
             self._topics.learn([self.topic])
@@ -97,7 +105,17 @@ class KafkaSink:
             self._open_slots(slots)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the topic is there and as it was, and whether the brokers allow such transactions."""
+        """Look at the topic, whether the brokers allow such transactions, and at the schemas in the registry."""
+        self._check_topics(schema)
+        self._encodings.check(schema)
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Nothing: a topic has no columns. Raises what `check` raises."""
+        self.check(schema)
+        return []
+
+    def _check_topics(self, schema: pa.Schema) -> None:
+        self.notices = ()
         admin = TopicAdmin(self.settings)
         self._check_timeout(admin)
         facts = admin.describe([topic for topic in (self.topic, self.markers) if topic is not None])
@@ -186,7 +204,7 @@ class KafkaSink:
         """There is nothing to remove: an attempt that did not commit was never to be seen."""
 
     def _maker(self) -> RecordMaker:
-        return RowRecords(self.name, self.topic, self.keep_coordinates)
+        return RowRecords(self.name, self.topic, self.keep_coordinates, self._encoders)
 
     def _take_over(self, slot: int) -> SlotTransaction:
         return SlotTransaction(self._slot_id(slot))
@@ -264,7 +282,6 @@ class KafkaSink:
 
     def _check_partitions(self, there: int, before: int | None, *, chosen: bool) -> None:
         """Another number of partitions than before: wrong where rows choose theirs, else worth a word."""
-        self.notices = ()
         if before is None or before == there:
             return
         if chosen:

@@ -62,8 +62,9 @@ class KafkaStage:
         """Send the rows, or only look at them where the slot is committed; give back those that no topic takes."""
         refused: list[Refusal] = []
         for piece in pieces(rows):
-            records, out = self._topics.fit(piece, self._maker.make(piece), self._maker)
-            refused += out
+            good, unfit = self._maker.screen(piece)
+            records, out = self._topics.fit(good, self._maker.make(good), self._maker)
+            refused += [*unfit, *out]
             if records.num_rows:
                 self._send(records, None if TOPIC in piece.schema.names else self._topics.fixed)
         return refused

@@ -1,7 +1,9 @@
 """The columns of all files of a target, kept in its `_common_metadata`, and what may be added to them.
 
 `_common_metadata` is a Parquet footer without rows: Spark takes the columns of the whole folder from it, so new
-columns are seen without `mergeSchema`. A column never changes its type: readers could not join the files.
+columns are seen without `mergeSchema`. Readers that do not know it (pyarrow, DuckDB) take the columns of the first
+file unless they are told to join them all. A column never changes its type: readers could not join the files; a
+narrower one is cast to it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
+from penstock.sinks.evolution import wide_enough
 from penstock.sinks.failures import mismatch
 from penstock.sinks.files import check_partition_columns
 
@@ -40,6 +43,11 @@ class Columns:
         """The columns of rows that are partitioned so."""
         inside = [field for field in schema if field.name not in partition_by]
         return cls(pa.schema(inside), pa.schema([schema.field(name) for name in partition_by]))
+
+    @property
+    def all(self) -> pa.Schema:
+        """Both, those inside the files first."""
+        return pa.schema([*self.files, *self.partitions])
 
     @classmethod
     def read(cls, root: Path) -> Columns | None:
@@ -151,6 +159,6 @@ def _merge_types(name: str, mine: pa.DataType, held: pa.DataType, differing: dic
     if types.is_map(mine) and types.is_map(held):
         key = _merge_types(f"{name}.key", mine.key_type, held.key_type, differing)
         return pa.map_(key, _merge_types(f"{name}.value", mine.item_type, held.item_type, differing))
-    if mine != held:
+    if mine != held and wide_enough(held, mine) != held:
         differing[name] = f"pipeline {mine}, table {held}"
     return held

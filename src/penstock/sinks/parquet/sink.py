@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.errors import MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.sinks.evolution import Fitting
 from penstock.sinks.failures import is_passing, other_offsets, sink_failure, sink_failures
 from penstock.sinks.files import TableFolder
 from penstock.sinks.parquet.batches import Batches, sync_folders
@@ -54,6 +56,7 @@ class ParquetSink:
         local = TableFolder(path).local
         self._local = local.resolve() if local else None
         self._batches = Batches(self._local or Path(), pipeline, name)
+        self._fitting = Fitting(name, what="the folder")
         self._columns: Columns | None = None
         self._agreed: Columns | None = None
 
@@ -72,12 +75,18 @@ class ParquetSink:
 
     def check(self, schema: pa.Schema) -> None:
         """Look whether the files that are there and these rows can be read together."""
+        self.changes(schema)
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Only look: what `prepare` would note for these rows. Files have their own columns: none is ever changed."""
         root, columns = self._root(), self._writable(schema)
         with sink_failures(self.name, "looking at the folder"):
             self._refuse_others(root)
             held = Columns.read(root)
-            if held is not None:
-                merge_columns(self.name, columns, held)
+            if held is None:
+                return ["create table"]
+            merge_columns(self.name, columns, held)
+            return replace(self._fitting, evolve="add_columns").fit(columns.all, held.all, whole=False).told()
 
     def last_commit(self) -> BatchToken | None:
         """The token of the newest batch in the folder, whichever query committed it."""
@@ -101,7 +110,10 @@ class ParquetSink:
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> ParquetStage:
         """In a task: begin the files of one attempt of a slot."""
         self._root()
-        columns = Columns.of(self._written(schema), self.partition_by)
+        written = self._written(schema)
+        if self._agreed is not None:
+            written = self._fitting.staged(written, self._agreed.all)
+        columns = Columns.of(written, self.partition_by)
         folder = TableFolder(str(self._batches.staging(token)))
         return ParquetStage(self.name, folder, writer, columns.files, self.partition_by)
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from penstock.model import Manifest, Refusal, SlotAttempt
+from penstock.sinks.evolution import cast_rows
 from penstock.sinks.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
 from penstock.sinks.files.partitions import NULL_FOLDER
@@ -45,7 +46,7 @@ class ParquetStage:
             for values, part in split_by_values(rows, self._partition_by):
                 folder = folder_of(self._partition_by, values)
                 if _says(folder, self._partition_by, values):
-                    self._files.add(folder, self._without_others(part))
+                    self._files.add(folder, cast_rows(part, self._columns))
                 else:
                     message = f"sink {self._sink}: a partition value that no folder name can hold"
                     refused += refusals(self._sink, part, PARTITION_VALUE, message)
@@ -63,11 +64,6 @@ class ParquetStage:
     def abort(self) -> None:
         """Remove what was written. What cannot be removed is invisible, and goes with the batch's `discard`."""
         self._files.abort()
-
-    def _without_others(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the columns of the files alone."""
-        arrays = [rows.column(name) for name in self._columns.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
 
 def _says(folder: str, columns: Sequence[str], values: PartitionValues) -> bool:

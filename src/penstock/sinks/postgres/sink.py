@@ -28,9 +28,12 @@ from penstock.model import (
     Refusal,
     SlotAttempt,
 )
+from penstock.sinks.evolution import Evolve
+from penstock.sinks.failures import mismatch
 from penstock.sinks.postgres.commit import Batch, already_held
 from penstock.sinks.postgres.connection import Connection, Database, fetch, run
 from penstock.sinks.postgres.failures import database_failure, database_failures, is_passing
+from penstock.sinks.postgres.fit import TableFit, alter_table, fit_columns
 from penstock.sinks.postgres.ledger import REJECTS, Ledger, lock_making
 from penstock.sinks.postgres.names import OWN_SCHEMA, StagedName, TableName, own, query_mark, sink_mark, staged_name
 from penstock.sinks.postgres.stage import PostgresStage, StagedColumn, StagedTable
@@ -45,7 +48,7 @@ from penstock.sinks.postgres.table import (
     read_table,
     refuse_absent,
 )
-from penstock.sinks.postgres.types import staged_type
+from penstock.sinks.postgres.types import TableColumn, staged_type
 
 COMMIT_TRIES = 5
 _FORGOTTEN_SECONDS = 86_400
@@ -65,6 +68,7 @@ class PostgresSink:
         *,
         rules: MergeRules | None = None,
         create: bool = False,
+        evolve: Evolve = "fail",
         on_reject: Literal["fail", "quarantine"] = "fail",
         keep_coordinates: bool = False,
     ) -> None:
@@ -73,13 +77,14 @@ class PostgresSink:
         self.table = TableName.parse(name, table)
         self.rules = rules
         self.create = create
+        self.evolve = evolve
         self.on_reject = on_reject
         self.keep_coordinates = keep_coordinates
         self._database = Database(name, url)
         self._ledger = Ledger(pipeline, name, self.table)
         self._mark = sink_mark(pipeline, name, self.table)
         self._written: pa.Schema | None = None
-        self._staged_types: dict[str, str] = {}
+        self._columns: dict[str, TableColumn] = {}
 
     @property
     def target(self) -> str:
@@ -87,34 +92,36 @@ class PostgresSink:
         return f"{self._database.address}/{self.table}"
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Make the schema for staging and, if allowed, the table; check that it can take the rows."""
-        written = self._columns_written(schema)
-        check_schema(self.name, written, self.rules)
+        """Make the schema for staging and, if allowed, the table, or what it lacks; check that it can take the rows."""
         with (
-            self._database.connect(starting=True) as connection,
+            self._database.connect(starting=self._written is None) as connection,
             database_failures(self.name, "preparing the table", self._database.scrub),
             connection.transaction(),
         ):
             lock_making(connection)
-            self._look(connection, schema, written)
+            table, fit = self._look(connection, schema)
             self._ledger.make(connection)
-            table = read_table(connection, self.table)
             if table is None:
-                run(connection, create_statement(self.table, written, self._keys))
+                run(connection, create_statement(self.table, fit.written, self._keys))
                 self._ledger.forget(connection)
-                table = read_table(connection, self.table)
-        self._written = written
-        self._staged_types = _staged_types(written, table)
+            elif fit.changes_table:
+                alter_table(self.name, connection, self.table, fit)
+            table = read_table(connection, self.table)
+        self._written = fit.written
+        self._columns = dict(table.columns) if table is not None else {}
 
     def check(self, schema: pa.Schema) -> None:
         """Look whether the table, if it is there, can take the rows, and whether what is missing can be made."""
-        written = self._columns_written(schema)
-        check_schema(self.name, written, self.rules)
+        self.changes(schema)
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
         with (
             self._database.connect(starting=True) as connection,
             database_failures(self.name, "looking at the table", self._database.scrub),
         ):
-            self._look(connection, schema, written)
+            table, fit = self._look(connection, schema)
+        return ["create table"] if table is None else fit.told(table.columns)
 
     def last_commit(self) -> BatchToken | None:
         """The newest token that the database has for this table, whichever query committed it."""
@@ -129,7 +136,9 @@ class PostgresSink:
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> PostgresStage:
         """In a task: begin the staging table of one attempt of a slot."""
         columns = [field for field in schema if field.name != COORDINATES and not field.name.startswith(COMPUTED)]
-        types = {field.name: self._staged_types.get(field.name) or staged_type(field.type) for field in columns}
+        if self._written is not None:
+            columns = self._known(columns, self._written)
+        types = {field.name: staged_type(field.type, self._columns.get(field.name)) for field in columns}
         return PostgresStage(
             self.name,
             self._database,
@@ -198,17 +207,28 @@ class PostgresSink:
         kept = [field for field in schema if not field.name.startswith(COMPUTED)]
         return pa.schema([field for field in kept if self.keep_coordinates or field.name != COORDINATES])
 
-    def _look(self, connection: Connection, schema: pa.Schema, written: pa.Schema) -> None:
-        """Raise where the database as it is cannot take the rows."""
+    def _known(self, columns: Sequence[pa.Field], written: pa.Schema) -> list[pa.Field]:
+        """The columns that the table was prepared for; another one is lost, which only `ignore` may do."""
+        unknown = [field.name for field in columns if field.name not in written.names]
+        if unknown and self.evolve != "ignore":
+            facts = {"pipeline": ", ".join(field.name for field in columns), "table": ", ".join(written.names)}
+            raise mismatch(self.name, f"the table lacks {', '.join(unknown)}", facts)
+        return [field for field in columns if field.name in written.names]
+
+    def _look(self, connection: Connection, schema: pa.Schema) -> tuple[Table | None, TableFit]:
+        """The table, if it is there, and how the rows go into it. Raises where they cannot."""
         check_encoding(self.name, connection)
-        table = read_table(connection, self.table)
+        table, written = read_table(connection, self.table), self._columns_written(schema)
+        fit = TableFit(written) if table is None else fit_columns(table.columns, written, self.evolve)
+        check_schema(self.name, fit.written, self.rules)
         if table is not None:
-            check_table(self.name, self.table, table, written, self.rules, DELETES in schema.names)
+            check_table(self.name, self.table, table, fit.written, self.rules, DELETES in schema.names, fit)
         elif self.create:
             check_may_create(self.name, connection, self.table)
         else:
             raise refuse_absent(self.name, self.table, written, self._keys)
         check_own_schema(self.name, connection)
+        return table, fit
 
     def _commit_once(self, connection: Connection, token: BatchToken, tables: Sequence[StagedTable]) -> None:
         written = self._written
@@ -248,11 +268,6 @@ class PostgresSink:
 
 def _tables(manifests: Sequence[Manifest]) -> list[StagedTable]:
     return [item for manifest in manifests for item in manifest.items if isinstance(item, StagedTable)]
-
-
-def _staged_types(written: pa.Schema, table: Table | None) -> dict[str, str]:
-    columns = table.columns if table is not None else {}
-    return {field.name: str(staged_type(field.type, columns.get(field.name))) for field in written}
 
 
 def _drop(connection: Connection, name: str) -> None:

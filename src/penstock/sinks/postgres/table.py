@@ -11,8 +11,9 @@ from penstock.errors import MissingError
 from penstock.model import MergeRules
 from penstock.sinks.failures import mismatch
 from penstock.sinks.postgres.connection import Connection, fetch
+from penstock.sinks.postgres.fit import TableFit, alter_statement
 from penstock.sinks.postgres.names import NAME_BYTES, OWN_SCHEMA, TableName, quote
-from penstock.sinks.postgres.types import TableColumn, can_be_key, fits, new_column_type
+from penstock.sinks.postgres.types import TableColumn, can_be_key, declared, fits, new_column_type
 
 _RESERVED = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 _TABLES = ("r", "p")
@@ -49,6 +50,8 @@ class Table:
     columns: Mapping[str, TableColumn]
     unique: tuple[frozenset[str], ...]
     rights: frozenset[str]
+    is_own: bool
+    """Whether its columns may be changed."""
 
 
 def read_table(connection: Connection, name: TableName) -> Table | None:
@@ -56,17 +59,18 @@ def read_table(connection: Connection, name: TableName) -> Table | None:
     found = fetch(
         connection,
         "SELECT c.oid, c.relkind::text, array(SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r"
-        " WHERE has_table_privilege(c.oid, r)) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE has_table_privilege(c.oid, r)), pg_has_role(c.relowner, 'USAGE')"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname = %s AND c.relkind NOT IN ('i', 'I', 'S', 't', 'c')",
         name.schema,
         name.name,
     )
     if not found:
         return None
-    oid, kind, rights = found[0]
+    oid, kind, rights, is_own = found[0]
     columns = [TableColumn(*row) for row in fetch(connection, _COLUMNS, oid)]
     unique = tuple(frozenset(row[0]) for row in fetch(connection, _UNIQUE, oid))
-    return Table(kind, {column.name: column for column in columns}, unique, frozenset(rights))
+    return Table(kind, {column.name: column for column in columns}, unique, frozenset(rights), is_own)
 
 
 def check_schema(sink: str, schema: pa.Schema, rules: MergeRules | None) -> None:
@@ -91,24 +95,36 @@ def check_schema(sink: str, schema: pa.Schema, rules: MergeRules | None) -> None
 
 
 def check_table(
-    sink: str, name: TableName, table: Table, written: pa.Schema, rules: MergeRules | None, deletes: bool
+    sink: str,
+    name: TableName,
+    table: Table,
+    written: pa.Schema,
+    rules: MergeRules | None,
+    deletes: bool,
+    fit: TableFit | None = None,
 ) -> None:
-    """Refuse a table that cannot take the rows."""
+    """Refuse a table that cannot take the rows, were it given what `fit` says."""
     if table.kind not in _TABLES:
         raise mismatch(sink, "not a table", {"table": f"{name} is a view or a foreign table"})
-    lacking = [field for field in written if field.name not in table.columns]
-    problems = dict(_differences(table, written, rules))
+    added = {field.name for field in fit.added} if fit is not None else set()
+    lacking = [field for field in written if field.name not in table.columns and field.name not in added]
+    problems = dict(_differences(table, written, rules, fit.widened if fit is not None else {}))
     if lacking:
         problems |= {"pipeline": ", ".join(written.names), "table": ", ".join(table.columns)}
         summary = f"the table lacks {', '.join(field.name for field in lacking)}"
-        added = ", ".join(f"ADD COLUMN {_declared(field.with_nullable(True))}" for field in lacking)
-        hint = f"drop the columns in the pipeline, or run: ALTER TABLE {name.quoted} {added}"
+        added_by_hand = ", ".join(f"ADD COLUMN {declared(field.with_nullable(True))}" for field in lacking)
+        hint = (
+            "set evolve: add_columns on this sink, drop the columns in the pipeline, "
+            f"or run: ALTER TABLE {name.quoted} {added_by_hand}"
+        )
         raise mismatch(sink, summary, problems, hint)
     if problems:
         raise mismatch(
             sink, "the table has other columns", problems, "cast the column in the pipeline, or write to another table"
         )
     _check_rights(sink, name, table, rules, deletes)
+    if fit is not None and fit.changes_table and not table.is_own:
+        raise _denied(sink, f"no right to change the columns of {name}", alter_statement(name, fit))
     if rules is not None and frozenset(rules.keys) not in table.unique:
         keys = ", ".join(map(quote, rules.keys))
         raise MissingError(
@@ -124,7 +140,7 @@ def check_table(
 
 def create_statement(name: TableName, written: pa.Schema, keys: Sequence[str]) -> str:
     """The statement that makes the table, keyed where rows are merged by their keys."""
-    parts = [_declared(field) for field in written]
+    parts = [declared(field) for field in written]
     if keys:
         parts.append(f"PRIMARY KEY ({', '.join(map(quote, keys))})")
     return f"CREATE TABLE IF NOT EXISTS {name.quoted} ({', '.join(parts)})"
@@ -213,7 +229,9 @@ def _check_rights(sink: str, name: TableName, table: Table, rules: MergeRules | 
         )
 
 
-def _differences(table: Table, written: pa.Schema, rules: MergeRules | None) -> Iterator[tuple[str, str]]:
+def _differences(
+    table: Table, written: pa.Schema, rules: MergeRules | None, widened: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
     for column in table.columns.values():
         index = written.get_field_index(column.name)
         if index < 0:
@@ -223,14 +241,10 @@ def _differences(table: Table, written: pa.Schema, rules: MergeRules | None) -> 
         kind = written.field(index).type
         if column.generated:
             yield column.name, f"pipeline {new_column_type(kind)}, table GENERATED ALWAYS"
-        elif not fits(kind, column):
+        elif column.name not in widened and not fits(kind, column):
             yield column.name, f"pipeline {new_column_type(kind)}, table {column.declared}"
         elif rules is not None and column.name in rules.keys and not can_be_key(kind, column):
             yield column.name, f"a key, but equal values of {column.declared} may differ as text"
-
-
-def _declared(field: pa.Field) -> str:
-    return f"{quote(field.name)} {new_column_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
 
 
 def _denied(sink: str, summary: str, statement: str) -> MissingError:

@@ -14,6 +14,7 @@ import pyarrow.types as types
 
 from penstock.sinks.postgres.names import quote
 
+_SIZES = ("smallint", "integer", "bigint")
 _INTEGERS = ("int2", "int4", "int8", "numeric")
 _TEXTS = ("text", "varchar", "bpchar", "citext")
 _READ_FROM_TEXT = ("json", "jsonb", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval")
@@ -55,6 +56,11 @@ def new_column_type(kind: pa.DataType) -> str | None:
     if types.is_timestamp(kind):
         return staged_type(kind) if kind.unit != "ns" and kind.tz in (None, "UTC") else None
     return staged_type(kind)
+
+
+def declared(field: pa.Field) -> str:
+    """A new column in a statement."""
+    return f"{quote(field.name)} {new_column_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
 
 
 def staged_type(kind: pa.DataType, column: TableColumn | None = None) -> str | None:
@@ -106,6 +112,26 @@ def fits(kind: pa.DataType, column: TableColumn) -> bool:
         if test(kind):
             return name in names
     return False
+
+
+def widened_type(kind: pa.DataType, column: TableColumn) -> str | None:
+    """The type that a column is to have so that it holds every value of the rows and its own; none where it does.
+
+    Only of a column whose type is plain: a domain is somebody's rule, and stays.
+    """
+    now = column.declared
+    if types.is_integer(kind) and now in _SIZES:
+        wanted = _integer(kind)
+        return wanted if wanted in _SIZES and _SIZES.index(wanted) > _SIZES.index(now) else None
+    if types.is_float64(kind) and now == "real":
+        return "double precision"
+    if is_text(kind) and now.startswith("character varying("):
+        return "text"
+    if types.is_decimal(kind) and now.startswith("numeric(") and column.scale is not None:
+        precision, scale = ((column.modifier - 4) >> 16) & 0xFFFF, max(column.scale, kind.scale)
+        digits = max(precision - column.scale, kind.precision - kind.scale)
+        return None if (digits + scale, scale) == (precision, column.scale) else f"numeric({digits + scale},{scale})"
+    return None
 
 
 def is_cast(kind: pa.DataType, column: TableColumn) -> bool:

@@ -1,0 +1,271 @@
+"""A writer's columns made the reader's, by Avro's rules, as column operations compiled once for a pair of schemas.
+
+Enters: a column in the wire form of the writer's schema (`avro_wire`). Leaves: a column of the reader's Arrow type.
+Fields are found by name or alias, missing ones take the default, numbers and strings are promoted, unions resolved
+branch by branch. A pair that can never match raises `IncompatibleError` when compiled; a pair that some values do not
+match (a null, a branch, a symbol) raises `BlockError` when such a value comes.
+
+Records match whatever their names are; enums, fixed types and the records of a union need the same name, without its
+namespace, or an alias. Logical types of one family are converted (milliseconds to microseconds), of two families never
+match, and where only one side has one, the value is the reader's to interpret.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.decoders.avro import values
+from penstock.decoders.avro.nodes import NULL, Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union, describe
+from penstock.decoders.avro.promotion import IncompatibleError, at_path, is_named, mismatch, value_steps
+from penstock.decoders.avro.types import arrow_type, default_value, union_values
+from penstock.decoders.avro.wire import is_optional, takes_bytes
+from penstock.decoders.isolation import BlockError
+from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE
+
+Live: TypeAlias = "pa.BooleanArray | None"
+"""The rows that no null parent hides; `None` for all."""
+
+
+class Resolver:
+    """Makes one writer's column the reader's."""
+
+    def __init__(self, writer: Node, reader: Node, path: str) -> None:
+        self.type = arrow_type(reader, path) or pa.null()
+        self._path = path
+
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        """The reader's column. Raises `BlockError` where a value of a live row does not match."""
+        raise NotImplementedError
+
+
+def resolve(writer: Node, reader: Node, path: str = "") -> Resolver:
+    """Compile a pair of schemas. Raises `IncompatibleError`."""
+    match writer, reader:
+        case Union(), _:
+            return _Optional(writer, reader, path) if is_optional(writer) else _Branches(writer, reader, path)
+        case Primitive(kind="null"), Union(nullable=True):
+            return _Nothing(writer, reader, path)
+        case _, Union():
+            kinds = union_values(reader)
+            if len(kinds) == 1:
+                return resolve(writer, kinds[0], path)
+            return _Member(writer, reader, path)
+        case Record(), Record():
+            return _Fields(writer, reader, path)
+        case Array(), Array():
+            return _Items(writer, reader, path)
+        case Map(), Map():
+            return _Pairs(writer, reader, path)
+        case _:
+            return _Values(writer, reader, path)
+
+
+class _Nothing(Resolver):
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        return pa.nulls(len(column), self.type)
+
+
+class _Values(Resolver):
+    """Types without parts: a chain of steps over the column."""
+
+    def __init__(self, writer: Node, reader: Node, path: str) -> None:
+        super().__init__(writer, reader, path)
+        self._steps = value_steps(writer, reader, self.type, path)
+
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        for step in self._steps:
+            column = step(column)
+        return column
+
+
+class _Fields(Resolver):
+    """A record: each of the reader's fields out of the writer's, or its default."""
+
+    def __init__(self, writer: Record, reader: Record, path: str) -> None:
+        super().__init__(writer, reader, path)
+        on_wire = [field.name for field in writer.fields if takes_bytes(field.type)]
+        written = {field.name: field for field in writer.fields}
+        self._parts: list[tuple[int, Resolver] | pa.Scalar] = []
+        for field in reader.fields:
+            step = f"{path}.{field.name}" if path else field.name
+            if arrow_type(field.type, step) is None:
+                continue
+            found = next((written[name] for name in (field.name, *field.aliases) if name in written), None)
+            if found is None:
+                self._parts.append(_default(field, step))
+            else:
+                place = on_wire.index(found.name) if found.name in on_wire else -1
+                self._parts.append((place, resolve(found.type, field.type, step)))
+
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        count = len(column)
+        parts = _parts(column) if pa.types.is_struct(column.type) else []
+        hidden = None
+        if parts and column.null_count:
+            hidden = column.is_null()
+            live = column.is_valid() if live is None else pc.and_(live, column.is_valid())
+        found = []
+        for part in self._parts:
+            if isinstance(part, pa.Scalar):
+                found.append(pa.repeat(part, count) if count else pa.nulls(0, part.type))
+            else:
+                place, resolver = part
+                found.append(resolver(parts[place] if place >= 0 else pa.nulls(count), live))
+        return pa.StructArray.from_arrays(found, fields=list(self.type), mask=hidden)
+
+
+class _Items(Resolver):
+    def __init__(self, writer: Array, reader: Array, path: str) -> None:
+        super().__init__(writer, reader, path)
+        self._items = resolve(writer.items, reader.items, f"{path}[]")
+
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        # Hidden rows are empty, so every item is live.
+        items = self._items(column.values, None)
+        hidden = column.is_null() if column.null_count else None
+        return pa.ListArray.from_arrays(column.offsets, items, type=self.type, mask=hidden)
+
+
+class _Pairs(Resolver):
+    def __init__(self, writer: Map, reader: Map, path: str) -> None:
+        super().__init__(writer, reader, path)
+        self._keys = values.text(f"{path}{{}}")
+        self._values = resolve(writer.values, reader.values, f"{path}{{}}")
+
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        pairs = column.values
+        found = self._values(pairs.field(1) if pairs.type.num_fields > 1 else pa.nulls(len(pairs)), None)
+        hidden = column.is_null() if column.null_count else None
+        return pa.MapArray.from_arrays(column.offsets, self._keys(pairs.field(0)), found, type=self.type, mask=hidden)
+
+
+class _Optional(Resolver):
+    """A writer's type or null, read as anything."""
+
+    def __init__(self, writer: Union, reader: Node, path: str) -> None:
+        super().__init__(writer, reader, path)
+        [value] = writer.values
+        self._value = resolve(value, reader, path)
+        self._takes_null = reader == NULL or (isinstance(reader, Union) and reader.nullable)
+        self._reader = describe(reader)
+
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        if not self._takes_null and column.null_count:
+            missing = column.is_null() if live is None else pc.and_(column.is_null(), live)
+            if pc.any(missing, min_count=0).as_py():
+                raise BlockError(
+                    SCHEMA_INCOMPATIBLE, f"{at_path(self._path)}null, and the reader's {self._reader} is never"
+                )
+        return self._value(column, live)
+
+
+class _Member(Resolver):
+    """A writer's type read as one of several: the first that is the same, else the first that it can become."""
+
+    def __init__(self, writer: Node, reader: Union, path: str) -> None:
+        super().__init__(writer, reader, path)
+        self._chosen, self._value = _choose(writer, reader, path)
+
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        found = self._value(column, live)
+        parts = [found if at == self._chosen else pa.nulls(len(column), f.type) for at, f in enumerate(self.type)]
+        return pa.StructArray.from_arrays(parts, fields=list(self.type), mask=_nulls(column))
+
+
+class _Branches(Resolver):
+    """A writer's union of several types: each branch as the reader's type, then each row from its own branch."""
+
+    def __init__(self, writer: Union, reader: Node, path: str) -> None:
+        super().__init__(writer, reader, path)
+        self._null = writer.branches.index(NULL) if writer.nullable else -1
+        self._resolvers: list[Resolver | str] = []
+        for branch in writer.branches:
+            try:
+                self._resolvers.append(resolve(branch, reader, path))
+            except IncompatibleError as error:
+                self._resolvers.append(str(error))
+        if all(isinstance(resolver, str) for resolver in self._resolvers):
+            raise mismatch(path, writer, reader)
+
+    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+        count = len(column)
+        codes, branches = _codes(column, self._null)
+        shown = np.ones(count, bool) if live is None else live.to_numpy(zero_copy_only=False)
+        taken: list[pa.Array] = []
+        places = np.full(count, -1, np.int64)
+        for code, resolver in enumerate(self._resolvers):
+            mine = (codes == code) & shown
+            if not mine.any():
+                continue
+            if isinstance(resolver, str):
+                raise BlockError(SCHEMA_INCOMPATIBLE, resolver)
+            places[mine] = np.arange(count)[mine] + count * len(taken)
+            taken.append(resolver(branches.get(code, pa.nulls(count)), pa.array(mine)))
+        if not taken:
+            return pa.nulls(count, self.type)
+        return pa.concat_arrays(taken).take(pa.array(places, mask=places < 0))
+
+
+def _parts(column: pa.StructArray) -> list[pa.Array]:
+    """The columns of a struct, null where it is."""
+    # The native reader writes those nulls, and the slow one does not. Arrow aborts the process over a union in a struct
+    # with nulls, but only the native reader gives unions.
+    if column.null_count and not any(pa.types.is_union(field.type) for field in column.type):
+        return list(column.flatten())
+    return [column.field(at) for at in range(column.type.num_fields)]
+
+
+def _codes(column: pa.Array, null: int) -> tuple[npt.NDArray[np.int8], dict[int, pa.Array]]:
+    """The branch of each row, -1 where there is none, and the column of each branch: from either reader's union."""
+    if pa.types.is_union(column.type):
+        codes = column.type_codes.to_numpy()
+        count = column.type.num_fields
+        return codes, {at: column.field(at).field(0) for at in range(count) if at != null}
+    branches = {int(field.name[1:]): part for field, part in zip(column.type, _parts(column), strict=True)}
+    codes = np.full(len(column), null, np.int8)
+    for code, branch in branches.items():
+        codes[branch.is_valid().to_numpy(zero_copy_only=False)] = code
+    return codes, branches
+
+
+def _choose(writer: Node, reader: Union, path: str) -> tuple[int, Resolver]:
+    kinds = union_values(reader)
+    same = [at for at, kind in enumerate(kinds) if _is_same(writer, kind)]
+    for at in [*same, *range(len(kinds))]:
+        if isinstance(kinds[at], Record) and at not in same:
+            continue
+        try:
+            return at, resolve(writer, kinds[at], path)
+        except IncompatibleError:
+            continue
+    raise mismatch(path, writer, reader)
+
+
+def _is_same(writer: Node, reader: Node) -> bool:
+    match writer, reader:
+        case Primitive(), Primitive():
+            return writer.kind == reader.kind
+        case Fixed() | Enum() | Record(), Fixed() | Enum() | Record():
+            return type(writer) is type(reader) and is_named(writer, reader)
+        case _:
+            return type(writer) is type(reader)
+
+
+def _default(field: Field, path: str) -> pa.Scalar:
+    if not field.has_default:
+        raise IncompatibleError(
+            f"{at_path(path)}the writer has no such field, and the reader's {describe(field.type)} no default"
+        )
+    try:
+        return pa.scalar(default_value(field.type, field.default), arrow_type(field.type, path))
+    except (ValueError, TypeError, pa.ArrowException) as exc:
+        raise IncompatibleError(f"{at_path(path)}the default is no {describe(field.type)}: {exc}") from None
+
+
+def _nulls(column: pa.Array) -> pa.BooleanArray | None:
+    return column.is_null() if column.null_count else None

@@ -1,0 +1,211 @@
+"""Avro schemas: JSON text in, a tree out, names resolved, what no table can hold refused.
+
+A schema that contains itself has no columns, and one that unfolds into more than `MAX_NODES` nodes or `MAX_DEPTH`
+levels is taken for an attack; both are refused here, before anything is made of them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from penstock.decoders.avro.nodes import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
+
+MAX_DEPTH = 64
+MAX_NODES = 10_000
+# The native reader counts the branches of a union in a signed byte.
+_MAX_BRANCHES = 127
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+_LOGICAL_TYPES = {
+    "int": {"date", "time-millis"},
+    "long": {
+        "time-micros",
+        *(f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")),
+    },
+    "string": {"uuid"},
+    "fixed": {"duration", "uuid"},
+}
+_FIXED_SIZES = {"duration": 12, "uuid": 16}
+
+
+class UnsupportedSchemaError(Exception):
+    """The schema is not valid, or not one that columns can be made of; the message says where and why."""
+
+
+@lru_cache(maxsize=1024)
+def parse_avro(text: str) -> Node:
+    """The tree of a schema. Raises `UnsupportedSchemaError`."""
+    try:
+        return _Parser().read(json.loads(text), "", "", 0).node
+    except ValueError as exc:
+        raise UnsupportedSchemaError(f"the schema is no JSON: {exc}") from None
+    except RecursionError:
+        raise UnsupportedSchemaError(f"the schema is nested more than {MAX_DEPTH} levels deep") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A node with the number of nodes and levels that it unfolds into."""
+
+    node: Node
+    nodes: int
+    height: int
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._known: dict[str, _Read] = {}
+        self._open: set[str] = set()
+
+    def read(self, schema: Any, namespace: str, path: str, depth: int) -> _Read:
+        found = self._read(schema, namespace, path, depth)
+        if depth + found.height > MAX_DEPTH:
+            raise UnsupportedSchemaError(f"{_at(path)}nested more than {MAX_DEPTH} levels deep")
+        if found.nodes > MAX_NODES:
+            raise UnsupportedSchemaError(f"{_at(path)}unfolds into more than {MAX_NODES} types")
+        return found
+
+    def _read(self, schema: Any, namespace: str, path: str, depth: int) -> _Read:
+        if depth > MAX_DEPTH:
+            raise UnsupportedSchemaError(f"{_at(path)}nested more than {MAX_DEPTH} levels deep")
+        if isinstance(schema, str):
+            return self._named(schema, namespace, path)
+        if isinstance(schema, list):
+            return self._union(schema, namespace, path, depth)
+        if not isinstance(schema, dict) or "type" not in schema:
+            raise UnsupportedSchemaError(f"{_at(path)}a type is a name, an array or an object with a type")
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self._read(kind, namespace, path, depth + 1)
+        match kind:
+            case "record" | "error":
+                return self._record(schema, namespace, path, depth)
+            case "enum":
+                return self._enum(schema, namespace, path)
+            case "fixed":
+                return self._fixed(schema, namespace, path)
+            case "array":
+                items = self.read(_part(schema, "items", path), namespace, f"{path}[]", depth + 1)
+                return _Read(Array(items.node), items.nodes + 1, items.height + 1)
+            case "map":
+                values = self.read(_part(schema, "values", path), namespace, f"{path}{{}}", depth + 1)
+                return _Read(Map(values.node), values.nodes + 1, values.height + 1)
+            case _ if kind in PRIMITIVES:
+                return _Read(Primitive(kind, *_logical(schema, kind, None)), 1, 0)
+            case _:
+                return self._named(kind, namespace, path)
+
+    def _named(self, name: str, namespace: str, path: str) -> _Read:
+        if name in PRIMITIVES:
+            return _Read(Primitive(name), 1, 0)
+        for full in (_full(name, namespace), name):
+            if full in self._open:
+                raise UnsupportedSchemaError(f"{_at(path)}record {full} contains itself, which no table can hold")
+            if full in self._known:
+                return self._known[full]
+        raise UnsupportedSchemaError(f"{_at(path)}there is no type {name}")
+
+    def _union(self, branches: list[Any], namespace: str, path: str, depth: int) -> _Read:
+        if not 0 < len(branches) <= _MAX_BRANCHES:
+            raise UnsupportedSchemaError(
+                f"{_at(path)}a union of {len(branches)} types, and 1 to {_MAX_BRANCHES} are possible"
+            )
+        read = [self.read(branch, namespace, path, depth + 1) for branch in branches]
+        kinds = [_branch_key(part.node) for part in read]
+        if len(set(kinds)) < len(kinds) or "union" in kinds:
+            raise UnsupportedSchemaError(f"{_at(path)}a union with a type twice, or with a union in it")
+        return _Read(Union(tuple(part.node for part in read)), *_sums(read))
+
+    def _record(self, schema: dict[str, Any], namespace: str, path: str, depth: int) -> _Read:
+        name, aliases, inner = self._name(schema, namespace, path)
+        self._open.add(name)
+        fields, read = [], []
+        for field in _part(schema, "fields", path):
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str):
+                raise UnsupportedSchemaError(f"{_at(path)}a field is an object with a name and a type")
+            step = f"{path}.{field['name']}" if path else field["name"]
+            part = self.read(_part(field, "type", step), inner, step, depth + 1)
+            others = tuple(field.get("aliases") or ())
+            default = json.dumps(field.get("default"))
+            fields.append(Field(field["name"], others, part.node, "default" in field, default))
+            read.append(part)
+        names = [field.name for field in fields]
+        if len(set(names)) < len(names):
+            raise UnsupportedSchemaError(f"{_at(path)}record {name} has a field twice")
+        self._open.discard(name)
+        return self._keep(name, _Read(Record(name, aliases, tuple(fields)), *_sums(read)), path)
+
+    def _enum(self, schema: dict[str, Any], namespace: str, path: str) -> _Read:
+        name, aliases, _ = self._name(schema, namespace, path)
+        symbols = tuple(_part(schema, "symbols", path))
+        default = schema.get("default")
+        if not symbols or len(set(symbols)) < len(symbols) or (default is not None and default not in symbols):
+            raise UnsupportedSchemaError(f"{_at(path)}enum {name} needs symbols, each once, its default among them")
+        return self._keep(name, _Read(Enum(name, aliases, symbols, default), 1, 0), path)
+
+    def _fixed(self, schema: dict[str, Any], namespace: str, path: str) -> _Read:
+        name, aliases, _ = self._name(schema, namespace, path)
+        size = _part(schema, "size", path)
+        if not isinstance(size, int) or not 0 <= size <= 1_000_000:
+            raise UnsupportedSchemaError(f"{_at(path)}fixed {name} has no possible size")
+        return self._keep(name, _Read(Fixed(name, aliases, size, *_logical(schema, "fixed", size)), 1, 0), path)
+
+    def _name(self, schema: dict[str, Any], namespace: str, path: str) -> tuple[str, tuple[str, ...], str]:
+        name = _part(schema, "name", path)
+        if not isinstance(name, str):
+            raise UnsupportedSchemaError(f"{_at(path)}a name is a string")
+        full = _full(name, schema.get("namespace", namespace) or "")
+        inner = full.rpartition(".")[0]
+        return full, tuple(_full(alias, inner) for alias in schema.get("aliases") or ()), inner
+
+    def _keep(self, name: str, read: _Read, path: str) -> _Read:
+        if name in self._known:
+            raise UnsupportedSchemaError(f"{_at(path)}the name {name} is given twice")
+        self._known[name] = read
+        return read
+
+
+def _logical(schema: dict[str, Any], kind: str, size: int | None) -> tuple[str, int, int]:
+    """The logical type; as the specification wants it, one that is unknown or does not fit counts for none."""
+    logical = schema.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision and precision > 0:
+            return "decimal", precision, scale
+    if not isinstance(logical, str) or logical not in _LOGICAL_TYPES.get(kind, ()):
+        return "", 0, 0
+    if size is None or size == _FIXED_SIZES[logical]:
+        return logical, 0, 0
+    return "", 0, 0
+
+
+def _part(schema: dict[str, Any], key: str, path: str) -> Any:
+    if key not in schema:
+        raise UnsupportedSchemaError(f"{_at(path)}the type has no {key}")
+    return schema[key]
+
+
+def _branch_key(node: Node) -> str:
+    match node:
+        case Primitive():
+            return node.kind
+        case Fixed() | Enum() | Record():
+            return f"named {node.name}"
+        case _:
+            return type(node).__name__.lower()
+
+
+def _sums(parts: list[_Read]) -> tuple[int, int]:
+    return 1 + sum(part.nodes for part in parts), 1 + max((part.height for part in parts), default=0)
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _at(path: str) -> str:
+    return f"field {path}: " if path else ""

@@ -1,0 +1,99 @@
+"""Finding the bad among the good where a fast reader refuses whole blocks.
+
+A refused block is halved until what is bad stands alone; there a careful reader says why. Where bad values are
+dense, halving would cost many calls for nothing: the careful reader then goes first over the stretch, and the fast
+one is given what it let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.decoders.assembly import Pieces
+from penstock.decoders.refusal import Reason, RefusedError
+
+_BLOCK_ROWS = 16_384
+_BLOCK_BYTES = 32 * 1024 * 1024
+_FEW_ROWS = 64
+
+
+class BlockError(Exception):
+    """Something in a block is bad. Where nobody can say more, this is the reason.
+
+    `bad` are the places in the block of values that certainly are, where the reader knows them.
+    """
+
+    def __init__(self, code: str, message: str, bad: Sequence[int] = ()) -> None:
+        super().__init__(code, message)
+        self.reason = Reason(code, message)
+        self.bad = bad
+
+
+def isolate(
+    values: pa.BinaryArray,
+    rows: pa.UInt64Array,
+    block: Callable[[pa.BinaryArray], list[pa.Array]],
+    single: Callable[[bytes], None],
+    pieces: Pieces,
+    reasons: dict[int, Reason],
+) -> None:
+    """Put what `block` reads into `pieces` and the reasons of the others into `reasons`.
+
+    `block` raises `BlockError` where anything in it is bad; `single` raises `RefusedError` for a bad value.
+    """
+    waiting = list(reversed(_blocks(values, rows)))
+    while waiting:
+        some, at, sifted = waiting.pop()
+        try:
+            pieces.add(block(some), at)
+        except BlockError as error:
+            if len(some) == 1:
+                reasons[at[0].as_py()] = _reason(some[0].as_py(), single, error)
+            elif error.bad:
+                for place in error.bad:
+                    reasons[at[place].as_py()] = _reason(some[place].as_py(), single, error)
+                rest = np.ones(len(some), bool)
+                rest[list(error.bad)] = False
+                if rest.any():
+                    waiting.append((some.filter(pa.array(rest)), at.filter(pa.array(rest)), sifted))
+            elif len(some) <= _FEW_ROWS and not sifted:
+                kept = [_let_through(value, row, single, reasons) for value, row in zip(some, at, strict=True)]
+                passed = pa.array(kept, pa.bool_())
+                if any(kept):
+                    waiting.append((some.filter(passed), at.filter(passed), True))
+            else:
+                half = len(some) // 2
+                waiting.append((some.slice(half), at.slice(half), sifted))
+                waiting.append((some.slice(0, half), at.slice(0, half), sifted))
+
+
+def _blocks(values: pa.BinaryArray, rows: pa.UInt64Array) -> list[tuple[pa.BinaryArray, pa.UInt64Array, bool]]:
+    found, at, size = [], 0, _BLOCK_ROWS
+    while at < len(values):
+        some = values.slice(at, size)
+        if some.nbytes > _BLOCK_BYTES and len(some) > 1:
+            size = len(some) // 2
+            continue
+        found.append((some, rows.slice(at, len(some)), False))
+        at, size = at + len(some), _BLOCK_ROWS
+    return found
+
+
+def _let_through(value: pa.Scalar, row: pa.Scalar, single: Callable[[bytes], None], reasons: dict[int, Reason]) -> bool:
+    try:
+        single(value.as_py())
+    except RefusedError as refused:
+        reasons[row.as_py()] = refused.reason
+        return False
+    return True
+
+
+def _reason(value: bytes, single: Callable[[bytes], None], error: BlockError) -> Reason:
+    try:
+        single(value)
+    except RefusedError as refused:
+        return refused.reason
+    return error.reason

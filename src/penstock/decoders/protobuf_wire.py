@@ -1,0 +1,153 @@
+"""The bytes of one message, walked without taking memory for them: why they are bad, and how much they would become.
+
+Two bytes can be an item of a repeated field with a hundred columns, so a small message may become a large one. The
+walk counts the cells, items times columns, and stops at a limit; and it says what is wrong where, which Google's
+library does not.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from penstock.decoders.protobuf_types import MESSAGES
+from penstock.decoders.refusal import (
+    INVALID_UTF8,
+    MALFORMED_PROTOBUF,
+    TOO_DEEP,
+    TOO_MANY_ITEMS,
+    TRUNCATED,
+    RefusedError,
+)
+
+MAX_DEPTH = 100
+"""Levels of messages and groups inside the message: what Google's library reads."""
+MAX_CELLS = 2 * 1024 * 1024
+
+_F = FieldDescriptor
+_VARINT, _I64, _LEN, _START, _END, _I32 = range(6)
+_VARINTS = {_F.TYPE_INT32, _F.TYPE_INT64, _F.TYPE_UINT32, _F.TYPE_UINT64, _F.TYPE_SINT32, _F.TYPE_SINT64}
+_VARINTS |= {_F.TYPE_BOOL, _F.TYPE_ENUM}
+_FIXED64 = {_F.TYPE_FIXED64, _F.TYPE_SFIXED64, _F.TYPE_DOUBLE}
+_FIXED32 = {_F.TYPE_FIXED32, _F.TYPE_SFIXED32, _F.TYPE_FLOAT}
+
+
+def check_wire(encoded: bytes, descriptor: Descriptor, max_cells: int = MAX_CELLS) -> None:
+    """Walk a message. Raises `RefusedError` at the first thing that is wrong with it."""
+    _Walk(encoded, max_cells).message(0, len(encoded), descriptor, 0, None)
+
+
+def wire_type(field: FieldDescriptor) -> int:
+    """How a single value of the field is written."""
+    if field.type in _VARINTS:
+        return _VARINT
+    if field.type in _FIXED64:
+        return _I64
+    if field.type in _FIXED32:
+        return _I32
+    return _START if field.type == _F.TYPE_GROUP else _LEN
+
+
+@lru_cache(maxsize=1024)
+def _cells(descriptor: Descriptor) -> int:
+    """About how many cells one more message of this type takes: itself and its fields, those inside counted too."""
+    return _count(descriptor, ())
+
+
+def _count(descriptor: Descriptor, above: tuple[str, ...]) -> int:
+    if descriptor.full_name in above:
+        return 1
+    inside = (*above, descriptor.full_name)
+    fields = descriptor.fields
+    return 1 + sum(_count(f.message_type, inside) if f.message_type and not f.is_repeated else 1 for f in fields)
+
+
+class _Walk:
+    def __init__(self, encoded: bytes, max_cells: int) -> None:
+        self._bytes = encoded
+        self._left = max_cells
+        self._max_cells = max_cells
+
+    def message(self, at: int, end: int, descriptor: Descriptor | None, depth: int, group: int | None) -> int:
+        """Walk a message, or the group of that number; the position behind it. Without a descriptor all is unknown."""
+        if depth > MAX_DEPTH:
+            raise RefusedError(TOO_DEEP, f"over {MAX_DEPTH} levels of messages or groups")
+        known = descriptor.fields_by_number if descriptor else {}
+        while at < end:
+            tag, at = self._varint(at, end, 5)
+            number, wire = tag >> 3, tag & 7
+            if number == 0 or tag >> 32:
+                raise RefusedError(MALFORMED_PROTOBUF, f"no field has the number {number}")
+            field = known.get(number)
+            if wire == _END:
+                if number != group:
+                    raise RefusedError(MALFORMED_PROTOBUF, f"a group {number} ends that did not begin")
+                return at
+            try:
+                at = self._field(at, end, number, wire, field, depth)
+            except RefusedError as refusal:
+                raise refusal.inside(field.name if field else f"({number})") from None
+        if group is not None:
+            raise RefusedError(TRUNCATED, "the group does not end")
+        return at
+
+    def _field(self, at: int, end: int, number: int, wire: int, field: FieldDescriptor | None, depth: int) -> int:
+        fits = field is not None and wire_type(field) == wire
+        if field is not None and fits and field.is_repeated:
+            self._take(_cells(field.message_type) if field.message_type else 1)
+        if wire == _VARINT:
+            return self._varint(at, end, 10)[1]
+        if wire in (_I64, _I32):
+            return self._skip(at, end, 8 if wire == _I64 else 4)
+        if wire == _START:
+            return self.message(at, end, field.message_type if field and fits else None, depth + 1, number)
+        if wire != _LEN:
+            raise RefusedError(MALFORMED_PROTOBUF, f"there is no wire type {wire}")
+        size, at = self._varint(at, end, 10)
+        stop = self._skip(at, end, size)
+        if field is not None and fits and field.type in MESSAGES:
+            self.message(at, stop, field.message_type, depth + 1, None)
+        elif field is not None and fits and field.type == _F.TYPE_STRING:
+            self._check_text(at, stop)
+        elif field is not None and not fits and field.is_repeated and field.type not in MESSAGES:
+            self._packed(at, stop, wire_type(field))
+        return stop
+
+    def _packed(self, at: int, end: int, wire: int) -> None:
+        if wire != _VARINT:
+            width = 8 if wire == _I64 else 4
+            if (end - at) % width:
+                raise RefusedError(MALFORMED_PROTOBUF, f"{end - at} bytes of packed items of {width} bytes each")
+            self._take((end - at) // width)
+            return
+        while at < end:
+            self._take(1)
+            at = self._varint(at, end, 10)[1]
+
+    def _take(self, cells: int) -> None:
+        self._left -= cells
+        if self._left < 0:
+            raise RefusedError(TOO_MANY_ITEMS, f"the items of the message would fill over {self._max_cells} cells")
+
+    def _skip(self, at: int, end: int, size: int) -> int:
+        if size > end - at:
+            raise RefusedError(TRUNCATED, f"{size} bytes should follow, and {end - at} do")
+        return at + size
+
+    def _check_text(self, at: int, end: int) -> None:
+        try:
+            self._bytes[at:end].decode()
+        except UnicodeDecodeError:
+            raise RefusedError(INVALID_UTF8, "the bytes of the string are not UTF-8") from None
+
+    def _varint(self, at: int, end: int, most: int) -> tuple[int, int]:
+        value = 0
+        for place in range(most):
+            if at + place >= end:
+                raise RefusedError(TRUNCATED, "the bytes end inside a number")
+            byte = self._bytes[at + place]
+            value |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:
+                return value, at + place + 1
+        raise RefusedError(MALFORMED_PROTOBUF, f"a number of more than {most} bytes")

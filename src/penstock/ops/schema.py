@@ -1,0 +1,158 @@
+"""Would the newest schemas of the registry suit the pipeline and its tables? Nothing is written, no JVM is started.
+
+Enters: a pipeline file and, for a producer who asks before deploying, a schema that nobody has registered yet. Leaves:
+what would change, and what would break, each with both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock import config as cfg
+from penstock.contracts import EvolvingSink
+from penstock.errors import DefinitionError, MissingError, PenstockError
+from penstock.registry import RegisteredSchema
+from penstock.runtime.build import Pipeline, build
+from penstock.runtime.faults import nothing_passes
+from penstock.runtime.schemas import Place, Registered, Schemas, registered
+
+Level = Literal["fits", "changes", "breaks", "unknown"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was compared: what it is, and what would happen."""
+
+    level: Level
+    about: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SchemaCheck:
+    """Everything that `penstock schema check` prints."""
+
+    pipeline: str
+    schemas: tuple[str, ...]
+    """What was compared: the subjects with their versions."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def breaks(self) -> bool:
+        """Whether anything would break."""
+        return any(finding.level == "breaks" for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**asdict(self), "breaks": self.breaks}
+
+
+def plan_schema_check(
+    config: cfg.PipelineConfig, candidate: Path | None = None, subject: str | None = None
+) -> SchemaCheck:
+    """Compare the registry's newest schemas, or a candidate for one subject, with the pipeline and its tables."""
+    places = registered(config)
+    if not places:
+        raise DefinitionError(
+            "NO_REGISTRY",
+            f"checking the schemas of {config.name}: no decoder takes its columns from a registry",
+            hint="there is nothing to compare; `penstock plan` checks the tables",
+        )
+    with nothing_passes():
+        schemas = _schemas(places, candidate, subject)
+        findings = tuple(_findings(config, places, schemas))
+    return SchemaCheck(config.name, tuple(_named(schema) for schema in schemas.values()), findings)
+
+
+def _schemas(places: Mapping[Place, Registered], candidate: Path | None, subject: str | None) -> Schemas:
+    subjects = {one.subject for one in places.values()}
+    if subject is not None and subject not in subjects:
+        raise MissingError(
+            "SUBJECT_NOT_READ",
+            f"checking subject {subject}: this pipeline does not read it",
+            context={"subjects": ", ".join(sorted(subjects))},
+        )
+    if candidate is None:
+        return {place: one.ask() for place, one in places.items()}
+    if subject is None and len(subjects) > 1:
+        raise MissingError(
+            "SUBJECT_NEEDED",
+            "checking a candidate: the pipeline reads several subjects",
+            context={"subjects": ", ".join(sorted(subjects))},
+            hint="name one with --subject",
+        )
+    try:
+        text = candidate.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MissingError("SCHEMA_FILE_MISSING", f"reading the candidate {candidate}: {error}") from None
+    meant = subject or next(iter(subjects))
+    return {
+        place: one.with_dropped(replace(one.ask(), id=0, text=text, version=None, references=()))
+        if one.subject == meant
+        else one.ask()
+        for place, one in places.items()
+    }
+
+
+def _findings(config: cfg.PipelineConfig, places: Mapping[Place, Registered], schemas: Schemas) -> Iterator[Finding]:
+    try:
+        pipeline = build(config, schemas)
+    except cfg.InvalidDefinition as error:
+        yield from (Finding("breaks", "the pipeline", str(problem)) for problem in error.problems)
+        return
+    except PenstockError as error:
+        yield Finding("breaks", "the schema", _told(error))
+        return
+    yield from _older_records(pipeline, places, schemas)
+    yield Finding("fits", "the pipeline", "every column that it names is there")
+    yield from _tables(pipeline)
+
+
+def _older_records(pipeline: Pipeline, places: Mapping[Place, Registered], schemas: Schemas) -> Iterator[Finding]:
+    """Records of the version before are still in the topic, and are read by the newest."""
+    for flow in pipeline.flows:
+        place = flow.config.decode_path
+        if place not in places:
+            continue
+        before = next(places[place].older(schemas[place]), None)
+        if before is None:
+            continue
+        about = f"records of {before.subject} version {before.version}"
+        refusal = getattr(flow.decoder, "refuses", lambda schema: None)(before)
+        if refusal is None:
+            yield Finding("fits", about, "can be read")
+        else:
+            yield Finding("breaks", about, f"would go to quarantine: {refusal.code} {refusal.message}")
+
+
+def _tables(pipeline: Pipeline) -> Iterator[Finding]:
+    for flow in pipeline.flows:
+        schema = flow.schema
+        for inlet in flow.inlets:
+            sink, about = inlet.sink, f"sink {inlet.sink.name}"
+            if schema is None:
+                yield Finding("unknown", about, f"only Spark knows its columns: {flow.lane.reason}")
+                continue
+            try:
+                mine = inlet.schema(schema)
+                sink.check(mine)
+                changes = sink.changes(mine) if isinstance(sink, EvolvingSink) else ()
+            except PenstockError as error:
+                yield Finding("breaks", about, _told(error))
+                continue
+            for change in changes:
+                yield Finding("changes", about, change)
+            if not changes:
+                yield Finding("fits", about, f"{sink.target} takes the rows as it is")
+
+
+def _named(schema: RegisteredSchema) -> str:
+    return f"{schema.subject} " + (f"version {schema.version}" if schema.version is not None else "as the candidate")
+
+
+def _told(error: PenstockError) -> str:
+    sides = "; ".join(f"{name}: {value}" for name, value in error.context.items())
+    return f"{error.summary}{f' ({sides})' if sides else ''}"

@@ -1,0 +1,197 @@
+"""Schemas by id, by subject and version; registering them. What can never change is asked for once.
+
+A schema that was found under an id is kept for good, since a registry never gives an id to another schema. That an
+id is not known is not kept: it may be registered a moment later. A registry that is away raises a `TransientError`,
+and is never taken for one that does not know.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, get_args
+from urllib.parse import quote
+
+from penstock.errors import MissingError
+from penstock.registry.exchange import Exchange, Refusal
+from penstock.registry.recent import Recent
+from penstock.registry.references import resolve_references
+from penstock.registry.schemas import RegisteredSchema, SchemaKind, SchemaReference
+from penstock.registry.settings import RegistrySettings
+
+CACHED_SCHEMAS = 1000
+_HIGHEST_ID = 2**31 - 1
+_NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
+
+
+class RegistryClient:
+    """One registry, with a cache. To be made by `client_of`, so that the cache is shared."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self.settings = settings
+        self._exchange = Exchange(settings)
+        self._schemas: Recent[int, RegisteredSchema] = Recent(CACHED_SCHEMAS)
+        self._subjects: Recent[int, frozenset[str]] = Recent(CACHED_SCHEMAS)
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """The schema with this id, or None where the registry says that there is none."""
+        if known := self.known(schema_id):
+            return known
+        # A registry's ids are signed; the four bytes of a message may be any.
+        if not 0 <= schema_id <= _HIGHEST_ID:
+            return None
+        answer = self._exchange.ask(f"/schemas/ids/{schema_id}")
+        if isinstance(answer, Refusal):
+            if answer.code == _NO_SCHEMA:
+                return None
+            raise self._refused(f"asking for schema {schema_id}", answer)
+        return self._schemas.keep(schema_id, self._registered(answer, schema_id))
+
+    def known(self, schema_id: int) -> RegisteredSchema | None:
+        """The schema with this id if it was asked for before; nothing is sent."""
+        return self._schemas.get(schema_id)
+
+    def subjects(self, schema_id: int, *, fresh: bool = False) -> frozenset[str]:
+        """The subjects under which this id is, or once was, registered; `fresh` asks again what is known already."""
+        if not fresh and (known := self._subjects.get(schema_id)):
+            return known
+        if not 0 <= schema_id <= _HIGHEST_ID:
+            return frozenset()
+        # A record may be older than the deletion of its version.
+        answer = self._exchange.ask(f"/schemas/ids/{schema_id}/versions?deleted=true")
+        if isinstance(answer, Refusal):
+            if answer.code == _NO_SCHEMA:
+                return frozenset()
+            raise self._refused(f"asking for the subjects of schema {schema_id}", answer)
+        try:
+            subjects = frozenset(str(each["subject"]) for each in answer)
+        except (TypeError, KeyError):
+            raise self._exchange.stranger("versions of a schema without a subject") from None
+        return self._subjects.keep(schema_id, subjects) if subjects else subjects
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The newest version of `subject`, asked for every time."""
+        return self._version(subject, "latest")
+
+    def version(self, subject: str, number: int) -> RegisteredSchema:
+        """One version of `subject`."""
+        return self._version(subject, str(number))
+
+    def versions(self, subject: str) -> list[int]:
+        """The numbers of the versions of `subject`, oldest first."""
+        answer = self._exchange.ask(f"/subjects/{_quoted(subject)}/versions")
+        if isinstance(answer, Refusal):
+            raise self._missing(subject, "any", answer)
+        if not isinstance(answer, list) or not all(isinstance(each, int) for each in answer):
+            raise self._exchange.stranger("no list of versions")
+        return sorted(answer)
+
+    def registered(
+        self, subject: str, kind: SchemaKind, text: str, references: Sequence[SchemaReference] = ()
+    ) -> int | None:
+        """The id of exactly this schema under `subject`, or None where it is not registered there."""
+        answer = self._exchange.ask(f"/subjects/{_quoted(subject)}", _body(kind, text, references))
+        if isinstance(answer, Refusal):
+            if answer.code in (_NO_SUBJECT, _NO_SCHEMA):
+                return None
+            raise self._refused(f'looking for a schema under subject "{subject}"', answer)
+        return self._id(answer)
+
+    def register(self, subject: str, kind: SchemaKind, text: str, references: Sequence[SchemaReference] = ()) -> int:
+        """Register the schema under `subject`, as its newest version unless it is there already; its id."""
+        answer = self._exchange.ask(f"/subjects/{_quoted(subject)}/versions", _body(kind, text, references))
+        if isinstance(answer, Refusal):
+            raise self._refused(f'registering a schema under subject "{subject}"', answer)
+        return self._id(answer)
+
+    def close(self) -> None:
+        """Let go of the connections; the client goes on working."""
+        self._exchange.close()
+
+    def _version(self, subject: str, which: str) -> RegisteredSchema:
+        answer = self._exchange.ask(f"/subjects/{_quoted(subject)}/versions/{which}")
+        if isinstance(answer, Refusal):
+            raise self._missing(subject, which, answer)
+        return self._registered(answer, self._id(answer), subject, self._number(answer, "version"))
+
+    def _registered(
+        self, answer: Any, schema_id: int, subject: str | None = None, version: int | None = None
+    ) -> RegisteredSchema:
+        text, references = self._text(answer)
+        # The API leaves the kind out for Avro, the first one there was.
+        kind: SchemaKind = answer.get("schemaType") or "AVRO"
+        if kind not in get_args(SchemaKind):
+            raise self._exchange.stranger(f"a schema of the kind {kind}")
+        below = resolve_references(references, self._referenced)
+        return RegisteredSchema(schema_id, kind, text, below, subject, version)
+
+    def _referenced(self, reference: SchemaReference) -> tuple[str, Sequence[SchemaReference]]:
+        path = f"/subjects/{_quoted(reference.subject)}/versions/{reference.version}?deleted=true"
+        answer = self._exchange.ask(path)
+        if isinstance(answer, Refusal):
+            raise self._missing(reference.subject, str(reference.version), answer)
+        return self._text(answer)
+
+    def _text(self, answer: Any) -> tuple[str, Sequence[SchemaReference]]:
+        try:
+            references = answer.get("references") or ()
+            found = [SchemaReference(str(e["name"]), str(e["subject"]), int(e["version"])) for e in references]
+            return str(answer["schema"]), found
+        except (AttributeError, TypeError, KeyError, ValueError):
+            raise self._exchange.stranger("a schema without its text or references") from None
+
+    def _id(self, answer: Any) -> int:
+        return self._number(answer, "id")
+
+    def _number(self, answer: Any, name: str) -> int:
+        number = answer.get(name) if isinstance(answer, dict) else None
+        if not isinstance(number, int):
+            raise self._exchange.stranger(f"nothing that has a number as its {name}")
+        return number
+
+    def _missing(self, subject: str, which: str, refusal: Refusal) -> MissingError:
+        place = {"registry": self.settings.address, "it answered": refusal.message}
+        if refusal.code == _NO_SUBJECT:
+            return MissingError(
+                "REGISTRY_SUBJECT_MISSING",
+                f'asking for subject "{subject}": the schema registry has none of that name',
+                context=place,
+                hint="check the subject; the serializers name it after the topic: TOPIC-value, TOPIC-key",
+            )
+        if refusal.code == _NO_VERSION:
+            return MissingError(
+                "REGISTRY_VERSION_MISSING",
+                f'asking for subject "{subject}": the schema registry has no version {which} of it',
+                context=place,
+                hint="name a version that there is, or leave it out for the latest",
+            )
+        return self._refused(f'asking for subject "{subject}"', refusal)
+
+    def _refused(self, doing: str, refusal: Refusal) -> MissingError:
+        return MissingError(
+            "REGISTRY_REFUSED",
+            f"{doing}: the schema registry refuses",
+            context={"registry": self.settings.address, "it answered": f"{refusal.status} {refusal.message}"},
+            hint="an incompatible schema (409) needs a change, or another compatibility of the subject; an invalid one "
+            "(422) needs a correction",
+        )
+
+
+def client_of(settings: RegistrySettings) -> RegistryClient:
+    """The one client of this process for `settings`, so that a reused Spark worker keeps what it knows."""
+    return _client(settings, os.getpid())
+
+
+@lru_cache(maxsize=16)
+def _client(settings: RegistrySettings, _pid: int) -> RegistryClient:
+    return RegistryClient(settings)
+
+
+def _body(kind: SchemaKind, text: str, references: Sequence[SchemaReference]) -> dict[str, Any]:
+    used = [{"name": each.name, "subject": each.subject, "version": each.version} for each in references]
+    return {"schema": text, "schemaType": kind, "references": used}
+
+
+def _quoted(subject: str) -> str:
+    return quote(subject, safe="")

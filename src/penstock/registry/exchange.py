@@ -1,0 +1,193 @@
+"""One question to the registry and its answer: credentials, TLS, time-outs, tries, and what went wrong.
+
+Leaves: the JSON of an answer, or the registry's own refusal of the question, or an error that says whether to try
+again. A registry that is away, slow, overloaded or broken is transient; one that does not let us in is not.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any, Final
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase, HTTPBasicAuth
+from urllib3.util import Retry
+
+from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.registry.settings import RegistrySettings
+
+_HEADERS = {
+    "Accept": "application/vnd.schemaregistry.v1+json, application/json",
+    "Content-Type": "application/vnd.schemaregistry.v1+json",
+    "User-Agent": "penstock",
+}
+_BUSY: Final = frozenset({408, 425, 429})
+_LOCKED_OUT: Final = frozenset({401, 403, 407})
+_BACKOFF_SECONDS = 0.2
+_LONGEST_BACKOFF_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The registry understood the question and says no: its own code (40403: no such schema), and its words."""
+
+    status: int
+    code: int
+    message: str
+
+
+class Exchange:
+    """Asks one registry. Connections are kept, but never across a fork: a child makes its own."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self.settings = settings
+        self._session: requests.Session | None = None
+        self._pid = 0
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The answer to a GET, or to a POST of `body`: JSON, or a `Refusal`.
+
+        A POST is tried again as well: registering the same schema twice gives the same id.
+        """
+        url = f"{self.settings.url.rstrip('/')}{path}"
+        # Given here, since the environment's bundle would win over one that the session has.
+        verify = self.settings.ca_file
+        try:
+            answer = self._connected().request(
+                "GET" if body is None else "POST", url, json=body, timeout=self.settings.timeout, verify=verify
+            )
+        except OSError as error:
+            raise self._failed(error) from None
+        return self._read(answer)
+
+    def close(self) -> None:
+        """Let go of the connections; the next question makes new ones."""
+        if self._session is not None and self._pid == os.getpid():
+            self._session.close()
+        self._session = None
+
+    def _connected(self) -> requests.Session:
+        if self._session is None or self._pid != os.getpid():
+            self._session, self._pid = self._connect(), os.getpid()
+        return self._session
+
+    def _connect(self) -> requests.Session:
+        session = requests.Session()
+        session.headers.update(_HEADERS)
+        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        session.auth = _credentials(self.settings)
+        certificate, key = self.settings.certificate_file, self.settings.key_file
+        session.cert = (certificate, key) if certificate is not None and key is not None else certificate
+        # TLS failures are "other": the next try would fail as this one did.
+        tries = Retry(
+            total=self.settings.retries,
+            other=0,
+            status_forcelist={*_BUSY, *range(500, 600)},
+            allowed_methods=None,
+            backoff_factor=_BACKOFF_SECONDS,
+            backoff_max=_LONGEST_BACKOFF_SECONDS,
+            raise_on_status=False,
+            respect_retry_after_header=False,
+        )
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, HTTPAdapter(max_retries=tries))
+        return session
+
+    def _failed(self, error: OSError) -> PenstockError:
+        fault = _tls_fault(error)
+        if fault is not None or not isinstance(error, requests.RequestException):
+            return MissingError(
+                "REGISTRY_TLS",
+                f"connecting to the schema registry at {self.settings.address}: TLS did not come about",
+                context={"cause": fault or error, "ca_file": self.settings.ca_file or "the system's certificates"},
+                hint="check registry.ca_file, the client certificate and its key, and that the URL says https or http "
+                "as the registry does",
+            )
+        if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
+            return self.stranger(f"no URL that one can connect to ({type(error).__name__})")
+        return self._unreachable(_words(error))
+
+    def _read(self, answer: requests.Response) -> Any:
+        if answer.status_code in _LOCKED_OUT:
+            raise MissingError(
+                "REGISTRY_NOT_AUTHORIZED",
+                f"asking the schema registry at {self.settings.address}: it does not let us in",
+                context={"it answered": answer.status_code, "it was shown": self.settings.credentials},
+                hint="check the user and password, or the token, of the registry, and what they may read or write",
+            )
+        if answer.status_code in _BUSY or answer.status_code >= 500:
+            raise self._unreachable(f"it answered {answer.status_code}")
+        try:
+            content = answer.json()
+        except ValueError:
+            raise self.stranger(f"status {answer.status_code}, not JSON") from None
+        if answer.ok:
+            return content
+        code = content.get("error_code") if isinstance(content, dict) else None
+        # Its own codes for what is not there are 40401 and on; a plain 404 comes from a wrong path or another server.
+        if not isinstance(code, int) or (answer.status_code == 404 and code < 40400):
+            raise self.stranger(f"status {answer.status_code}, without a code of a registry")
+        return Refusal(answer.status_code, code, str(content.get("message", ""))[:500])
+
+    def _unreachable(self, why: str) -> TransientError:
+        return TransientError(
+            "REGISTRY_UNREACHABLE",
+            f"asking the schema registry at {self.settings.address}: no answer",
+            context={"cause": why, "tries": self.settings.retries + 1},
+            hint="is the registry running, and is registry.url right? try: penstock dev status",
+        )
+
+    def stranger(self, what: str) -> MissingError:
+        """The error for an answer that no registry gives."""
+        return MissingError(
+            "REGISTRY_NOT_THERE",
+            f"asking the schema registry at {self.settings.address}: what answers does not speak the Confluent API",
+            context={"it answered": what},
+            hint="check registry.url; Apicurio has this API under /apis/ccompat/v7",
+        )
+
+
+class _Bearer(AuthBase):
+    """As an object of its own, so that requests never puts what a .netrc file says in its place."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def _credentials(settings: RegistrySettings) -> AuthBase | None:
+    if settings.token is not None:
+        return _Bearer(settings.token)
+    if settings.username is not None:
+        return HTTPBasicAuth(settings.username.encode(), (settings.password or "").encode())
+    return None
+
+
+def _tls_fault(error: BaseException) -> str | None:
+    """The TLS failure somewhere below `error`; a connection that merely broke off is none."""
+    below: list[object] = [error]
+    while below:
+        each = below.pop()
+        if isinstance(each, ssl.SSLError) and not isinstance(each, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return str(each.reason or each)
+        if isinstance(each, BaseException):
+            below += [*each.args, getattr(each, "reason", None), each.__cause__]
+    return None
+
+
+def _words(error: requests.RequestException) -> str:
+    """Why, without the URL, which may hold a password."""
+    if isinstance(error, requests.exceptions.SSLError):
+        # Under TLS 1.3 a server refuses a client's certificate only after the handshake, and may just hang up.
+        return "the TLS connection broke off; the registry may ask for a client certificate, or for another one"
+    inner = error.args[0] if error.args else error
+    reason = getattr(inner, "reason", None) or inner
+    said = str(reason).rpartition(": ")[2] if isinstance(reason, Exception) else str(reason)
+    return f"{type(error).__name__}: {said}"[:200]

@@ -1,0 +1,42 @@
+"""Where a registry is and how to be let in: small, sent to tasks, and showing no secret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RegistrySettings:
+    """The base URL of the Confluent API, credentials, TLS files and patience; secrets in the clear, never shown.
+
+    `timeout` is in seconds, for connecting and for each wait on an answer. `retries` are tries after the first one.
+    """
+
+    url: str
+    username: str | None = None
+    password: str | None = None
+    token: str | None = None
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    timeout: float = 10.0
+    retries: int = 3
+
+    def __repr__(self) -> str:
+        return f"RegistrySettings({self.address}, {self.credentials})"
+
+    @property
+    def address(self) -> str:
+        """The URL for messages: without a user and password that stand in it."""
+        parts = urlsplit(self.url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")).rstrip("/")
+
+    @property
+    def credentials(self) -> str:
+        """What is shown to the registry, for messages."""
+        if self.token is not None:
+            return "a bearer token"
+        if self.username is not None or "@" in urlsplit(self.url).netloc:
+            return "a user and password"
+        return "a client certificate" if self.certificate_file is not None else "no credentials"

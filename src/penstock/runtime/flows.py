@@ -1,0 +1,200 @@
+"""The flows of a run as they are now: staged by their lanes, following the registries where the file says `latest`.
+
+Before a batch is staged the registries are asked. A newer schema that the tables take is taken up at once: new columns
+appear without a restart. One that they do not take is said and left: the decoders stay at the last schema that fits,
+and records that cannot be read by it go to the quarantine with both types named. A registry that is away stops
+nothing as long as every schema in the batch is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.contracts import SqlSink
+from penstock.errors import DefinitionError, MissingError, TransientError
+from penstock.model import BatchToken
+from penstock.registry import RegisteredSchema
+from penstock.runtime.batch import StagedFlow, StageLane
+from penstock.runtime.build import Flow, Pipeline, as_nullable
+from penstock.runtime.direct import stage_direct
+from penstock.runtime.faults import in_our_terms, nothing_passes, refused_step
+from penstock.runtime.schemas import Place, registered
+from penstock.runtime.slot import SlotWork
+from penstock.spark.sql import SparkSql
+
+
+@dataclass
+class CurrentFlows:
+    """Gives the flows of each batch. `prepare` comes first, and makes the sinks ready."""
+
+    pipeline: Pipeline
+    session: Any
+    tell: Callable[[str], None]
+    pinned: int | None = None
+    _staged: tuple[StagedFlow, ...] = ()
+    _refused: dict[Place, RegisteredSchema] = field(default_factory=dict)
+    """The newest schema of each decoder that the tables did not take."""
+    _away: bool = False
+
+    def prepare(self) -> list[pa.Schema]:
+        """Make every sink ready for the newest schemas that it takes; give the columns of each flow."""
+        for flow in self.pipeline.flows:
+            for inlet in flow.inlets:
+                if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
+                    inlet.sink.use(SparkSql(self.session))
+        with nothing_passes():
+            self.pipeline = self._fitting()
+            self._prepare_sinks(self.pipeline)
+        return [self._schema(flow) for flow in self.pipeline.flows]
+
+    def stage(self) -> tuple[StagedFlow, ...]:
+        """The flows with what their tasks need to know, for the schemas as they are."""
+        pipeline = self.pipeline
+        reading: set[Place] = set()
+        staged = []
+        for number, flow in enumerate(pipeline.flows):
+            schema = self._schema(flow)
+            tombstones = flow.tombstones(schema)
+            stage: StageLane = stage_direct
+            if flow.lane.lane == "frame":
+                from penstock.runtime.frame import stage_frame
+
+                stage = partial(stage_frame, steps=flow.steps)
+            feed = (*flow.config.decode_path, *(flow.config.topics or ()))
+            work = SlotWork(
+                token=BatchToken(pipeline.config.name, "", 0, ()),
+                reader=pipeline.reader,
+                decoder=flow.decoder,
+                transforms=flow.steps if stage is stage_direct else (),
+                inlets=flow.inlets,
+                quarantines=pipeline.quarantines,
+                schema=schema,
+                tombstones=tombstones,
+                deleting=flow.deleting,
+                pinned=self.pinned,
+                first_side=number * 2 * (self.pinned or 0),
+                counts=feed not in reading,
+            )
+            reading.add(feed)
+            staged.append(StagedFlow(stage, work, frozenset(flow.config.topics) if flow.config.topics else None))
+        self._staged = tuple(staged)
+        return self._staged
+
+    def now(self) -> tuple[StagedFlow, ...]:
+        """The flows for the batch in hand."""
+        following = {place: one for place, one in registered(self.pipeline.config).items() if one.follows}
+        if not following:
+            return self._staged
+        try:
+            newest = {place: one.ask(self._known(place)) for place, one in following.items()}
+        except TransientError as error:
+            if not self._away:
+                self.tell(f"going on with the schemas that are known: {error.summary}")
+            self._away = True
+            return self._frozen()
+        self._away = False
+        for place, schema in newest.items():
+            if schema is not self._known(place):
+                self._take_up(place, schema)
+        return self._staged
+
+    def _known(self, place: Place) -> RegisteredSchema:
+        return self._refused.get(place, self.pipeline.schemas[place])
+
+    def _take_up(self, place: Place, schema: RegisteredSchema) -> None:
+        at = f"{schema.subject} version {schema.version}"
+        try:
+            newer = self.pipeline.reading({**self.pipeline.schemas, place: schema})
+            if [flow.lane.lane for flow in newer.flows] != [flow.lane.lane for flow in self.pipeline.flows]:
+                raise MissingError("LANE_CHANGES", "it needs the other lane, which only a restart can take")
+            self._check_sinks(newer)
+        except (MissingError, DefinitionError) as error:
+            self._refused[place] = schema
+            sides = "; ".join(f"{name}: {value}" for name, value in error.context.items())
+            self.tell(f"{at} is not taken up: {error.summary}{f' ({sides})' if sides else ''}")
+            return
+        self._refused.pop(place, None)
+        added = sorted(_columns(newer) - _columns(self.pipeline))
+        self._prepare_sinks(newer)
+        self.pipeline = newer
+        self.stage()
+        self.tell(f"{at} is taken up" + (f": new columns {', '.join(added)}" if added else ""))
+
+    def _frozen(self) -> tuple[StagedFlow, ...]:
+        frozen = self.pipeline.reading(self.pipeline.schemas, frozen=True)
+        return tuple(
+            replace(staged, work=replace(staged.work, decoder=flow.decoder))
+            for staged, flow in zip(self._staged, frozen.flows, strict=True)
+        )
+
+    def _fitting(self) -> Pipeline:
+        """The pipeline with the newest schemas that the sinks take, or the refusal of the very newest."""
+        pipeline, first = self.pipeline, None
+        following = {place: one for place, one in registered(pipeline.config).items() if one.follows}
+        try:
+            self._check_sinks(pipeline)
+            return pipeline
+        except MissingError as error:
+            if not following:
+                raise
+            first = error
+        for place, one in following.items():
+            newest = pipeline.schemas[place]
+            for older in one.older(newest):
+                candidate = pipeline.reading({**pipeline.schemas, place: older})
+                try:
+                    self._check_sinks(candidate)
+                except (MissingError, DefinitionError):
+                    continue
+                self._refused[place] = newest
+                sides = "; ".join(f"{name}: {value}" for name, value in first.context.items())
+                self.tell(
+                    f"{newest.subject} version {newest.version} is not taken up, reading by version {older.version}: "
+                    f"{first.summary}{f' ({sides})' if sides else ''}"
+                )
+                return candidate
+        raise first
+
+    def _check_sinks(self, pipeline: Pipeline) -> None:
+        for flow in pipeline.flows:
+            schema = self._schema(flow)
+            for inlet in flow.inlets:
+                inlet.sink.check(inlet.schema(schema))
+
+    def _prepare_sinks(self, pipeline: Pipeline) -> None:
+        for flow in pipeline.flows:
+            schema = self._schema(flow)
+            for inlet in flow.inlets:
+                inlet.sink.prepare(inlet.schema(schema))
+
+    def _schema(self, flow: Flow) -> pa.Schema:
+        """The columns that reach the inlets of a flow."""
+        if flow.lane.lane == "direct":
+            found = flow.schema
+            assert found is not None, "the direct lane knows its columns"
+            return found
+        return as_nullable(self._schema_by_spark(flow))
+
+    def _schema_by_spark(self, flow: Flow) -> pa.Schema:
+        """The columns that leave the last step; a step that Spark refuses is named."""
+        from penstock.runtime.frame import schema_after
+
+        decoded, steps = flow.decoder.schema, flow.steps
+        try:
+            return schema_after(self.session, decoded, steps)
+        except Exception as error:
+            for number, step in enumerate(steps):
+                try:
+                    schema_after(self.session, decoded, steps[: number + 1])
+                except Exception as refusal:
+                    raise refused_step(number, step, refusal) from refusal
+            raise in_our_terms(error) from error
+
+
+def _columns(pipeline: Pipeline) -> set[str]:
+    return {name for flow in pipeline.flows for name in flow.decoder.schema.names}

@@ -1,0 +1,132 @@
+"""The schemas that decoders take their columns from, as the registries have them now, with the fields they dropped.
+
+Where a file names `version: latest`, the registry is asked again before each batch. A producer registers a schema
+before it writes by it, and a batch's offsets are fixed before the question: no record of the batch can be newer than
+the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+
+from pydantic import SecretStr
+
+from penstock import config as cfg
+from penstock.decoders.dropped import with_dropped
+from penstock.errors import MissingError
+from penstock.registry import RegisteredSchema, RegistrySettings, client_of
+
+Place = tuple[str | int, ...]
+"""Where in the file a decoder stands."""
+
+Schemas = Mapping[Place, RegisteredSchema]
+"""The schema of each decoder that has its columns from a registry."""
+
+_MOST_VERSIONS = 100
+_KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "json": "JSON"}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A decoder that takes its columns from a registry."""
+
+    place: Place
+    config: cfg.RegisteredConfig
+    registry: RegistrySettings
+    subject: str
+
+    @property
+    def follows(self) -> bool:
+        """Whether newer versions are taken up as they come."""
+        return self.config.version == "latest"
+
+    def ask(self, known: RegisteredSchema | None = None) -> RegisteredSchema:
+        """The schema as the file wants it; `known` again where nothing is newer."""
+        if not self.follows:
+            return self._of_format(client_of(self.registry).version(self.subject, int(self.config.version)))
+        newest = self._of_format(client_of(self.registry).latest(self.subject))
+        if known is not None and newest.id == known.id:
+            return known
+        return self.with_dropped(newest)
+
+    def with_dropped(self, newest: RegisteredSchema) -> RegisteredSchema:
+        """A version with the fields that it dropped from those before."""
+        return with_dropped(newest, list(self._before(newest)), getattr(self.config, "message", None))
+
+    def older(self, than: RegisteredSchema) -> Iterator[RegisteredSchema]:
+        """Earlier versions, the newest first, each with the fields that it dropped."""
+        return (self.with_dropped(schema) for schema in self._before(than))
+
+    def _before(self, than: RegisteredSchema) -> Iterator[RegisteredSchema]:
+        client = client_of(self.registry)
+        versions = sorted(client.versions(self.subject), reverse=True)
+        for version in [v for v in versions if than.version is None or v < than.version][:_MOST_VERSIONS]:
+            schema = client.version(self.subject, version)
+            if schema.kind == than.kind:
+                yield schema
+
+    def _of_format(self, found: RegisteredSchema) -> RegisteredSchema:
+        if found.kind != _KINDS[self.config.format]:
+            raise MissingError(
+                "SCHEMA_OF_OTHER_FORMAT",
+                f"reading subject {self.subject}: its schema is of another format",
+                context={"the file says": self.config.format, "the registry has": found.kind.lower()},
+                hint="correct format or subject",
+            )
+        return found
+
+
+def registered(config: cfg.PipelineConfig) -> dict[Place, Registered]:
+    """The decoders of a pipeline that take their columns from a registry, each once."""
+    found: dict[Place, Registered] = {}
+    for flow in cfg.flows(config):
+        topic, at = cfg.only_topic(flow.topics, config.source), flow.decode_path
+        key = getattr(flow.decode, "key", None)
+        for decode, place, suffix in ((flow.decode, at, "value"), (key, (*at, "key"), "key")):
+            if isinstance(decode, cfg.RegisteredConfig) and decode.registry is not None and not _own_columns(decode):
+                subject = decode.subject or f"{topic}-{suffix}"
+                found[place] = Registered(place, decode, registry_settings(decode.registry), subject)
+    return found
+
+
+def ask_registries(config: cfg.PipelineConfig) -> dict[Place, RegisteredSchema]:
+    """The schemas as they are now."""
+    return {place: one.ask() for place, one in registered(config).items()}
+
+
+def registry_settings(registry: cfg.RegistryConfig) -> RegistrySettings:
+    """How to reach a registry, secrets in the open. Not for a message or a log."""
+
+    def revealed(secret: SecretStr | None) -> str | None:
+        return secret.get_secret_value() if secret is not None else None
+
+    return RegistrySettings(
+        registry.url,
+        username=revealed(registry.username),
+        password=revealed(registry.password),
+        token=revealed(registry.token),
+        ca_file=registry.ca_file,
+        certificate_file=registry.certificate_file,
+        key_file=registry.key_file,
+        timeout=registry.timeout.total_seconds(),
+        retries=registry.retries,
+    )
+
+
+def read_schema_file(file: str) -> bytes:
+    """What a schema file holds."""
+    try:
+        return FilePath(file).read_bytes()
+    except OSError as error:
+        raise MissingError(
+            "SCHEMA_FILE_MISSING",
+            f"reading the schema file {file}: {error.strerror}",
+            hint="the path is relative to the pipeline file",
+        ) from None
+
+
+def _own_columns(decode: object) -> bool:
+    """Whether the file itself gives the columns, and the registry only explains the records."""
+    return any(getattr(decode, name, None) is not None for name in ("columns", "schema_file", "descriptor_file"))

@@ -1,0 +1,162 @@
+"""Mutated messages in every format of a registry: each becomes a row or a bad record, and nothing else happens."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+import yaml
+from tests.fuzz_formats import FORMATS, Format
+from tests.mutations import mutated
+from tests.tables import read_table
+
+from penstock.config import load
+from penstock.contracts import Decoder
+from penstock.model import COORDINATES, RAW_SCHEMA, Split
+from penstock.runtime.build import build
+from penstock.runtime.run import RunOptions, run
+
+pytestmark = pytest.mark.services
+
+BATCH = 5_000
+MIB = 1024 * 1024
+
+
+class Fuzz:
+    """Batches of messages of a format, most of them mutated; the same ones in every run."""
+
+    def __init__(self, form: Format, seed: int) -> None:
+        self._form = form
+        self._chance = random.Random(seed)
+        self._good = list(form.rows)
+        self.read = self.refused = 0
+        self.codes: Counter[str] = Counter()
+
+    def messages(self, count: int) -> list[bytes]:
+        pick = self._chance
+        one_in_ten = [pick.random() < 0.1 for _ in range(count)]
+        return [
+            pick.choice(self._good) if good else mutated(pick, self._good, self._form.extras) for good in one_in_ten
+        ]
+
+    def check(self, messages: list[bytes], split: Split) -> None:
+        good = split.good.column(COORDINATES).field("offset").to_pylist()
+        bad = split.bad.column("offset").to_pylist()
+        assert sorted([*good, *bad]) == list(range(len(messages)))
+        assert split.bad.column("value").to_pylist() == [messages[at] for at in bad]
+        assert all(split.bad.column("message").to_pylist())
+        assert not [at for at in bad if messages[at] in self._form.rows]
+        unchanged = [number for number, at in enumerate(good) if messages[at] in self._form.rows]
+        rows = split.good.take(pa.array(unchanged, pa.int64())).drop_columns([COORDINATES]).to_pylist()
+        assert rows == [self._form.rows[messages[good[number]]] for number in unchanged]
+        for at in good:
+            self._form.read(messages[at])
+        self.read += len(good)
+        self.refused += len(bad)
+        self.codes.update(split.bad.column("code").to_pylist())
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def form(request: pytest.FixtureRequest, registry: Any) -> tuple[str, Format]:
+    topic = registry.subject(f"fuzz-{request.param}").removesuffix("-value")
+    return topic, FORMATS[request.param](registry.url, topic)
+
+
+def decoder_of(topic: str, form: Format, folder: Path) -> Decoder:
+    """The decoder that a pipeline file gives; no broker is asked for it."""
+    body = {
+        "name": "fuzz",
+        "source": {"type": "kafka", "brokers": "127.0.0.1:1", "topics": [topic]},
+        "decode": form.decode,
+        "quarantine": {"table": "lake/quarantine"},
+        "sinks": [{"name": "out", "type": "delta", "path": "lake/out"}],
+        "checkpoint": "checkpoint",
+    }
+    file = folder / "fuzz.yaml"
+    file.write_text(yaml.safe_dump(body))
+    return build(load(file)).flows[0].decoder
+
+
+def raw_batch(messages: list[bytes]) -> pa.RecordBatch:
+    count = len(messages)
+    columns = {
+        "value": pa.array(messages, pa.binary()),
+        "topic": pa.repeat(pa.scalar("t"), count),
+        "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
+        "offset": pa.array(range(count), pa.int64()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [columns.get(field.name, pa.nulls(count, field.type)) for field in RAW_SCHEMA], schema=RAW_SCHEMA
+    )
+
+
+class Memory:
+    """How far this process grew beyond what it had, at its peak."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5")
+        self._before = psutil.Process().memory_info().rss
+
+    @property
+    def growth(self) -> int:
+        [peak] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak.split()[1]) * 1024 - self._before
+
+
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_mutated_messages_each_end_as_a_row_or_a_bad_record(
+    form: tuple[str, Format], tmp_path: Path, count: int, record_property: Any
+) -> None:
+    topic, format_ = form
+    decoder = decoder_of(topic, format_, tmp_path)
+    fuzz, memory, seconds = Fuzz(format_, seed=count), Memory(), 0.0
+    for _ in range(count // BATCH):
+        messages = fuzz.messages(BATCH)
+        raw = raw_batch(messages)
+        began = time.perf_counter()
+        split = decoder.decode(raw)
+        seconds += time.perf_counter() - began
+        fuzz.check(messages, split)
+    growth = memory.growth // MIB
+    print(f"{format_.decode['format']}: {count} messages in {seconds:.1f} s, {fuzz.read} rows, {fuzz.refused} bad")
+    print(f"grew by {growth} MiB; {dict(fuzz.codes.most_common())}")
+    assert fuzz.read + fuzz.refused == count
+    assert min(fuzz.read, fuzz.refused) > count // 10
+    assert len(fuzz.codes) > 5
+    assert growth < 500
+
+
+def test_mutated_messages_through_a_pipeline_add_up_in_tables_and_quarantine(
+    spark: Any, topics: Any, registry: Any, pipeline_file: Any
+) -> None:
+    names = {name: topics.create(1, prefix=f"fuzz-{name}") for name in FORMATS}
+    sent: Counter[bytes] = Counter()
+    expected: Counter[str] = Counter()
+    decode: dict[str, Any] = {}
+    for name, topic in names.items():
+        form = FORMATS[name](registry.url, topic)
+        messages = Fuzz(form, seed=1).messages(1_700)
+        split = decoder_of(topic, form, Path(pipeline_file(topic, name=name)).parent).decode(raw_batch(messages))
+        expected[name] = split.good.num_rows
+        sent.update(split.bad.column("value").to_pylist())
+        topics.send(topic, messages)
+        decode[topic] = form.decode
+    file = pipeline_file(
+        next(iter(names.values())),
+        name=f"fuzz-{names['avro']}",
+        source={"topics": list(names.values())},
+        decode={"by_topic": decode},
+        routes=[{"topics": [topic], "sinks": [name]} for name, topic in names.items()],
+        sinks=[{"name": name, "type": "delta", "path": f"lake/{name}"} for name in names],
+    )
+    summary = run(load(file), RunOptions(available_now=True), [].append, session=spark)
+    assert (summary.rows_in, summary.rows_out, summary.quarantined) == (5_100, expected.total(), sent.total())
+    assert {name: read_table(file.parent / "lake" / name).num_rows for name in names} == expected
+    assert Counter(read_table(file.parent / "lake/quarantine").column("value").to_pylist()) == sent
+    assert spark.range(3).count() == 3

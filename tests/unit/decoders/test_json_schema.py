@@ -1,0 +1,175 @@
+"""JSON Schemas to columns: types, nullability, references, alternatives; and what has no columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.config.arrow_types import parse_columns
+from penstock.decoders import JsonDecoder
+from penstock.decoders.json_schema import json_schema_columns
+from penstock.errors import MissingError
+from penstock.registry import ReferencedSchema
+
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/definitions/node"}, "id": {"type": "integer"}}}
+
+
+def columns(properties: dict[str, Any], *references: ReferencedSchema, **more: Any) -> pa.Schema:
+    return json_schema_columns(json.dumps({"type": "object", "properties": properties, **more}), references)
+
+
+@pytest.mark.parametrize(
+    ("schema", "column"),
+    [
+        ({"type": "string"}, "STRING NOT NULL"),
+        ({"type": "string", "format": "date"}, "DATE NOT NULL"),
+        ({"type": "string", "format": "date-time"}, "TIMESTAMP NOT NULL"),
+        ({"type": "string", "format": "email"}, "STRING NOT NULL"),
+        ({"type": "integer"}, "BIGINT NOT NULL"),
+        ({"type": "number"}, "DOUBLE NOT NULL"),
+        ({"type": "boolean"}, "BOOLEAN NOT NULL"),
+        ({"type": ["null", "integer"]}, "BIGINT"),
+        ({"type": ["integer", "number"]}, "DOUBLE NOT NULL"),
+        ({"oneOf": [{"type": "null"}, {"type": "string"}]}, "STRING"),
+        ({"anyOf": [{"type": "integer"}, {"type": "number"}, {"type": "null"}]}, "DOUBLE"),
+        ({"anyOf": [{"type": "string", "format": "date"}, {"type": "string"}]}, "STRING NOT NULL"),
+        ({"enum": ["new", "paid"]}, "STRING NOT NULL"),
+        ({"enum": ["new", None]}, "STRING"),
+        ({"type": "string", "enum": ["new", None]}, "STRING NOT NULL"),
+        ({"enum": [1, 2.5]}, "DOUBLE NOT NULL"),
+        ({"const": "order"}, "STRING NOT NULL"),
+        ({"type": "array", "items": {"type": "integer"}}, "ARRAY<BIGINT> NOT NULL"),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, "STRUCT<a: BIGINT> NOT NULL"),
+        (
+            {"properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False},
+            "STRUCT<a: BIGINT NOT NULL> NOT NULL",
+        ),
+        ({"type": "object", "additionalProperties": {"type": "number"}}, "MAP<STRING, DOUBLE> NOT NULL"),
+        (
+            {"allOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "string"}}}]},
+            "STRUCT<a: BIGINT, b: STRING> NOT NULL",
+        ),
+        (
+            {
+                "oneOf": [
+                    {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a", "b"]},
+                    {"properties": {"a": {"type": "integer"}, "c": {"type": "string"}}, "required": ["a", "c"]},
+                ]
+            },
+            "STRUCT<a: BIGINT NOT NULL, b: STRING, c: STRING> NOT NULL",
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"mail": {"type": "string"}, "phone": {"type": "string"}},
+                "anyOf": [{"required": ["mail"]}, {"required": ["phone"]}],
+            },
+            "STRUCT<mail: STRING, phone: STRING> NOT NULL",
+        ),
+    ],
+)
+def test_required_property_becomes_a_column_of_its_type(schema: dict[str, Any], column: str) -> None:
+    found = columns({"x": schema}, required=["x"])
+    wanted = parse_columns(f"x {column}")
+    assert _without_items(found) == _without_items(wanted)
+    JsonDecoder(found)
+
+
+def test_item_that_may_be_null_is_nullable_and_another_is_not() -> None:
+    found = columns(
+        {
+            "a": {"type": "array", "items": {"type": ["string", "null"]}},
+            "b": {"type": "array", "items": {"type": "string"}},
+            "c": {"additionalProperties": {"type": "string"}},
+        }
+    )
+    assert found.field("a").type.value_field.nullable
+    assert not found.field("b").type.value_field.nullable
+    assert not found.field("c").type.item_field.nullable
+
+
+def test_property_that_is_not_required_is_nullable() -> None:
+    found = columns({"x": {"type": "integer"}, "y": {"type": "integer"}}, required=["y"])
+    assert [field.nullable for field in found] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("draft", "word"),
+    [
+        ("http://json-schema.org/draft-04/schema#", "definitions"),
+        ("http://json-schema.org/draft-07/schema#", "definitions"),
+        ("https://json-schema.org/draft/2020-12/schema", "$defs"),
+    ],
+)
+def test_local_reference_is_followed_in_every_draft(draft: str, word: str) -> None:
+    money = {"type": "object", "properties": {"cents": {"type": "integer"}}, "required": ["cents"]}
+    more = {"$schema": draft, word: {"mo~ney/1": money}}
+    found = columns({"price": {"$ref": f"#/{word}/mo~0ney~11"}, "tax": {"$ref": f"#/{word}/mo~0ney~11"}}, **more)
+    kind = pa.struct([pa.field("cents", pa.int64(), nullable=False)])
+    assert found == pa.schema([pa.field("price", kind), pa.field("tax", kind)])
+
+
+@pytest.mark.parametrize("identity", [{}, {"$id": "http://shop.example/order.json"}])
+def test_reference_to_another_schema_is_followed_through_it(identity: dict[str, str]) -> None:
+    address = ReferencedSchema("address.json", '{"properties": {"city": {"type": "string"}}, "type": "object"}')
+    customer = ReferencedSchema(
+        "customer.json",
+        json.dumps(
+            {
+                "definitions": {"name": {"type": "string"}},
+                "type": "object",
+                "properties": {"home": {"$ref": "address.json"}, "name": {"$ref": "#/definitions/name"}},
+            }
+        ),
+    )
+    refs = {"customer": {"$ref": "customer.json"}, "name": {"$ref": "customer.json#/definitions/name"}}
+    found = columns(refs, address, customer, **identity)
+    assert found == parse_columns("customer STRUCT<home: STRUCT<city: STRING>, name: STRING>, name STRING")
+
+
+@pytest.mark.parametrize(
+    ("properties", "path", "problem"),
+    [
+        ({"a": {"properties": {"b": {"type": "object"}}}}, "a.b", "does not say what the object holds"),
+        ({"a": {}}, "a", "any value"),
+        ({"a": True}, "a", "any value"),
+        ({"a": {"type": ["string", "integer"]}}, "a", "integer or string"),
+        ({"a": {"oneOf": [{"type": "string"}, {"type": "boolean"}]}}, "a", "no column type holds"),
+        ({"a": {"type": "array"}}, "a", "items"),
+        ({"a": {"type": "array", "items": [{"type": "string"}]}}, "a", "items"),
+        ({"a": {"type": "array", "items": {"type": "object"}}}, "a[]", "does not say"),
+        ({"a": {"additionalProperties": {"type": "object"}}}, "a[key]", "does not say"),
+        ({"a": {"type": "null"}}, "a", "nothing but null"),
+        ({"a": False}, "a", "no value"),
+        ({"a": {"allOf": [{"type": "string"}, {"type": "integer"}]}}, "a", "no value"),
+        ({"a": {"$ref": "#/definitions/node"}}, "a.next", "holds itself"),
+        ({"a": {"$ref": "other.json"}}, "a", "other.json is neither"),
+        ({"id": {"type": "string"}, "ID": {"type": "string"}}, "the whole message", "differ only in case"),
+        ({"a": {"type": 5}}, "the whole message", "no valid schema"),
+        ({"a": {"allOf": [{"anyOf": [{"minimum": n} for n in range(9)]}] * 2}}, "a", "more than 64"),
+    ],
+)
+def test_schema_without_a_column_type_is_refused_with_its_path(
+    properties: dict[str, Any], path: str, problem: str
+) -> None:
+    with pytest.raises(MissingError) as caught:
+        columns(properties, definitions={"node": NODE})
+    assert caught.value.code == "SCHEMA_UNSUPPORTED"
+    assert caught.value.context["path"] == path
+    assert problem in caught.value.summary
+    assert "decode.schema" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("text", ["{", '{"type": "string"}', '{"type": ["object", "null"], "properties": {"a": {}}}'])
+def test_message_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(MissingError) as caught:
+        json_schema_columns(text)
+    assert caught.value.code == "SCHEMA_UNSUPPORTED"
+
+
+def _without_items(schema: pa.Schema) -> list[tuple[str, bool, str]]:
+    """The columns as text without what a columns text cannot say: that an item is NOT NULL."""
+    return [(f.name, f.nullable, str(f.type).replace("element: int64 not null", "element: int64")) for f in schema]
