@@ -31,8 +31,8 @@ class Format:
     decode: dict[str, Any]
     rows: dict[bytes, Row]
     """Good messages, and what each is read as."""
-    read: Callable[[bytes], Any]
-    """Reads a message with a library that is not ours; raises where it cannot."""
+    read: Callable[[bytes], tuple[int, str]]
+    """The order_id and the customer, by a library that is not ours; raises where it cannot read the message."""
     extras: tuple[bytes, ...]
     """Bodies that are hostile in a way that chance does not find."""
 
@@ -107,13 +107,14 @@ def avro_format(registry: str, topic: str) -> Format:
             }
             rows[message] = given | kept
 
-    def read(message: bytes) -> None:
+    def read(message: bytes) -> tuple[int, str]:
         schema_id = int.from_bytes(message[1:5], "big")
         body = io.BytesIO(message[5:])
         # Without the logical types, whose Python values are narrower than the columns.
         text = client.get_schema(schema_id).schema_str.replace("logicalType", "unknown")  # type: ignore[union-attr]
-        fastavro.schemaless_reader(body, json.loads(text), None)
+        found: Any = fastavro.schemaless_reader(body, json.loads(text), None)
         assert not body.read()
+        return found["order_id"], found["customer"]
 
     extras = (b"\x02" * 5_000, b"\x00" * 5_000, b"\x01\x02" * 2_500)
     return Format({"format": "avro", "registry": {"url": registry}}, rows, read, extras)
@@ -200,8 +201,9 @@ def protobuf_format(registry: str, topic: str) -> Format:
             assert encoded is not None
             rows[encoded], readers[encoded[:7]] = row, order
 
-    def read(message: bytes) -> None:
-        readers[message[:5] + b"\x02\x02"].FromString(message[7:])
+    def read(message: bytes) -> tuple[int, str]:
+        found = readers[message[:5] + b"\x02\x02"].FromString(message[7:])
+        return found.order_id, found.customer
 
     extras = (b"\x02\x02" + b"\x2a\x00" * 20_000, b"\x02\x02" + b"\x62\x90\x4e" + b"\x01" * 10_000, _deep_struct())
     decode = {"format": "protobuf", "registry": {"url": registry}, "message": "shop.Order"}
@@ -259,8 +261,9 @@ def json_format(registry: str, topic: str) -> Format:
             assert message is not None
             rows[message] = {"city": None} | row | {"at": AT, "labels": list(row["labels"].items())}
 
-    def read(message: bytes) -> None:
-        json.loads(message[5:])
+    def read(message: bytes) -> tuple[int, str]:
+        found = json.loads(message[5:])
+        return found["order_id"], found["customer"]
 
     extras = (b"[" * 5_000, b'{"place":' * 2_000, b'{"order_id":' + b"9" * 5_000 + b"}", b'{"tags":[' + b'"",' * 5_000)
     return Format({"format": "json", "registry": {"url": registry}}, rows, read, extras)

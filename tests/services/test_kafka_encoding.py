@@ -29,8 +29,9 @@ from penstock.errors import MissingError
 from penstock.kafka import KafkaSettings
 from penstock.model import COORDINATES_FIELD, Refusal, SlotAttempt
 from penstock.registry import RegistrySettings, client_of
+from penstock.registry.protobuf import find_message
 from penstock.sinks.kafka import Encoding, KafkaAtLeastOnceSink, KafkaSink
-from penstock.sinks.kafka.protobuf_files import compiled, pool_of
+from penstock.sinks.kafka.encode.protobuf_files import compiled
 
 pytestmark = pytest.mark.services
 
@@ -117,7 +118,7 @@ class Bench:
 
     def message_class(self, subject: str, name: str) -> Any:
         descriptors = compiled(self.client.latest(subject).text, {})
-        return message_factory.GetMessageClass(pool_of(descriptors).FindMessageTypeByName(name))
+        return message_factory.GetMessageClass(find_message(descriptors, name))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Bytes to columns: record batches in `RAW_SCHEMA` in, good rows and bad records out."""
 
-from penstock.decoders.json import JsonDecoder
-from penstock.decoders.json_reason import ExtraFields
+from penstock.decoders.json.decoder import JsonDecoder
+from penstock.decoders.json.reason import ExtraFields
 from penstock.decoders.keyed import KeyedDecoder
 from penstock.decoders.raw import RawDecoder
 from penstock.decoders.screen import Tombstones

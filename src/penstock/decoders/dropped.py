@@ -107,7 +107,7 @@ def _json(newest: RegisteredSchema, older: Sequence[RegisteredSchema]) -> Regist
 def _protobuf(newest: RegisteredSchema, older: Sequence[RegisteredSchema], message: str) -> RegisteredSchema:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
-    from penstock.decoders.protobuf_schema import protobuf_reader, read_descriptors
+    from penstock.registry.protobuf import protobuf_reader, read_descriptors
 
     def found_in(file: FileDescriptorProto) -> DescriptorProto | None:
         prefix = f"{file.package}." if file.package else ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.decoders.refusal import SHORT_MESSAGE, WRONG_MAGIC, Reason
 
@@ -64,15 +65,7 @@ def unframe(values: pa.BinaryArray, rows: pa.UInt64Array, reasons: dict[int, Rea
 
 def without_first(values: pa.BinaryArray, count: int) -> pa.BinaryArray:
     """Each value without its first `count` bytes, which it has. (Arrow's own binary_slice fails on sliced arrays.)"""
-    offsets = _offsets(values)
-    first, last = int(offsets[0]), int(offsets[-1])
-    starts = offsets[:-1] - first
-    kept = np.ones(last - first, bool)
-    for at in range(count):
-        kept[starts + at] = False
-    data = _data(values)[first:last][kept]
-    after = (offsets - first - count * np.arange(len(offsets))).astype(np.int32)
-    return pa.BinaryArray.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(after), pa.py_buffer(data)])
+    return pc.binary_replace_slice(values, 0, count, b"")
 
 
 def _headers(values: pa.BinaryArray) -> npt.NDArray[np.uint8]:

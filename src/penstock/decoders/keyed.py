@@ -19,6 +19,7 @@ from penstock.decoders.raw import RawDecoder
 from penstock.decoders.refusal import Reason, refuse
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES_FIELD, Split
+from penstock.registry import RegisteredSchema
 
 _VALUE = "value"
 
@@ -71,6 +72,10 @@ class KeyedDecoder:
         good = restored(raw, good)
         columns = [*good.columns[:-1], column, good.columns[-1]]
         return Split(pa.RecordBatch.from_arrays(columns, schema=self.schema), refuse(raw, reasons))
+
+    def refuses(self, schema: RegisteredSchema) -> Reason | None:
+        """What the value's decoder says."""
+        return getattr(self.value, "refuses", lambda schema: None)(schema)
 
     def notices(self) -> list[str]:
         """What either decoder has to say since it was last asked."""

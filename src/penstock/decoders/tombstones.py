@@ -19,8 +19,8 @@ import pyarrow.types as types
 
 from penstock.contracts import Decoder
 from penstock.decoders.exact import exactly
-from penstock.decoders.json import JsonDecoder
-from penstock.decoders.json_values import type_name
+from penstock.decoders.json.decoder import JsonDecoder
+from penstock.decoders.json.values import type_name
 from penstock.decoders.keyed import read_keys
 from penstock.decoders.numbered import numbered, reasons_of, rows_of, with_values
 from penstock.decoders.refusal import Reason, refuse

@@ -75,8 +75,8 @@ class _Making:
                 tombstones=self._tombstones,
                 max_bytes=decode.max_bytes,
             )
-        from penstock.decoders.json_schema import json_schema_columns
-        from penstock.decoders.registered_json import RegisteredJsonDecoder
+        from penstock.decoders.json.registered import RegisteredJsonDecoder
+        from penstock.decoders.json.schema import json_schema_columns
 
         if text is not None:
             columns = parse_columns(text)
@@ -114,8 +114,8 @@ class _Making:
         )
 
     def _protobuf(self, decode: cfg.ProtobufDecodeConfig | cfg.ProtobufKeyConfig) -> Decoder:
-        from penstock.decoders.protobuf import ProtobufDecoder
-        from penstock.decoders.protobuf_schema import protobuf_reader
+        from penstock.decoders.protobuf.decoder import ProtobufDecoder
+        from penstock.registry.protobuf import protobuf_reader
 
         if decode.descriptor_file is not None:
             descriptors = read_schema_file(decode.descriptor_file)

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from penstock.decoders.protobuf import ProtobufDecoder
-from penstock.decoders.protobuf_schema import protobuf_reader
+from penstock.decoders.protobuf.decoder import ProtobufDecoder
 from penstock.registry import ReferencedSchema, RegisteredSchema
+from penstock.registry.protobuf import protobuf_reader
 
 ORDERS = """
 syntax = "proto3";

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json_block import JsonBlockReader, RejectedBlockError, find_readable
-from penstock.decoders.json_reason import JsonReference
+from penstock.decoders.json.block import JsonBlockReader, RejectedBlockError, find_readable
+from penstock.decoders.json.reason import JsonReference
 from penstock.decoders.refusal import RefusedError
 
 COLUMNS = pa.schema(

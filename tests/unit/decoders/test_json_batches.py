@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json_block import JsonBlockReader
+from penstock.decoders.json.block import JsonBlockReader
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 
@@ -111,7 +111,7 @@ def test_one_bad_record_in_a_large_batch_costs_few_extra_reads(raw_batch, monkey
 
 
 def test_large_messages_are_read_in_blocks_of_bounded_size(raw_batch, monkeypatch):
-    monkeypatch.setattr("penstock.decoders.json._BLOCK_BYTES", 10_000)
+    monkeypatch.setattr("penstock.decoders.json.decoder._BLOCK_BYTES", 10_000)
     values = [json.dumps({"id": number, "name": "x" * 3000}).encode() for number in range(50)]
 
     split = JsonDecoder(COLUMNS).decode(raw_batch(values))

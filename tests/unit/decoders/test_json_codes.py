@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json_reason import MAX_DEPTH
+from penstock.decoders.json.reason import MAX_DEPTH
 from penstock.model import BAD_SCHEMA, RAW_SCHEMA
 
 COLUMNS = pa.schema(

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config.arrow_types import parse_columns
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json_schema import json_schema_columns
+from penstock.decoders.json.schema import json_schema_columns
 from penstock.errors import MissingError
 from penstock.registry import ReferencedSchema
 

@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.decoders.protobuf_messages import ORDERS, classes, descriptors
 
-from penstock.decoders.protobuf import ProtobufDecoder
+from penstock.decoders.protobuf.decoder import ProtobufDecoder
 
 F = descriptor_pb2.FieldDescriptorProto
 NUMBERS = {

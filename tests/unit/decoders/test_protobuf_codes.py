@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from tests.unit.decoders.protobuf_messages import ORDERS, classes, descriptors
 
-from penstock.decoders.protobuf import ProtobufDecoder
-from penstock.decoders.protobuf_frame import read_indexes
-from penstock.decoders.protobuf_wire import MAX_CELLS
+from penstock.decoders.protobuf.decoder import ProtobufDecoder
+from penstock.decoders.protobuf.frame import read_indexes
+from penstock.decoders.protobuf.wire import MAX_CELLS
 from penstock.model import BAD_SCHEMA
 
 HEADER = b"\0\0\0\0\x01"

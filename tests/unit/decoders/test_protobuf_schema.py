@@ -8,9 +8,9 @@ import pytest
 from google.protobuf import descriptor_pb2
 from tests.unit.decoders.protobuf_messages import ORDERS, descriptors, registered
 
-from penstock.decoders.protobuf_schema import first_message, protobuf_reader
-from penstock.decoders.protobuf_types import protobuf_columns
+from penstock.decoders.protobuf.types import protobuf_columns
 from penstock.errors import DefinitionError, MissingError
+from penstock.registry.protobuf import first_message, protobuf_reader
 
 COMMON = 'syntax = "proto3"; package c; message Common { int32 x = 1; }'
 MIDDLE = 'syntax = "proto3"; package m; import "common.proto"; message Middle { c.Common c = 1; }'

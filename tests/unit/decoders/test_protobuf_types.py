@@ -10,8 +10,8 @@ import pytest
 from google.protobuf import struct_pb2
 from tests.unit.decoders.protobuf_messages import classes, decode, descriptors
 
-from penstock.decoders.protobuf import ProtobufDecoder
-from penstock.decoders.protobuf_types import protobuf_columns
+from penstock.decoders.protobuf.decoder import ProtobufDecoder
+from penstock.decoders.protobuf.types import protobuf_columns
 from penstock.errors import DefinitionError
 
 SCALARS = """

@@ -15,12 +15,12 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from tests.unit.decoders.protobuf_messages import classes, descriptors, registered
 
 from penstock.decoders.assembly import Pieces
-from penstock.decoders.protobuf import ProtobufDecoder
-from penstock.decoders.protobuf_block import block_reader
-from penstock.decoders.protobuf_schema import protobuf_reader
-from penstock.decoders.protobuf_writers import Resolved, resolve
+from penstock.decoders.protobuf.block import block_reader
+from penstock.decoders.protobuf.decoder import ProtobufDecoder
+from penstock.decoders.protobuf.writers import Resolved, resolve
 from penstock.decoders.refusal import Reason
 from penstock.registry import RegisteredSchema, RegistrySettings
+from penstock.registry.protobuf import protobuf_reader
 
 HEAD = 'syntax = "proto3"; enum E { Z = 0; A = 1; } enum F { Y = 0; B = 1; } message S { int32 x = 1; } '
 KINDS = ["int32", "int64", "uint32", "uint64", "bool", "E", "sint32", "sint64", "fixed32", "sfixed32", "fixed64"]

@@ -16,13 +16,13 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicFacts
 from penstock.model import COORDINATES_FIELD
 from penstock.registry import RegistrySettings
-from penstock.sinks.kafka.avro_rows import AvroRows
-from penstock.sinks.kafka.avro_schema import avro_schema, avro_type
-from penstock.sinks.kafka.encoding import Encoder, Encoders, Encoding, Encodings
+from penstock.sinks.kafka.encode.avro_rows import AvroRows
+from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
+from penstock.sinks.kafka.encode.encoding import Encoder, Encoders, Encoding, Encodings
+from penstock.sinks.kafka.encode.json_rows import JsonRows, json_schema
+from penstock.sinks.kafka.encode.shapes import UnfitError
 from penstock.sinks.kafka.fitting import TopicBook
-from penstock.sinks.kafka.json_rows import JsonRows, json_schema
 from penstock.sinks.kafka.records import RowRecords
-from penstock.sinks.kafka.shapes import UnfitError
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string(), nullable=False)])

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.sinks.kafka.avro_rows import AvroRows
-from penstock.sinks.kafka.avro_schema import avro_schema, avro_type
-from penstock.sinks.kafka.shapes import UnfitError
+from penstock.sinks.kafka.encode.avro_rows import AvroRows
+from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
+from penstock.sinks.kafka.encode.shapes import UnfitError
 
 ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,10 +15,11 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.sinks.kafka.protobuf_files import compiled, message_before, pool_of
-from penstock.sinks.kafka.protobuf_rows import ProtobufRows
-from penstock.sinks.kafka.protobuf_schema import protobuf_schema
-from penstock.sinks.kafka.shapes import UnfitError
+from penstock.registry.protobuf import find_message
+from penstock.sinks.kafka.encode.protobuf_files import compiled, message_before
+from penstock.sinks.kafka.encode.protobuf_rows import ProtobufRows
+from penstock.sinks.kafka.encode.protobuf_schema import protobuf_schema
+from penstock.sinks.kafka.encode.shapes import UnfitError
 
 ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 INNER = pa.struct([("a", pa.int16()), ("b", pa.list_(pa.string())), ("c", pa.struct([("d", pa.decimal128(9, 2))]))])
@@ -97,7 +98,7 @@ ENCODER = ProtobufRows.of(COLUMNS, TEXT, {}, "shop.Order")
 
 
 def read(encoder: ProtobufRows, encoded: pa.Array) -> list[Any]:
-    message = pool_of(encoder.descriptors).FindMessageTypeByName(encoder.message)
+    message = find_message(encoder.descriptors, encoder.message)
     return [message_factory.GetMessageClass(message).FromString(body) for body in encoded.to_pylist()]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import fastavro
@@ -42,9 +42,10 @@ from penstock.decoders.refusal import (
 MAX_BLOCK_MEMORY = 512 * 1024 * 1024
 """What the columns of a block may take. A value that needs more by itself has too many items."""
 
-# An exponent in the middle of its range, so that neither half is a NaN, which equals nothing.
-_END = b"".join(os.urandom(7) + b"\x40" for _ in range(2))
-_END_PARTS = [pa.scalar(memoryview(_END).cast("d")[at], pa.float64()) for at in range(2)]
+# First zeros: a value that is cut short reads them as numbers, lengths and branches that exist, and only then misses
+# its end. Then random doubles, with an exponent in the middle of its range: neither is a NaN, which equals nothing.
+_END = bytes(8) + b"".join(os.urandom(7) + b"\x40" for _ in range(2))
+_ENDS = {f"end{at}": pa.scalar(part, pa.float64()) for at, part in enumerate(memoryview(_END).cast("d"))}
 
 
 class AvroProgram:
@@ -67,7 +68,7 @@ class AvroProgram:
         self._wire = wire
         self._reason = AvroReason(written, MAX_BLOCK_MEMORY)
         fields = [] if self._empty else [{"name": "value", "type": wire.schema}]
-        ends = [{"name": f"end{at}", "type": "double"} for at in range(2)]
+        ends = [{"name": name, "type": "double"} for name in _ENDS]
         self._schema = {"type": "record", "name": "n0", "fields": [*fields, *ends]}
         self._text = json.dumps(self._schema)
         self._parsed = fastavro.parse_schema(self._schema) if self.slow else self._schema
@@ -79,7 +80,7 @@ class AvroProgram:
         ends = pa.scalar(_END + bytes(len(_END)), pa.binary())
         marked = pc.binary_join_element_wise(values, ends, pa.scalar(b"", pa.binary()))
         table = self._read_slowly(marked.to_pylist()) if self.slow else self._read_native(marked.to_pylist())
-        ended = pc.and_(*(pc.equal(table[name], part) for name, part in zip(("end0", "end1"), _END_PARTS, strict=True)))
+        ended = reduce(pc.and_, (pc.equal(table[name], part) for name, part in _ENDS.items()))
         if not pc.all(ended, min_count=0).as_py():
             bad = pc.indices_nonzero(pc.invert(ended)).to_pylist()
             raise BlockError(TRAILING_DATA, "more bytes after the value", bad)
@@ -113,7 +114,7 @@ class AvroProgram:
             rows: list[Any] = [read(io.BytesIO(value), self._parsed, None) for value in values]
         except (EOFError, ValueError, IndexError, OverflowError, MemoryError, TypeError) as exc:
             raise BlockError(MALFORMED_AVRO, f"{type(exc).__name__} in a value") from None
-        kinds = {"value": self._wire.arrow, "end0": pa.float64(), "end1": pa.float64()}
+        kinds = {"value": self._wire.arrow, **dict.fromkeys(_ENDS, pa.float64())}
         return {name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
 
 

@@ -17,7 +17,7 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, Refusal, SlotAttempt
 from penstock.sinks.files import ParquetFiles, TableFolder, staged_prefix
-from penstock.sinks.kafka.encoding import Encoders, Encoding, Encodings
+from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
 from penstock.sinks.kafka.fitting import TopicBook, topic_missing
 from penstock.sinks.kafka.records import RECORD_SCHEMA, RecordMaker, RowRecords, pieces
 

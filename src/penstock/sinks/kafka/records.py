@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.model import COMPUTED, COORDINATES, HEADERS, Refusal
-from penstock.sinks.kafka.encoding import Encoders, own_columns
+from penstock.sinks.kafka.encode.encoding import Encoders, own_columns
 from penstock.sinks.kafka.row_json import json_rows, texts
 from penstock.sinks.merging import refusals
 

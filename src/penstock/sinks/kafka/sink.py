@@ -17,7 +17,7 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, SlotAttempt
-from penstock.sinks.kafka.encoding import Encoders, Encoding, Encodings
+from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
 from penstock.sinks.kafka.fitting import TopicBook, topic_missing
 from penstock.sinks.kafka.markers import TOPIC_SETTINGS, Marker, SlotState, marker_topic, read_markers
 from penstock.sinks.kafka.records import PARTITION, RecordMaker, RowRecords

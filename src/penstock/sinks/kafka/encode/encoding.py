@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import TerminalError
 from penstock.model import COMPUTED, COORDINATES, Refusal
-from penstock.sinks.kafka.shapes import Misfit
+from penstock.sinks.kafka.encode.shapes import Misfit
 from penstock.sinks.merging import refusals
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Encodings:
         if self.value is None and self.key is None:
             return Encoders()
         # The libraries of the formats are loaded only where one is used.
-        from penstock.sinks.kafka.opening import open_encoder
+        from penstock.sinks.kafka.encode.opening import open_encoder
 
         value, key = self.value, self.key
         return Encoders(

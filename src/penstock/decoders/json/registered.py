@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.decoders.framing import Framed, unframe
-from penstock.decoders.json import JsonDecoder
-from penstock.decoders.json_reason import ExtraFields
+from penstock.decoders.json.decoder import JsonDecoder
+from penstock.decoders.json.reason import ExtraFields
 from penstock.decoders.numbered import numbered, reasons_of, restored, with_values
 from penstock.decoders.refusal import Reason, refuse
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, hold_back

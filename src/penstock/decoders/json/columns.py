@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.decoders.json_values import reader_of
+from penstock.decoders.json.values import reader_of
 from penstock.decoders.refusal import RefusedError
 
 _PART_ROWS = 256

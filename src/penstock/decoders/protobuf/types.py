@@ -30,9 +30,9 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from penstock.decoders.protobuf_schema import find_message
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES, TIMESTAMP
+from penstock.registry.protobuf import find_message
 
 _F = FieldDescriptor
 MESSAGES = (_F.TYPE_MESSAGE, _F.TYPE_GROUP)

@@ -21,8 +21,8 @@ import pyarrow.types as types
 import pyruhvro
 from fastavro.schema import SchemaParseException, UnknownType
 
-from penstock.sinks.kafka.avro_leaves import leaf
-from penstock.sinks.kafka.shapes import Misfit, Shape, UnfitError, is_listed, is_text, lowered, misfits
+from penstock.sinks.kafka.encode.avro_leaves import leaf
+from penstock.sinks.kafka.encode.shapes import Misfit, Shape, UnfitError, is_listed, is_text, lowered, misfits
 
 _ONLY = "value"
 _CONSTANTS = {

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from penstock.decoders.protobuf_types import Field, Message, Shape, Value
-from penstock.decoders.protobuf_values import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, json_text
+from penstock.decoders.protobuf.types import Field, Message, Shape, Value
+from penstock.decoders.protobuf.values import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, json_text
 from penstock.decoders.refusal import RefusedError
 
 Rows = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]

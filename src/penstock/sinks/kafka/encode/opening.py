@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from penstock.errors import DefinitionError, MissingError
 from penstock.registry import RegisteredSchema, RegistryClient, SchemaKind, client_of
-from penstock.sinks.kafka.avro_rows import AvroRows
-from penstock.sinks.kafka.avro_schema import avro_schema, avro_type
-from penstock.sinks.kafka.encoding import MAGIC, Encoder, Encoding, Encodings, Format, Role, Rows, own_columns
-from penstock.sinks.kafka.json_rows import JsonRows, json_schema
-from penstock.sinks.kafka.protobuf_files import compiled, describe, message_before, root_of
-from penstock.sinks.kafka.protobuf_rows import ProtobufRows
-from penstock.sinks.kafka.protobuf_schema import protobuf_schema
-from penstock.sinks.kafka.shapes import UnfitError
+from penstock.sinks.kafka.encode.avro_rows import AvroRows
+from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
+from penstock.sinks.kafka.encode.encoding import MAGIC, Encoder, Encoding, Encodings, Format, Role, Rows, own_columns
+from penstock.sinks.kafka.encode.json_rows import JsonRows, json_schema
+from penstock.sinks.kafka.encode.protobuf_files import compiled, describe, message_before, root_of
+from penstock.sinks.kafka.encode.protobuf_rows import ProtobufRows
+from penstock.sinks.kafka.encode.protobuf_schema import protobuf_schema
+from penstock.sinks.kafka.encode.shapes import UnfitError
 
 _KINDS: Mapping[Format, SchemaKind] = {"avro": "AVRO", "protobuf": "PROTOBUF", "json": "JSON"}
 _TOLD_CHARS = 800

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from importlib.resources import files
-from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 
-from google.protobuf import descriptor_pool, timestamp_pb2
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
-from google.protobuf.message import DecodeError
 
-from penstock.sinks.kafka.shapes import UnfitError
-
-_ROOT = "penstock_root.proto"
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
-_PROTOC_SECONDS = 60
+from penstock.errors import DefinitionError, MissingError
+from penstock.registry import ReferencedSchema, RegisteredSchema
+from penstock.registry.protobuf import find_message, protobuf_reader
+from penstock.sinks.kafka.encode.shapes import UnfitError
 
 
 def compiled(text: str, references: Mapping[str, str]) -> bytes:
@@ -29,29 +18,11 @@ def compiled(text: str, references: Mapping[str, str]) -> bytes:
 
     Raises `UnfitError` with what protoc says where it is not valid.
     """
-    given = {name: _descriptor(each, name) for name, each in {**references, _ROOT: text}.items()}
-    known = [file for file in given.values() if file is not None]
-    known += [_timestamp()] if known else []
-    texts = {name: {**references, _ROOT: text}[name] for name, file in given.items() if file is None}
-    if any(PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts for name in texts):
-        raise UnfitError("the name of a reference leads out of its folder")
-    with TemporaryDirectory(prefix="penstock-protoc-") as folder:
-        sources, have, out = Path(folder, "texts"), Path(folder, "known.bin"), Path(folder, "out.bin")
-        for name, each in texts.items():
-            (sources / name).parent.mkdir(parents=True, exist_ok=True)
-            (sources / name).write_text(each, encoding="utf-8")
-        have.write_bytes(FileDescriptorSet(file=known).SerializeToString())
-        sources.mkdir(exist_ok=True)
-        options = [f"-I{sources}", f"-I{files('grpc_tools') / '_proto'}", "--include_imports"]
-        options += [f"--descriptor_set_in={have}"] if known else []
-        # A process of its own: protoc writes its words to the standard error of its process.
-        command = [sys.executable, "-m", "grpc_tools.protoc", *options, f"--descriptor_set_out={out}", _ROOT]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROTOC_SECONDS, check=False)
-        if done.returncode:
-            lines = done.stderr.replace(f"{sources}/", "").splitlines()
-            words = [line for line in lines if line and "warning:" not in line]
-            raise UnfitError(f"the Protobuf schema is not valid: {'; '.join(words[:5])}")
-        descriptors = out.read_bytes()
+    given = tuple(ReferencedSchema(name, each) for name, each in references.items())
+    try:
+        descriptors = protobuf_reader(RegisteredSchema(0, "PROTOBUF", text, given))
+    except (MissingError, DefinitionError) as error:
+        raise UnfitError(f"the Protobuf schema is not valid: {error.summary.partition(': ')[2]}") from None
     for file in FileDescriptorSet.FromString(descriptors).file:
         if file.syntax == "proto3":
             _refuse_alike(file.message_type)
@@ -75,7 +46,7 @@ def message_of(descriptors: bytes, name: str | None) -> Descriptor:
     wanted = name or (names[0] if names else "")
     if wanted not in names:
         raise UnfitError(f"the Protobuf schema has no message {wanted}; it has {', '.join(names[:20]) or 'none'}")
-    return pool_of(descriptors).FindMessageTypeByName(wanted)
+    return find_message(descriptors, wanted)
 
 
 def message_before(descriptors: bytes, name: str) -> DescriptorProto | None:
@@ -93,15 +64,6 @@ def message_index(message: Descriptor) -> bytes:
         at = at.containing_type
     path.insert(0, list(at.file.message_types_by_name).index(at.name))
     return b"\0" if path == [0] else b"".join(map(_zigzag, [len(path), *path]))
-
-
-@lru_cache(maxsize=64)
-def pool_of(descriptors: bytes) -> descriptor_pool.DescriptorPool:
-    """A pool of its own with these files."""
-    pool = descriptor_pool.DescriptorPool()
-    for file in FileDescriptorSet.FromString(descriptors).file:
-        pool.AddSerializedFile(file.SerializeToString())
-    return pool
 
 
 def _refuse_alike(messages: Iterable[DescriptorProto]) -> None:
@@ -132,21 +94,6 @@ def _described(message: DescriptorProto) -> str:
 def _type_of(field: FieldDescriptorProto) -> str:
     name = field.type_name.removeprefix(".") or FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
     return f"repeated {name}" if field.label == FieldDescriptorProto.LABEL_REPEATED else name
-
-
-def _descriptor(text: str, name: str) -> FileDescriptorProto | None:
-    if not _BASE64.fullmatch(text):
-        return None
-    try:
-        file = FileDescriptorProto.FromString(base64.b64decode(text))
-    except (ValueError, DecodeError):
-        return None
-    file.name = name
-    return file
-
-
-def _timestamp() -> FileDescriptorProto:
-    return FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
 
 
 def _zigzag(number: int) -> bytes:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from penstock.decoders.protobuf_types import MESSAGES
+from penstock.decoders.protobuf.types import MESSAGES
 from penstock.decoders.refusal import (
     INVALID_UTF8,
     MALFORMED_PROTOBUF,

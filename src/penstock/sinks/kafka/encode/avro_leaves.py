@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from penstock.sinks.kafka.shapes import Rule, cast_to, is_bytes, is_text
+from penstock.sinks.kafka.encode.shapes import Rule, cast_to, is_bytes, is_text
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _SMALL = (pa.int8(), pa.int16())

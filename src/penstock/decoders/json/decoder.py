@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.json_block import JsonBlockReader, RejectedBlockError, find_readable
-from penstock.decoders.json_reason import ExtraFields, JsonReference
-from penstock.decoders.json_values import is_supported
+from penstock.decoders.json.block import JsonBlockReader, RejectedBlockError, find_readable
+from penstock.decoders.json.reason import ExtraFields, JsonReference
+from penstock.decoders.json.values import is_supported
 from penstock.decoders.refusal import Reason, RefusedError, refuse
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, screen
 from penstock.errors import DefinitionError

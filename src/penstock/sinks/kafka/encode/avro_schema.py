@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as types
 
-from penstock.sinks.kafka.shapes import UnfitError, is_bytes, is_listed, is_text
+from penstock.sinks.kafka.encode.shapes import UnfitError, is_bytes, is_listed, is_text
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")

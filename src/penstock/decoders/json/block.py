@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.decoders.json_columns import Finisher, is_fast, read_type
-from penstock.decoders.json_reason import BLANKS, MAX_DEPTH, ExtraFields
+from penstock.decoders.json.columns import Finisher, is_fast, read_type
+from penstock.decoders.json.reason import BLANKS, MAX_DEPTH, ExtraFields
 
 _ROW = re.compile(r" in row (\d+)$")
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.types as types
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
-from penstock.sinks.kafka.avro_schema import NAME
-from penstock.sinks.kafka.shapes import UnfitError, is_bytes, is_listed, is_text
+from penstock.sinks.kafka.encode.avro_schema import NAME
+from penstock.sinks.kafka.encode.shapes import UnfitError, is_bytes, is_listed, is_text
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 _IMPORT = f'import "{_TIMESTAMP.replace(".", "/").lower()}.proto";'

@@ -15,8 +15,8 @@ import ptars
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
-from penstock.decoders.protobuf_schema import load
-from penstock.decoders.protobuf_types import Field, Message, Shape, Value
+from penstock.decoders.protobuf.types import Field, Message, Shape, Value
+from penstock.registry.protobuf import load
 
 _PACKAGE = "penstock.flat"
 _WHOLE = (Shape.JSON, Shape.EMPTY)

@@ -22,13 +22,13 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
 from penstock.decoders.assembly import Pieces
-from penstock.decoders.protobuf_columns import Finisher
-from penstock.decoders.protobuf_flat import fast_reader, no_fast_form
-from penstock.decoders.protobuf_schema import load, read_descriptors
-from penstock.decoders.protobuf_single import SingleReader
-from penstock.decoders.protobuf_types import Narrowed, message_of
-from penstock.decoders.protobuf_wire import MAX_CELLS, check_wire
+from penstock.decoders.protobuf.columns import Finisher
+from penstock.decoders.protobuf.flat import fast_reader, no_fast_form
+from penstock.decoders.protobuf.single import SingleReader
+from penstock.decoders.protobuf.types import Narrowed, message_of
+from penstock.decoders.protobuf.wire import MAX_CELLS, check_wire
 from penstock.decoders.refusal import Reason, RefusedError
+from penstock.registry.protobuf import load, read_descriptors
 
 _FEW_ROWS = 8
 _PART_ROWS = 16_384

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.decoders.json_values import Pairs, object_reader, refuse_duplicates
+from penstock.decoders.json.values import Pairs, object_reader, refuse_duplicates
 from penstock.decoders.refusal import (
     EMPTY_MESSAGE,
     MALFORMED_JSON,

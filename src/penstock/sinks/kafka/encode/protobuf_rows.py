@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from penstock.sinks.kafka.protobuf_files import compiled, message_index, message_of, pool_of
-from penstock.sinks.kafka.row_json import texts
-from penstock.sinks.kafka.shapes import (
+from penstock.registry.protobuf import find_message
+from penstock.sinks.kafka.encode.protobuf_files import compiled, message_index, message_of
+from penstock.sinks.kafka.encode.shapes import (
     Misfit,
     Rule,
     Shape,
@@ -31,6 +31,7 @@ from penstock.sinks.kafka.shapes import (
     lowered,
     misfits,
 )
+from penstock.sinks.kafka.row_json import texts
 
 _CONFIG = ptars.PtarsConfig(timestamp_unit="us", enum_repr="string")
 _SMALL = (pa.int8(), pa.int16())
@@ -80,7 +81,7 @@ class ProtobufRows:
 
 @lru_cache(maxsize=64)
 def _handler(descriptors: bytes, message: str) -> Any:
-    found = pool_of(descriptors).FindMessageTypeByName(message)
+    found = find_message(descriptors, message)
     return ptars.HandlerPool([found.file], _CONFIG).get_for_message(found)
 
 

@@ -14,9 +14,9 @@ import pyarrow.types as pt
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
-from penstock.decoders.protobuf_types import Field, Message, Shape, Value
-from penstock.decoders.protobuf_values import RANGES, TYPE_NAMES, json_text, timestamp_us
-from penstock.decoders.protobuf_wire import check_wire
+from penstock.decoders.protobuf.types import Field, Message, Shape, Value
+from penstock.decoders.protobuf.values import RANGES, TYPE_NAMES, json_text, timestamp_us
+from penstock.decoders.protobuf.wire import check_wire
 from penstock.decoders.refusal import INVALID_UTF8, MALFORMED_PROTOBUF, MISSING_FIELD, OUT_OF_RANGE, RefusedError
 
 _NOT_UTF8 = "the bytes of the string are not UTF-8"

@@ -14,13 +14,13 @@ from functools import lru_cache
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
 
-from penstock.decoders.protobuf_frame import Indexes, messages_at
-from penstock.decoders.protobuf_schema import find_message, protobuf_reader, read_descriptors, root_file
-from penstock.decoders.protobuf_types import MESSAGES, Narrowed
-from penstock.decoders.protobuf_values import RANGES, TYPE_NAMES
+from penstock.decoders.protobuf.frame import Indexes, messages_at
+from penstock.decoders.protobuf.types import MESSAGES, Narrowed
+from penstock.decoders.protobuf.values import RANGES, TYPE_NAMES
 from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE, SCHEMA_UNSUPPORTED, WRONG_MESSAGE_INDEX, Reason
 from penstock.errors import DefinitionError, MissingError
 from penstock.registry import RegisteredSchema
+from penstock.registry.protobuf import find_message, protobuf_reader, read_descriptors, root_file
 
 _F = FieldDescriptor
 _FAMILIES = (
@@ -55,14 +55,29 @@ def resolve(reader: bytes, message: str, schema: RegisteredSchema, indexes: Inde
         return Reason(
             WRONG_MESSAGE_INDEX, f"{list(indexes)} is {what} in schema id {schema.id}, and {message} is wanted"
         )
-    comparison = _Comparison()
-    comparison.messages(find_message(reader, message), matching[0], "")
+    comparison = _compared(find_message(reader, message), matching[0])
     if comparison.problems:
-        return Reason(SCHEMA_INCOMPATIBLE, f"schema id {schema.id}: " + "; ".join(comparison.problems[:3]))
+        return comparison.reason(schema)
     if not comparison.wider:
         return Resolved(reader)
     narrowed = frozenset((name, reads) for name, (_, reads) in comparison.wider.items())
     return Resolved(_with_types(reader, {name: had for name, (had, _) in comparison.wider.items()}), narrowed)
+
+
+def refusal(reader: bytes, message: str, schema: RegisteredSchema) -> Reason | None:
+    """Why records of a message, written by a schema, would be refused; None where they can be read."""
+    try:
+        written = find_message(protobuf_reader(schema), message)
+    except (DefinitionError, MissingError) as exc:
+        return Reason(SCHEMA_UNSUPPORTED, exc.summary)
+    comparison = _compared(find_message(reader, message), written)
+    return comparison.reason(schema) if comparison.problems else None
+
+
+def _compared(reader: Descriptor, writer: Descriptor) -> _Comparison:
+    comparison = _Comparison()
+    comparison.messages(reader, writer, "")
+    return comparison
 
 
 class _Comparison:
@@ -71,6 +86,9 @@ class _Comparison:
         self.wider: dict[str, tuple[int, int]] = {}
         """By the full name of the reader's field: the writer's type, which holds more, and the reader's."""
         self._seen: set[tuple[str, str]] = set()
+
+    def reason(self, schema: RegisteredSchema) -> Reason:
+        return Reason(SCHEMA_INCOMPATIBLE, f"schema id {schema.id}: " + "; ".join(self.problems[:3]))
 
     def messages(self, reader: Descriptor, writer: Descriptor, path: str) -> None:
         pair = (reader.full_name, writer.full_name)

@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from penstock.decoders.assembly import Pieces
 from penstock.decoders.framing import unframe
-from penstock.decoders.protobuf_block import BlockReader, block_reader
-from penstock.decoders.protobuf_frame import Indexes, by_message, messages_at
-from penstock.decoders.protobuf_schema import find_message
-from penstock.decoders.protobuf_types import Message, Shape, message_of
-from penstock.decoders.protobuf_writers import Resolved, resolve
+from penstock.decoders.protobuf.block import BlockReader, block_reader
+from penstock.decoders.protobuf.frame import Indexes, by_message, messages_at
+from penstock.decoders.protobuf.types import Message, Shape, message_of
+from penstock.decoders.protobuf.writers import Resolved, refusal, resolve
 from penstock.decoders.refusal import WRONG_MESSAGE_INDEX, Reason
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Held, Tombstones, hold_back
 from penstock.decoders.writers import writer_schema
 from penstock.model import COORDINATES_FIELD, Split
 from penstock.registry import RegisteredSchema, RegistrySettings
+from penstock.registry.protobuf import find_message
 
 ProtobufFraming = Literal["confluent", "none"]
 
@@ -68,6 +68,10 @@ class ProtobufDecoder:
             reader.read(bodies, rows, pieces, held.reasons)
         pieces.add_nulls(held.passed_tombstones)
         return pieces.split(raw, self.schema, held.reasons)
+
+    def refuses(self, schema: RegisteredSchema) -> Reason | None:
+        """Why every record of a writer's schema would be refused, where that is so."""
+        return refusal(self.descriptors, self.message, schema)
 
     def notices(self) -> list[str]:
         """What costs speed in this message, once a process."""
