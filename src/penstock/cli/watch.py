@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,6 +78,7 @@ class LiveView:
         self._over = False
         self._last: BatchMetrics | None = None
         self._batches = self._rows_in = self._rows_out = self._quarantined = 0
+        self._codes: Counter[str] = Counter()
         self._live = Live(console=out, refresh_per_second=4, get_renderable=self._draw)
 
     def __enter__(self) -> LiveView:
@@ -99,6 +102,7 @@ class LiveView:
                 self._rows_in += metrics.rows_in
                 self._rows_out += metrics.rows_out
                 self._quarantined += metrics.quarantined
+                self._codes.update(metrics.codes)
                 self._state = "[green]running[/]"
             case Notice(text):
                 self._live.console.print(f"[yellow]note:[/] {escape(text)}")
@@ -121,7 +125,7 @@ class LiveView:
             )
             grid.add_row("  rows out", f"{out_rate:,.0f} a second", "lag", f"{last.lag:,}")
             grid.add_row(
-                "  quarantined", f"{self._quarantined:,}",
+                "  quarantined", f"{self._quarantined:,}{_codes(self._codes)}",
                 "last commit", f"{last.finished_at.astimezone():%H:%M:%S}, {ago:.0f} s ago",
             )  # fmt: skip
         if self._over:
@@ -145,10 +149,14 @@ def _batch_line(m: BatchMetrics) -> str:
     if m.skipped:
         return f"batch {m.batch_id}: already committed by every sink, nothing to do"
     line = (
-        f"batch {m.batch_id}: {m.rows_in:,} in, {m.rows_out:,} out, {m.quarantined:,} quarantined, "
+        f"batch {m.batch_id}: {m.rows_in:,} in, {m.rows_out:,} out, {m.quarantined:,} quarantined{_codes(m.codes)}, "
         f"{m.seconds:.2f} s, {m.rows_per_second:,.0f} rows/s, lag {m.lag:,}"
     )
     return line + (f", [red]{counted(m.gaps, 'gap')} recorded[/]" if m.gaps else "")
+
+
+def _codes(codes: Mapping[str, int]) -> str:
+    return f" ({', '.join(f'{code} {count:,}' for code, count in sorted(codes.items()))})" if codes else ""
 
 
 def _retry_line(error: PenstockError, attempt: int, delay: float) -> str:

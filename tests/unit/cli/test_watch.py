@@ -31,6 +31,7 @@ def batch(**changed: Any) -> BatchDone:
         "rows_in": 1200,
         "rows_out": 1190,
         "quarantined": 3,
+        "codes": {"TRUNCATED": 1, "MALFORMED_AVRO": 2},
         "bytes_in": 9,
         "slots": 2,
         "lag": 40,
@@ -65,7 +66,7 @@ def test_line_view_tells_one_line_an_event(screen: StringIO) -> None:
     assert [text for _, text in lines] == [
         "orders started: direct lane, 1 partition",
         "note: [bold] is text here",
-        "batch 7: 1,200 in, 1,190 out, 3 quarantined, 0.50 s, 2,400 rows/s, lag 40",
+        "batch 7: 1,200 in, 1,190 out, 3 quarantined (MALFORMED_AVRO 2, TRUNCATED 1), 0.50 s, 2,400 rows/s, lag 40",
         "BROKER_UNREACHABLE no answer from the brokers (brokers: a:1; cause: timed out); retry 2 in 4 s",
         "stopping: finishing the batch in hand",
     ]
