@@ -111,16 +111,17 @@ def load(files: Iterable[FileDescriptorProto]) -> descriptor_pool.DescriptorPool
 @lru_cache(maxsize=64)
 def _loaded(descriptors: bytes) -> tuple[descriptor_pool.DescriptorPool, frozenset[str]]:
     found = read_descriptors(descriptors)
-    names = (name for file in found.file for name in _names(file.package, file.message_type))
+    names = (name for file in found.file for name in message_names(file.package, file.message_type))
     return load(found.file), frozenset(names)
 
 
-def _names(scope: str, messages: Iterable[DescriptorProto]) -> Iterator[str]:
+def message_names(scope: str, messages: Iterable[DescriptorProto]) -> Iterator[str]:
+    """The full names of messages and of those inside them, entries of maps left out."""
     for message in messages:
         if not message.options.map_entry:
             name = f"{scope}.{message.name}" if scope else message.name
             yield name
-            yield from _names(name, message.nested_type)
+            yield from message_names(name, message.nested_type)
 
 
 def _ordered(given: Iterable[FileDescriptorProto]) -> FileDescriptorSet:

@@ -14,13 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decoders.assembly import Pieces
 from penstock.decoders.json.block import JsonBlockReader, RejectedBlockError, find_readable
 from penstock.decoders.json.reason import ExtraFields, JsonReference
 from penstock.decoders.json.values import is_supported
-from penstock.decoders.refusal import Reason, RefusedError, refuse
+from penstock.decoders.refusal import Reason, RefusedError
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, screen
 from penstock.errors import DefinitionError
-from penstock.model import COORDINATES, COORDINATES_FIELD, Split, coordinates_of
+from penstock.model import COORDINATES, COORDINATES_FIELD, Split
 
 _EXTRA_TYPE = pa.map_(pa.string(), pa.string())
 
@@ -69,7 +70,8 @@ class JsonDecoder:
         """Split raw records into rows and bad records."""
         screened = screen(raw.column("value"), self.tombstones, self.max_bytes)
         texts, readable = find_readable(screened.texts)
-        work = _Work(self._decoded, self._block_reader, self._reference, screened.reasons)
+        pieces = Pieces(self._decoded)
+        work = _Work(self._decoded, self._block_reader, self._reference, pieces, screened.reasons)
         if not self._block_reader.usable:
             work.read_singly(texts, screened.rows)
         elif pc.all(readable, min_count=0).as_py():
@@ -78,8 +80,8 @@ class JsonDecoder:
             work.read_blocks(texts.filter(readable), screened.rows.filter(readable))
             odd = pc.invert(readable)
             work.read_singly(screened.texts.filter(odd), screened.rows.filter(odd))
-        work.add_nulls(screened.passed_tombstones)
-        return work.split(raw, self.schema)
+        pieces.add_nulls(screened.passed_tombstones)
+        return pieces.split(raw, self.schema, screened.reasons)
 
     @cached_property
     def _decoded(self) -> pa.Schema:
@@ -100,21 +102,21 @@ class JsonDecoder:
 
 
 class _Work:
-    """One batch on its way: the pieces decoded so far, with the batch rows they came from."""
+    """One batch on its way: what is read goes to the pieces, what is refused to the reasons."""
 
     def __init__(
         self,
         schema: pa.Schema,
         block_reader: JsonBlockReader,
         reference: JsonReference,
+        pieces: Pieces,
         reasons: dict[int, Reason],
     ) -> None:
         self._schema = schema
         self._block_reader = block_reader
         self._reference = reference
+        self._pieces = pieces
         self._reasons = reasons
-        self._pieces = [pa.RecordBatch.from_pylist([], schema=schema)]
-        self._rows = [pa.array([], pa.uint64())]
 
     def read_blocks(self, texts: pa.StringArray, rows: pa.UInt64Array) -> None:
         """Decode texts that `find_readable` allows, by block where the fast reader takes them."""
@@ -161,37 +163,15 @@ class _Work:
         if good:
             columns = zip(*values, strict=True)
             arrays = [pa.array(c, f.type) for c, f in zip(columns, self._schema, strict=True)]
-            self._add(arrays, pa.array(good, pa.uint64()))
-
-    def add_nulls(self, rows: pa.UInt64Array) -> None:
-        """A row of nulls for each tombstone that is passed on."""
-        if len(rows):
-            self._add([pa.nulls(len(rows), field.type) for field in self._schema], rows)
-
-    def split(self, raw: pa.RecordBatch, schema: pa.Schema) -> Split:
-        """The pieces in the order of `raw`, with their coordinates, and the refused records."""
-        good = pa.concat_batches(self._pieces)
-        rows = pa.concat_arrays(self._rows)
-        coordinates = coordinates_of(raw)
-        if not pc.all(pc.less(rows[:-1], rows[1:]), min_count=0).as_py():
-            order = pc.array_sort_indices(rows)
-            good, rows = good.take(order), rows.take(order)
-        if len(rows) != raw.num_rows:
-            coordinates = coordinates.take(rows)
-        rows_out = pa.RecordBatch.from_arrays([*good.columns, coordinates], schema=schema)
-        return Split(rows_out, refuse(raw, self._reasons))
+            self._pieces.add(arrays, pa.array(good, pa.uint64()))
 
     def _read_block(self, texts: pa.StringArray, rows: pa.UInt64Array) -> None:
         columns, suspects = self._block_reader.read(texts)
         columns += [pa.nulls(len(texts), f.type) for f in list(self._schema)[len(columns) :]]
         if not suspects:
-            self._add(columns, rows)
+            self._pieces.add(columns, rows)
             return
         doubtful = pa.array(suspects, pa.int64())
         sure = pc.invert(pc.is_in(pa.array(range(len(texts)), pa.int64()), doubtful))
-        self._add([column.filter(sure) for column in columns], rows.filter(sure))
+        self._pieces.add([column.filter(sure) for column in columns], rows.filter(sure))
         self.read_singly(texts.take(doubtful), rows.take(doubtful))
-
-    def _add(self, columns: list[pa.Array], rows: pa.UInt64Array) -> None:
-        self._pieces.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-        self._rows.append(rows)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from penstock.errors import DefinitionError, MissingError
 from penstock.registry import ReferencedSchema, RegisteredSchema
-from penstock.registry.protobuf import find_message, protobuf_reader
+from penstock.registry.protobuf import find_message, message_names, protobuf_reader
 from penstock.sinks.kafka.encode.shapes import UnfitError
 
 
@@ -42,7 +42,7 @@ def describe(descriptors: bytes) -> str:
 def message_of(descriptors: bytes, name: str | None) -> Descriptor:
     """The message of that full name, or the first of the schema."""
     root = root_of(descriptors)
-    names = list(_names(root.package, root.message_type))
+    names = list(message_names(root.package, root.message_type))
     wanted = name or (names[0] if names else "")
     if wanted not in names:
         raise UnfitError(f"the Protobuf schema has no message {wanted}; it has {', '.join(names[:20]) or 'none'}")
@@ -75,14 +75,6 @@ def _refuse_alike(messages: Iterable[DescriptorProto]) -> None:
             if other != field.name:
                 raise UnfitError(f"{message.name}: Protobuf takes {other} and {field.name} for one name; rename one")
         _refuse_alike(message.nested_type)
-
-
-def _names(scope: str, messages: Iterable[DescriptorProto]) -> Iterator[str]:
-    for message in messages:
-        if not message.options.map_entry:
-            name = f"{scope}.{message.name}" if scope else message.name
-            yield name
-            yield from _names(name, message.nested_type)
 
 
 def _described(message: DescriptorProto) -> str:
