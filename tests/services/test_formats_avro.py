@@ -34,8 +34,8 @@ def record(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:
     return {"type": "record", "name": name, "namespace": "shop", "fields": listed}
 
 
-def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
-    return {"type": kind, "logicalType": name, **more}
+def logical(kind: str, logical_type: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": logical_type, **more}
 
 
 @pytest.fixture(scope="module")

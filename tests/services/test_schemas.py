@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.committed import committed
 from tests.producers import RegistryProducer
 from tests.tables import read_table
 
@@ -215,8 +217,6 @@ def test_registry_killed_in_the_middle_costs_no_record_and_quarantines_none(
 
 
 def _encoded(producer: RegistryProducer, topic: str, schema: Any, row: Any) -> bytes:
-    import json
-
     from confluent_kafka.schema_registry.avro import AvroSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -302,6 +302,37 @@ def test_topics_with_decoders_of_their_own_go_their_routes(
 
 
 @LANES
+def test_routes_of_one_topic_share_its_records_and_each_record_is_counted_once(
+    spark: Any, topics: Any, pipeline_file: Write, lane: str
+) -> None:
+    topic, late = topics.create(2), topics.create(1, prefix="late")
+    topics.send(topic, [*({"order_id": n, "paid": [True, False, None][n % 3]} for n in range(12)), b"no json"])
+    file = pipeline_file(
+        topic,
+        name=f"shared-{topic}",
+        lane=lane,
+        decode={"format": "json", "schema": "order_id BIGINT, paid BOOLEAN"},
+        quarantine={"table": "lake/quarantine", "topic": topics.create(1, prefix="bad")},
+        routes=[
+            {"where": "paid", "transforms": [{"derive": {"copy": "order_id"}}], "sinks": ["paid"]},
+            {"where": "order_id > 9", "sinks": ["late"]},
+            {"otherwise": True, "sinks": ["others"]},
+        ],
+        sinks=[
+            {"name": "paid", "type": "delta", "path": "lake/paid"},
+            {"name": "late", "type": "kafka", "topic": late, "slots": 2},
+            {"name": "others", "type": "delta", "path": "lake/others"},
+        ],
+    )
+    summary = drain(file, spark)
+    assert (summary.rows_in, summary.rows_out, summary.quarantined) == (13, 12, 1)
+    assert [(row["order_id"], row["copy"]) for row in rows_of(file, "lake/paid")] == [(0, 0), (3, 3), (6, 6), (9, 9)]
+    assert sorted(json.loads(m.value())["order_id"] for m in committed(topics.brokers, late)) == [10, 11]
+    assert [row["order_id"] for row in rows_of(file, "lake/others")] == [1, 2, 4, 5, 7, 8]
+    assert codes_of(file) == ["MALFORMED_JSON"]
+
+
+@LANES
 def test_keys_become_a_column_and_delete_by_tombstones(
     spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
@@ -355,8 +386,6 @@ def test_plan_names_the_schema_and_refuses_a_column_that_it_lacks(
 def test_schema_check_says_what_would_change_and_what_would_break(
     spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
 ) -> None:
-    import json
-
     topic = topics.create(1)
     producer.avro(topic, V1, [{"order_id": 1, "amount": 1.0}])
     sink = {"name": "out", "type": "delta", "path": "lake/out", "evolve": "add_columns"}

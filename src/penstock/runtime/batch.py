@@ -25,17 +25,22 @@ from penstock.runtime.slots import pin_slots, plan_slots
 END_PATIENCE = 120.0
 """How many seconds a log may end before the batch does until that is called a loss."""
 
-StageLane = Callable[[Any, SlotWork, Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
+StageLane = Callable[[Any, Sequence[SlotWork], Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
 
 
 @dataclass(frozen=True)
 class StagedFlow:
-    """One flow: its lane's way to stage, and what its tasks need to know."""
+    """One pass over some records: the lane's way to stage, and what the tasks need to know."""
 
     stage: StageLane
-    work: SlotWork
+    works: tuple[SlotWork, ...]
+    """Of one flow, or of several that share a pass over the same records."""
     topics: frozenset[str] | None = None
     """The topics that it reads; None for all."""
+
+    def of_batch(self, token: BatchToken, sinks: Sequence[Sink]) -> StagedFlow:
+        """The same for a batch, as far as these sinks want it."""
+        return replace(self, works=tuple(replace(work.wanted_by(sinks), token=token) for work in self.works))
 
     def of(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """The ranges that it reads."""
@@ -117,7 +122,7 @@ class BatchRunner:
     def _stage(
         self, session: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink]
     ) -> tuple[list[SlotReport], list[Gap]]:
-        flows = [replace(flow, work=replace(flow.work.wanted_by(sinks), token=token)) for flow in self.flows()]
+        flows = [flow.of_batch(token, sinks) for flow in self.flows()]
         for last_try in (False, True):
             readable, gaps = clip_to_log(batch, self._bounds(token))
             if gaps and self.gaps is None:
@@ -132,9 +137,9 @@ class BatchRunner:
         raise AssertionError("unreachable")
 
     def _stage_flow(self, session: Any, flow: StagedFlow, readable: Sequence[OffsetRange]) -> list[SlotReport]:
-        work, ranges = flow.work, flow.of(readable)
-        slots = plan_slots(ranges, self.cores) if work.pinned is None else pin_slots(ranges, work.pinned)
-        return flow.stage(session, work, slots) if slots else []
+        pinned, ranges = flow.works[0].pinned, flow.of(readable)
+        slots = plan_slots(ranges, self.cores) if pinned is None else pin_slots(ranges, pinned)
+        return flow.stage(session, flow.works, slots) if slots else []
 
     def _bounds(self, token: BatchToken) -> dict[TopicPartition, LogBounds]:
         """Where the logs begin and end. An end before the batch's own is not believed at once.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +30,22 @@ from penstock.transforms import Dedupe
 Slots = Sequence[tuple[OffsetRange, ...]]
 
 
-def stage_direct(session: Any, work: SlotWork, slots: Slots) -> list[SlotReport]:
-    """Run the slots as Spark tasks; give back what each staged."""
+def can_share(one: SlotWork, other: SlotWork) -> bool:
+    """Whether two flows of the same topics can be staged in one pass, each record read and decoded once."""
+    return all(
+        work.tombstones is None and not any(isinstance(step, Dedupe) for step in work.transforms)
+        for work in (one, other)
+    )
+
+
+def stage_direct(session: Any, works: Sequence[SlotWork], slots: Slots) -> list[SlotReport]:
+    """Run the slots as Spark tasks, for one flow or for several that can share; give back what each staged."""
+    work = works[0]
     cut = next((i for i, t in enumerate(work.transforms) if isinstance(t, Dedupe)), None)
     tasks = session.sparkContext.parallelize(list(enumerate(slots)), len(slots))
+    if len(works) > 1:
+        shared: list[SlotReport] = tasks.map(lambda task: _share_slot(works, *task)).collect()
+        return shared
     if cut is None or len(slots) == 1:
         reports: list[SlotReport] = tasks.map(lambda task: _run_slot(work, *task)).collect()
         return reports
@@ -46,9 +59,24 @@ def _run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotR
     report = SlotReport(slot)
     with outlet_of(work, slot) as out, sides_of(work, slot) as sides:
         rows = transformed(decoded(work, ranges, sides, report), work.transforms, sides, report)
-        stage_rows(work, rows, out, sides, report)
+        stage_rows(rows, out, report)
+        quarantine_refused(work, sides, report, out)
         with report.timed("stage"):
             report.manifests = sides.finish() + out.finish()
+    return report
+
+
+def _share_slot(works: Sequence[SlotWork], slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
+    report = SlotReport(slot)
+    with ExitStack() as stages:
+        ends = [(w, stages.enter_context(outlet_of(w, slot)), stages.enter_context(sides_of(w, slot))) for w in works]
+        for batch in decoded(works[0], ranges, ends[0][2], report):
+            for work, out, sides in ends:
+                stage_rows(transformed([batch], work.transforms, sides, report), out, report)
+        for work, out, sides in ends:
+            quarantine_refused(work, sides, report, out)
+            with report.timed("stage"):
+                report.manifests += sides.finish() + out.finish()
     return report
 
 
@@ -69,7 +97,7 @@ def _send(
                     mine = rows.filter(pa.compute.equal(buckets, bucket))
                     if mine.num_rows:
                         yield bucket, _to_ipc(mine)
-        quarantine_refused(work, sides.deletes, sides, report)
+        quarantine_refused(work, sides, report)
         report.manifests = sides.finish()
     yield slot, pickle.dumps(report)
 
@@ -86,7 +114,8 @@ def _receiver(
                     blocks.append(_from_ipc(item))
                 else:
                     yield pickle.loads(item)
-            stage_rows(work, transformed(blocks, work.transforms[cut:], sides, report), out, sides, report)
+            stage_rows(transformed(blocks, work.transforms[cut:], sides, report), out, report)
+            quarantine_refused(work, sides, report, out)
             with report.timed("stage"):
                 report.manifests = sides.finish() + out.finish()
         yield report

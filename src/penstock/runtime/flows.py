@@ -21,7 +21,7 @@ from penstock.model import BatchToken
 from penstock.registry import RegisteredSchema
 from penstock.runtime.batch import StagedFlow, StageLane
 from penstock.runtime.build import Flow, Pipeline, as_nullable
-from penstock.runtime.direct import stage_direct
+from penstock.runtime.direct import can_share, stage_direct
 from penstock.runtime.faults import in_our_terms, nothing_passes, refused_step
 from penstock.runtime.schemas import Place, registered
 from penstock.runtime.slot import SlotWork
@@ -56,7 +56,7 @@ class CurrentFlows:
         """The flows with what their tasks need to know, for the schemas as they are."""
         pipeline = self.pipeline
         reading: set[Place] = set()
-        staged = []
+        staged: list[StagedFlow] = []
         for number, flow in enumerate(pipeline.flows):
             schema = self._schema(flow)
             tombstones = flow.tombstones(schema)
@@ -81,7 +81,12 @@ class CurrentFlows:
                 counts=feed not in reading,
             )
             reading.add(feed)
-            staged.append(StagedFlow(stage, work, frozenset(flow.config.topics) if flow.config.topics else None))
+            topics = frozenset(flow.config.topics) if flow.config.topics else None
+            before = next((at for at, other in enumerate(staged) if _shares(other, stage, work, topics)), None)
+            if before is None:
+                staged.append(StagedFlow(stage, (work,), topics))
+            else:
+                staged[before] = replace(staged[before], works=(*staged[before].works, work))
         self._staged = tuple(staged)
         return self._staged
 
@@ -127,9 +132,10 @@ class CurrentFlows:
 
     def _frozen(self) -> tuple[StagedFlow, ...]:
         frozen = self.pipeline.reading(self.pipeline.schemas, frozen=True)
+        decoders = {id(now.decoder): then.decoder for now, then in zip(self.pipeline.flows, frozen.flows, strict=True)}
         return tuple(
-            replace(staged, work=replace(staged.work, decoder=flow.decoder))
-            for staged, flow in zip(self._staged, frozen.flows, strict=True)
+            replace(staged, works=tuple(replace(work, decoder=decoders[id(work.decoder)]) for work in staged.works))
+            for staged in self._staged
         )
 
     def _fitting(self) -> Pipeline:
@@ -194,6 +200,16 @@ class CurrentFlows:
                 except Exception as refusal:
                     raise refused_step(number, step, refusal) from refusal
             raise in_our_terms(error) from error
+
+
+def _shares(staged: StagedFlow, stage: StageLane, work: SlotWork, topics: frozenset[str] | None) -> bool:
+    """Whether a flow can go along with one that is staged: then its records are read and decoded once."""
+    return (
+        stage is stage_direct
+        and staged.stage is stage_direct
+        and staged.topics == topics
+        and can_share(staged.works[0], work)
+    )
 
 
 def _columns(pipeline: Pipeline) -> set[str]:

@@ -43,8 +43,11 @@ class _Reports(AccumulatorParam):  # type: ignore[misc]
         return value1 + value2
 
 
-def stage_frame(session: Any, work: SlotWork, slots: Slots, *, steps: Sequence[Transform]) -> list[SlotReport]:
-    """Run the batch through Spark SQL; give back what each task read and staged."""
+def stage_frame(
+    session: Any, works: Sequence[SlotWork], slots: Slots, *, steps: Sequence[Transform]
+) -> list[SlotReport]:
+    """Run the batch of one flow through Spark SQL; give back what each task read and staged."""
+    [work] = works
     context = session.sparkContext
     read: Any = context.accumulator([], _Reports())
     tasks = session.range(0, len(slots), 1, len(slots))
@@ -96,7 +99,7 @@ def _reading(work: SlotWork, slots: Slots, read: Any) -> Callable[[Iterable[Any]
             report = SlotReport(slot)
             with sides_of(work, slot) as sides:
                 yield from decoded(work, slots[slot], sides, report)
-                quarantine_refused(work, sides.deletes, sides, report)
+                quarantine_refused(work, sides, report)
                 report.manifests = sides.finish()
             read.add([report])
 
@@ -108,7 +111,7 @@ def _drain(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotRepo
     with sides_of(work, slot) as sides:
         for _ in decoded(work, ranges, sides, report):
             pass
-        quarantine_refused(work, sides.deletes, sides, report)
+        quarantine_refused(work, sides, report)
         report.manifests = sides.finish()
     return report
 
@@ -119,7 +122,8 @@ def _staging(work: SlotWork, count: int) -> Callable[[Iterable[Any]], Iterator[p
         report = SlotReport(slot)
         with outlet_of(work, slot) as out, sides_of(work, count + slot) as sides:
             rows = (pa.RecordBatch.from_arrays(b.columns, schema=work.schema) for b in batches)
-            stage_rows(work, rows, out, sides, report)
+            stage_rows(rows, out, report)
+            quarantine_refused(work, sides, report, out)
             with report.timed("stage"):
                 report.manifests = sides.finish() + out.finish()
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])

@@ -249,20 +249,19 @@ def _quarantine(bad: pa.RecordBatch, sides: Sides, report: SlotReport) -> None:
         sides.bad.write(bad)
 
 
-def stage_rows(work: SlotWork, rows: Iterable[pa.RecordBatch], out: Outlet, sides: Sides, report: SlotReport) -> None:
-    """Write rows to every sink's stage; records whose rows a target can never hold go to the quarantine."""
+def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) -> None:
+    """Write rows to every sink's stage."""
     for batch in rows:
         report.rows_out += batch.num_rows
         with report.timed("stage"):
             out.write(batch)
-    quarantine_refused(work, out, sides, report)
-    quarantine_refused(work, sides.deletes, sides, report)
 
 
-def quarantine_refused(work: SlotWork, out: Outlet, sides: Sides, report: SlotReport) -> None:
-    """Put the records of refused rows into the quarantine. The rows have all been read: the reader is free."""
-    for bad in refused_records(work.reader, out.refused):
-        _quarantine(bad, sides, report)
+def quarantine_refused(work: SlotWork, sides: Sides, report: SlotReport, out: Outlet | None = None) -> None:
+    """Quarantine the records whose rows or deletes a target can never hold. All is read now: the reader is free."""
+    for refusing in (sides.deletes, *((out,) if out is not None else ())):
+        for bad in refused_records(work.reader, refusing.refused):
+            _quarantine(bad, sides, report)
 
 
 def refused_records(reader: Reader, refused: Sequence[Refusal]) -> Iterator[pa.RecordBatch]:
