@@ -18,11 +18,13 @@ from tests.committed import committed
 from tests.tables import read_table
 
 from penstock.config import load
+from penstock.ops.schema import plan_schema_check
 from penstock.runtime.run import RunOptions, run
 
 pytestmark = pytest.mark.services
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted(EXAMPLES.glob("*/*.yaml"))
+BROKERS = ("ORDERS_BROKERS", "CHANGES_BROKERS", "FORMATS_BROKERS")
 Values = Callable[[Path, Any], list[Any]]
 """Given the example's folder and the broker: the values of one column."""
 
@@ -62,6 +64,21 @@ TARGETS: dict[str, list[tuple[Values, int, int]]] = {
         (delta("lake/orders", "order_id"), 990, 990),
         (delta("lake/orders_quarantine", "code"), 4, 4),
     ],
+    "formats/avro.yaml": [
+        (delta("lake/avro", "order_id"), 1_000, 1_000),
+        (delta("lake/avro", "city"), 1_000, 3),
+        (delta("lake/avro_quarantine", "code"), 4, 4),
+    ],
+    "formats/protobuf.yaml": [
+        (delta("lake/protobuf", "order_id"), 333, 333),
+        (delta("lake/protobuf", "day"), 333, 4),
+        (delta("lake/protobuf_quarantine", "code"), 1, 1),
+    ],
+    "formats/two_topics.yaml": [
+        (delta("lake/two_orders", "order_id"), 1_000, 1_000),
+        (delta("lake/two_payments", "order_id"), 160, 160),
+        (delta("lake/two_quarantine", "topic"), 5, 2),
+    ],
     "sinks/merge.yaml": [(delta("lake/merge", "order_id"), 940, 940)],
     "sinks/iceberg.yaml": [(iceberg("shop.changes", "order_id"), 1_350, 1_000)],
     "sinks/kafka.yaml": [(topic("changes.clean"), 1_350, 1_000)],
@@ -81,16 +98,20 @@ def name_of(file: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def filled(stack: Any) -> Callable[[Path], None]:
+def filled(stack: Any, request: pytest.FixtureRequest) -> Callable[[Path], None]:
     """Fills the topics of an example by its own script, once: the files of a folder share them."""
     done: set[str] = set()
 
     def fill(folder: Path) -> None:
         if folder.name not in done:
             done.add(folder.name)
-            names = ("ORDERS_BROKERS", "CHANGES_BROKERS")
-            environment = {**os.environ, **dict.fromkeys(names, stack.bootstrap)}
-            subprocess.run([sys.executable, "produce.py"], cwd=folder, env=environment, check=True, timeout=60)
+            options = []
+            if folder.name == "formats":
+                options = ["--brokers", stack.bootstrap, "--registry", request.getfixturevalue("registry").url]
+            environment = {**os.environ, **dict.fromkeys(BROKERS, stack.bootstrap)}
+            subprocess.run(
+                [sys.executable, "produce.py", *options], cwd=folder, env=environment, check=True, timeout=60
+            )
 
     return fill
 
@@ -107,8 +128,10 @@ def test_example_run_its_targets_hold_what_it_says(
 ) -> None:
     folder = tmp_path / file.parent.name
     shutil.copytree(file.parent, folder)
-    for name in ("ORDERS_BROKERS", "CHANGES_BROKERS"):
+    for name in BROKERS:
         monkeypatch.setenv(name, stack.bootstrap)
+    if "FORMATS_REGISTRY" in file.read_text():
+        monkeypatch.setenv("FORMATS_REGISTRY", request.getfixturevalue("registry").url)
     if "type: postgres" in file.read_text():
         server = request.getfixturevalue("postgres")
         monkeypatch.setenv("CHANGES_DB", server.url(server.create_database()))
@@ -117,6 +140,30 @@ def test_example_run_its_targets_hold_what_it_says(
     for values_of, count, distinct in TARGETS[name_of(file)]:
         values = values_of(folder, stack)
         assert (len(values), len(set(values))) == (count, distinct)
+
+
+def test_example_whose_producer_moves_on_has_the_new_column(
+    tmp_path: Path,
+    spark: Any,
+    stack: Any,
+    registry: Any,
+    filled: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "formats"
+    shutil.copytree(EXAMPLES / "formats", folder)
+    monkeypatch.setenv("FORMATS_BROKERS", stack.bootstrap)
+    monkeypatch.setenv("FORMATS_REGISTRY", registry.url)
+    filled(folder)
+    config = load(folder / "avro.yaml")
+    run(config, RunOptions(available_now=True), session=spark)
+    options = ["--later", "--brokers", stack.bootstrap, "--registry", registry.url]
+    subprocess.run([sys.executable, "produce.py", *options], cwd=folder, check=True, timeout=60)
+    found = plan_schema_check(config)
+    assert [finding.text for finding in found.findings if finding.level == "changes"] == ["add column channel STRING"]
+    run(config, RunOptions(available_now=True), session=spark)
+    channels = delta("lake/avro", "channel")(folder, stack)
+    assert (len(channels), channels.count(None), channels.count("SHOP")) == (1_100, 1_000, 50)
 
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)

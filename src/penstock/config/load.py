@@ -50,18 +50,16 @@ def _read_all_columns(parts: Parts) -> None:
 
 def _read_columns(parts: Parts, decode: FormatConfig, path: Path) -> FormatConfig:
     """Find the columns of one decoder and its key; those of a schema file become its own."""
-    problems = len(parts.file.problems)
     decode = decode.model_copy(update=_read_files(parts, decode, path))
     if not isinstance(decode, RawDecodeConfig) and decode.key is not None:
         key = decode.key.model_copy(update=_read_files(parts, decode.key, (*path, "key")))
         decode = decode.model_copy(update={"key": key})
-    if len(parts.file.problems) == problems:
-        parts.columns[path] = decoded_columns(decode)
+    parts.columns[path] = decoded_columns(decode)
     return decode
 
 
 def _read_files(parts: Parts, decode: FormatConfig | KeyDecodeConfig, path: Path) -> dict[str, str | None]:
-    """Look at the files of a decoder, and give the columns that one holds; those of other formats are only there."""
+    """Look at the files of a decoder, and give the columns if they can be read; other formats' only have to be there."""
     if not isinstance(decode, JsonDecodeConfig | JsonKeyConfig):
         for key in ("schema_file", "descriptor_file"):
             if (file := getattr(decode, key, None)) is not None:
@@ -81,6 +79,7 @@ def _read_files(parts: Parts, decode: FormatConfig | KeyDecodeConfig, path: Path
             parts.report((*path, "schema"), error.message, offset=error.offset, hint=error.hint)
         else:
             parts.file.problems.append(_problem_in(schema_file, text or "", error))
+        text = None
     return {"columns": text}
 
 

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from penstock.config import InvalidDefinition, PipelineConfig, load
 
 VALID = Path(__file__).parents[2] / "definitions" / "valid"
-TEXTS = [(VALID / f"{name}.yaml").read_text() for name in ("every_transform", "every_sink", "assigned_partitions")]
+TEXTS = [
+    (VALID / f"{name}.yaml").read_text()
+    for name in (
+        "every_transform",
+        "every_sink",
+        "assigned_partitions",
+        "by_topic_with_routes",
+        "kafka_encodes_avro_and_protobuf",
+    )
+]
 
 odd_scalars = [None, True, 0, -1, 1.5, "", " ", "x", "_penstock", "${env:NO_SUCH}", "$${x}", "a >", "10 seconds"]
 odd_lists = [[], ["x"], [None], [[]], [{"where": ""}, {}, "x"], ["_penstock"]]
