@@ -12,7 +12,7 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path) -> SinkKit:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Through Spark a commit takes seconds. By default only what is about commits goes that way; `-m long` has the rest."""
+    """Through Spark a commit takes seconds: by default only what is about commits goes that way, `-m long` has all."""
     for item in items:
         if "[delta_merge_spark" in item.nodeid and not item.path.stem.endswith(("tokens", "merges")):
             item.add_marker(pytest.mark.long)

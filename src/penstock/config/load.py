@@ -59,7 +59,7 @@ def _read_columns(parts: Parts, decode: FormatConfig, path: Path) -> FormatConfi
 
 
 def _read_files(parts: Parts, decode: FormatConfig | KeyDecodeConfig, path: Path) -> dict[str, str | None]:
-    """Look at the files of a decoder, and give the columns if they can be read; other formats' only have to be there."""
+    """Look at the files of a decoder, and give the columns if they can be read; others' only have to be there."""
     if not isinstance(decode, JsonDecodeConfig | JsonKeyConfig):
         for key in ("schema_file", "descriptor_file"):
             if (file := getattr(decode, key, None)) is not None:

@@ -17,7 +17,7 @@ from penstock.readers import KafkaReader
 from penstock.runtime.columns import refuse_missing_columns
 from penstock.runtime.decoding import build_decoder, build_key
 from penstock.runtime.faults import nothing_passes
-from penstock.runtime.inlet import Computed, Inlet
+from penstock.runtime.inlet import Computed, Inlet, Taken, place_of
 from penstock.runtime.schemas import Schemas, ask_registries
 from penstock.runtime.targets import Targets, build_inlets, build_targets
 from penstock.transforms import Cast, Dedupe, Derive, Drop, Rename, Sql, Where
@@ -150,7 +150,7 @@ def _flow(config: cfg.PipelineConfig, flow: cfg.Flow, targets: Targets, schemas:
     refuse_missing_columns(config, flow, decoder.schema)
     transforms = tuple(_transform(step) for step in flow.transforms if step is not None)
     if flow.where is not None:
-        transforms = (Where(flow.where), *transforms)
+        transforms = (Taken(flow.where), *transforms)
     computed, inlets = build_inlets(sinks, made)
     steps = (*transforms, *((computed,) if computed is not None else ()))
     return Flow(
@@ -169,10 +169,10 @@ def _flow(config: cfg.PipelineConfig, flow: cfg.Flow, targets: Targets, schemas:
 def choose_lane(schema: pa.Schema, transforms: Sequence[Transform], forced: Lane | None) -> LaneChoice:
     """The direct lane where every transform has an exact Arrow form; else the frame lane, and why."""
     reason = None
-    for number, transform in enumerate(transforms):
+    for transform in transforms:
         why = transform.no_arrow_form(schema)
         if why is not None:
-            where = "" if isinstance(transform, Computed) else f"transforms[{number}], "
+            where = "" if isinstance(transform, Computed | Taken) else f"{place_of(transform, transforms)}, "
             reason = f"{where}{transform!r}: {why}"
             break
         schema = transform.output(schema)

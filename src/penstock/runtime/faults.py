@@ -69,11 +69,11 @@ def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockEr
     )
 
 
-def refused_step(number: int, step: object, error: BaseException) -> MissingError:
+def refused_step(place: str, step: object, error: BaseException) -> MissingError:
     """A transform that Spark's analysis does not take: an unknown function, types that do not go together."""
     return MissingError(
         "SQL_REFUSED",
-        f"transforms[{number}]: Spark refuses the query",
+        f"{place}: Spark refuses the query",
         context={"cause": _cause(_whole_text(error)) or type(error).__name__, "step": step},
         hint="correct the expression in the pipeline file; nothing was read or written",
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.contracts import SqlSink
+from penstock.contracts import SqlSink, Transform
 from penstock.errors import DefinitionError, MissingError, TransientError
 from penstock.model import BatchToken
 from penstock.registry import RegisteredSchema
@@ -23,6 +23,7 @@ from penstock.runtime.batch import StagedFlow, StageLane
 from penstock.runtime.build import Flow, Pipeline, as_nullable
 from penstock.runtime.direct import can_share, stage_direct
 from penstock.runtime.faults import in_our_terms, nothing_passes, refused_step
+from penstock.runtime.inlet import place_of
 from penstock.runtime.schemas import Place, registered
 from penstock.runtime.slot import SlotWork
 from penstock.spark.sql import SparkSql
@@ -198,8 +199,13 @@ class CurrentFlows:
                 try:
                     schema_after(self.session, decoded, steps[: number + 1])
                 except Exception as refusal:
-                    raise refused_step(number, step, refusal) from refusal
+                    raise refused_step(_named(flow, step), step, refusal) from refusal
             raise in_our_terms(error) from error
+
+
+def _named(flow: Flow, step: Transform) -> str:
+    place = place_of(step, flow.steps)
+    return f"{flow.name}.{place}" if flow.name else place
 
 
 def _shares(staged: StagedFlow, stage: StageLane, work: SlotWork, topics: frozenset[str] | None) -> bool:

@@ -51,7 +51,9 @@ def stage_frame(
     context = session.sparkContext
     read: Any = context.accumulator([], _Reports())
     tasks = session.range(0, len(slots), 1, len(slots))
-    frame = tasks.mapInArrow(_reading(work, slots, read), from_arrow_schema(work.decoder.schema))
+    frame = tasks.mapInArrow(
+        _reading(work, slots, read), from_arrow_schema(work.decoder.schema, prefer_timestamp_ntz=True)
+    )
     frame = _pinned(apply_steps(session, frame, steps), work, slots)
     staged = frame.mapInArrow(_staging(work, len(slots)), _REPORT).collect()
     reports = {report.slot: report for report in read.value}
@@ -72,7 +74,7 @@ def apply_steps(session: Any, frame: Any, steps: Sequence[Transform]) -> Any:
 
 def schema_after(session: Any, decoded_schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema:
     """The Arrow schema that the steps give, found by analysis alone."""
-    frame = session.createDataFrame([], from_arrow_schema(decoded_schema))
+    frame = session.createDataFrame([], from_arrow_schema(decoded_schema, prefer_timestamp_ntz=True))
     found: pa.Schema = to_arrow_schema(apply_steps(session, frame, steps).schema)
     return found
 

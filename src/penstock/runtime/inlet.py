@@ -6,15 +6,15 @@ them into columns beside the row, and an inlet picks its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contracts import Sink
+from penstock.contracts import Sink, Transform
 from penstock.model import COMPUTED, COORDINATES, DELETES
-from penstock.transforms import Derive
+from penstock.transforms import Derive, Where
 
 
 class Computed(Derive):
@@ -22,6 +22,19 @@ class Computed(Derive):
 
     def __repr__(self) -> str:
         return f"for the sinks: {', '.join(self.columns.values())}"
+
+
+class Taken(Where):
+    """The condition of a route, before its first step."""
+
+    def __repr__(self) -> str:
+        return f"the route's where {self.condition}"
+
+
+def place_of(step: Transform, steps: Sequence[Transform]) -> str:
+    """Where a step stands in the file; what Penstock itself puts beside the file's steps is not counted."""
+    own = [one for one in steps if not isinstance(one, Computed | Taken)]
+    return next((f"transforms[{at}]" for at, one in enumerate(own) if one is step), "where")
 
 
 @dataclass(frozen=True)

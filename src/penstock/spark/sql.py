@@ -44,7 +44,7 @@ class SparkSql:
     def _staged(self, files: Sequence[str], schema: pa.Schema) -> Any:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        columns = from_arrow_schema(schema)
+        columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
         if not files:
             return self._session.createDataFrame([], columns)
         return self._session.read.schema(columns).parquet(*files)

@@ -85,7 +85,7 @@ def test_own_error_in_a_java_report_comes_back_whole() -> None:
 
 def test_refused_step_is_named_with_the_cause() -> None:
     text = "[UNRESOLVED_ROUTINE] Cannot resolve routine `f`. SQLSTATE: 42883; line 1 pos 7;\n'Project [*]\n+- x"
-    told = refused_step(2, "sql SELECT f(a)", Exception(text))
+    told = refused_step("transforms[2]", "sql SELECT f(a)", Exception(text))
     assert isinstance(told, MissingError)
     assert told.summary.startswith("transforms[2]: ")
     assert told.context == {"cause": "[UNRESOLVED_ROUTINE] Cannot resolve routine `f`.", "step": "sql SELECT f(a)"}

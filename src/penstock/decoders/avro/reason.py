@@ -123,7 +123,7 @@ class _Walk:
     def _index(self, kind: str, count: int) -> int:
         index = self._long()
         if not 0 <= index < count:
-            raise self._malformed(f"index {index} in a {kind} of {count}")
+            raise self._malformed(f"index {index}, and the {kind} has {count}")
         return index
 
     def _text(self, utf8: bool) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from google.protobuf.message import DecodeError
 
 from penstock.decoders.protobuf.types import Field, Message, Shape, Value
 from penstock.decoders.protobuf.values import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, json_text
@@ -126,7 +127,7 @@ class Finisher:
             try:
                 absent = item == [] and not always
                 texts.append(None if absent else json_text(value.field.message_type.full_name, encoded))
-            except RefusedError:
+            except (RefusedError, DecodeError):
                 texts.append(None)
                 self._suspects.append(rows(np.array([at])))
         return pa.array(texts, pa.string())
