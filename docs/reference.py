@@ -84,21 +84,15 @@ def pages() -> dict[str, str]:
 def _pipeline_file() -> str:
     schema = config.PipelineConfig.model_json_schema(by_alias=True)
     models = {name: getattr(config, name, None) for name in schema["$defs"]}
-    hint = next(error.hint for error in _raised() if error.code == "NOT_IN_THIS_VERSION")
     parts = [
         "# The pipeline file\n\nUnknown keys, duplicate keys and wrong types are refused. Relative paths are relative "
         "to the file. `${env:NAME}`, `${env:NAME:-default}` and `${file:path}` may stand for any value; a plain `${` "
-        "is written `$${`. A secret must come by such a reference.\n\n"
-        f"All of this validates. What this version can run: {hint}. Anything else ends with `NOT_IN_THIS_VERSION` "
-        "before a record is read.\n",
+        "is written `$${`. A secret must come by such a reference.\n",
         _section("The file", config.PipelineConfig.__doc__, schema, config.PipelineConfig),
     ]
-    running = (SOURCE / "runtime/build.py").read_text()
     for name, place in _places(schema["properties"], schema["$defs"]):
-        runs = not re.search(r"(Decode|Sink)Config$", name) or f"cfg.{name}" in running
         body = schema["$defs"][name]
-        about = body["description"] + ("" if runs else "\n\n*Validates; not run by this version.*")
-        parts.append(_section(place, about, body, models[name]))
+        parts.append(_section(place, body["description"], body, models[name]))
     return "\n".join(parts)
 
 

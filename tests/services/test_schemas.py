@@ -153,6 +153,24 @@ def test_new_field_appears_as_a_column_without_a_restart_and_a_dropped_one_goes_
     assert any("version 2 is taken up: new columns city" in text for text in running.notices)
 
 
+@LANES
+def test_new_field_stops_a_run_whose_sink_says_fail_before_anything_of_it_is_lost(
+    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
+) -> None:
+    topic = topics.create(1)
+    file = pipeline_file(topic, lane=lane, decode=avro(registry), name=f"fail-{topic}")
+    producer.avro(topic, V1, [{"order_id": 0, "amount": 1.0}])
+    drain(file, spark)
+    producer.avro(topic, V2, [{"order_id": 1, "amount": 2.0, "city": "Ulm"}])
+    with pytest.raises(MissingError) as stopped:
+        drain(file, spark)
+    assert (stopped.value.code, "lacks city" in stopped.value.summary) == ("SINK_SCHEMA_MISMATCH", True)
+    assert [row["order_id"] for row in rows_of(file)] == [0]
+    sink = {"name": "out", "type": "delta", "path": "lake/out", "evolve": "add_columns"}
+    drain(pipeline_file(topic, lane=lane, decode=avro(registry), sinks=[sink], name=f"fail-{topic}"), spark)
+    assert [row["city"] for row in rows_of(file)] == [None, "Ulm"]
+
+
 def test_incompatible_change_goes_to_quarantine_with_both_types_and_the_stream_goes_on(
     spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
@@ -404,3 +422,5 @@ def test_schema_check_says_what_would_change_and_what_would_break(
         f"records of {topic}-value version 1",
     }
     assert all("amount" in f.text for f in found.findings if f.level == "breaks")
+    broken.write_text("no schema")
+    assert plan_schema_check(load(file), broken).breaks

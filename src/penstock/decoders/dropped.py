@@ -24,11 +24,15 @@ def with_dropped(
     """The newest version with the fields that it dropped; `older` are the versions before, the newest first."""
     if not older:
         return newest
-    if newest.kind == "AVRO":
-        return _avro(newest, older)
-    if newest.kind == "JSON":
-        return _json(newest, older)
-    return _protobuf(newest, older, message) if message is not None else newest
+    try:
+        if newest.kind == "AVRO":
+            return _avro(newest, older)
+        if newest.kind == "JSON":
+            return _json(newest, older)
+        return _protobuf(newest, older, message) if message is not None else newest
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # No schema at all, or none of its kind: the decoder says so better.
+        return newest
 
 
 def _avro(newest: RegisteredSchema, older: Sequence[RegisteredSchema]) -> RegisteredSchema:

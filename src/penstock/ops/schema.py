@@ -6,8 +6,10 @@ what would change, and what would break, each with both sides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,7 +89,8 @@ def _schemas(places: Mapping[Place, Registered], candidate: Path | None, subject
     try:
         text = candidate.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise MissingError("SCHEMA_FILE_MISSING", f"reading the candidate {candidate}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise MissingError("SCHEMA_FILE_MISSING", f"reading the candidate {candidate}: {why}") from None
     meant = subject or next(iter(subjects))
     return {
         place: one.with_dropped(replace(one.ask(), id=0, text=text, version=None, references=()))
@@ -117,15 +120,19 @@ def _older_records(pipeline: Pipeline, places: Mapping[Place, Registered], schem
         place = flow.config.decode_path
         if place not in places:
             continue
-        before = next(places[place].older(schemas[place]), None)
-        if before is None:
+        refuses = getattr(flow.decoder, "refuses", lambda schema: None)
+        found = list(islice(places[place].older(schemas[place]), 2))
+        if not found:
             continue
+        before, *earlier = found
         about = f"records of {before.subject} version {before.version}"
-        refusal = getattr(flow.decoder, "refuses", lambda schema: None)(before)
+        refusal = refuses(before)
         if refusal is None:
             yield Finding("fits", about, "can be read")
-        else:
-            yield Finding("breaks", about, f"would go to quarantine: {refusal.code} {refusal.message}")
+            continue
+        # Where the one before that can be read, it was that version that broke, and this one mends it.
+        level: Level = "changes" if any(refuses(schema) is None for schema in earlier) else "breaks"
+        yield Finding(level, about, f"would go to quarantine: {refusal.code} {refusal.message}")
 
 
 def _tables(pipeline: Pipeline) -> Iterator[Finding]:
@@ -155,4 +162,5 @@ def _named(schema: RegisteredSchema) -> str:
 
 def _told(error: PenstockError) -> str:
     sides = "; ".join(f"{name}: {value}" for name, value in error.context.items())
-    return f"{error.summary}{f' ({sides})' if sides else ''}"
+    summary = re.sub(r"^sink \S+: ", "", error.summary)
+    return f"{summary}{f' ({sides})' if sides else ''}"

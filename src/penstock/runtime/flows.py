@@ -1,9 +1,9 @@
 """The flows of a run as they are now: staged by their lanes, following the registries where the file says `latest`.
 
 Before a batch is staged the registries are asked. A newer schema that the tables take is taken up at once: new columns
-appear without a restart. One that they do not take is said and left: the decoders stay at the last schema that fits,
-and records that cannot be read by it go to the quarantine with both types named. A registry that is away stops
-nothing as long as every schema in the batch is known.
+appear without a restart, or stop the run where a sink says `evolve: fail`. Types that the tables do not take are said
+and left: the decoders stay at the last schema that fits, and records that cannot be read by it go to the quarantine
+with both types named. A registry that is away stops nothing as long as every schema in the batch is known.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from penstock.runtime.inlet import place_of
 from penstock.runtime.schemas import Place, registered
 from penstock.runtime.slot import SlotWork
 from penstock.spark.sql import SparkSql
+
+_MISMATCH = "SINK_SCHEMA_MISMATCH"
 
 
 @dataclass
@@ -120,6 +122,8 @@ class CurrentFlows:
                 raise MissingError("LANE_CHANGES", "it needs the other lane, which only a restart can take")
             self._check_sinks(newer)
         except (MissingError, DefinitionError) as error:
+            if error.code == _MISMATCH and self._only_lacks(newer, self.pipeline):
+                raise
             self._refused[place] = schema
             sides = "; ".join(f"{name}: {value}" for name, value in error.context.items())
             self.tell(f"{at} is not taken up: {error.summary}{f' ({sides})' if sides else ''}")
@@ -158,6 +162,8 @@ class CurrentFlows:
                     self._check_sinks(candidate)
                 except (MissingError, DefinitionError):
                     continue
+                if self._only_lacks(pipeline, candidate):
+                    raise first
                 self._refused[place] = newest
                 sides = "; ".join(f"{name}: {value}" for name, value in first.context.items())
                 self.tell(
@@ -172,6 +178,18 @@ class CurrentFlows:
             schema = self._schema(flow)
             for inlet in flow.inlets:
                 inlet.sink.check(inlet.schema(schema))
+
+    def _only_lacks(self, newer: Pipeline, older: Pipeline) -> bool:
+        """Whether the sinks refuse a newer schema for its new columns alone: then `evolve: fail` is meant to stop."""
+        for new, old in zip(newer.flows, older.flows, strict=True):
+            schema, known = self._schema(new), self._schema(old).names
+            kept = pa.schema([field for field in schema if field.name in known])
+            try:
+                for inlet in new.inlets:
+                    inlet.sink.check(inlet.schema(kept))
+            except MissingError:
+                return False
+        return True
 
     def _prepare_sinks(self, pipeline: Pipeline) -> None:
         for flow in pipeline.flows:
