@@ -22,7 +22,7 @@ import pyruhvro
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.sinks.kafka.encode.avro_leaves import leaf
-from penstock.sinks.kafka.encode.shapes import Misfit, Shape, UnfitError, is_listed, is_text, lowered, misfits
+from penstock.sinks.kafka.encode.shapes import Misfit, Shape, UnfitError, encodable, is_listed, is_text, misfits
 
 _ONLY = "value"
 _CONSTANTS = {
@@ -82,7 +82,7 @@ class AvroRows:
         return encoded.take(pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid))
 
     def _encoded(self, rows: pa.RecordBatch) -> pa.BinaryArray:
-        values = pa.RecordBatch.from_struct_array(lowered(rows.to_struct_array(), self.shape))
+        values = encodable(rows, self.shape)
         if not rows.num_rows:
             return pa.array([], pa.binary())
         if self.slow is None:

@@ -25,10 +25,10 @@ from penstock.sinks.kafka.encode.shapes import (
     Shape,
     UnfitError,
     cast_to,
+    encodable,
     is_bytes,
     is_listed,
     is_text,
-    lowered,
     misfits,
 )
 from penstock.sinks.kafka.row_json import texts
@@ -75,8 +75,7 @@ class ProtobufRows:
 
     def encode(self, rows: pa.RecordBatch) -> pa.BinaryArray:
         """The bytes of each row; `misfits` must be out."""
-        values = pa.RecordBatch.from_struct_array(lowered(rows.to_struct_array(), self.shape))
-        return _handler(self.descriptors, self.message).record_batch_to_array(values)
+        return _handler(self.descriptors, self.message).record_batch_to_array(encodable(rows, self.shape))
 
 
 @lru_cache(maxsize=64)

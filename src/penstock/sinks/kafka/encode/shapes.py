@@ -85,6 +85,12 @@ def misfits(values: pa.Array, shape: Shape) -> Iterator[Misfit]:
                 yield Misfit(broken.to_numpy(zero_copy_only=False), VALUE_UNFIT, f"{shape.path}: {rule.message}")
 
 
+def encodable(rows: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
+    """The rows as a native encoder takes them. They are copied: what is sliced deep inside makes the encoders panic."""
+    values = pa.RecordBatch.from_struct_array(lowered(rows.to_struct_array(), shape))
+    return pa.ipc.read_record_batch(values.serialize(), values.schema)
+
+
 def lowered(values: pa.Array, shape: Shape) -> pa.Array:
     """The values as the encoder takes them."""
     if shape.constant is not None:
