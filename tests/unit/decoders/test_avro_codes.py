@@ -43,7 +43,7 @@ BAD = {
     "boolean 2": (["boolean"], b"\x02", "MALFORMED_AVRO", "f0: a boolean that is neither 0 nor 1"),
     "branch 2 of null": ([["null", "long"]], b"\x04\x02", "MALFORMED_AVRO", "f0: index 2, and the union has 2"),
     "branch -1": ([["null", "long", "string"]], b"\x01\x02", "MALFORMED_AVRO", "f0: index -1, and the union has 3"),
-    "symbol 2": ([{"type": "enum", "name": "E", "symbols": ["A", "B"]}], b"\x04", "MALFORMED_AVRO", "and the enum has 2"),
+    "symbol 2": ([{"type": "enum", "name": "E", "symbols": ["A", "B"]}], b"\x04", "MALFORMED_AVRO", "the enum has 2"),
     "symbol -1": ([{"type": "enum", "name": "E", "symbols": ["A"]}], b"\x01", "MALFORMED_AVRO", "f0: index -1"),
     "endless array": ([LONGS], HUGE + b"\x02\x00", "TOO_MANY_ITEMS", "f0: a block of 9223372036854775807 items"),
     "endless counted array": (
