@@ -79,6 +79,8 @@ def _schemas(places: Mapping[Place, Registered], candidate: Path | None, subject
         )
     if candidate is None:
         return {place: one.ask() for place, one in places.items()}
+    values = {one.subject for place, one in places.items() if place[-1] != "key"}
+    subject = subject or (values.pop() if len(values) == 1 else None)
     if subject is None and len(subjects) > 1:
         raise MissingError(
             "SUBJECT_NEEDED",
