@@ -39,6 +39,15 @@ class Decoder(Protocol):
         ...
 
 
+@runtime_checkable
+class TellingDecoder(Protocol):
+    """A decoder with something to say that is no matter of one record: that it goes a slow way, and why."""
+
+    def notices(self) -> list[str]:
+        """What a person should know, not said before in this process."""
+        ...
+
+
 class Transform(Protocol):
     """Rows to rows, with exactly the values that Spark would give: in a task over Arrow, or as SQL in Spark.
 

@@ -42,6 +42,12 @@ class PenstockError(Exception):
             lines += [f"  {line}" for line in self.hint.splitlines()]
         return "\n".join(lines)
 
+    @property
+    def line(self) -> str:
+        """What and both sides in one line, without the code and the way out."""
+        sides = "; ".join(f"{name}: {value}" for name, value in self.context.items())
+        return f"{self.summary} ({sides})" if sides else self.summary
+
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self).__name__, self.code, self.summary, self.context, self.hint)
 

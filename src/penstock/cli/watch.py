@@ -160,5 +160,4 @@ def _codes(codes: Mapping[str, int]) -> str:
 
 
 def _retry_line(error: PenstockError, attempt: int, delay: float) -> str:
-    facts = "; ".join(f"{name}: {value}" for name, value in error.context.items())
-    return f"{error.code} {error.summary} ({facts}); retry {attempt} in {delay:g} s"
+    return f"{error.code} {error.line}; retry {attempt} in {delay:g} s"

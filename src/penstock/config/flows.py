@@ -18,15 +18,29 @@ class Routed(Protocol):
     """What a pipeline's ways are made of; a part that was refused is None."""
 
     @property
-    def source(self) -> KafkaSourceConfig | None: ...  # noqa: D102
+    def source(self) -> KafkaSourceConfig | None:
+        """Where records come from."""
+        ...
+
     @property
-    def decode(self) -> DecodeConfig | None: ...  # noqa: D102
+    def decode(self) -> DecodeConfig | None:
+        """How they are decoded."""
+        ...
+
     @property
-    def transforms(self) -> Sequence[TransformConfig | None]: ...  # noqa: D102
+    def transforms(self) -> Sequence[TransformConfig | None]:
+        """What happens to all rows."""
+        ...
+
     @property
-    def routes(self) -> Sequence[RouteConfig | None]: ...  # noqa: D102
+    def routes(self) -> Sequence[RouteConfig | None]:
+        """The ways, where there are several."""
+        ...
+
     @property
-    def sinks(self) -> Sequence[SinkConfig | None]: ...  # noqa: D102
+    def sinks(self) -> Sequence[SinkConfig | None]:
+        """Where rows go."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,5 +7,15 @@ from penstock.decoders.raw import RawDecoder
 from penstock.decoders.screen import Tombstones
 from penstock.decoders.text import TextDecoder
 from penstock.decoders.tombstones import TombstoneDecoder
+from penstock.decoders.writers import JudgingDecoder
 
-__all__ = ["ExtraFields", "JsonDecoder", "KeyedDecoder", "RawDecoder", "TextDecoder", "TombstoneDecoder", "Tombstones"]
+__all__ = [
+    "ExtraFields",
+    "JsonDecoder",
+    "JudgingDecoder",
+    "KeyedDecoder",
+    "RawDecoder",
+    "TextDecoder",
+    "TombstoneDecoder",
+    "Tombstones",
+]

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.contracts import Decoder
+from penstock.contracts import Decoder, TellingDecoder
 from penstock.decoders.numbered import numbered, reasons_of, restored, rows_of, with_values
 from penstock.decoders.raw import RawDecoder
 from penstock.decoders.refusal import Reason, refuse
+from penstock.decoders.writers import JudgingDecoder
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES_FIELD, Split
 from penstock.registry import RegisteredSchema
@@ -75,11 +76,12 @@ class KeyedDecoder:
 
     def refuses(self, schema: RegisteredSchema) -> Reason | None:
         """What the value's decoder says."""
-        return getattr(self.value, "refuses", lambda schema: None)(schema)
+        return self.value.refuses(schema) if isinstance(self.value, JudgingDecoder) else None
 
     def notices(self) -> list[str]:
         """What either decoder has to say since it was last asked."""
-        return [notice for part in (self.value, self.key) for notice in getattr(part, "notices", list)()]
+        telling = (part for part in (self.value, self.key) if isinstance(part, TellingDecoder))
+        return [notice for part in telling for notice in part.notices()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,20 @@ registry that does not answer is not: then the batch is tried again.
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from penstock.decoders.refusal import UNKNOWN_SCHEMA_ID, WRONG_SUBJECT, Reason
 from penstock.errors import TransientError
 from penstock.registry import RegisteredSchema, RegistryClient, RegistrySettings, client_of
+
+
+@runtime_checkable
+class JudgingDecoder(Protocol):
+    """A decoder that can say beforehand what it would do with records of a schema."""
+
+    def refuses(self, schema: RegisteredSchema) -> Reason | None:
+        """Why every record of a writer's schema would be refused, where that is so."""
+        ...
 
 
 def writer_schema(

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from penstock import config as cfg
 from penstock.contracts import EvolvingSink
+from penstock.decoders import JudgingDecoder
 from penstock.errors import DefinitionError, MissingError, PenstockError
 from penstock.registry import RegisteredSchema
 from penstock.runtime.build import Pipeline, build
@@ -122,7 +123,9 @@ def _older_records(pipeline: Pipeline, places: Mapping[Place, Registered], schem
         place = flow.config.decode_path
         if place not in places:
             continue
-        refuses = getattr(flow.decoder, "refuses", lambda schema: None)
+        if not isinstance(flow.decoder, JudgingDecoder):
+            continue
+        refuses = flow.decoder.refuses
         found = list(islice(places[place].older(schemas[place]), 2))
         if not found:
             continue
@@ -163,6 +166,4 @@ def _named(schema: RegisteredSchema) -> str:
 
 
 def _told(error: PenstockError) -> str:
-    sides = "; ".join(f"{name}: {value}" for name, value in error.context.items())
-    summary = re.sub(r"^sink \S+: ", "", error.summary)
-    return f"{summary}{f' ({sides})' if sides else ''}"
+    return re.sub(r"^sink \S+: ", "", error.line)

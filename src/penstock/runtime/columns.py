@@ -6,7 +6,7 @@ same words and places.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,18 +21,8 @@ def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: 
     """Raise `InvalidDefinition` with everything that the steps of a flow name and that is not there."""
     problems: list[cfg.Problem] = []
 
-    def report(
-        path: Path,
-        message: str,
-        *,
-        context: Iterable[str] = (),
-        hint: str | None = None,
-        offset: int | None = None,
-        at_key: bool = False,
-    ) -> None:
-        found = config.positions.problem(path, message, context=context, hint=hint, offset=offset, at_key=at_key)
-        if found not in problems:
-            problems.append(found)
+    def report(path: Path, message: str, **about: Any) -> None:
+        problems.append(config.positions.problem(path, message, **about))
 
     follow(columns_of(pa.schema([field for field in decoded if field.name != COORDINATES])), flow, report)
     if problems:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock import config as cfg
 from penstock.config.arrow_types import parse_columns
 from penstock.contracts import Decoder
 from penstock.decoders import JsonDecoder, KeyedDecoder, RawDecoder, TextDecoder, Tombstones
-from penstock.runtime.schemas import Schemas, read_schema_file, registry_settings
+from penstock.runtime.schemas import Place, Schemas, read_schema_file, registry_settings
 
 
 def build_decoder(flow: cfg.Flow, tombstones: Tombstones, topic: str | None, schemas: Schemas, frozen: bool) -> Decoder:
@@ -28,36 +30,27 @@ def build_key(flow: cfg.Flow, topic: str | None, schemas: Schemas, frozen: bool)
     return _Making(key, (*flow.decode_path, "key"), topic, "key", "pass", schemas, frozen).decoder()
 
 
+@dataclass(frozen=True)
 class _Making:
     """One decoder in the making."""
 
-    def __init__(
-        self,
-        decode: cfg.FormatConfig | cfg.KeyDecodeConfig,
-        place: tuple[str | int, ...],
-        topic: str | None,
-        suffix: str,
-        tombstones: Tombstones,
-        schemas: Schemas,
-        frozen: bool,
-    ) -> None:
-        self._decode = decode
-        self._place = place
-        self._topic = topic
-        self._suffix = suffix
-        self._tombstones = tombstones
-        self._schemas = schemas
-        self._frozen = frozen
+    decode: cfg.FormatConfig | cfg.KeyDecodeConfig
+    place: Place
+    topic: str | None
+    suffix: str
+    tombstones: Tombstones
+    schemas: Schemas
+    frozen: bool
 
     def decoder(self) -> Decoder:
-        decode = self._decode
+        decode = self.decode
         match decode:
             case cfg.RawDecodeConfig() | cfg.RawKeyConfig():
                 return RawDecoder()
             case cfg.TextDecodeConfig():
-                return TextDecoder(decode.column, tombstones=self._tombstones, max_bytes=decode.max_bytes)
+                return TextDecoder(decode.column, tombstones=self.tombstones, max_bytes=decode.max_bytes)
             case cfg.TextKeyConfig():
-                return TextDecoder(tombstones=self._tombstones, max_bytes=decode.max_bytes)
+                return TextDecoder(tombstones=self.tombstones, max_bytes=decode.max_bytes)
             case cfg.JsonDecodeConfig() | cfg.JsonKeyConfig():
                 return self._json(decode)
             case cfg.AvroDecodeConfig() | cfg.AvroKeyConfig():
@@ -72,7 +65,7 @@ class _Making:
                 parse_columns(text or ""),
                 extra_fields=decode.extra_fields,
                 extra_column=decode.extra_column,
-                tombstones=self._tombstones,
+                tombstones=self.tombstones,
                 max_bytes=decode.max_bytes,
             )
         from penstock.decoders.json.registered import RegisteredJsonDecoder
@@ -81,7 +74,7 @@ class _Making:
         if text is not None:
             columns = parse_columns(text)
         else:
-            schema = self._schemas[self._place]
+            schema = self.schemas[self.place]
             columns = json_schema_columns(schema.text, schema.references)
         return RegisteredJsonDecoder(
             columns,
@@ -89,18 +82,15 @@ class _Making:
             self._subject(decode),
             extra_fields=decode.extra_fields,
             extra_column=decode.extra_column,
-            tombstones=self._tombstones,
+            tombstones=self.tombstones,
             max_bytes=decode.max_bytes,
-            frozen=self._frozen,
+            frozen=self.frozen,
         )
 
     def _avro(self, decode: cfg.AvroDecodeConfig | cfg.AvroKeyConfig) -> Decoder:
         from penstock.decoders.avro import AvroDecoder, avro_reader
 
-        if decode.schema_file is not None:
-            reader = _text(decode.schema_file)
-        else:
-            reader = avro_reader(self._schemas[self._place])
+        reader = _text(decode.schema_file) if decode.schema_file is not None else avro_reader(self.schemas[self.place])
         registry = registry_settings(decode.registry) if decode.registry is not None else None
         return AvroDecoder(
             reader,
@@ -108,19 +98,19 @@ class _Making:
             self._subject(decode),
             framing=decode.framing or ("none" if registry is None else "confluent"),
             writers=tuple(_text(file) for file in decode.writer_files),
-            tombstones=self._tombstones,
+            tombstones=self.tombstones,
             max_bytes=decode.max_bytes,
-            frozen=self._frozen,
+            frozen=self.frozen,
         )
 
     def _protobuf(self, decode: cfg.ProtobufDecodeConfig | cfg.ProtobufKeyConfig) -> Decoder:
-        from penstock.decoders.protobuf.decoder import ProtobufDecoder
+        from penstock.decoders.protobuf import ProtobufDecoder
         from penstock.registry.protobuf import protobuf_reader
 
         if decode.descriptor_file is not None:
             descriptors = read_schema_file(decode.descriptor_file)
         else:
-            descriptors = protobuf_reader(self._schemas[self._place])
+            descriptors = protobuf_reader(self.schemas[self.place])
         registry = registry_settings(decode.registry) if decode.registry is not None else None
         return ProtobufDecoder(
             descriptors,
@@ -128,16 +118,16 @@ class _Making:
             registry,
             self._subject(decode),
             framing="none" if registry is None else "confluent",
-            tombstones=self._tombstones,
+            tombstones=self.tombstones,
             max_bytes=decode.max_bytes,
-            frozen=self._frozen,
+            frozen=self.frozen,
         )
 
     def _subject(self, decode: cfg.RegisteredConfig) -> str | None:
         """The subject that the records' schemas must belong to."""
         if decode.registry is None or decode.other_subjects == "accept":
             return None
-        return decode.subject or f"{self._topic}-{self._suffix}"
+        return decode.subject or f"{self.topic}-{self.suffix}"
 
 
 def _text(file: str) -> str:

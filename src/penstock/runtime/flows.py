@@ -8,9 +8,9 @@ with both types named. A registry that is away stops nothing as long as every sc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from penstock.runtime.build import Flow, Pipeline, as_nullable
 from penstock.runtime.direct import can_share, stage_direct
 from penstock.runtime.faults import in_our_terms, nothing_passes, refused_step
 from penstock.runtime.inlet import place_of
-from penstock.runtime.schemas import Place, registered
+from penstock.runtime.schemas import Place, Registered, registered
 from penstock.runtime.slot import SlotWork
 from penstock.spark.sql import SparkSql
 
@@ -39,30 +39,34 @@ class CurrentFlows:
     session: Any
     tell: Callable[[str], None]
     pinned: int | None = None
+    _schemas: tuple[pa.Schema, ...] = ()
+    """The columns that reach the inlets of each flow."""
     _staged: tuple[StagedFlow, ...] = ()
     _refused: dict[Place, RegisteredSchema] = field(default_factory=dict)
     """The newest schema of each decoder that the tables did not take."""
     _away: bool = False
 
-    def prepare(self) -> list[pa.Schema]:
+    @cached_property
+    def _following(self) -> dict[Place, Registered]:
+        """The decoders that take up newer schemas as they come."""
+        return {place: one for place, one in registered(self.pipeline.config).items() if one.follows}
+
+    def prepare(self) -> tuple[pa.Schema, ...]:
         """Make every sink ready for the newest schemas that it takes; give the columns of each flow."""
         for flow in self.pipeline.flows:
             for inlet in flow.inlets:
                 if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
                     inlet.sink.use(SparkSql(self.session))
         with nothing_passes():
-            self.pipeline = self._fitting()
-            self._prepare_sinks(self.pipeline)
-        return [self._schema(flow) for flow in self.pipeline.flows]
+            self._prepare_sinks(*self._fitting())
+        return self._schemas
 
-    def stage(self) -> tuple[StagedFlow, ...]:
-        """The flows with what their tasks need to know, for the schemas as they are."""
+    def stage(self) -> None:
+        """Put together what the tasks of each flow need to know, for the schemas as they are."""
         pipeline = self.pipeline
         reading: set[Place] = set()
         staged: list[StagedFlow] = []
-        for number, flow in enumerate(pipeline.flows):
-            schema = self._schema(flow)
-            tombstones = flow.tombstones(schema)
+        for number, (flow, schema) in enumerate(zip(pipeline.flows, self._schemas, strict=True)):
             stage: StageLane = stage_direct
             if flow.lane.lane == "frame":
                 from penstock.runtime.frame import stage_frame
@@ -77,7 +81,7 @@ class CurrentFlows:
                 inlets=flow.inlets,
                 quarantines=pipeline.quarantines,
                 schema=schema,
-                tombstones=tombstones,
+                tombstones=flow.tombstones(schema),
                 deleting=flow.deleting,
                 pinned=self.pinned,
                 first_side=number * 2 * (self.pinned or 0),
@@ -91,15 +95,11 @@ class CurrentFlows:
             else:
                 staged[before] = replace(staged[before], works=(*staged[before].works, work))
         self._staged = tuple(staged)
-        return self._staged
 
     def now(self) -> tuple[StagedFlow, ...]:
         """The flows for the batch in hand."""
-        following = {place: one for place, one in registered(self.pipeline.config).items() if one.follows}
-        if not following:
-            return self._staged
         try:
-            newest = {place: one.ask(self._known(place)) for place, one in following.items()}
+            newest = {place: one.ask(self._known(place)) for place, one in self._following.items()}
         except TransientError as error:
             if not self._away:
                 self.tell(f"going on with the schemas that are known: {error.summary}")
@@ -120,18 +120,17 @@ class CurrentFlows:
             newer = self.pipeline.reading({**self.pipeline.schemas, place: schema})
             if [flow.lane.lane for flow in newer.flows] != [flow.lane.lane for flow in self.pipeline.flows]:
                 raise MissingError("LANE_CHANGES", "it needs the other lane, which only a restart can take")
-            self._check_sinks(newer)
+            schemas = self._columns(newer)
+            _check_sinks(newer, schemas)
         except (MissingError, DefinitionError) as error:
-            if error.code == _MISMATCH and self._only_lacks(newer, self.pipeline):
+            if error.code == _MISMATCH and _only_lacks(newer, schemas, self._schemas):
                 raise
             self._refused[place] = schema
-            sides = "; ".join(f"{name}: {value}" for name, value in error.context.items())
-            self.tell(f"{at} is not taken up: {error.summary}{f' ({sides})' if sides else ''}")
+            self.tell(f"{at} is not taken up: {error.line}")
             return
         self._refused.pop(place, None)
-        added = sorted(_columns(newer) - _columns(self.pipeline))
-        self._prepare_sinks(newer)
-        self.pipeline = newer
+        added = sorted(_decoded_names(newer) - _decoded_names(self.pipeline))
+        self._prepare_sinks(newer, schemas)
         self.stage()
         self.tell(f"{at} is taken up" + (f": new columns {', '.join(added)}" if added else ""))
 
@@ -143,59 +142,44 @@ class CurrentFlows:
             for staged in self._staged
         )
 
-    def _fitting(self) -> Pipeline:
-        """The pipeline with the newest schemas that the sinks take, or the refusal of the very newest."""
-        pipeline, first = self.pipeline, None
-        following = {place: one for place, one in registered(pipeline.config).items() if one.follows}
+    def _fitting(self) -> tuple[Pipeline, tuple[pa.Schema, ...]]:
+        """The pipeline with the newest schemas that the sinks take, and its columns; or the refusal of the newest."""
+        newest, schemas = self.pipeline, self._columns(self.pipeline)
         try:
-            self._check_sinks(pipeline)
-            return pipeline
+            _check_sinks(newest, schemas)
+            return newest, schemas
         except MissingError as error:
-            if not following:
+            if error.code != _MISMATCH:
                 raise
-            first = error
-        for place, one in following.items():
-            newest = pipeline.schemas[place]
-            for older in one.older(newest):
-                candidate = pipeline.reading({**pipeline.schemas, place: older})
+            refusal = error
+        for place, one in self._following.items():
+            refused = newest.schemas[place]
+            for older in one.older(refused):
                 try:
-                    self._check_sinks(candidate)
+                    candidate = newest.reading({**newest.schemas, place: older})
+                    columns = self._columns(candidate)
+                    _check_sinks(candidate, columns)
                 except (MissingError, DefinitionError):
                     continue
-                if self._only_lacks(pipeline, candidate):
-                    raise first
-                self._refused[place] = newest
-                sides = "; ".join(f"{name}: {value}" for name, value in first.context.items())
+                if _only_lacks(newest, schemas, columns):
+                    raise refusal
+                self._refused[place] = refused
                 self.tell(
-                    f"{newest.subject} version {newest.version} is not taken up, reading by version {older.version}: "
-                    f"{first.summary}{f' ({sides})' if sides else ''}"
+                    f"{refused.subject} version {refused.version} is not taken up, reading by version {older.version}: "
+                    f"{refusal.line}"
                 )
-                return candidate
-        raise first
+                return candidate, columns
+        raise refusal
 
-    def _check_sinks(self, pipeline: Pipeline) -> None:
-        for flow in pipeline.flows:
-            schema = self._schema(flow)
-            for inlet in flow.inlets:
-                inlet.sink.check(inlet.schema(schema))
-
-    def _only_lacks(self, newer: Pipeline, older: Pipeline) -> bool:
-        """Whether the sinks refuse a newer schema for its new columns alone: then `evolve: fail` is meant to stop."""
-        for new, old in zip(newer.flows, older.flows, strict=True):
-            schema, known = self._schema(new), self._schema(old).names
-            kept = pa.schema([field for field in schema if field.name in known])
-            try:
-                for inlet in new.inlets:
-                    inlet.sink.check(inlet.schema(kept))
-            except MissingError:
-                return False
-        return True
-
-    def _prepare_sinks(self, pipeline: Pipeline) -> None:
-        for flow in pipeline.flows:
-            schema = self._schema(flow)
+    def _prepare_sinks(self, pipeline: Pipeline, schemas: tuple[pa.Schema, ...]) -> None:
+        """Make the sinks ready for a pipeline, which is the one in force from now on."""
+        for flow, schema in zip(pipeline.flows, schemas, strict=True):
             for inlet in flow.inlets:
                 inlet.sink.prepare(inlet.schema(schema))
+        self.pipeline, self._schemas = pipeline, schemas
+
+    def _columns(self, pipeline: Pipeline) -> tuple[pa.Schema, ...]:
+        return tuple(self._schema(flow) for flow in pipeline.flows)
 
     def _schema(self, flow: Flow) -> pa.Schema:
         """The columns that reach the inlets of a flow."""
@@ -236,5 +220,21 @@ def _shares(staged: StagedFlow, stage: StageLane, work: SlotWork, topics: frozen
     )
 
 
-def _columns(pipeline: Pipeline) -> set[str]:
+def _check_sinks(pipeline: Pipeline, schemas: Sequence[pa.Schema]) -> None:
+    for flow, schema in zip(pipeline.flows, schemas, strict=True):
+        for inlet in flow.inlets:
+            inlet.sink.check(inlet.schema(schema))
+
+
+def _only_lacks(newer: Pipeline, schemas: Sequence[pa.Schema], older: Sequence[pa.Schema]) -> bool:
+    """Whether the sinks refuse a newer schema for its new columns alone: then `evolve: fail` is meant to stop."""
+    kept = [pa.schema([f for f in new if f.name in old.names]) for new, old in zip(schemas, older, strict=True)]
+    try:
+        _check_sinks(newer, kept)
+    except MissingError:
+        return False
+    return True
+
+
+def _decoded_names(pipeline: Pipeline) -> set[str]:
     return {name for flow in pipeline.flows for name in flow.decoder.schema.names}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, Transform
+from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, TellingDecoder, Transform
 from penstock.errors import PenstockError
 from penstock.model import (
     BAD_SCHEMA,
@@ -193,7 +193,8 @@ def decoded(
         if work.counts:
             _quarantine(split.bad, sides, report)
         yield split.good
-    report.notices.update(getattr(work.decoder, "notices", list)())
+    if isinstance(work.decoder, TellingDecoder):
+        report.notices.update(work.decoder.notices())
 
 
 def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> pa.RecordBatch:

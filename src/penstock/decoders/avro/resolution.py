@@ -12,6 +12,7 @@ match, and where only one side has one, the value is the reader's to interpret.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TypeAlias
 
 import numpy as np
@@ -31,16 +32,16 @@ Live: TypeAlias = "pa.BooleanArray | None"
 """The rows that no null parent hides; `None` for all."""
 
 
-class Resolver:
+class Resolver(ABC):
     """Makes one writer's column the reader's."""
 
     def __init__(self, writer: Node, reader: Node, path: str) -> None:
         self.type = arrow_type(reader, path) or pa.null()
         self._path = path
 
+    @abstractmethod
     def __call__(self, column: pa.Array, live: Live) -> pa.Array:
         """The reader's column. Raises `BlockError` where a value of a live row does not match."""
-        raise NotImplementedError
 
 
 def resolve(writer: Node, reader: Node, path: str = "") -> Resolver:

@@ -40,7 +40,7 @@ class RegisteredJsonDecoder:
     frozen: bool = False
 
     def __post_init__(self) -> None:
-        self._json  # noqa: B018  (it checks the columns)
+        _ = self._json  # checks the columns
 
     def __reduce__(self) -> tuple[object, ...]:
         options = (self.extra_fields, self.extra_column, self.tombstones, self.max_bytes, self.frozen)

@@ -49,7 +49,7 @@ class ProtobufDecoder:
     frozen: bool = False
 
     def __post_init__(self) -> None:
-        self._message  # noqa: B018  (it checks the message)
+        _ = self._message  # checks the message
 
     def __reduce__(self) -> tuple[object, ...]:
         options = (self.framing, self.tombstones, self.max_bytes, self.frozen)
