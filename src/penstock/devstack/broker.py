@@ -41,6 +41,8 @@ def write_properties(stack: StackState, node: Node) -> None:
         # A broker that was killed may come back only when its old session has run out.
         "broker.session.timeout.ms": 5000,
         "broker.heartbeat.interval.ms": 1000,
+        # Time on a record is its event's: with a retention, old events would vanish in the middle of a try-out.
+        "log.retention.ms": -1,
         # The default of 128 MB is a quarter of the heap below.
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
     }
