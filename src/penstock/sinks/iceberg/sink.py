@@ -7,7 +7,6 @@ through for the token: whatever gets in between, the table is read again before 
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,30 +15,22 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from penstock.config.partitioning import PartitionText, parse_partition
 from penstock.contracts import SqlEngine, Stage
-from penstock.errors import DefinitionError, MissingError, TerminalError
-from penstock.model import COMPUTED, COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, SlotAttempt
+from penstock.errors import TerminalError
+from penstock.model import COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, SlotAttempt
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.iceberg.branch import BranchWriter
-from penstock.sinks.iceberg.catalog import IcebergCatalog, local_path
+from penstock.sinks.iceberg.catalog import IcebergCatalog
+from penstock.sinks.iceberg.definition import TableDefinition, parse_identifier, parse_partitions
 from penstock.sinks.iceberg.failures import is_conflict, is_passing, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import commits_of, files_added, holds, mark_of, newest_of, summary_of
 from penstock.sinks.iceberg.layout import Layout, check_staged
-from penstock.sinks.iceberg.schema import (
-    check_format,
-    check_partitions,
-    check_schema,
-    fitting,
-    held_columns,
-    identity_of,
-)
+from penstock.sinks.iceberg.schema import identity_of
 from penstock.sinks.iceberg.stage import AppendStage, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
 from penstock.sinks.iceberg.tables import CatalogTable, HadoopTable, TableSide
 from penstock.sinks.iceberg.types import quoted
-from penstock.sinks.merging import check_rules
 
 COMMIT_TRIES = 5
 
@@ -67,10 +58,10 @@ class IcebergSink:
         self.table = table
         self.warehouse = warehouse
         self.rules = rules
-        self.partition_by = _parsed(name, partition_by)
-        self.evolve = evolve
-        self.keep_coordinates = keep_coordinates
-        self._identifier = _identifier(name, table)
+        self._definition = TableDefinition(
+            name, warehouse, parse_partitions(name, partition_by), rules, evolve, keep_coordinates
+        )
+        self._identifier = parse_identifier(name, table)
         self._mark = mark_of(pipeline, name)
         self._by_sql = rules is not None or catalog.kind == "hadoop"
         self._catalog: IcebergCatalog | None = catalog
@@ -102,10 +93,7 @@ class IcebergSink:
         """Create the table, or check it and give it the columns and types that `evolve` allows."""
         with sink_failures(self.name, "preparing the table", at_start=self._schema is None):
             side = self._there()
-            table = side.look() or side.create(self._writable(schema), self.partition_by)
-            fit = self._fit(table, schema)
-            if fit.changes_target:
-                table, fit = self._change(side, table, schema, fit)
+            table, fit = self._definition.ready(side, schema)
             side.drop(self._branches(table))
         self._schema, self._checked = fit.taken, identity_of(table)
         self._layout = Layout.of(table)
@@ -138,17 +126,18 @@ class IcebergSink:
         """In a task: begin the files of one attempt of a slot."""
         layout = self._prepared()
         if not self._by_sql:
-            return AppendStage(self.name, layout, self._prefix(token), writer, self._staged(schema, layout))
-        rows = [f for f in self._written(schema) if f.name != COORDINATES]
-        fields = [*self._staged(pa.schema(rows), layout), *(f for f in schema if f.name in (COORDINATES, DELETES))]
+            staged = self._definition.staged(schema, layout)
+            return AppendStage(self.name, layout, self._prefix(token), writer, staged)
+        rows = pa.schema([f for f in self._definition.written(schema) if f.name != COORDINATES])
+        beside = [f for f in schema if f.name in (COORDINATES, DELETES)]
         return RowsStage(
             self.name,
             self._staging(layout),
             self._prefix(token),
             writer,
-            pa.schema(fields),
+            pa.schema([*self._definition.staged(rows, layout), *beside]),
             self.rules or MergeRules(()),
-            self.partition_by,
+            self._definition.partition_by,
         )
 
     def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
@@ -233,64 +222,14 @@ class IcebergSink:
         layout, schema = self._prepared(), self._schema
         if schema is None or identity_of(table) == self._checked:
             return
-        self._fit(table, schema, "fail")
+        self._definition.fit(self._there(), table, schema, "fail")
         if not self._by_sql:
             check_staged(self.name, table, schema, layout)
         self._checked = identity_of(table)
 
     def _look(self, schema: pa.Schema) -> Fit | None:
-        """How the rows go into the table as it is now; none where there is no table."""
         with sink_failures(self.name, "looking at the table", at_start=True):
-            table = self._there().look()
-            if table is not None:
-                return self._fit(table, schema)
-        self._writable(schema)
-        return None
-
-    def _fit(self, table: Table, schema: pa.Schema, evolve: Evolve | None = None) -> Fit:
-        """How the rows go into the table. Raises where they cannot."""
-        self._writable(schema, table)
-        if isinstance(self._there(), CatalogTable):
-            check_format(self.name, table)
-        check_partitions(self.name, table.schema(), table.spec(), self.partition_by)
-        rules = fitting(self.name, evolve or self.evolve)
-        return rules.fit(self._written(schema), held_columns(table.schema()))
-
-    def _change(self, side: TableSide, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
-        """Give the table what it lacks. Another run that does the same at the same time may be first."""
-        try:
-            changed = side.change(table, fit)
-        except Exception:
-            changed = side.look() or table
-            if self._fit(changed, schema).changes_target:
-                raise
-        return changed, self._fit(changed, schema, "ignore" if self.evolve == "ignore" else "fail")
-
-    def _staged(self, schema: pa.Schema, layout: Layout) -> pa.Schema:
-        """What of these rows is written, in the types that the table had when it was last prepared."""
-        return fitting(self.name, self.evolve).staged(self._written(schema), held_columns(layout.schema))
-
-    def _written(self, schema: pa.Schema) -> pa.Schema:
-        kept = [f for f in schema if not f.name.startswith(COMPUTED)]
-        return pa.schema([f for f in kept if self.keep_coordinates or f.name != COORDINATES])
-
-    def _writable(self, schema: pa.Schema, table: Table | None = None) -> pa.Schema:
-        """The columns to write; refused where no Iceberg table in this warehouse could hold them."""
-        if local_path(self.warehouse) is not None and set("#?%;") & set(self.warehouse):
-            # Iceberg keeps places of files as URIs, and its readers disagree about what these stand for.
-            raise MissingError(
-                "SINK_PATH_UNSUPPORTED",
-                f"sink {self.name}: a warehouse's path cannot have #, ?, % or ; in it",
-                context={"warehouse": self.warehouse},
-            )
-        written = self._written(schema)
-        if table is not None and self.evolve == "ignore":
-            known = {each.name.lower() for each in table.schema().fields}
-            written = pa.schema([each for each in written if each.name.lower() in known])
-        check_schema(self.name, written, self.partition_by)
-        if self.rules is not None:
-            check_rules(self.name, written, self.rules)
-        return written
+            return self._definition.look(self._there(), schema)
 
     def _table_side(self, catalog: IcebergCatalog) -> TableSide:
         if catalog.kind == "hadoop":
@@ -337,21 +276,3 @@ class IcebergSink:
             context={"table": self.table, "warehouse": self.warehouse},
             hint="a new start makes a new table; what was in the old one is not written again",
         )
-
-
-def _identifier(sink: str, table: str) -> tuple[str, ...]:
-    if not re.fullmatch(r"[\w-]+(\.[\w-]+)+", table):
-        raise DefinitionError(
-            "SINK_TABLE_NAME",
-            f"sink {sink}: a table is named by its namespace and its name",
-            context={"table": table},
-            hint="write it as namespace.table, with letters, digits, _ and - only",
-        )
-    return tuple(table.split("."))
-
-
-def _parsed(sink: str, partition_by: Sequence[str]) -> tuple[PartitionText, ...]:
-    try:
-        return tuple(map(parse_partition, partition_by))
-    except ValueError as error:
-        raise DefinitionError("SINK_PARTITION_TEXT", f"sink {sink}: reading partition_by: {error}") from error

@@ -1,0 +1,115 @@
+"""The table as the pipeline file wants it: made where there is none, changed as `evolve` allows, or refused.
+
+Rows' columns enter; a table that takes them leaves, with how they go into it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from penstock.config.partitioning import PartitionText, parse_partition
+from penstock.errors import DefinitionError, MissingError
+from penstock.model import COMPUTED, COORDINATES, MergeRules
+from penstock.sinks.evolution import Evolve, Fit
+from penstock.sinks.iceberg.catalog import local_path
+from penstock.sinks.iceberg.layout import Layout
+from penstock.sinks.iceberg.schema import check_format, check_partitions, check_schema, fitting, held_columns
+from penstock.sinks.iceberg.tables import CatalogTable, TableSide
+from penstock.sinks.merging import check_rules
+
+
+@dataclass(frozen=True)
+class TableDefinition:
+    """What one sink asks of its table. Goes to tasks with the sink."""
+
+    sink: str
+    warehouse: str
+    partition_by: tuple[PartitionText, ...] = ()
+    rules: MergeRules | None = None
+    evolve: Evolve = "fail"
+    keep_coordinates: bool = True
+
+    def ready(self, side: TableSide, schema: pa.Schema) -> tuple[Table, Fit]:
+        """The table, created or changed where it has to be, and how the rows go into it."""
+        table = side.look() or side.create(self._writable(schema), self.partition_by)
+        fit = self.fit(side, table, schema)
+        return self._change(side, table, schema, fit) if fit.changes_target else (table, fit)
+
+    def look(self, side: TableSide, schema: pa.Schema) -> Fit | None:
+        """How the rows go into the table as it is now; none where there is no table yet."""
+        table = side.look()
+        if table is not None:
+            return self.fit(side, table, schema)
+        self._writable(schema)
+        return None
+
+    def fit(self, side: TableSide, table: Table, schema: pa.Schema, evolve: Evolve | None = None) -> Fit:
+        """How the rows go into the table. Raises where they cannot."""
+        self._writable(schema, table)
+        if isinstance(side, CatalogTable):
+            check_format(self.sink, table)
+        check_partitions(self.sink, table.schema(), table.spec(), self.partition_by)
+        rules = fitting(self.sink, evolve or self.evolve)
+        return rules.fit(self.written(schema), held_columns(table.schema()))
+
+    def written(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of the rows that are the table's too: not those computed for the sink alone."""
+        kept = [f for f in schema if not f.name.startswith(COMPUTED)]
+        return pa.schema([f for f in kept if self.keep_coordinates or f.name != COORDINATES])
+
+    def staged(self, schema: pa.Schema, layout: Layout) -> pa.Schema:
+        """What of these rows is written, in the types that the table had when it was last prepared."""
+        return fitting(self.sink, self.evolve).staged(self.written(schema), held_columns(layout.schema))
+
+    def _change(self, side: TableSide, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
+        """Give the table what it lacks. Another run that does the same at the same time may be first."""
+        try:
+            changed = side.change(table, fit)
+        except Exception:
+            changed = side.look() or table
+            if self.fit(side, changed, schema).changes_target:
+                raise
+        return changed, self.fit(side, changed, schema, "ignore" if self.evolve == "ignore" else "fail")
+
+    def _writable(self, schema: pa.Schema, table: Table | None = None) -> pa.Schema:
+        """The columns to write; refused where no Iceberg table in this warehouse could hold them."""
+        if local_path(self.warehouse) is not None and set("#?%;") & set(self.warehouse):
+            # Iceberg keeps places of files as URIs, and its readers disagree about what these stand for.
+            raise MissingError(
+                "SINK_PATH_UNSUPPORTED",
+                f"sink {self.sink}: a warehouse's path cannot have #, ?, % or ; in it",
+                context={"warehouse": self.warehouse},
+            )
+        written = self.written(schema)
+        if table is not None and self.evolve == "ignore":
+            known = {each.name.lower() for each in table.schema().fields}
+            written = pa.schema([each for each in written if each.name.lower() in known])
+        check_schema(self.sink, written, self.partition_by)
+        if self.rules is not None:
+            check_rules(self.sink, written, self.rules)
+        return written
+
+
+def parse_partitions(sink: str, partition_by: Sequence[str]) -> tuple[PartitionText, ...]:
+    """`partition_by` as the file has it, read."""
+    try:
+        return tuple(map(parse_partition, partition_by))
+    except ValueError as error:
+        raise DefinitionError("SINK_PARTITION_TEXT", f"sink {sink}: reading partition_by: {error}") from error
+
+
+def parse_identifier(sink: str, table: str) -> tuple[str, ...]:
+    """The namespace, in its parts, and the name."""
+    if not re.fullmatch(r"[\w-]+(\.[\w-]+)+", table):
+        raise DefinitionError(
+            "SINK_TABLE_NAME",
+            f"sink {sink}: a table is named by its namespace and its name",
+            context={"table": table},
+            hint="write it as namespace.table, with letters, digits, _ and - only",
+        )
+    return tuple(table.split("."))
