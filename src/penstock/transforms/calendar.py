@@ -1,8 +1,4 @@
-"""Dates and times in UTC on the proleptic Gregorian calendar, over the whole range of Spark's types.
-
-Arrow's calendar holds years in 16 bits; Spark's does not. So dates are first moved by whole cycles of 400
-years, in which both the calendar and the weekdays repeat, next to 1970, and years are moved back after.
-"""
+"""Parts of dates and times in UTC, and times cut off, over the whole range of Spark's types."""
 
 from __future__ import annotations
 
@@ -13,12 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.transforms.conversion import convert
+from penstock.transforms.cycles import near_1970, years
 from penstock.transforms.terms import TIMESTAMP, TIMESTAMP_NTZ, Datum, NoFormError, Term, call
-
-_CYCLE_DAYS = 146_097
-_CYCLE_YEARS = 400
-_OFFSET_CYCLES = 15_000
-"""Enough cycles to make every 32-bit day number positive."""
 
 _CLOCK: Mapping[str, Callable[..., Datum]] = {"hour": pc.hour, "minute": pc.minute, "second": pc.second}
 _CALENDAR: Mapping[str, Callable[..., Datum]] = {
@@ -30,6 +22,7 @@ _CALENDAR: Mapping[str, Callable[..., Datum]] = {
     "weekday": pc.day_of_week,
     "weekofyear": pc.iso_week,
 }
+PARTS = ("year", *_CALENDAR, *_CLOCK)
 _UNITS = {
     **dict.fromkeys(("YEAR", "YYYY", "YY"), "year"),
     **dict.fromkeys(("MONTH", "MON", "MM"), "month"),
@@ -54,8 +47,8 @@ def part(name: str, term: Term) -> Term:
         return call(pa.int32(), lambda datum: _int(function(_naive(datum))), term)
     days = to_date(term)
     if name == "year":
-        return call(pa.int32(), _year, days)
-    return call(pa.int32(), lambda datum: _int(_CALENDAR[name](_near_1970(datum)[0])), days)
+        return call(pa.int32(), lambda datum: _int(years(datum)), days)
+    return call(pa.int32(), lambda datum: _int(_CALENDAR[name](near_1970(datum)[0])), days)
 
 
 def truncate(unit: str, term: Term) -> Term:
@@ -69,25 +62,20 @@ def truncate(unit: str, term: Term) -> Term:
     return call(TIMESTAMP, lambda datum: function(datum, name), convert(term, TIMESTAMP))
 
 
-def _near_1970(dates: Datum) -> tuple[Datum, Datum]:
-    """The dates moved to between 1970 and 2369, and by how many cycles."""
-    days = pc.add(_long(pc.cast(dates, pa.int32())), _long(pa.scalar(_OFFSET_CYCLES * _CYCLE_DAYS)))
-    cycles = pc.divide(days, _long(pa.scalar(_CYCLE_DAYS)))
-    rest = pc.subtract(days, pc.multiply(cycles, _long(pa.scalar(_CYCLE_DAYS))))
-    return pc.cast(_int(rest), pa.date32()), pc.subtract(cycles, _long(pa.scalar(_OFFSET_CYCLES)))
-
-
-def _year(dates: Datum) -> Datum:
-    near, cycles = _near_1970(dates)
-    return _int(pc.add(pc.year(near), pc.multiply(cycles, _long(pa.scalar(_CYCLE_YEARS)))))
+def truncate_date(unit: str, term: Term) -> Term:
+    """`trunc(term, unit)`: the first day of a week or something longer."""
+    name = _UNITS[unit]
+    return call(pa.date32(), lambda dates: _floor_dates(dates, name), term)
 
 
 def _floor_months(times: Datum, unit: str) -> Datum:
-    dates = pc.cast(times, pa.date32())
-    near, _ = _near_1970(dates)
+    return pc.cast(_floor_dates(pc.cast(times, pa.date32()), unit), TIMESTAMP)
+
+
+def _floor_dates(dates: Datum, unit: str) -> Datum:
+    near, _ = near_1970(dates)
     past = pc.subtract(pc.cast(near, pa.int32()), pc.cast(pc.floor_temporal(near, unit=unit), pa.int32()))
-    days = pc.subtract(pc.cast(dates, pa.int32()), past)
-    return pc.cast(pc.cast(days, pa.date32()), TIMESTAMP)
+    return pc.cast(pc.subtract(pc.cast(dates, pa.int32()), past), pa.date32())
 
 
 def _floor_span(times: Datum, unit: str) -> Datum:
@@ -101,7 +89,3 @@ def _naive(times: Datum) -> Datum:
 
 def _int(datum: Datum) -> Datum:
     return pc.cast(datum, pa.int32())
-
-
-def _long(datum: Datum) -> Datum:
-    return pc.cast(datum, pa.int64())

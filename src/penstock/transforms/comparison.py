@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,17 +19,17 @@ _SET_FROM = 10
 def compare(operator: str, left: Term, right: Term) -> Term:
     """`left operator right` for `=  <>  <  <=  >  >=  <=>`."""
     left, right = _comparable(left, right)
-    if operator in (">", ">="):
-        left, right, operator = right, left, operator.replace(">", "<")
     if operator == "<=>":
-        return call(_BOOL, _null_safe_equal, _equal(left, right), left, right)
+        return call(_BOOL, _null_safe_equal(left, right), left, right, strict=False)
     if operator == "=":
         return _equal(left, right)
     if operator == "<>":
         return call(_BOOL, pc.invert, _equal(left, right))
-    if operator == "<":
-        return _less(left, right)
-    return call(_BOOL, pc.invert, _less(right, left))
+    if operator in ("<", ">="):
+        below = _less(left, right)
+        return below if operator == "<" else call(_BOOL, pc.invert, below)
+    above = _greater(left, right)
+    return above if operator == ">" else call(_BOOL, pc.invert, above)
 
 
 def is_in(value: Term, options: Sequence[Term]) -> Term:
@@ -39,9 +39,13 @@ def is_in(value: Term, options: Sequence[Term]) -> Term:
         raise NoFormError("NULL has no type of its own here")
     value, options = convert(value, kind), [convert(option, kind) for option in options]
     constants = [option.value for option in options if option.value is not None]
+    if any(option.fails for option in options):
+        raise NoFormError("IN over values that may fail is left to Spark")
     if pa.types.is_floating(kind) and len(constants) >= _SET_FROM:
         raise NoFormError(f"IN over {_SET_FROM} or more floating-point values is left to Spark")
     if len(constants) < len(options) or pa.types.is_floating(kind):
+        if value.fails and len(constants) < len(options):
+            raise NoFormError("IN of a value that may fail over others than constants is left to Spark")
         found = _equal(value, options[0])
         for option in options[1:]:
             found = call(_BOOL, pc.or_kleene, found, _equal(value, option))
@@ -70,21 +74,6 @@ def is_nan(term: Term) -> Term:
     return call(_BOOL, lambda datum: pc.coalesce(pc.is_nan(datum), pa.scalar(False)), term)
 
 
-def choose(cases: Sequence[tuple[Term, Term]], otherwise: Term) -> Term:
-    """The value of the first condition that is true."""
-    kind = common_type([*(value.type for _, value in cases), otherwise.type])
-    result = convert(otherwise, kind)
-    for condition, value in reversed(cases):
-        result = call(kind, _if, truth(condition), convert(value, kind), result)
-    return result
-
-
-def coalesce(terms: Sequence[Term]) -> Term:
-    """The first value that is not NULL."""
-    kind = common_type([term.type for term in terms])
-    return call(kind, pc.coalesce, *(convert(term, kind) for term in terms))
-
-
 def _comparable(left: Term, right: Term) -> tuple[Term, Term]:
     moments = (pa.date32(), TIMESTAMP)
     if left.type in moments and right.type == pa.string() and right.value is not None:
@@ -105,16 +94,26 @@ def _is_beyond(integer: Term, limit: Term) -> bool:
     return limit.value is not None and limit.value.is_valid and abs(limit.value.as_py()) >= 2**63
 
 
+def less_than(kind: pa.DataType) -> Callable[[Datum, Datum], Datum]:
+    """The function that tells whether a value of this type is less than another."""
+    return _less_floats if pa.types.is_floating(kind) else pc.less
+
+
 def _equal(left: Term, right: Term) -> Term:
-    if _may_be_nan(left) and _may_be_nan(right):
-        return call(_BOOL, _equal_floats, left, right)
-    return call(_BOOL, pc.equal, left, right)
+    return call(_BOOL, _equality(left, right), left, right)
+
+
+def _equality(left: Term, right: Term) -> Callable[[Datum, Datum], Datum]:
+    return _equal_floats if _may_be_nan(left) and _may_be_nan(right) else pc.equal
 
 
 def _less(left: Term, right: Term) -> Term:
-    if _may_be_nan(right):
-        return call(_BOOL, _less_floats, left, right)
-    return call(_BOOL, pc.less, left, right)
+    return call(_BOOL, _less_floats if _may_be_nan(right) else pc.less, left, right)
+
+
+def _greater(left: Term, right: Term) -> Term:
+    """`left > right`: the operands are evaluated from left to right."""
+    return call(_BOOL, _greater_floats if _may_be_nan(left) else pc.greater, left, right)
 
 
 def _may_be_nan(term: Term) -> bool:
@@ -131,14 +130,15 @@ def _less_floats(left: Datum, right: Datum) -> Datum:
     return pc.or_(pc.less(left, right), pc.and_not(pc.is_nan(right), pc.is_nan(left)))
 
 
-def _null_safe_equal(equal: Datum, left: Datum, right: Datum) -> Datum:
-    return pc.coalesce(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
+def _greater_floats(left: Datum, right: Datum) -> Datum:
+    return _less_floats(right, left)
+
+
+def _null_safe_equal(left: Term, right: Term) -> Callable[[Datum, Datum], Datum]:
+    equal = _equality(left, right)
+    return lambda a, b: pc.coalesce(equal(a, b), pc.and_(pc.is_null(a), pc.is_null(b)))
 
 
 def _look_up(datum: Datum, known: pa.Array, missed: pa.Scalar) -> Datum:
     found = pc.if_else(pc.is_in(datum, value_set=known), pa.scalar(True), missed)
     return pc.if_else(pc.is_valid(datum), found, pa.scalar(None, _BOOL))
-
-
-def _if(condition: Datum, then: Datum, otherwise: Datum) -> Datum:
-    return pc.if_else(pc.coalesce(condition, pa.scalar(False)), then, otherwise)

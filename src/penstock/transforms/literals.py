@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ def number(text: str) -> Term:
         whole = int(text)
         for kind in (pa.int32(), pa.int64()):
             if -(1 << (kind.bit_width - 1)) <= whole < 1 << (kind.bit_width - 1):
-                return literal(whole, kind)
+                return replace(literal(whole, kind), written=True)
         return _decimal(text)
     if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", text):
         return _decimal(text)

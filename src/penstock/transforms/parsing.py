@@ -14,9 +14,11 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
+from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DefinitionError
+from penstock.transforms.functions import FUNCTIONS
 from penstock.transforms.terms import NoFormError
 
 _PREDICATES = (
@@ -24,12 +26,23 @@ _PREDICATES = (
     *(exp.Like, exp.ILike, exp.RegexpLike, exp.Is, exp.In, exp.Between),
 )
 _BOOLEANS = (*_PREDICATES, exp.Not, exp.And, exp.Or)
-_OPERANDS = {TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING, TokenType.R_PAREN}
+_OPERANDS = {
+    *(TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING, TokenType.NULL),
+    *(TokenType.R_PAREN, TokenType.R_BRACKET),
+    *SparkParser.TYPE_TOKENS,
+}
 _SIZED_TEXT = {"CHAR", "CHARACTER", "VARCHAR", "NCHAR", "NVARCHAR"}
 _UNITS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFYEAR", "HOUR", "MINUTE", "SECOND"}
 _WORDS_OF_SPARK = {"USER", "CURRENT_USER", "SESSION_USER", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_TIME"}
 _OTHER_SCOPES = (exp.Lambda, exp.Query, exp.DataType, exp.Collate, exp.Kwarg, exp.Interval)
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class _AsWritten(Spark):
+    """Spark's grammar, with the calls of functions known here left as they are written."""
+
+    class Parser(SparkParser):
+        FUNCTIONS = {name: make for name, make in SparkParser.FUNCTIONS.items() if name.lower() not in FUNCTIONS}
 
 
 def parse_expression(text: str) -> exp.Expr:
@@ -40,7 +53,7 @@ def parse_expression(text: str) -> exp.Expr:
     _check_brackets(text, tokens)
     _check_tokens(tokens)
     try:
-        tree = sqlglot.parse_one(text, read="spark")
+        tree = sqlglot.parse_one(text, read=_AsWritten)
     except (SqlglotError, RecursionError) as error:
         raise NoFormError("it is not understood outside Spark") from error
     for node in tree.walk():

@@ -1,20 +1,27 @@
-"""A typed piece of an expression: what it evaluates to, and how Arrow computes it.
+"""A typed piece of an expression: what it evaluates to, how Arrow computes it, and where Spark would fail.
 
 Every term gives exactly what Spark gives, or it is not made: `NoFormError` is raised instead, with the reason.
+A term is computed for all rows of a batch at once, also for those for which Spark would never evaluate it: behind
+a CASE that goes another way, behind an operand that is NULL. Such rows are not *live*, and a failure in
+them is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 Datum = Any
 """An Arrow array or, where no column is involved, an Arrow scalar."""
+
+Outcome = tuple[Datum, Mapping[str, Datum]]
+"""Values, and by Spark's error class the rows that fail. What the values are in rows that fail does not matter."""
 
 _SQL_NAMES = {
     pa.null(): "VOID",
@@ -37,13 +44,49 @@ class NoFormError(Exception):
     """This piece has no exact Arrow form; the message says why."""
 
 
+class RowError(Exception):
+    """Spark would fail on a row."""
+
+    def __init__(self, error_class: str, row: int) -> None:
+        super().__init__(error_class, row)
+        self.error_class = error_class
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A batch, and which of its rows Spark would evaluate a term for; all of them where `live` is None."""
+
+    batch: pa.RecordBatch
+    live: pa.Array | None = None
+
+    def only(self, mask: Datum) -> Rows:
+        """The rows that are live and true in `mask`."""
+        if isinstance(mask, pa.Scalar):
+            mask = pa.repeat(mask, self.batch.num_rows)
+        mask = pc.fill_null(mask, False)
+        return replace(self, live=mask if self.live is None else pc.and_(self.live, mask))
+
+    def fail(self, failures: Mapping[str, Datum]) -> None:
+        """Raise `RowError` for the first live row that fails."""
+        for error_class, mask in failures.items():
+            failed = self.only(mask).live
+            if pc.any(failed, min_count=0).as_py():
+                raise RowError(error_class, pc.index(failed, True).as_py())
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A typed piece of an expression. `value` is set where it is a constant."""
+    """A typed piece of an expression."""
 
     type: pa.DataType
-    run: Callable[[pa.RecordBatch], Datum]
+    run: Callable[[Rows], Datum]
     value: pa.Scalar | None = None
+    """Set where it is a constant."""
+    fails: bool = False
+    """Whether it may fail on a row."""
+    written: bool = False
+    """Whether it is a number as somebody wrote it: next to a DECIMAL it then has only the digits it needs."""
 
     @property
     def is_null(self) -> bool:
@@ -61,12 +104,42 @@ def literal(value: object, kind: pa.DataType) -> Term:
     return constant(pa.scalar(value, kind))
 
 
-def call(kind: pa.DataType, function: Callable[..., Datum], *terms: Term) -> Term:
-    """A term that applies an Arrow function to others. Constants are folded."""
+def call(kind: pa.DataType, function: Callable[..., Datum], *terms: Term, strict: bool = True) -> Term:
+    """A term that applies an Arrow function to others. Constants are folded.
+
+    `strict` is how Spark evaluates most functions: an operand is NULL, so the operands after it are not looked at.
+    """
     values = [term.value for term in terms if term.value is not None]
     if len(values) == len(terms):
-        return constant(function(*values).cast(kind))
-    return Term(kind, lambda rows: function(*(term.run(rows) for term in terms)))
+        return constant(function(*(pa.repeat(value, 1) for value in values))[0].cast(kind))
+    fails = any(term.fails for term in terms)
+    return Term(kind, lambda rows: function(*_operands(rows, terms, strict)[1]), fails=fails)
+
+
+def attempt(kind: pa.DataType, function: Callable[..., Outcome], *terms: Term, null_on_error: bool = False) -> Term:
+    """A term of a function that may fail on a row; with `null_on_error` it is NULL there, and operands still fail."""
+    values = [term.value for term in terms if term.value is not None]
+    if len(values) == len(terms):
+        if any(not value.is_valid for value in values):
+            return literal(None, kind)
+        [value], failures = function(*(pa.repeat(value, 1) for value in values))
+        if any(pc.any(mask).as_py() for mask in failures.values()):
+            if null_on_error:
+                return literal(None, kind)
+            raise NoFormError(f"it fails with {next(iter(failures))} for every row")
+        return constant(value)
+
+    def run(rows: Rows) -> Datum:
+        rows, data = _operands(rows, terms, strict=True)
+        result, failures = function(*data)
+        if null_on_error:
+            for mask in failures.values():
+                result = pc.if_else(pc.fill_null(mask, False), pa.scalar(None, kind), result)
+        else:
+            rows.fail(failures)
+        return result
+
+    return Term(kind, run, fails=not null_on_error or any(term.fails for term in terms))
 
 
 def sql_name(kind: pa.DataType) -> str:
@@ -79,3 +152,12 @@ def sql_name(kind: pa.DataType) -> str:
 def is_plain(kind: pa.DataType) -> bool:
     """Whether values of this type can be compared and converted here: not nested, and a type of Spark's."""
     return kind in _SQL_NAMES or pa.types.is_decimal128(kind)
+
+
+def _operands(rows: Rows, terms: tuple[Term, ...], strict: bool) -> tuple[Rows, list[Datum]]:
+    data = []
+    for index, term in enumerate(terms):
+        data.append(term.run(rows))
+        if strict and any(later.fails for later in terms[index + 1 :]):
+            rows = rows.only(pc.is_valid(data[-1]))
+    return rows, data

@@ -19,7 +19,7 @@ class Where:
 
     def __init__(self, condition: str) -> None:
         self.condition = condition
-        self._compiled = LazyExpressions([condition])
+        self._compiled = LazyExpressions([condition], condition=True)
 
     def __repr__(self) -> str:
         return f"where {self.condition}"

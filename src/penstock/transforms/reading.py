@@ -1,0 +1,151 @@
+"""Text to values, as `CAST(text AS ...)` reads it. What is written plainly is read by Arrow, all else row by row.
+
+Blanks around a value are left out: those up to U+0020, and for some types U+007F too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.transforms.cycles import days_of
+from penstock.transforms.fitting import OUT_OF_RANGE
+from penstock.transforms.terms import Datum, Outcome
+
+INVALID = "CAST_INVALID_INPUT"
+_BLANKS = "".join(map(chr, range(0x21)))
+_BLANKS_OF_BYTES = _BLANKS + "\x7f"
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_DOUBLE = re.compile(rf"[+-]?{_NUMBER}[fFdD]?", re.ASCII)
+_HEX_DOUBLE = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?")
+_DECIMAL = re.compile(rf"[+-]?{_NUMBER}")
+_DATE = re.compile(r"([+-]?)(\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
+_SPECIAL = {
+    **dict.fromkeys(("inf", "+inf", "infinity", "+infinity"), float("inf")),
+    **dict.fromkeys(("-inf", "-infinity"), float("-inf")),
+    "nan": float("nan"),
+}
+_MOST_DIGITS = 38
+_MOST_EXPONENT = 2**31 - 1
+
+
+def integers(texts: Datum, kind: pa.DataType) -> Outcome:
+    """A number without a fraction."""
+    limit = 1 << (kind.bit_width - 1)
+    sure = len(str(limit)) - 1
+
+    def read(text: str) -> int | None:
+        stripped = text.strip(_BLANKS_OF_BYTES)
+        if not _INTEGER.fullmatch(stripped) or len(stripped.lstrip("+-0")) > sure + 1:
+            return None
+        return number if -limit <= (number := int(stripped)) < limit else None
+
+    return _read(texts, kind, rf"^-?[0-9]{{1,{sure}}}$", read)
+
+
+def doubles(texts: Datum, kind: pa.DataType) -> Outcome:
+    """A number as Java reads one, and the names of those that are none."""
+
+    def read(text: str) -> float | None:
+        stripped = text.strip(_BLANKS)
+        if _DOUBLE.fullmatch(stripped):
+            return float(stripped.rstrip("fFdD"))
+        if _HEX_DOUBLE.fullmatch(stripped):
+            return _from_hex(stripped)
+        return _SPECIAL.get(stripped.lower())
+
+    return _read(texts, kind, r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$", read)
+
+
+def decimals(texts: Datum, kind: pa.DataType) -> Outcome:
+    """A number, rounded half up to the digits of `kind`."""
+    whole = kind.precision - kind.scale
+    unit = Decimal(1).scaleb(-kind.scale)
+    too_large: set[str] = set()
+
+    def read(text: str) -> Decimal | None:
+        stripped = text.strip(_BLANKS)
+        if not _DECIMAL.fullmatch(stripped):
+            return None
+        exponent = re.search(r"[eE]([+-]?\d+)$", stripped)
+        if exponent and abs(int(exponent[1])) > _MOST_EXPONENT:
+            return None
+        with localcontext() as context:
+            context.prec, context.Emax, context.Emin = 5_000, 10**10, -(10**10)
+            value = Decimal(stripped)
+            # A zero has one digit, which may stand far in front of the point.
+            if value.adjusted() + 1 > _MOST_DIGITS:
+                too_large.add(text)
+                return None
+            value = value.quantize(unit, ROUND_HALF_UP)
+            if value and value.adjusted() + 1 > whole:
+                too_large.add(text)
+                return None
+        return value
+
+    fraction = rf"(\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+    if not whole:
+        result, failures = _read(texts, kind, r"^\.[0-9]{1,2}$" if kind.scale > 1 else r"^never$", read)
+    else:
+        result, failures = _read(texts, kind, rf"^-?[0-9]{{1,{whole}}}{fraction}$", read)
+    if not failures or not too_large:
+        return result, failures
+    large = pc.is_in(texts, value_set=pa.array(sorted(too_large)))
+    malformed = pc.and_not(failures[INVALID], large)
+    return result, {INVALID: malformed, OUT_OF_RANGE: pc.and_(large, pc.is_valid(texts))}
+
+
+def booleans(texts: Datum, kind: pa.DataType) -> Outcome:
+    """The words and letters for true and false."""
+    words = pc.ascii_lower(pc.ascii_trim(texts, characters=_BLANKS_OF_BYTES))
+    yes = pc.is_in(words, value_set=pa.array(["t", "true", "y", "yes", "1"]))
+    no = pc.is_in(words, value_set=pa.array(["f", "false", "n", "no", "0"]))
+    known = pc.or_(yes, no)
+    result = pc.if_else(known, yes, pa.scalar(None, kind))
+    return result, {INVALID: pc.and_(pc.invert(known), pc.is_valid(texts))}
+
+
+def dates(texts: Datum, kind: pa.DataType) -> Outcome:
+    """`yyyy`, `yyyy-m` or `yyyy-m-d`, the last one with anything behind a blank or a `T`."""
+
+    def read(text: str) -> int | None:
+        found = _DATE.fullmatch(text.strip(_BLANKS_OF_BYTES))
+        if not found:
+            return None
+        sign, year, month, day = found.groups()
+        return days_of(int(sign + year), int(month or 1), int(day or 1))
+
+    try:
+        return _read(texts, kind, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", read)
+    except pa.ArrowInvalid:
+        return _read(texts, kind, r"^never$", read)
+
+
+def _read(texts: Datum, kind: pa.DataType, plain: str, read: Callable[[str], object]) -> Outcome:
+    """Arrow reads what matches `plain`, `read` the others: None for what cannot be read."""
+    matches = pc.match_substring_regex(texts, pattern=plain)
+    if pc.all(matches, min_count=0).as_py():
+        return pc.cast(texts, kind), {}
+    values = pc.cast(pc.if_else(matches, texts, pa.scalar(None, pa.string())), kind)
+    odd = pc.fill_null(pc.invert(matches), False)
+    known: dict[str, object] = {}
+    found = []
+    for text in texts.filter(odd).to_pylist():
+        if text not in known:
+            known[text] = read(text)
+        found.append(known[text])
+    patched = pa.array(found, pa.int32()).cast(kind) if kind == pa.date32() else pa.array(found, kind)
+    values = pc.replace_with_mask(values, odd, patched)
+    return values, {INVALID: pc.and_(odd, pc.is_null(values))}
+
+
+def _from_hex(text: str) -> float:
+    try:
+        return float.fromhex(text.rstrip("fFdD") if "p" in text.lower() else text)
+    except OverflowError:
+        return float("-inf" if text.startswith("-") else "inf")
