@@ -32,7 +32,9 @@ class Pipeline:
 
         The pipeline itself stays as it was loaded; to run the edited file, load it again.
         """
-        load(self.path)
+        from penstock.runtime.user_code import refuse_missing_code
+
+        refuse_missing_code(load(self.path).config)
 
     def plan(self, *, resume_from_table: bool = False, accept_duplicates: bool = False) -> RunPlan:
         """Look at brokers, tables and checkpoint: what a run with these options would do, and what is wrong."""

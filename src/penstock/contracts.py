@@ -58,8 +58,11 @@ class Transform(Protocol):
         """Why the step needs Spark, given the columns that enter; `None` where the Arrow form is exact."""
         ...
 
-    def select(self, columns: Sequence[str]) -> str:
-        """The step as a SQL query over a relation named `input` that has `columns`."""
+    def select(self, columns: Sequence[str]) -> str | None:
+        """The step as a SQL query over a relation named `input` that has `columns`.
+
+        None for a step that is one over Arrow in both lanes.
+        """
         ...
 
     def output(self, schema: pa.Schema) -> pa.Schema:
@@ -68,6 +71,38 @@ class Transform(Protocol):
 
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Transform the rows. Coordinates stay with their row."""
+        ...
+
+
+@runtime_checkable
+class FrameTransform(Protocol):
+    """A transform that Spark runs, and that no single query says."""
+
+    def frame(self, frame: Any) -> Any:
+        """On the driver: the step over a Spark frame."""
+        ...
+
+
+@runtime_checkable
+class StatefulTransform(Protocol):
+    """A transform that keeps state from batch to batch: one over Spark's own streaming frame."""
+
+    @property
+    def keeps(self) -> str:
+        """What its state holds, for people."""
+        ...
+
+    @property
+    def bound(self) -> str:
+        """What ends the state, for people."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What the state in a checkpoint depends on: with any of it changed the checkpoint cannot be used."""
+        ...
+
+    def late_after(self, times: pa.Array) -> pa.Array:
+        """The watermark from which on rows of these event times are too late, all in microseconds."""
         ...
 
 

@@ -14,7 +14,7 @@ from penstock.config import InvalidDefinition
 
 FILE = """\
 name: orders
-source: {type: kafka, brokers: "127.0.0.1:9", topics: [orders]}
+source: {type: kafka, brokers: "127.0.0.1:9", topics: [orders], options: {socket.timeout.ms: 500}}
 decode: {format: json, schema: "order_id BIGINT NOT NULL"}
 sinks: [{name: out, type: delta, path: lake/orders}]
 checkpoint: checkpoints/orders

@@ -17,12 +17,13 @@ from penstock.errors import TerminalError
 from penstock.model import OffsetRange, TopicPartition
 
 _START_NOTE = ".penstock.start"
+_STATE_NOTE = ".penstock.state"
 Offsets = dict[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class SparkCheckpoint:
-    """The checkpoint folder of one Structured Streaming query over one Kafka source."""
+    """The checkpoint folder of one Structured Streaming query over Kafka sources, which share no topic."""
 
     path: str
 
@@ -55,19 +56,26 @@ class SparkCheckpoint:
 
     def ends(self, batch_id: int) -> Offsets:
         """Where a batch ends, for each partition."""
-        text = self._text(f"offsets/{batch_id}")
-        if text is None:
-            raise self._broken(f"offsets/{batch_id}", "it is not there")
-        lines = text.splitlines()
-        if len(lines) < 3 or lines[0] != "v1":
-            raise self._broken(f"offsets/{batch_id}", f"{len(lines)} lines, beginning with {text[:20]!r}")
-        return _offsets(self._json(f"offsets/{batch_id}", lines[2]))
+        found: Offsets = {}
+        for line in self._offset_log(batch_id)[2:]:
+            # A source that has given nothing yet has `-`.
+            if line != "-":
+                found |= _offsets(self._json(f"offsets/{batch_id}", line))
+        return found
+
+    def watermark(self, batch_id: int) -> int:
+        """The watermark that a batch runs with, in milliseconds; 0 where there is none."""
+        return int(self._json(f"offsets/{batch_id}", self._offset_log(batch_id)[1]).get("batchWatermarkMs", 0))
 
     def initial(self) -> Offsets | None:
         """Where the first batch began; `None` before the first run."""
-        text = self._text("sources/0/0")
-        # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file instead of misreading it.
-        return None if text is None else _offsets(self._json("sources/0/0", text.lstrip("\0").partition("\n")[2]))
+        found: Offsets | None = None
+        for name in sorted(f"sources/{source}/0" for source in self._batches("sources")):
+            text = self._text(name)
+            if text is not None:
+                # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file instead of misreading it.
+                found = (found or {}) | _offsets(self._json(name, text.lstrip("\0").partition("\n")[2]))
+        return found
 
     def starts(self, batch_id: int) -> Offsets:
         """Where a batch begins, for each partition that was known before it."""
@@ -84,10 +92,30 @@ class SparkCheckpoint:
 
     def note_start(self, start: str) -> None:
         """Note the `start` of a first run."""
+        self._note(_START_NOTE, start)
+
+    def state_noted(self) -> str | None:
+        """What the state of this checkpoint depends on, as Penstock noted it at the first run."""
+        return self._text(_STATE_NOTE)
+
+    def note_state(self, identity: str) -> None:
+        """Note what the state depends on."""
+        self._note(_STATE_NOTE, identity)
+
+    def _offset_log(self, batch_id: int) -> list[str]:
+        text = self._text(f"offsets/{batch_id}")
+        if text is None:
+            raise self._broken(f"offsets/{batch_id}", "it is not there")
+        lines = text.splitlines()
+        if len(lines) < 3 or lines[0] != "v1":
+            raise self._broken(f"offsets/{batch_id}", f"{len(lines)} lines, beginning with {text[:20]!r}")
+        return lines
+
+    def _note(self, name: str, text: str) -> None:
         filesystem, root = self._filesystem
         filesystem.makedirs(root, exist_ok=True)
-        with filesystem.open(f"{root}/{_START_NOTE}", "wb") as file:
-            file.write(start.encode())
+        with filesystem.open(f"{root}/{name}", "wb") as file:
+            file.write(text.encode())
 
     def _batches(self, folder: str) -> list[int]:
         filesystem, root = self._filesystem

@@ -57,9 +57,11 @@ def _options(
 def validate(file: File, as_json: Json = False) -> None:
     """Check a pipeline file alone: no network, no JVM."""
     from penstock.config import InvalidDefinition, load
+    from penstock.runtime.user_code import refuse_missing_code
 
     try:
         config = load(file)
+        refuse_missing_code(config)
     except InvalidDefinition as error:
         if not as_json:
             raise
@@ -150,6 +152,46 @@ def run(
             f"{counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, {done.rows_out:,} out, "
             f"{done.quarantined:,} quarantined, {done.seconds:.1f} s"
         )
+
+
+@app.command()
+def test(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The pipeline files.", show_default=False)],
+    case: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this case; may be repeated.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Run again whenever a file beside it is saved.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Write what is seen into the cases that fail.")] = False,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, for CI.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the pipeline's own cases, in FILE.test.yaml beside it: no broker, no network; exit 4 where one fails."""
+    from penstock.cli import test as cases
+
+    chosen = [cases.pipeline_of(file) for file in files]
+    if watch:
+        cases.watch(chosen, case or (), update, junit)
+    else:
+        cases.test(chosen, case or (), update, junit, as_json)
+
+
+@app.command()
+def preview(
+    file: File,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many messages.")] = 20,
+    start: Annotated[
+        Literal["latest", "earliest"], typer.Option("--from", help="The newest messages, or the oldest.")
+    ] = "latest",
+    as_json: Json = False,
+) -> None:
+    """Carry real messages through the pipeline onto the screen; nothing is written anywhere."""
+    from penstock.cli.preview import preview_json, show_preview
+    from penstock.config import load
+    from penstock.ops.preview import preview as run_preview
+
+    found = run_preview(load(file), limit, start)
+    if as_json:
+        typer.echo(json.dumps(preview_json(found), default=str))
+    else:
+        show_preview(found)
 
 
 @app.command()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.markup import escape
 
 from penstock.cli.render import counted, out, show_error, table
-from penstock.ops.plan import PlannedFlow, RunPlan
+from penstock.ops.plan import PlannedFlow, PlannedStep, RunPlan
 
 _PARTITIONS_SHOWN = 12
 
@@ -40,11 +42,22 @@ def _show_flow(flow: PlannedFlow) -> None:
         topics = ", ".join(flow.topics) if flow.topics else "every topic"
         out.print(f"  [bold]{escape(flow.name)}[/]   {escape(topics)} to {escape(', '.join(flow.sinks))}")
         out.print(f"              {flow.lane} lane: {escape(flow.lane_reason)}")
-    out.print(f"  decode      {escape(', '.join(flow.columns))}")
+    for one in flow.inputs:
+        out.print(f"  [bold]{escape(one.name)}[/]   {escape(', '.join(one.topics))}")
+        out.print(f"  decode      {escape(', '.join(one.columns))}")
+        _show_steps(one.steps)
+    if not flow.inputs:
+        out.print(f"  decode      {escape(', '.join(flow.columns))}")
     if flow.schema is not None:
         out.print(f"              [dim]by {escape(flow.schema)}[/]")
-    for step in flow.steps:
-        out.print(f"  transform   {escape(step.text)}")
+    _show_steps(flow.steps)
+
+
+def _show_steps(steps: Sequence[PlannedStep]) -> None:
+    for step in steps:
+        out.print(f"  transform   {escape(step.text)}  [dim]{escape(step.place)}, {step.lane} lane[/]")
+        if step.state is not None:
+            out.print(f"              [yellow]{escape(step.state)}[/]")
         known = ", ".join(step.columns) if step.columns is not None else "columns known once Spark has parsed it"
         out.print(f"              [dim]-> {escape(known)}[/]")
 

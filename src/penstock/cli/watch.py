@@ -17,7 +17,7 @@ from rich.table import Table
 from penstock.cli.render import counted, err, out
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
-from penstock.runtime.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
+from penstock.runtime.listener import BatchDone, Event, Notice, Retrying, Started, StateKept, Stopping
 
 
 class LineView:
@@ -39,6 +39,8 @@ class LineView:
                 )
             case BatchDone(metrics):
                 out.print(f"{_now()} {_batch_line(metrics)}")
+            case StateKept():
+                out.print(f"{_now()} {_state_line(event)}")
             case Notice(text):
                 err.print(f"{_now()} [yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
@@ -58,6 +60,9 @@ class JsonView(LineView):
             case Started():
                 body = {"event": "started", "pipeline": event.pipeline, "lane": event.lane, "reason": event.reason,
                         "partitions": event.partitions, "query_id": event.query_id}  # fmt: skip
+            case StateKept():
+                body = {"event": "state", "batch_id": event.batch_id, "rows": event.rows, "bytes": event.size_bytes,
+                        "watermark": event.watermark}  # fmt: skip
             case Notice(text):
                 body = {"event": "notice", "text": text}
             case Retrying(error, attempt, delay):
@@ -77,6 +82,7 @@ class LiveView:
         self._state = "starting Spark"
         self._over = False
         self._last: BatchMetrics | None = None
+        self._kept: StateKept | None = None
         self._batches = self._rows_in = self._rows_out = self._quarantined = 0
         self._codes: Counter[str] = Counter()
         self._live = Live(console=out, refresh_per_second=4, get_renderable=self._draw)
@@ -104,6 +110,8 @@ class LiveView:
                 self._quarantined += metrics.quarantined
                 self._codes.update(metrics.codes)
                 self._state = "[green]running[/]"
+            case StateKept():
+                self._kept = event
             case Notice(text):
                 self._live.console.print(f"[yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
@@ -128,6 +136,11 @@ class LiveView:
                 "  quarantined", f"{self._quarantined:,}{_codes(self._codes)}",
                 "last commit", f"{last.finished_at.astimezone():%H:%M:%S}, {ago:.0f} s ago",
             )  # fmt: skip
+        if self._kept is not None:
+            kept = self._kept
+            grid.add_row(
+                "  state", f"{kept.rows:,} rows, {_size(kept.size_bytes)}", "watermark", kept.watermark or "none"
+            )
         if self._over:
             return Group(f"{self._title}{self._state}", grid)
         total = f"  {counted(self._batches, 'batch', 'batches')}, {self._rows_in:,} rows in, {self._rows_out:,} out"
@@ -152,7 +165,17 @@ def _batch_line(m: BatchMetrics) -> str:
         f"batch {m.batch_id}: {m.rows_in:,} in, {m.rows_out:,} out, {m.quarantined:,} quarantined{_codes(m.codes)}, "
         f"{m.seconds:.2f} s, {m.rows_per_second:,.0f} rows/s, lag {m.lag:,}"
     )
+    line += "".join(f", {escape(name)} {count:,}" for name, count in sorted(m.counts.items()) if count)
     return line + (f", [red]{counted(m.gaps, 'gap')} recorded[/]" if m.gaps else "")
+
+
+def _state_line(kept: StateKept) -> str:
+    mark = f", watermark {kept.watermark}" if kept.watermark is not None else ""
+    return f"state after batch {kept.batch_id}: {kept.rows:,} rows, {_size(kept.size_bytes)}{mark}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1_000_000:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"
 
 
 def _codes(codes: Mapping[str, int]) -> str:

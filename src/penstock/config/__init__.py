@@ -23,9 +23,19 @@ from penstock.config.decode import (
     TextKeyConfig,
 )
 from penstock.config.durations import show_duration
+from penstock.config.everyday import (
+    EnrichConfig,
+    ExpectConfig,
+    ExplodeConfig,
+    FlattenConfig,
+    MapArrowConfig,
+    MaskConfig,
+    MaskSettings,
+    PythonConfig,
+)
 from penstock.config.expressions import ExpressionError, read_expression
 from penstock.config.fields import reveal
-from penstock.config.flows import Flow, flows, only_topic
+from penstock.config.flows import Flow, Side, flows, only_topic
 from penstock.config.load import load
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import InvalidDefinition, Positions, Problem
@@ -45,6 +55,16 @@ from penstock.config.sinks import (
 )
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.stages import StageColumns, columns_after
+from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
+from penstock.config.tables import (
+    CsvTableConfig,
+    DeltaTableConfig,
+    IcebergTableConfig,
+    JsonTableConfig,
+    LookupConfig,
+    ParquetTableConfig,
+    PostgresTableConfig,
+)
 from penstock.config.transforms import (
     CastConfig,
     DedupeConfig,
@@ -54,6 +74,7 @@ from penstock.config.transforms import (
     SqlConfig,
     TransformConfig,
     WhereConfig,
+    remembers,
 )
 
 __all__ = [
@@ -62,31 +83,47 @@ __all__ = [
     "ByTopicDecodeConfig",
     "CastConfig",
     "ColumnsError",
+    "CsvTableConfig",
     "DecodeConfig",
     "DedupeConfig",
     "DeltaSinkConfig",
+    "DeltaTableConfig",
     "DeriveConfig",
     "DropConfig",
     "EncodeConfig",
+    "EnrichConfig",
+    "ExpectConfig",
+    "ExplodeConfig",
     "ExpressionError",
+    "FlattenConfig",
     "Flow",
     "FormatConfig",
     "IcebergCatalogConfig",
     "IcebergSinkConfig",
+    "IcebergTableConfig",
     "InvalidDefinition",
+    "JoinConfig",
     "JsonDecodeConfig",
     "JsonKeyConfig",
+    "JsonTableConfig",
     "KafkaSinkConfig",
     "KafkaSourceConfig",
     "KeyDecodeConfig",
     "KeyEncodeConfig",
+    "LookupConfig",
+    "MapArrowConfig",
+    "MaskConfig",
+    "MaskSettings",
     "ParquetSinkConfig",
+    "ParquetTableConfig",
     "PipelineConfig",
     "Positions",
     "PostgresSinkConfig",
+    "PostgresTableConfig",
     "Problem",
     "ProtobufDecodeConfig",
     "ProtobufKeyConfig",
+    "PythonConfig",
     "QuarantineConfig",
     "RawDecodeConfig",
     "RawKeyConfig",
@@ -94,21 +131,26 @@ __all__ = [
     "RegistryConfig",
     "RenameConfig",
     "RouteConfig",
+    "Side",
     "SinkConfig",
     "SqlConfig",
     "StageColumns",
+    "StatefulConfig",
     "TextDecodeConfig",
     "TextKeyConfig",
     "TopicExpression",
     "TransformConfig",
     "TriggerConfig",
+    "WatermarkConfig",
     "WhereConfig",
+    "WindowConfig",
     "columns_after",
     "flows",
     "load",
     "merges",
     "only_topic",
     "read_expression",
+    "remembers",
     "reveal",
     "show_duration",
 ]

@@ -17,7 +17,7 @@ from penstock.config.decode import (
     ProtobufKeyConfig,
     RawDecodeConfig,
 )
-from penstock.config.flows import Flow, flows, only_topic
+from penstock.config.flows import flows, only_topic
 from penstock.config.parts import Parts
 from penstock.config.problems import Path, did_you_mean, suggest
 
@@ -37,11 +37,16 @@ def check_decode(parts: Parts) -> None:
         if isinstance(decode, JsonDecodeConfig) and columns is not None:
             _check_json(parts, decode, path, columns)
     for flow in flows(parts):
-        _check_subject(parts, flow, only_topic(flow.topics, parts.source))
+        for shared, path, topics in flow.decoders:
+            _check_subject(parts, shared, path, only_topic(topics, parts.source))
 
 
 def _decoders(parts: Parts) -> Iterator[tuple[FormatConfig, Path]]:
-    if isinstance(parts.decode, ByTopicDecodeConfig):
+    if parts.sources:
+        for name, source in parts.sources.items():
+            if source is not None:
+                yield source.decode, ("sources", name, "decode")
+    elif isinstance(parts.decode, ByTopicDecodeConfig):
         for topic, decode in parts.decode.by_topic.items():
             yield decode, ("decode", "by_topic", topic)
     elif parts.decode is not None:
@@ -50,7 +55,7 @@ def _decoders(parts: Parts) -> Iterator[tuple[FormatConfig, Path]]:
 
 def _check_topics(parts: Parts) -> None:
     decode, source = parts.decode, parts.source
-    if not isinstance(decode, ByTopicDecodeConfig) or source is None:
+    if parts.sources or not isinstance(decode, ByTopicDecodeConfig) or source is None:
         return
     if source.pattern is not None:
         message = "by_topic needs the topics by name, and the source has a pattern"
@@ -108,9 +113,8 @@ def _check_registered(parts: Parts, path: Path) -> None:
         parts.report((*path, "version"), message, hint=f"remove version or {own}", at_key=True)
 
 
-def _check_subject(parts: Parts, flow: Flow, topic: str | None) -> None:
+def _check_subject(parts: Parts, decode: FormatConfig | None, path: Path, topic: str | None) -> None:
     """The subject is made from the topic's name, where there is just one."""
-    decode, path = flow.decode, flow.decode_path
     if topic is not None or decode is None or isinstance(decode, RawDecodeConfig):
         return
     for one, at in ((decode, path), (decode.key, (*path, "key"))):

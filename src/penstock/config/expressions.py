@@ -49,6 +49,31 @@ def read_expression(text: str) -> tuple[Reference, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Aggregate:
+    """What is known about an aggregate expression."""
+
+    references: tuple[Reference, ...]
+    numeric: tuple[Reference, ...]
+    """The columns that are summed or averaged as they are."""
+
+
+def read_aggregate(text: str) -> Aggregate:
+    """The columns that an aggregate over many rows uses. Raises `ExpressionError`."""
+    tree = _parse(text, "aggregate")
+    if isinstance(tree, exp.Alias):
+        raise ExpressionError(f'unexpected "{tree.alias}" at the end of the expression', _end_of(tree.this, text))
+    for node in tree.walk():
+        if isinstance(node, exp.Query | exp.Window):
+            what = "a query" if isinstance(node, exp.Query) else "OVER"
+            raise ExpressionError(f"{what} is not possible in an aggregate", _offset(node))
+    # Aggregates that the parser knows by name only are left to Spark.
+    if not tree.find(exp.AggFunc, exp.Anonymous):
+        raise ExpressionError("expected an aggregate over the rows of a window", 0, "such as count(*) or sum(amount)")
+    summed = [node.this for node in tree.find_all(exp.Sum, exp.Avg) if isinstance(node.this, exp.Column)]
+    return Aggregate(tuple(_references(tree)), tuple(one for column in summed for one in _references(column)))
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """What is known about a query over `input`."""
 
@@ -56,6 +81,8 @@ class Query:
     """The columns of `input` that it uses; empty where that cannot be told without Spark."""
     outputs: tuple[str, ...] | None
     """The names that leave it; `*` stands for all columns of `input`. None where it cannot be told."""
+    tables: tuple[str, ...] = ()
+    """The other tables that it reads."""
 
 
 def read_query(text: str) -> Query:
@@ -77,9 +104,10 @@ def read_query(text: str) -> Query:
                 at.start() if at else 0,
                 "remove it: which rows meet in one batch is not defined",
             )
+    others = tuple(dict.fromkeys(table.name for table in tables if not table.db and table.name.lower() != "input"))
     if isinstance(tree, exp.Select) and _reads_only_input(tree):
-        return Query(tuple(_input_references(tree)), _outputs(tree, simple=True))
-    return Query((), _outputs(tree, simple=False))
+        return Query(tuple(_input_references(tree)), _outputs(tree, simple=True), others)
+    return Query((), _outputs(tree, simple=False), others)
 
 
 def _reads_only_input(tree: exp.Select) -> bool:

@@ -46,6 +46,14 @@ class Section(BaseModel):
     )
 
 
+class Step(Section):
+    """One step of `transforms`: its kind is its one key beside the name."""
+
+    name: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="What the step is called in `plan` and in messages."
+    )
+
+
 def wrong(message: str, hint: str | None = None) -> PydanticCustomError:
     """The error for a value that is refused: what is expected, and what to do."""
     return PydanticCustomError("penstock", "{message}", {"message": message, "hint": hint})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from penstock.config.pipeline import RouteConfig
 from penstock.config.problems import Path
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
+from penstock.config.sources import NamedSourceConfig
 from penstock.config.transforms import TransformConfig
 
 
@@ -25,6 +26,11 @@ class Routed(Protocol):
     @property
     def decode(self) -> DecodeConfig | None:
         """How they are decoded."""
+        ...
+
+    @property
+    def sources(self) -> Mapping[str, NamedSourceConfig | None]:
+        """Where records come from, where that is several places."""
         ...
 
     @property
@@ -44,6 +50,26 @@ class Routed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """One of the sources that a flow joins."""
+
+    name: str
+    topics: tuple[str, ...]
+    decode: FormatConfig
+    transforms: tuple[TransformConfig, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where it stands in the file."""
+        return ("sources", self.name)
+
+    @property
+    def decode_path(self) -> Path:
+        """Where its decoder stands in the file."""
+        return (*self.path, "decode")
+
+
+@dataclass(frozen=True, slots=True)
 class Flow:
     """One way: which records, how they are decoded, what happens to the rows, and to which sinks they go."""
 
@@ -59,6 +85,15 @@ class Flow:
     transforms: tuple[TransformConfig | None, ...]
     sinks: tuple[int, ...]
     """Their places in the file."""
+    sides: tuple[Side, ...] = ()
+    """The sources that it joins, where there are several; `decode` is then the first one's."""
+
+    @property
+    def decoders(self) -> tuple[tuple[FormatConfig | None, Path, tuple[str, ...] | None], ...]:
+        """Each decoder with its place in the file and its topics."""
+        if not self.sides:
+            return ((self.decode, self.decode_path, self.topics),)
+        return tuple((side.decode, side.decode_path, side.topics) for side in self.sides)
 
     @property
     def name(self) -> str:
@@ -68,6 +103,17 @@ class Flow:
 
 def flows(pipeline: Routed) -> tuple[Flow, ...]:
     """Every way of the rows."""
+    if pipeline.sources:
+        sides = tuple(
+            Side(name, source.topics or (), source.decode, source.transforms)
+            for name, source in pipeline.sources.items()
+            if source is not None
+        )
+        if not sides:
+            return ()
+        first, everywhere = sides[0], tuple(range(len(pipeline.sinks)))
+        transforms = tuple(pipeline.transforms)
+        return (Flow((), None, first.decode, first.decode_path, None, False, transforms, everywhere, sides),)
     if not pipeline.routes:
         decode, path = _decoder(pipeline, None)
         everywhere = tuple(range(len(pipeline.sinks)))

@@ -16,6 +16,7 @@ def json_schema() -> dict[str, Any]:
     schema = _as_written(PipelineConfig.model_json_schema(by_alias=True, mode="validation"))
     one_of = [{"required": [key]} for key in ("topics", "pattern", "assign")]
     schema["$defs"]["KafkaSourceConfig"]["oneOf"] = one_of
+    schema["oneOf"] = [{"required": ["source", "decode"]}, {"required": ["sources"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,

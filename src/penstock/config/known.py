@@ -39,6 +39,12 @@ class Known:
     decoded: bool = True
     gone: dict[str, str] = field(default_factory=dict)
     """Columns that an earlier step took away, and how."""
+    watermark: str | None = None
+    """The column of the event time, where there is a watermark."""
+    closed: str | None = None
+    """The step that ended the event time."""
+    needs_quarantine: list[Path] = field(default_factory=list)
+    """The settings that send records to the quarantine."""
 
     def names(self) -> tuple[str, ...]:
         """The names, without the coordinates."""

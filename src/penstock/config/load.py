@@ -19,6 +19,7 @@ from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import InvalidDefinition, Path, Problem
 from penstock.config.references import fill_references
+from penstock.config.sources import as_one, whole
 from penstock.config.stages import decoded_columns
 from penstock.config.validation import validate
 from penstock.config.yaml_source import MAX_BYTES, read_source
@@ -31,19 +32,27 @@ def load(path: FilePath) -> PipelineConfig:
     config = validate(parts, path.parent)
     _read_all_columns(parts)
     check(parts)
-    if source.problems or config is None or parts.decode is None:
+    if source.problems or config is None or parts.decode is None or parts.source is None:
         raise InvalidDefinition(source.problems)
-    return config.model_copy(update={"decode": parts.decode}).written_at(source.positions)
+    read = {"source": parts.source, "decode": parts.decode, "sources": parts.sources}
+    return config.model_copy(update=read).written_at(source.positions)
 
 
 def _read_all_columns(parts: Parts) -> None:
-    """Find the decoded columns, of each topic where it has its own decoder."""
+    """Find the decoded columns, of each source or topic where it has its own decoder."""
+    for name, source in parts.sources.items():
+        if source is not None:
+            read = _read_columns(parts, source.decode, ("sources", name, "decode"))
+            parts.sources[name] = source.model_copy(update={"decode": read})
+    if (sources := whole(parts.sources)) is not None:
+        parts.source, parts.decode = as_one(sources)
+        return
     decode = parts.decode
     if isinstance(decode, ByTopicDecodeConfig):
-        read = {
+        by_topic = {
             topic: _read_columns(parts, one, ("decode", "by_topic", topic)) for topic, one in decode.by_topic.items()
         }
-        parts.decode = decode.model_copy(update={"by_topic": read})
+        parts.decode = decode.model_copy(update={"by_topic": by_topic})
     elif decode is not None:
         parts.decode = _read_columns(parts, decode, ("decode",))
 

@@ -17,6 +17,8 @@ from penstock.config.pipeline import QuarantineConfig, RouteConfig, TriggerConfi
 from penstock.config.problems import Path
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
+from penstock.config.sources import NamedSourceConfig
+from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
 from penstock.config.yaml_source import Source, value_at
 
@@ -32,6 +34,8 @@ class Parts:
     decode: DecodeConfig | None = None
     columns: dict[Path, tuple[Column, ...] | None] = field(default_factory=dict)
     """What the decoder at each place gives; None where it cannot be known or was refused."""
+    sources: dict[str, NamedSourceConfig | None] = field(default_factory=dict)
+    tables: dict[str, LookupConfig | None] = field(default_factory=dict)
     quarantine: QuarantineConfig | None = None
     transforms: tuple[TransformConfig | None, ...] = ()
     routes: tuple[RouteConfig | None, ...] = ()

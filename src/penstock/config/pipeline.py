@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path as FilePath
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -12,6 +12,8 @@ from penstock.config.fields import Duration, Location, Name, Names, Section, Set
 from penstock.config.problems import Positions
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig, Topic
+from penstock.config.sources import NamedSourceConfig
+from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
 
 
@@ -53,6 +55,11 @@ class TriggerConfig(Section):
     )
 
 
+def _from_sources() -> Any:
+    """Filled from `sources` when the file is loaded; where there are none either, that is reported."""
+    return None
+
+
 class PipelineConfig(Section):
     """A pipeline: a source, decoders, steps, sinks."""
 
@@ -64,8 +71,16 @@ class PipelineConfig(Section):
         description="Force a lane: `direct` carries the rows through Arrow alone, `frame` through Spark. Left "
         "out, the fastest that fits is taken, and `penstock plan` says which.",
     )
-    source: KafkaSourceConfig = Field(description="Where records come from.")
-    decode: DecodeConfig = Field(description="How bytes become columns.")
+    source: KafkaSourceConfig = Field(default_factory=_from_sources, description="Where records come from.")
+    decode: DecodeConfig = Field(default_factory=_from_sources, description="How bytes become columns.")
+    sources: dict[Name, NamedSourceConfig] = Field(
+        default_factory=dict,
+        description="Two sources to be joined, by name, instead of `source` and `decode`: on the same brokers, each "
+        "with its own `decode` and `transforms`.",
+    )
+    tables: dict[Name, LookupConfig] = Field(
+        default_factory=dict, description="Tables to join rows with, by the names that steps know them by."
+    )
     quarantine: QuarantineConfig | None = Field(
         default=None, description="Where bad records go. Left out, a bad record stops the pipeline."
     )

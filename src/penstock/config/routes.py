@@ -16,6 +16,8 @@ Routes = Sequence[tuple[int, RouteConfig]]
 
 def check_routes(parts: Parts) -> None:
     """Report everything that is wrong with the routes."""
+    if parts.written("sources"):
+        return
     if not parts.written("routes"):
         if isinstance(parts.decode, ByTopicDecodeConfig) and len(parts.decode.by_topic) > 1:
             message = "the topics have decoders of their own, and no route says which sinks each goes to"

@@ -11,6 +11,7 @@ from penstock.config.parts import Parts
 from penstock.config.problems import Path
 from penstock.config.references import literal_part
 from penstock.config.sinks import IcebergSinkConfig, KafkaSinkConfig, PostgresSinkConfig
+from penstock.config.tables import IcebergTableConfig, PostgresTableConfig
 
 _ASSIGNED = re.compile(r"(password|passwd|secret)\s*=\s*[\"']?[^\s\"';&]", re.IGNORECASE)
 
@@ -36,12 +37,15 @@ def _refuse(parts: Parts, path: Path) -> None:
 
 def _secret_paths(parts: Parts) -> Iterator[Path]:
     settings: list[Path] = [("source", "options"), ("spark",)]
+    settings += [("sources", name, "options") for name in parts.sources]
+    settings += [("tables", name, "catalog", "properties") for name in parts.tables]
     settings += [("sinks", i, "options") for i, sink in enumerate(parts.sinks) if isinstance(sink, KafkaSinkConfig)]
     iceberg = [i for i, sink in enumerate(parts.sinks) if isinstance(sink, IcebergSinkConfig)]
     settings += [("sinks", i, "catalog", "properties") for i in iceberg]
     for path in parts.file.positions.values:
         of_registry = path[-2:-1] == ("registry",) and path[-1] in ("password", "token")
-        if of_registry or (path[:-1] in settings and is_secret(str(path[-1]))):
+        salt = path[-1:] == ("hash",) and "mask" in path
+        if of_registry or salt or (path[:-1] in settings and is_secret(str(path[-1]))):
             yield path
 
 
@@ -51,6 +55,11 @@ def _url_paths(parts: Parts) -> Iterator[Path]:
             yield "sinks", index, "url"
         elif isinstance(sink, IcebergSinkConfig) and parts.written("sinks", index, "catalog", "uri"):
             yield "sinks", index, "catalog", "uri"
+    for name, table in parts.tables.items():
+        if isinstance(table, PostgresTableConfig):
+            yield "tables", name, "url"
+        elif isinstance(table, IcebergTableConfig) and parts.written("tables", name, "catalog", "uri"):
+            yield "tables", name, "catalog", "uri"
     yield from (path for path in parts.file.positions.values if path[-2:] == ("registry", "url"))
 
 

@@ -40,7 +40,10 @@ _SPARK = {
 
 def check_settings(parts: Parts) -> None:
     """Report client settings and Spark settings that a pipeline file cannot have."""
-    if parts.source:
+    for name, source in parts.sources.items():
+        if source is not None:
+            _check_client(parts, ("sources", name, "options"), source.options, _CONSUMER)
+    if parts.source and not parts.sources:
         _check_client(parts, ("source", "options"), parts.source.options, _CONSUMER)
     for index, sink in enumerate(parts.sinks):
         if isinstance(sink, KafkaSinkConfig):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 
 from penstock.config.fields import COORDINATES
-from penstock.config.flows import flows
+from penstock.config.flows import Flow, flows
 from penstock.config.known import Known, check_columns, check_expression
 from penstock.config.partitioning import parse_partition
 from penstock.config.parts import Parts
@@ -24,8 +24,20 @@ from penstock.config.sinks import (
     TopicExpression,
     merges,
 )
+from penstock.config.stateful import WindowConfig
 
 _ONLY_WITH_TRANSACTIONS = ("slots", "atomicity", "transaction_timeout")
+
+
+def check_emitted(parts: Parts, flow: Flow) -> None:
+    """A window that comes again with every change needs a sink that replaces it, or one that is a log of changes."""
+    changing = next((w for w in flow.transforms if isinstance(w, WindowConfig) and w.window.emit == "changes"), None)
+    for index in flow.sinks if changing is not None else ():
+        sink = parts.sinks[index]
+        if sink is not None and not isinstance(sink, KafkaSinkConfig) and not merges(sink):
+            message = "the window emits changes: each window comes several times, and this sink would keep them all"
+            hint = "use mode: merge (PostgreSQL: upsert) with window_start and the by columns as keys, or emit: final"
+            parts.report(("sinks", index), message, hint=hint, at_key=True)
 
 
 def check_sinks(parts: Parts, reaching: Mapping[int, Known]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.config.columns import Column, ColumnType
@@ -23,6 +23,9 @@ from penstock.config.flows import Flow, flows
 from penstock.config.known import Known, Report, check_columns, check_expression, check_new, check_reference
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path
+from penstock.config.stateful import JoinConfig
+from penstock.config.stateful_checks import STATEFUL, check_order, dedupe_within, join
+from penstock.config.step_checks import EVERYDAY, coordinates_last
 from penstock.config.transforms import (
     CastConfig,
     DedupeConfig,
@@ -30,6 +33,7 @@ from penstock.config.transforms import (
     DropConfig,
     RenameConfig,
     SqlConfig,
+    TransformConfig,
     WhereConfig,
 )
 
@@ -92,8 +96,11 @@ def columns_after(config: PipelineConfig) -> tuple[StageColumns, ...]:
 
     found: list[StageColumns] = []
     for flow in flows(config):
-        assert flow.decode is not None
-        stages, _ = follow(decoded_columns(flow.decode), flow, ignore)
+        decoded = {path: decoded_columns(decode) for decode, path, _ in flow.decoders if decode is not None}
+        if flow.sides:
+            stages, _ = follow_join(decoded, flow, ignore)
+        else:
+            stages, _ = follow(decoded[flow.decode_path], flow, ignore)
         found += stages
     return tuple(found)
 
@@ -103,22 +110,56 @@ def follow(decoded: Sequence[Column] | None, flow: Flow, report: Report) -> tupl
 
     A transform that is None was refused already: after it nothing is known.
     """
-    known = Known(None)
-    if decoded is not None:
-        known.types = {**{column.name: column.type for column in decoded}, COORDINATES: COORDINATES_TYPE}
+    known = _decoded(decoded)
     label = f"{flow.name} " if flow.name else ""
     stages = [_stage(f"{label}decode", known)]
     if flow.where is not None and not flow.otherwise:
         check_expression(flow.where, known, (*flow.path, "where"), report)
-    for index, transform in enumerate(flow.transforms):
+    check_order(flow, report)
+    stages += _steps(flow.transforms, known, flow.path, label, report)
+    return tuple(stages), known
+
+
+def follow_join(
+    decoded: Mapping[Path, Sequence[Column] | None], flow: Flow, report: Report
+) -> tuple[tuple[StageColumns, ...], Known]:
+    """The same for a flow that joins sources, each with its own columns and steps."""
+    stages: list[StageColumns] = []
+    sides: dict[str, Known] = {}
+    for side in flow.sides:
+        known = _decoded(decoded.get(side.decode_path))
+        stages += [_stage(f"{side.name} decode", known)]
+        stages += _steps(side.transforms, known, side.path, f"{side.name} ", report)
+        sides[side.name] = known
+    check_order(flow, report)
+    known = Known(None, needs_quarantine=[path for side in sides.values() for path in side.needs_quarantine])
+    first, *others = flow.transforms or (None,)
+    if isinstance(first, JoinConfig):
+        join(flow, first, sides, known, ("transforms", 0, "join"), report)
+        stages.append(_stage("transforms[0] join", known))
+    stages += _steps(others, known, flow.path, "", report, first=1)
+    return tuple(stages), known
+
+
+def _decoded(columns: Sequence[Column] | None) -> Known:
+    if columns is None:
+        return Known(None)
+    return Known({**{column.name: column.type for column in columns}, COORDINATES: COORDINATES_TYPE})
+
+
+def _steps(
+    transforms: Sequence[TransformConfig | None], known: Known, at: Path, label: str, report: Report, first: int = 0
+) -> list[StageColumns]:
+    stages = []
+    for index, transform in enumerate(transforms, first):
         if transform is None:
             known.types = None
             continue
-        path: Path = (*flow.path, "transforms", index, transform.kind)
+        path: Path = (*at, "transforms", index, transform.kind)
         _STEPS[type(transform)](transform, known, path, report)
         known.decoded = known.decoded and isinstance(transform, WhereConfig | DedupeConfig | CastConfig)
         stages.append(_stage(f"{label}transforms[{index}] {transform.kind}", known))
-    return tuple(stages), known
+    return stages
 
 
 def _where(step: WhereConfig, known: Known, path: Path, report: Report) -> None:
@@ -135,7 +176,7 @@ def _derive(step: DeriveConfig, known: Known, path: Path, report: Report) -> Non
         known.gone.pop(name, None)
     if known.types is not None:
         known.types |= dict.fromkeys(step.derive)
-        _coordinates_last(known.types)
+        coordinates_last(known.types)
 
 
 def _rename(step: RenameConfig, known: Known, path: Path, report: Report) -> None:
@@ -184,6 +225,9 @@ def _cast(step: CastConfig, known: Known, path: Path, report: Report) -> None:
 
 
 def _dedupe(step: DedupeConfig, known: Known, path: Path, report: Report) -> None:
+    if step.dedupe.within is not None:
+        dedupe_within(step, known, path, report)
+        return
     if known.types is not None and COORDINATES not in known.types:
         hint = f"select {COORDINATES} in the sql step before"
         report(path, f'dedupe keeps the newest offset, but the column "{COORDINATES}" is gone', hint=hint)
@@ -215,13 +259,13 @@ def _sql(step: SqlConfig, known: Known, path: Path, report: Report) -> None:
     known.types = after
 
 
+def _join_misplaced(known: Known) -> None:
+    """A join that is not the first step is reported with the order of the steps; after it nothing is known."""
+    known.types = None
+
+
 def _step(path: Path) -> str:
     return f"{path[-3]}[{path[-2]}]"
-
-
-def _coordinates_last(types: dict[str, ColumnType | None]) -> None:
-    if COORDINATES in types:
-        types[COORDINATES] = types.pop(COORDINATES)
 
 
 def _stage(step: str, known: Known) -> StageColumns:
@@ -239,4 +283,7 @@ _STEPS: dict[type, Callable[..., None]] = {
     CastConfig: _cast,
     DedupeConfig: _dedupe,
     SqlConfig: _sql,
+    **EVERYDAY,
+    **STATEFUL,
+    JoinConfig: lambda step, known, path, report: _join_misplaced(known),
 }

@@ -2,54 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from penstock.config.fields import Names, Section, Text
+from penstock.config.everyday import (
+    EnrichConfig,
+    ExpectConfig,
+    ExplodeConfig,
+    FlattenConfig,
+    MapArrowConfig,
+    MaskConfig,
+    PythonConfig,
+)
+from penstock.config.fields import Duration, Names, Section, Step, Text
+from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
 
-Kind = Literal["where", "derive", "rename", "drop", "cast", "dedupe", "sql"]
-KINDS: tuple[Kind, ...] = ("where", "derive", "rename", "drop", "cast", "dedupe", "sql")
 
-
-class WhereConfig(Section):
+class WhereConfig(Step):
     """Keep the rows for which a condition is true; false and null go."""
 
-    kind: ClassVar[Kind] = "where"
+    kind: ClassVar[str] = "where"
     where: Text = Field(description="A Spark SQL condition.", examples=["amount >= 0"])
 
 
-class DeriveConfig(Section):
+class DeriveConfig(Step):
     """Add columns, or replace existing ones in place.
 
     Every expression of one step sees the columns that entered the step, not each other's results; a later
     `derive` step sees them. The order is that of the file.
     """
 
-    kind: ClassVar[Kind] = "derive"
+    kind: ClassVar[str] = "derive"
     derive: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
         description="New column: Spark SQL expression.", examples=[{"event_date": "date(event_time)"}]
     )
 
 
-class RenameConfig(Section):
+class RenameConfig(Step):
     """Give columns other names; their order stays."""
 
-    kind: ClassVar[Kind] = "rename"
+    kind: ClassVar[str] = "rename"
     rename: Annotated[dict[Text, Text], Field(min_length=1)] = Field(description="Old name: new name.")
 
 
-class DropConfig(Section):
+class DropConfig(Step):
     """Leave columns out."""
 
-    kind: ClassVar[Kind] = "drop"
+    kind: ClassVar[str] = "drop"
     drop: Names = Field(description="The columns to leave out.")
 
 
-class CastConfig(Section):
+class CastConfig(Step):
     """Change the types of columns, as Spark's CAST does."""
 
-    kind: ClassVar[Kind] = "cast"
+    kind: ClassVar[str] = "cast"
     cast: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
         description="Column: Spark SQL type.", examples=[{"amount": "DECIMAL(10, 2)"}]
     )
@@ -59,12 +66,17 @@ class DedupeKeys(Section):
     """What makes two rows the same."""
 
     keys: Names = Field(description="The columns that together identify a row.")
+    within: Duration | None = Field(
+        default=None,
+        description="Across batches: a row whose keys were seen is left out for this long in event time. The first one "
+        "is kept. Needs a watermark before it. Left out, the newest of each batch is kept.",
+    )
 
 
-class DedupeConfig(Section):
-    """Of the rows with equal keys in one batch keep the one with the newest offset."""
+class DedupeConfig(Step):
+    """Of the rows with equal keys keep one: the newest of a batch; with `within` the first, across batches."""
 
-    kind: ClassVar[Kind] = "dedupe"
+    kind: ClassVar[str] = "dedupe"
     dedupe: DedupeKeys = Field(description="The keys to compare.")
 
     @property
@@ -73,18 +85,41 @@ class DedupeConfig(Section):
         return self.dedupe.keys
 
 
-class SqlConfig(Section):
-    """One SELECT over the table `input`, which holds the rows of the batch. Takes the frame lane."""
+class SqlConfig(Step):
+    """One SELECT over `input`, the rows of the batch, and over any of `tables:`. Takes the frame lane."""
 
-    kind: ClassVar[Kind] = "sql"
+    kind: ClassVar[str] = "sql"
     sql: Text = Field(description="A Spark SQL query over `input`.", examples=["SELECT * FROM input"])
+
+
+KINDS: tuple[str, ...] = (
+    WhereConfig.kind,
+    DeriveConfig.kind,
+    RenameConfig.kind,
+    DropConfig.kind,
+    CastConfig.kind,
+    ExplodeConfig.kind,
+    FlattenConfig.kind,
+    MaskConfig.kind,
+    ExpectConfig.kind,
+    EnrichConfig.kind,
+    DedupeConfig.kind,
+    MapArrowConfig.kind,
+    SqlConfig.kind,
+    PythonConfig.kind,
+    WatermarkConfig.kind,
+    WindowConfig.kind,
+    JoinConfig.kind,
+    StatefulConfig.kind,
+)
 
 
 def _kind_of(item: Any) -> str | None:
     if isinstance(item, BaseModel):
         return str(getattr(item, "kind", None))
-    if isinstance(item, dict) and len(item) == 1:
-        return str(next(iter(item)))
+    if isinstance(item, dict):
+        keys = [key for key in item if key != "name"]
+        return str(keys[0]) if len(keys) == 1 else None
     return None
 
 
@@ -94,7 +129,25 @@ TransformConfig = Annotated[
     | Annotated[RenameConfig, Tag("rename")]
     | Annotated[DropConfig, Tag("drop")]
     | Annotated[CastConfig, Tag("cast")]
+    | Annotated[ExplodeConfig, Tag("explode")]
+    | Annotated[FlattenConfig, Tag("flatten")]
+    | Annotated[MaskConfig, Tag("mask")]
+    | Annotated[ExpectConfig, Tag("expect")]
+    | Annotated[EnrichConfig, Tag("enrich")]
     | Annotated[DedupeConfig, Tag("dedupe")]
-    | Annotated[SqlConfig, Tag("sql")],
+    | Annotated[MapArrowConfig, Tag("map_arrow")]
+    | Annotated[SqlConfig, Tag("sql")]
+    | Annotated[PythonConfig, Tag("python")]
+    | Annotated[WatermarkConfig, Tag("watermark")]
+    | Annotated[WindowConfig, Tag("window")]
+    | Annotated[JoinConfig, Tag("join")]
+    | Annotated[StatefulConfig, Tag("stateful")],
     Discriminator(_kind_of),
 ]
+
+
+def remembers(step: TransformConfig | None) -> bool:
+    """Whether a step keeps state from batch to batch."""
+    return isinstance(step, WindowConfig | JoinConfig | StatefulConfig) or (
+        isinstance(step, DedupeConfig) and step.dedupe.within is not None
+    )

@@ -20,6 +20,8 @@ from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConf
 from penstock.config.problems import Path, did_you_mean, suggest
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
+from penstock.config.sources import NamedSourceConfig
+from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
 from penstock.config.wording import is_step, keys_at, word
 from penstock.config.yaml_source import put, value_at
@@ -33,6 +35,7 @@ _PARTS: Mapping[str, Any] = {
     "spark": Settings,
 }
 _LISTS: Mapping[str, Any] = {"transforms": TransformConfig, "routes": RouteConfig, "sinks": SinkConfig}
+_NAMED: Mapping[str, Any] = {"sources": NamedSourceConfig, "tables": LookupConfig}
 
 
 def validate(parts: Parts, folder: FilePath) -> PipelineConfig | None:
@@ -47,7 +50,7 @@ def validate(parts: Parts, folder: FilePath) -> PipelineConfig | None:
             if not any(repaired):
                 break
             continue
-        for name in (*_PARTS, *_LISTS):
+        for name in (*_PARTS, *_LISTS, *_NAMED):
             setattr(parts, name, getattr(config, name))
         return config
     _report_all(parts, errors)
@@ -128,12 +131,18 @@ def _fill_valid(parts: Parts, context: dict[str, FilePath]) -> None:
             return None
 
     data = parts.file.data
+    adapter: TypeAdapter[Any]
     for name, kind in _PARTS.items():
         if name in data:
             setattr(parts, name, valid(TypeAdapter(kind), data[name]))
+    for name, kind in _NAMED.items():
+        named = data.get(name)
+        adapter = TypeAdapter(kind)
+        if isinstance(named, dict):
+            setattr(parts, name, {key: valid(adapter, item) for key, item in named.items()})
     for name, kind in _LISTS.items():
         items = data.get(name)
-        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        adapter = TypeAdapter(kind)
         # What is no list at all counts as one refused entry: nothing is known of what it should have said.
         refused = (None,) if items is not None else ()
         setattr(parts, name, tuple(valid(adapter, item) for item in items) if isinstance(items, list) else refused)

@@ -95,11 +95,11 @@ def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
 
 
 class Cluster:
-    """A view of one Kafka cluster, through one admin client that is kept."""
+    """A view of one Kafka cluster, through one admin client that is kept. It waits for an answer as long as the
+    option `socket.timeout.ms` says, or `timeout`."""
 
     def __init__(self, settings: KafkaSettings, timeout: float = 10.0) -> None:
         self._settings = settings
-        self._timeout = timeout
         try:
             self._admin = AdminClient(
                 {"log_level": 0, "socket.timeout.ms": int(timeout * 1000), **settings.for_librdkafka()}
@@ -111,6 +111,7 @@ class Cluster:
                 context={"client": error.args[0].str()},
                 hint="look at source.options",
             ) from None
+        self._timeout = float(settings.options.get("socket.timeout.ms", timeout * 1000)) / 1000
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """The partitions that the subscription names today, in order."""

@@ -13,6 +13,7 @@ _JAVA_NAMES: Mapping[str, str] = {
     "ssl.ca.location": "ssl.truststore.location",
     "fetch.wait.max.ms": "fetch.max.wait.ms",
     "sasl.mechanisms": "sasl.mechanism",
+    "socket.timeout.ms": "request.timeout.ms",
 }
 # With its own 60 s the Java client would be silent for minutes about a broker that is away.
 _JAVA_DEFAULTS: Mapping[str, str] = {"default.api.timeout.ms": "15000", "request.timeout.ms": "10000"}
@@ -48,6 +49,9 @@ class KafkaSettings:
             java["sasl.jaas.config"] = self._jaas()
         if java.get("ssl.endpoint.identification.algorithm") == "none":
             java["ssl.endpoint.identification.algorithm"] = ""
+        if "request.timeout.ms" in java:
+            # The Java client refuses a whole call that may take less time than one request.
+            java.setdefault("default.api.timeout.ms", str(int(java["request.timeout.ms"]) * 3 // 2))
         java = {**_JAVA_DEFAULTS, **java}
         java["bootstrap.servers"] = self.brokers
         java["isolation.level"] = "read_committed"

@@ -26,6 +26,8 @@ class BatchMetrics:
     gaps: int = 0
     codes: Mapping[str, int] = field(default_factory=dict)
     """How many records were quarantined, by their codes."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What the transforms counted: late rows, and the rows that broke each rule."""
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+
+from penstock.model.staging import Refusal
 
 COORDINATES = "_penstock"
 """The reserved column that carries a row's topic, partition, offset and timestamp from source to sink."""
@@ -53,20 +56,24 @@ BAD_SCHEMA = pa.schema(
 """A bad record: where it failed, why, its original bytes and its coordinates."""
 
 
+NO_BAD = pa.RecordBatch.from_pylist([], schema=BAD_SCHEMA)
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """Rows that go on, and records that do not (in `BAD_SCHEMA`)."""
 
     good: pa.RecordBatch
-    bad: pa.RecordBatch
+    bad: pa.RecordBatch = field(default_factory=lambda: NO_BAD)
+    refused: tuple[Refusal, ...] = ()
+    """Rows that a transform holds back: it has their place in the source, and no longer their bytes."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What else was counted, by names that people know it by."""
 
     @classmethod
     def all_good(cls, rows: pa.RecordBatch) -> Split:
         """A split in which every row goes on."""
-        return cls(rows, NO_BAD)
-
-
-NO_BAD = pa.RecordBatch.from_pylist([], schema=BAD_SCHEMA)
+        return cls(rows)
 
 
 def coordinates_of(raw: pa.RecordBatch) -> pa.StructArray:
@@ -75,7 +82,7 @@ def coordinates_of(raw: pa.RecordBatch) -> pa.StructArray:
     return pa.StructArray.from_arrays([raw.column(f.name) for f in fields], fields=fields)
 
 
-def bad_records(raw: pa.RecordBatch, stage: str, codes: pa.Array, messages: pa.Array) -> pa.RecordBatch:
+def bad_records(raw: pa.RecordBatch, stage: str | pa.Array, codes: pa.Array, messages: pa.Array) -> pa.RecordBatch:
     """`raw` records as bad ones: a code and a message for each."""
-    stages = pa.repeat(pa.scalar(stage), raw.num_rows)
+    stages = pa.repeat(pa.scalar(stage), raw.num_rows) if isinstance(stage, str) else stage
     return pa.RecordBatch.from_arrays([stages, codes, messages, *raw.columns], schema=BAD_SCHEMA)

@@ -36,12 +36,13 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A row that a target can never hold: the record it came from, and why, for the quarantine."""
+    """A row that a target can never hold, or a step refuses: its record, and why, for the quarantine."""
 
     record: OffsetRange
     """The one offset of the record."""
     code: str
     message: str
+    stage: str = "sink"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Nothing is written and no JVM is started. Every check is made, so that all that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -15,13 +15,18 @@ import pyarrow as pa
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import PipelineConfig, merges
 from penstock.config.arrow_types import arrow_to_ddl
-from penstock.contracts import Sink
+from penstock.contracts import Sink, StatefulTransform
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, COORDINATES
 from penstock.quarantine import GAPS_SCHEMA
-from penstock.runtime.build import Flow, Pipeline, build
+from penstock.runtime.build import Flow, Pipeline, build, joined_schema
+from penstock.runtime.columns import step_output
+from penstock.runtime.faults import nothing_passes
+from penstock.runtime.lookups import Lookups
 from penstock.runtime.preflight import StartPoint, check_brokers, check_checkpoint, check_sinks, start_point
+from penstock.runtime.state import check_state
+from penstock.runtime.transforming import Placed
 
 Result = TypeVar("Result")
 
@@ -30,8 +35,23 @@ Result = TypeVar("Result")
 class PlannedStep:
     """One transform and the columns that leave it; none where only Spark can say."""
 
+    place: str
     text: str
+    lane: str
+    """The lane that it needs."""
     columns: tuple[str, ...] | None
+    state: str | None = None
+    """What it remembers and what ends that, where it does."""
+
+
+@dataclass(frozen=True)
+class PlannedInput:
+    """One of the sources that a flow joins."""
+
+    name: str
+    topics: tuple[str, ...]
+    columns: tuple[str, ...]
+    steps: tuple[PlannedStep, ...]
 
 
 @dataclass(frozen=True)
@@ -48,6 +68,7 @@ class PlannedFlow:
     columns: tuple[str, ...]
     steps: tuple[PlannedStep, ...]
     sinks: tuple[str, ...]
+    inputs: tuple[PlannedInput, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,10 +149,12 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
     cluster = attempt(lambda: Cluster(pipeline.settings))
     bounds = attempt(lambda: check_brokers(cluster, pipeline)) if cluster else None
     attempt(lambda: check_checkpoint(checkpoint))
+    attempt(lambda: check_state(pipeline, checkpoint))
     resumed = attempt(lambda: check_sinks(pipeline, checkpoint, resume=resume, accept_duplicates=accept_duplicates))
     start: StartPoint | None = None
     if cluster is not None and bounds is not None:
         start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, resumed))
+    attempt(lambda: _read_tables(pipeline))
     sinks = [(sink, attempt(partial(_look_at, sink))) for sink in _all_sinks(pipeline)]
     for sink, schema in _schemas(pipeline):
         attempt(partial(sink.check, schema))
@@ -163,6 +186,16 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
         notices=(start.notice,) if start and start.notice else (),
         problems=tuple(problems),
     )
+
+
+def _read_tables(pipeline: Pipeline) -> None:
+    """Read the tables that are joined in memory: they are there, have the columns, and their keys are unique."""
+    every = [step for flow in pipeline.flows for side in flow.sides for step in side.transforms]
+    every += [step for flow in pipeline.flows for step in flow.transforms]
+    with nothing_passes():
+        lookups = Lookups(pipeline.tables, every, None, lambda text: None)
+        lookups.refresh()
+        lookups.held(every)
 
 
 def _all_sinks(pipeline: Pipeline) -> list[Sink]:
@@ -214,19 +247,39 @@ def _flow(pipeline: Pipeline, flow: Flow) -> PlannedFlow:
         lane_reason=flow.lane.reason,
         schema=f"{schema.subject} version {schema.version}, id {schema.id}" if schema is not None else None,
         columns=_columns(flow.decoder.schema),
-        steps=_steps(flow),
+        steps=_flow_steps(flow),
         sinks=tuple(inlet.sink.name for inlet in flow.inlets),
+        inputs=tuple(
+            PlannedInput(
+                side.name, side.topics, _columns(side.decoder.schema), _steps(side.decoder.schema, side.placed)
+            )
+            for side in flow.sides
+        ),
     )
 
 
-def _steps(flow: Flow) -> tuple[PlannedStep, ...]:
-    schema: pa.Schema | None = flow.decoder.schema
+def _flow_steps(flow: Flow) -> tuple[PlannedStep, ...]:
+    if not flow.sides:
+        return _steps(flow.decoder.schema, flow.placed)
+    join, *others = flow.placed
+    schema = joined_schema(flow)
+    first = _step(join, "frame", _columns(schema) if schema is not None else None)
+    return (first, *_steps(schema, others))
+
+
+def _steps(schema: pa.Schema | None, placed: Sequence[Placed]) -> tuple[PlannedStep, ...]:
     steps = []
-    for transform in flow.transforms:
-        if schema is not None:
-            schema = transform.output(schema) if transform.no_arrow_form(schema) is None else None
-        steps.append(PlannedStep(repr(transform), _columns(schema) if schema else None))
+    for one in placed:
+        lane = "frame" if schema is None or one.transform.no_arrow_form(schema) is not None else "direct"
+        schema = step_output(schema, one.transform) if schema is not None else None
+        steps.append(_step(one, lane, _columns(schema) if schema is not None else None))
     return tuple(steps)
+
+
+def _step(one: Placed, lane: str, columns: tuple[str, ...] | None) -> PlannedStep:
+    step = one.transform
+    state = f"remembers {step.keeps}; {step.bound}" if isinstance(step, StatefulTransform) else None
+    return PlannedStep(one.place, repr(step), lane, columns, state)
 
 
 def _columns(schema: pa.Schema) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ END_PATIENCE = 120.0
 """How many seconds a log may end before the batch does until that is called a loss."""
 
 StageLane = Callable[[Any, Sequence[SlotWork], Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
+"""Takes the batch's frame, and what to read: how a lane stages a batch."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class StagedFlow:
     """Of one flow, or of several that share a pass over the same records."""
     topics: frozenset[str] | None = None
     """The topics that it reads; None for all."""
+    streaming: bool = False
+    """Whether Spark's own stream reads: the flow then has a frame for every batch, one without new records too."""
 
     def of_batch(self, token: BatchToken, sinks: Sequence[Sink]) -> StagedFlow:
         """The same for a batch, as far as these sinks want it."""
@@ -67,7 +70,7 @@ class BatchRunner:
     after_restart: bool = True
     _clock: dict[str, float] = field(default_factory=dict)
 
-    def run(self, session: Any, batch_id: int) -> BatchMetrics:
+    def run(self, frame: Any, batch_id: int) -> BatchMetrics:
         """Carry one batch from its offsets to every sink's commit."""
         began, self._clock = time.perf_counter(), {}
         with self._timed("offsets"):
@@ -81,9 +84,11 @@ class BatchRunner:
         gaps: list[Gap] = []
         if sinks:
             with self._timed("stage"):
-                reports, gaps = self._stage(session, token, batch, sinks)
+                reports, gaps = self._stage(frame, token, batch, sinks)
             with self._timed("commit"):
                 self._commit(token, sinks, reports, gaps)
+        else:
+            self._carry_state(frame, token)
         for notice in sorted(set().union(*(r.notices for r in reports))):
             self.tell(notice)
         rejected = self._quarantine_rejected(token)
@@ -101,7 +106,8 @@ class BatchRunner:
             lag=lag,
             skipped=not sinks,
             gaps=len(gaps),
-            codes=_codes(reports),
+            codes=_added(report.codes for report in reports),
+            counts=_added(report.counts for report in reports),
             phases={**self._clock, **_task_seconds(reports)},
         )
 
@@ -120,7 +126,7 @@ class BatchRunner:
         return [] if vouched and all(sink in quarantines for sink in missing) else missing
 
     def _stage(
-        self, session: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink]
+        self, frame: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink]
     ) -> tuple[list[SlotReport], list[Gap]]:
         flows = [flow.of_batch(token, sinks) for flow in self.flows()]
         for last_try in (False, True):
@@ -128,7 +134,8 @@ class BatchRunner:
             if gaps and self.gaps is None:
                 raise data_loss(gaps, token.batch_id)
             try:
-                return [report for flow in flows for report in self._stage_flow(session, flow, readable)], gaps
+                reports = [report for flow in flows for report in self._stage_flow(frame, flow, readable)]
+                return reports, self._gaps_after(token, batch, gaps) if any(f.streaming for f in flows) else gaps
             except Exception as error:
                 # The log start may move while the batch is read: what is left is then found anew, once.
                 told = in_our_terms(error)
@@ -136,10 +143,26 @@ class BatchRunner:
                     raise told from error
         raise AssertionError("unreachable")
 
-    def _stage_flow(self, session: Any, flow: StagedFlow, readable: Sequence[OffsetRange]) -> list[SlotReport]:
+    def _carry_state(self, frame: Any, token: BatchToken) -> None:
+        """Every sink has the batch. What is remembered from it is Spark's, and has to be brought forward again."""
+        for flow in self.flows():
+            if flow.streaming:
+                nothing = flow.of_batch(token, ())
+                nothing.stage(frame, nothing.works, ())
+
+    def _stage_flow(self, frame: Any, flow: StagedFlow, readable: Sequence[OffsetRange]) -> list[SlotReport]:
+        if flow.streaming:
+            return flow.stage(frame, flow.works, ())
         pinned, ranges = flow.works[0].pinned, flow.of(readable)
         slots = plan_slots(ranges, self.cores) if pinned is None else pin_slots(ranges, pinned)
-        return flow.stage(session, flow.works, slots) if slots else []
+        return flow.stage(frame, flow.works, slots) if slots else []
+
+    def _gaps_after(self, token: BatchToken, batch: BatchRanges, before: list[Gap]) -> list[Gap]:
+        """The gaps of a batch that Spark read: it says nothing of records that went while it did."""
+        _, gaps = clip_to_log(batch, self._bounds(token))
+        if len(gaps) > len(before) and self.gaps is None:
+            raise data_loss(gaps, token.batch_id)
+        return gaps
 
     def _bounds(self, token: BatchToken) -> dict[TopicPartition, LogBounds]:
         """Where the logs begin and end. An end before the batch's own is not believed at once.
@@ -205,8 +228,8 @@ def _task_seconds(reports: Sequence[SlotReport]) -> dict[str, float]:
     return total
 
 
-def _codes(reports: Sequence[SlotReport]) -> dict[str, int]:
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for report in reports:
-        total.update(report.codes)
+    for some in counts:
+        total.update(some)
     return dict(total)

@@ -9,18 +9,23 @@ from typing import Literal
 import pyarrow as pa
 
 from penstock import config as cfg
-from penstock.contracts import Decoder, Sink, SlotSink, SqlSink, Transform
+from penstock.contracts import Decoder, Reader, Sink, SlotSink, SqlSink, Transform
 from penstock.decoders import TombstoneDecoder, Tombstones
 from penstock.errors import MissingError
 from penstock.kafka import KafkaSettings, Subscription
+from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.readers import KafkaReader
-from penstock.runtime.columns import refuse_missing_columns
-from penstock.runtime.decoding import build_decoder, build_key
+from penstock.runtime.columns import refuse_missing_columns, steps_output
+from penstock.runtime.decoding import build_decoder, build_key, build_side_decoder
 from penstock.runtime.faults import nothing_passes
-from penstock.runtime.inlet import Computed, Inlet, Taken, place_of
+from penstock.runtime.inlet import Computed, Inlet, Taken
+from penstock.runtime.layout import Layout, lay_out
 from penstock.runtime.schemas import Schemas, ask_registries
+from penstock.runtime.tables import Tables
 from penstock.runtime.targets import Targets, build_inlets, build_targets
-from penstock.transforms import Cast, Dedupe, Derive, Drop, Rename, Sql, Where
+from penstock.runtime.transforming import Placed, Surroundings, build_transforms, watermark_column
+from penstock.runtime.user_code import folder_of, refuse_missing_code
+from penstock.transforms import Join
 
 Lane = Literal["direct", "frame"]
 
@@ -34,12 +39,28 @@ class LaneChoice:
 
 
 @dataclass(frozen=True)
+class Side:
+    """One of the sources that a flow joins, up to the join."""
+
+    name: str
+    topics: tuple[str, ...]
+    decoder: Decoder
+    placed: tuple[Placed, ...]
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """What happens to its rows."""
+        return tuple(one.transform for one in self.placed)
+
+
+@dataclass(frozen=True)
 class Flow:
     """One way of the rows through the pipeline: the whole of it, or a route."""
 
     config: cfg.Flow
     decoder: Decoder
-    transforms: tuple[Transform, ...]
+    """Of a flow that joins sources: the first one's."""
+    placed: tuple[Placed, ...]
     computed: Computed | None
     inlets: tuple[Inlet, ...]
     deleting: tuple[Sink, ...]
@@ -48,6 +69,17 @@ class Flow:
     """The keys by which they do; none where they do not."""
     key: Decoder | None
     lane: LaneChoice
+    sides: tuple[Side, ...] = ()
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """What happens to the rows."""
+        return tuple(one.transform for one in self.placed)
+
+    def layout(self, steps: Sequence[Transform] | None = None) -> Layout | None:
+        """How its state is laid out, with other steps in place of its own if given; None where it keeps none."""
+        sides = [(side.name, side.topics, side.decoder, side.transforms) for side in self.sides]
+        return lay_out(self.decoder, self.config.topics, self.steps if steps is None else steps, sides)
 
     @property
     def name(self) -> str:
@@ -62,12 +94,9 @@ class Flow:
     @property
     def schema(self) -> pa.Schema | None:
         """The columns that reach the inlets; `None` where only Spark can say."""
-        schema = self.decoder.schema
-        for transform in self.steps:
-            if transform.no_arrow_form(schema) is not None:
-                return None
-            schema = transform.output(schema)
-        return as_nullable(schema)
+        schema = joined_schema(self)
+        found = steps_output(schema, self.steps if not self.sides else self.steps[1:]) if schema is not None else None
+        return as_nullable(found) if found is not None else None
 
     def tombstones(self, schema: pa.Schema) -> TombstoneDecoder | None:
         """Tombstones as deletes by the keys, typed as the rows that reach the sinks."""
@@ -84,11 +113,12 @@ class Pipeline:
     config: cfg.PipelineConfig
     settings: KafkaSettings
     subscription: Subscription
-    reader: KafkaReader
+    reader: Reader
     targets: Targets
     schemas: Schemas
     """What the registries gave for the decoders."""
     flows: tuple[Flow, ...]
+    tables: Tables
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -107,9 +137,30 @@ class Pipeline:
         return replace(chosen.lane, reason=f"{chosen.name}: {chosen.lane.reason}") if chosen.name else chosen.lane
 
     @property
+    def stateful(self) -> bool:
+        """Whether some step keeps state from batch to batch."""
+        return any(flow.layout() is not None for flow in self.flows)
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """What the tasks of some steps import beside Penstock's own modules, which takes its time."""
+        if not any(isinstance(step, cfg.StatefulConfig) for step in self.config.transforms):
+            return ()
+        spark = ("pandas.serializers", "streaming.stateful_processor_util", "streaming.proto.StateMessage_pb2")
+        return ("pandas", "penstock.transforms.carrying", *(f"pyspark.sql.{module}" for module in spark))
+
+    @property
     def needs_sql(self) -> bool:
         """Whether some sink commits through Spark SQL."""
         return any(isinstance(sink, SqlSink) and sink.needs_sql for sink in self.sinks)
+
+    @property
+    def reads_tables(self) -> bool:
+        """Whether Spark itself may have to read a Delta or Iceberg table."""
+        lake = any(
+            isinstance(table, cfg.DeltaTableConfig | cfg.IcebergTableConfig) for table in self.config.tables.values()
+        )
+        return lake and self.lane.lane == "frame"
 
     @property
     def slot_sinks(self) -> list[SlotSink]:
@@ -118,12 +169,16 @@ class Pipeline:
 
     def reading(self, schemas: Schemas, *, frozen: bool = False) -> Pipeline:
         """The same pipeline and sinks, with decoders for other schemas."""
-        flows = tuple(_flow(self.config, flow.config, self.targets, schemas, frozen) for flow in self.flows)
+        flows = tuple(
+            _flow(self.config, flow.config, self.targets, schemas, self.tables, frozen) for flow in self.flows
+        )
         return replace(self, schemas=schemas, flows=flows)
 
 
-def build(config: cfg.PipelineConfig, schemas: Schemas | None = None) -> Pipeline:
+def build(config: cfg.PipelineConfig, schemas: Schemas | None = None, tables: Tables | None = None) -> Pipeline:
     """Make the parts that a pipeline file names; the registries are asked for schemas that are not given."""
+    refuse_missing_code(config)
+    tables = tables or Tables(config.tables)
     source = config.source
     settings = KafkaSettings(source.brokers, cfg.reveal(source.options))
     targets = build_targets(config, settings)
@@ -137,42 +192,81 @@ def build(config: cfg.PipelineConfig, schemas: Schemas | None = None) -> Pipelin
         reader=KafkaReader(settings),
         targets=targets,
         schemas=schemas,
-        flows=tuple(_flow(config, flow, targets, schemas, frozen=False) for flow in cfg.flows(config)),
+        flows=tuple(_flow(config, flow, targets, schemas, tables, frozen=False) for flow in cfg.flows(config)),
+        tables=tables,
     )
 
 
-def _flow(config: cfg.PipelineConfig, flow: cfg.Flow, targets: Targets, schemas: Schemas, frozen: bool) -> Flow:
+def _flow(
+    config: cfg.PipelineConfig, flow: cfg.Flow, targets: Targets, schemas: Schemas, tables: Tables, frozen: bool
+) -> Flow:
     sinks = [config.sinks[index] for index in flow.sinks]
     made = [targets.sinks[index] for index in flow.sinks]
     delete_by = _delete_by(flow, sinks)
     topic = cfg.only_topic(flow.topics, config.source)
     decoder = build_decoder(flow, "drop" if delete_by else _tombstones(flow), topic, schemas, frozen)
-    refuse_missing_columns(config, flow, decoder.schema)
-    transforms = tuple(_transform(step) for step in flow.transforms if step is not None)
+    if not flow.sides:
+        refuse_missing_columns(config, flow, decoder.schema)
+    sides, around = _sides(config, flow, schemas, tables, frozen), _surroundings(config, flow, tables)
+    placed = build_transforms(flow.transforms, around)
     if flow.where is not None:
-        transforms = (Taken(flow.where), *transforms)
+        placed = (Placed("where", Taken(flow.where)), *placed)
     computed, inlets = build_inlets(sinks, made)
-    steps = (*transforms, *((computed,) if computed is not None else ()))
+    every = [one for side in sides for one in side.placed] + [*placed]
+    every += [Placed("", computed)] if computed is not None else []
     return Flow(
         config=flow,
         decoder=decoder,
-        transforms=transforms,
+        placed=placed,
         computed=computed,
         inlets=inlets,
         deleting=tuple(sink for one, sink in zip(sinks, made, strict=True) if cfg.merges(one)) if delete_by else (),
         delete_by=delete_by,
         key=build_key(flow, topic, schemas, frozen) if delete_by else None,
-        lane=choose_lane(decoder.schema, steps, config.lane),
+        lane=choose_lane(decoder.schema, every, config.lane),
+        sides=sides,
     )
 
 
-def choose_lane(schema: pa.Schema, transforms: Sequence[Transform], forced: Lane | None) -> LaneChoice:
+def _sides(
+    config: cfg.PipelineConfig, flow: cfg.Flow, schemas: Schemas, tables: Tables, frozen: bool
+) -> tuple[Side, ...]:
+    found = []
+    for side in flow.sides:
+        topic = cfg.only_topic(side.topics, config.source)
+        decoder = build_side_decoder(side, topic, schemas, frozen)
+        around = Surroundings(folder_of(config), side.topics, tables, {})
+        found.append(
+            Side(side.name, side.topics, decoder, build_transforms(side.transforms, around, f"sources.{side.name}."))
+        )
+    return tuple(found)
+
+
+def _surroundings(config: cfg.PipelineConfig, flow: cfg.Flow, tables: Tables) -> Surroundings:
+    topics = flow.topics or config.source.topics or tuple(config.source.assign or ()) or None
+    times = {side.name: watermark_column(side.transforms) or "" for side in flow.sides}
+    return Surroundings(folder_of(config), topics, tables, times)
+
+
+def joined_schema(flow: Flow) -> pa.Schema | None:
+    """The columns that enter the first step; of a flow that joins sources, those that leave the join."""
+    if not flow.sides:
+        return flow.decoder.schema
+    join = flow.transforms[0]
+    assert isinstance(join, Join), "checked when the file was loaded"
+    found = {side.name: steps_output(side.decoder.schema, side.transforms) for side in flow.sides}
+    left, right = found[join.left.name], found[join.right.name]
+    return join.known_join(left, right) if left is not None and right is not None else None
+
+
+def choose_lane(schema: pa.Schema, placed: Sequence[Placed], forced: Lane | None) -> LaneChoice:
     """The direct lane where every transform has an exact Arrow form; else the frame lane, and why."""
     reason = None
-    for transform in transforms:
+    for one in placed:
+        transform = one.transform
         why = transform.no_arrow_form(schema)
         if why is not None:
-            where = "" if isinstance(transform, Computed | Taken) else f"{place_of(transform, transforms)}, "
+            where = "" if isinstance(transform, Computed | Taken) else f"{one.place}, "
             reason = f"{where}{transform!r}: {why}"
             break
         schema = transform.output(schema)
@@ -187,16 +281,19 @@ def choose_lane(schema: pa.Schema, transforms: Sequence[Transform], forced: Lane
         return LaneChoice(forced, "`lane` in the file says so")
     if reason is not None:
         return LaneChoice("frame", reason)
-    return LaneChoice("direct", "every transform has an exact Arrow form" if transforms else "no transforms")
+    return LaneChoice("direct", "every transform has an exact Arrow form" if placed else "no transforms")
 
 
 def as_nullable(schema: pa.Schema) -> pa.Schema:
     """Every column nullable, as Spark's own writers create tables: both lanes then make the same table."""
-    return pa.schema([field.with_nullable(True) for field in schema])
+    fields = (COORDINATES_FIELD if field.name == COORDINATES else field.with_nullable(True) for field in schema)
+    return pa.schema(list(fields))
 
 
 def _delete_by(flow: cfg.Flow, sinks: Sequence[cfg.SinkConfig]) -> tuple[str, ...]:
     """The keys of the sinks that merge, where tombstones delete there."""
+    if flow.sides or any(map(cfg.remembers, flow.transforms)):
+        return ()
     asked = getattr(flow.decode, "tombstones", "pass")
     keys = {tuple(getattr(sink, "keys", ())) for sink in sinks if cfg.merges(sink)}
     if asked not in (None, "delete") or len(keys) != 1:
@@ -207,21 +304,3 @@ def _delete_by(flow: cfg.Flow, sinks: Sequence[cfg.SinkConfig]) -> tuple[str, ..
 def _tombstones(flow: cfg.Flow) -> Tombstones:
     asked = getattr(flow.decode, "tombstones", None)
     return asked if asked in ("pass", "drop") else "quarantine"
-
-
-def _transform(step: cfg.TransformConfig) -> Transform:
-    match step:
-        case cfg.WhereConfig():
-            return Where(step.where)
-        case cfg.DeriveConfig():
-            return Derive(step.derive)
-        case cfg.RenameConfig():
-            return Rename(step.rename)
-        case cfg.DropConfig():
-            return Drop(step.drop)
-        case cfg.CastConfig():
-            return Cast(step.cast)
-        case cfg.DedupeConfig():
-            return Dedupe(step.dedupe.keys)
-        case cfg.SqlConfig():
-            return Sql(step.sql)

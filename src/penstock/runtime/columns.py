@@ -6,6 +6,7 @@ same words and places.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from penstock import config as cfg
 from penstock.config.arrow_types import columns_of
 from penstock.config.problems import Path
 from penstock.config.stages import follow
+from penstock.contracts import Transform
 from penstock.model import COORDINATES
 
 
@@ -27,3 +29,19 @@ def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: 
     follow(columns_of(pa.schema([field for field in decoded if field.name != COORDINATES])), flow, report)
     if problems:
         raise cfg.InvalidDefinition(problems)
+
+
+def step_output(schema: pa.Schema, step: Transform) -> pa.Schema | None:
+    """The columns that leave a step, or None where only Spark can say."""
+    if step.no_arrow_form(schema) is None:
+        return step.output(schema)
+    known = getattr(step, "known_output", None)
+    return known(schema) if known is not None else None
+
+
+def steps_output(schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema | None:
+    """The columns that leave some steps, or None where only Spark can say."""
+    found: pa.Schema | None = schema
+    for step in steps:
+        found = step_output(found, step) if found is not None else None
+    return found

@@ -22,6 +22,13 @@ def build_decoder(flow: cfg.Flow, tombstones: Tombstones, topic: str | None, sch
     return KeyedDecoder(value, key, decode.key.column)
 
 
+def build_side_decoder(side: cfg.Side, topic: str | None, schemas: Schemas, frozen: bool) -> Decoder:
+    """The decoder of one of the sources that a flow joins."""
+    flow = cfg.Flow((), side.topics, side.decode, side.decode_path, None, False, (), ())
+    asked = getattr(side.decode, "tombstones", None)
+    return build_decoder(flow, asked if asked in ("pass", "drop") else "quarantine", topic, schemas, frozen)
+
+
 def build_key(flow: cfg.Flow, topic: str | None, schemas: Schemas, frozen: bool) -> Decoder | None:
     """The decoder of a flow's keys, where the file has one."""
     key = getattr(flow.decode, "key", None)

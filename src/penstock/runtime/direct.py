@@ -38,16 +38,16 @@ def can_share(one: SlotWork, other: SlotWork) -> bool:
     )
 
 
-def stage_direct(session: Any, works: Sequence[SlotWork], slots: Slots) -> list[SlotReport]:
+def stage_direct(frame: Any, works: Sequence[SlotWork], slots: Slots) -> list[SlotReport]:
     """Run the slots as Spark tasks, for one flow or for several that can share; give back what each staged."""
     work = works[0]
     cut = next((i for i, t in enumerate(work.transforms) if isinstance(t, Dedupe)), None)
-    tasks = session.sparkContext.parallelize(list(enumerate(slots)), len(slots))
+    tasks = frame.sparkSession.sparkContext.parallelize(list(enumerate(slots)), len(slots))
     if len(works) > 1:
-        shared: list[SlotReport] = tasks.map(lambda task: _share_slot(works, *task)).collect()
+        shared: list[SlotReport] = tasks.map(lambda task: share_slot(works, *task)).collect()
         return shared
     if cut is None or len(slots) == 1:
-        reports: list[SlotReport] = tasks.map(lambda task: _run_slot(work, *task)).collect()
+        reports: list[SlotReport] = tasks.map(lambda task: run_slot(work, *task)).collect()
         return reports
     count = len(slots)
     exchanged = tasks.flatMap(lambda task: _send(work, cut, count, *task)).partitionBy(count, _as_is)
@@ -55,10 +55,11 @@ def stage_direct(session: Any, works: Sequence[SlotWork], slots: Slots) -> list[
     return received
 
 
-def _run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
+def run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
+    """In a task: one slot of one flow."""
     report = SlotReport(slot)
     with outlet_of(work, slot) as out, sides_of(work, slot) as sides:
-        rows = transformed(decoded(work, ranges, sides, report), work.transforms, sides, report)
+        rows = transformed(decoded(work, ranges, sides, report), work.transforms, report)
         stage_rows(rows, out, report)
         quarantine_refused(work, sides, report, out)
         with report.timed("stage"):
@@ -66,13 +67,14 @@ def _run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotR
     return report
 
 
-def _share_slot(works: Sequence[SlotWork], slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
+def share_slot(works: Sequence[SlotWork], slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
+    """In a task: one slot of several flows that read the same records."""
     report = SlotReport(slot)
     with ExitStack() as stages:
         ends = [(w, stages.enter_context(outlet_of(w, slot)), stages.enter_context(sides_of(w, slot))) for w in works]
         for batch in decoded(works[0], ranges, ends[0][2], report):
-            for work, out, sides in ends:
-                stage_rows(transformed([batch], work.transforms, sides, report), out, report)
+            for work, out, _ in ends:
+                stage_rows(transformed([batch], work.transforms, report), out, report)
         for work, out, sides in ends:
             quarantine_refused(work, sides, report, out)
             with report.timed("stage"):
@@ -88,7 +90,7 @@ def _send(
     with sides_of(work, slot) as sides:
         dedupe = work.transforms[cut]
         assert isinstance(dedupe, Dedupe)
-        rows = joined(list(transformed(decoded(work, ranges, sides, report), work.transforms[:cut], sides, report)))
+        rows = joined(list(transformed(decoded(work, ranges, sides, report), work.transforms[:cut], report)))
         if rows is not None:
             with report.timed("transform"):
                 rows = dedupe.apply(rows).good
@@ -114,7 +116,7 @@ def _receiver(
                     blocks.append(_from_ipc(item))
                 else:
                     yield pickle.loads(item)
-            stage_rows(transformed(blocks, work.transforms[cut:], sides, report), out, report)
+            stage_rows(transformed(blocks, work.transforms[cut:], report), out, report)
             quarantine_refused(work, sides, report, out)
             with report.timed("stage"):
                 report.manifests = sides.finish() + out.finish()

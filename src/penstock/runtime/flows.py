@@ -11,22 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.contracts import SqlSink, Transform
-from penstock.errors import DefinitionError, MissingError, TransientError
+from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError
 from penstock.model import BatchToken
 from penstock.registry import RegisteredSchema
 from penstock.runtime.batch import StagedFlow, StageLane
 from penstock.runtime.build import Flow, Pipeline, as_nullable
 from penstock.runtime.direct import can_share, stage_direct
 from penstock.runtime.faults import in_our_terms, nothing_passes, refused_step
-from penstock.runtime.inlet import place_of
+from penstock.runtime.lookups import Lookups
 from penstock.runtime.schemas import Place, Registered, registered
 from penstock.runtime.slot import SlotWork
+from penstock.runtime.transforming import Placed
 from penstock.spark.sql import SparkSql
+from penstock.transforms import Join
+
+if TYPE_CHECKING:
+    from penstock.runtime.stream import Stream
 
 _MISMATCH = "SINK_SCHEMA_MISMATCH"
 
@@ -38,18 +43,33 @@ class CurrentFlows:
     pipeline: Pipeline
     session: Any
     tell: Callable[[str], None]
+    late_by: Callable[[int], int] = lambda batch_id: 0
+    """The watermark by which rows of a batch are late, in milliseconds."""
     pinned: int | None = None
     _schemas: tuple[pa.Schema, ...] = ()
     """The columns that reach the inlets of each flow."""
-    _staged: tuple[StagedFlow, ...] = ()
+    staged: tuple[StagedFlow, ...] = ()
+    """The flows as they were put together last."""
+    stream: Stream | None = None
+    """The streaming frame of a flow with state; made by `prepare`, and anew for every start of the query."""
     _refused: dict[Place, RegisteredSchema] = field(default_factory=dict)
     """The newest schema of each decoder that the tables did not take."""
     _away: bool = False
+    stale: bool = False
+    """Whether the streaming frame was made with a table that has changed since."""
 
     @cached_property
     def _following(self) -> dict[Place, Registered]:
-        """The decoders that take up newer schemas as they come."""
+        """The decoders that take up newer schemas as they come. With state the columns stay what they were."""
+        if any(flow.layout() is not None for flow in self.pipeline.flows):
+            return {}
         return {place: one for place, one in registered(self.pipeline.config).items() if one.follows}
+
+    @cached_property
+    def _lookups(self) -> Lookups:
+        sides = (step for flow in self.pipeline.flows for side in flow.sides for step in side.transforms)
+        steps = (*sides, *(step for flow in self.pipeline.flows for step in flow.steps))
+        return Lookups(self.pipeline.tables, steps, self.session, self.tell)
 
     def prepare(self) -> tuple[pa.Schema, ...]:
         """Make every sink ready for the newest schemas that it takes; give the columns of each flow."""
@@ -58,6 +78,9 @@ class CurrentFlows:
                 if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
                     inlet.sink.use(SparkSql(self.session))
         with nothing_passes():
+            self._lookups.refresh()
+            if self.session is not None:
+                self._lookups.views(self.session)
             self._prepare_sinks(*self._fitting())
         return self._schemas
 
@@ -68,16 +91,19 @@ class CurrentFlows:
         staged: list[StagedFlow] = []
         for number, (flow, schema) in enumerate(zip(pipeline.flows, self._schemas, strict=True)):
             stage: StageLane = stage_direct
-            if flow.lane.lane == "frame":
+            layout = flow.layout()
+            if layout is not None:
+                stage = partial(self._stage_stream, after=self._lookups.held(flow.steps[layout.after :]))
+            elif flow.lane.lane == "frame":
                 from penstock.runtime.frame import stage_frame
 
-                stage = partial(stage_frame, steps=flow.steps)
+                stage = partial(stage_frame, steps=self._lookups.held(flow.steps), views=self._lookups.views)
             feed = (*flow.config.decode_path, *(flow.config.topics or ()))
             work = SlotWork(
                 token=BatchToken(pipeline.config.name, "", 0, ()),
                 reader=pipeline.reader,
                 decoder=flow.decoder,
-                transforms=flow.steps if stage is stage_direct else (),
+                transforms=self._lookups.held(flow.steps) if stage is stage_direct else (),
                 inlets=flow.inlets,
                 quarantines=pipeline.quarantines,
                 schema=schema,
@@ -91,13 +117,34 @@ class CurrentFlows:
             topics = frozenset(flow.config.topics) if flow.config.topics else None
             before = next((at for at, other in enumerate(staged) if _shares(other, stage, work, topics)), None)
             if before is None:
-                staged.append(StagedFlow(stage, (work,), topics))
+                staged.append(StagedFlow(stage, (work,), topics, streaming=layout is not None))
             else:
                 staged[before] = replace(staged[before], works=(*staged[before].works, work))
-        self._staged = tuple(staged)
+        self.staged = tuple(staged)
+
+    def new_stream(self) -> Stream | None:
+        """The streaming frame for a start of the query, where a flow keeps state."""
+        layout = next((found for flow in self.pipeline.flows if (found := flow.layout()) is not None), None)
+        if layout is not None:
+            from penstock.runtime.stream import Stream
+
+            self.stream, self.stale = Stream.over(self.session, layout.with_steps(self._lookups.held)), False
+        return self.stream
+
+    def _stage_stream(self, frame: Any, works: Sequence[SlotWork], _: object, after: Sequence[Transform]) -> Any:
+        assert self.stream is not None, "made before the query starts"
+        [work] = works
+        self._lookups.views(frame.sparkSession)
+        return self.stream.stage(frame, work, self.late_by(work.token.batch_id), after)
 
     def now(self) -> tuple[StagedFlow, ...]:
         """The flows for the batch in hand."""
+        fresh = self._lookups.refresh()
+        if fresh:
+            if self.stream is not None and any(name in fresh for name in self.stream.layout.tables):
+                self.stale = True
+                raise TransientError("TABLE_CHANGED", "a table that is joined before the state has changed")
+            self.stage()
         try:
             newest = {place: one.ask(self._known(place)) for place, one in self._following.items()}
         except TransientError as error:
@@ -109,7 +156,7 @@ class CurrentFlows:
         for place, schema in newest.items():
             if schema is not self._known(place):
                 self._take_up(place, schema)
-        return self._staged
+        return self.staged
 
     def _known(self, place: Place) -> RegisteredSchema:
         return self._refused.get(place, self.pipeline.schemas[place])
@@ -139,7 +186,7 @@ class CurrentFlows:
         decoders = {id(now.decoder): then.decoder for now, then in zip(self.pipeline.flows, frozen.flows, strict=True)}
         return tuple(
             replace(staged, works=tuple(replace(work, decoder=decoders[id(work.decoder)]) for work in staged.works))
-            for staged in self._staged
+            for staged in self.staged
         )
 
     def _fitting(self) -> tuple[Pipeline, tuple[pa.Schema, ...]]:
@@ -191,23 +238,39 @@ class CurrentFlows:
 
     def _schema_by_spark(self, flow: Flow) -> pa.Schema:
         """The columns that leave the last step; a step that Spark refuses is named."""
-        from penstock.runtime.frame import schema_after
+        if flow.sides:
+            from penstock.runtime.steps import schema_joined
 
-        decoded, steps = flow.decoder.schema, flow.steps
+            sides = {}
+            for side in flow.sides:
+                sides[side.name] = self._through(side.decoder.schema, side.placed)
+            [join, *others] = flow.placed
+            assert isinstance(join.transform, Join)
+            try:
+                entering = schema_joined(self.session, join.transform, sides)
+            except Exception as error:
+                raise refused_step(join.place, join.transform, error) from error
+        else:
+            entering, others = flow.decoder.schema, list(flow.placed)
+        computed = [Placed("", flow.computed)] if flow.computed is not None else []
+        return self._through(entering, [*others, *computed], flow.name)
+
+    def _through(self, schema: pa.Schema, placed: Sequence[Placed], name: str = "") -> pa.Schema:
+        from penstock.runtime.steps import schema_after
+
+        steps = [one.transform for one in placed]
         try:
-            return schema_after(self.session, decoded, steps)
+            return schema_after(self.session, schema, steps)
         except Exception as error:
-            for number, step in enumerate(steps):
+            for number, one in enumerate(placed):
                 try:
-                    schema_after(self.session, decoded, steps[: number + 1])
+                    schema_after(self.session, schema, steps[: number + 1])
+                except PenstockError:
+                    raise
                 except Exception as refusal:
-                    raise refused_step(_named(flow, step), step, refusal) from refusal
+                    place = f"{name}.{one.place}" if name and one.place else one.place or "where"
+                    raise refused_step(place, one.transform, refusal) from refusal
             raise in_our_terms(error) from error
-
-
-def _named(flow: Flow, step: Transform) -> str:
-    place = place_of(step, flow.steps)
-    return f"{flow.name}.{place}" if flow.name else place
 
 
 def _shares(staged: StagedFlow, stage: StageLane, work: SlotWork, topics: frozenset[str] | None) -> bool:

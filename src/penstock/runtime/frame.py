@@ -15,78 +15,52 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.accumulators import AccumulatorParam
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.contracts import Transform
 from penstock.model import COORDINATES, OffsetRange
-from penstock.runtime.slot import (
-    SlotReport,
-    SlotWork,
-    decoded,
-    outlet_of,
-    quarantine_refused,
-    sides_of,
-    stage_rows,
-)
+from penstock.runtime.slot import SlotReport, SlotWork, decoded, outlet_of, quarantine_refused, sides_of, stage_rows
 from penstock.runtime.slots import pinned_slot
+from penstock.runtime.steps import Told, apply_steps, numbered, quarantine_all, spark_schema
 
 Slots = Sequence[tuple[OffsetRange, ...]]
+Views = Callable[[Any], None]
+"""Makes the tables that the steps name views of a session."""
 _REPORT = "report binary"
 
 
-class _Reports(AccumulatorParam):  # type: ignore[misc]
-    def zero(self, value: list[SlotReport]) -> list[SlotReport]:
-        return []
-
-    def addInPlace(self, value1: list[SlotReport], value2: list[SlotReport]) -> list[SlotReport]:  # noqa: N802
-        return value1 + value2
-
-
 def stage_frame(
-    session: Any, works: Sequence[SlotWork], slots: Slots, *, steps: Sequence[Transform]
+    batch: Any, works: Sequence[SlotWork], slots: Slots, *, steps: Sequence[Transform], views: Views = lambda _: None
 ) -> list[SlotReport]:
     """Run the batch of one flow through Spark SQL; give back what each task read and staged."""
     [work] = works
+    session = batch.sparkSession
+    views(session)
     context = session.sparkContext
-    read: Any = context.accumulator([], _Reports())
+    read, told = Told(context), Told(context)
     tasks = session.range(0, len(slots), 1, len(slots))
-    frame = tasks.mapInArrow(
-        _reading(work, slots, read), from_arrow_schema(work.decoder.schema, prefer_timestamp_ntz=True)
-    )
-    frame = _pinned(apply_steps(session, frame, steps), work, slots)
-    staged = frame.mapInArrow(_staging(work, len(slots)), _REPORT).collect()
-    reports = {report.slot: report for report in read.value}
+    frame = tasks.mapInArrow(_reading(work, slots, read), spark_schema(work.decoder.schema))
+    staged = stage_rows_of(pinned_by_record(apply_steps(session, frame, steps, told), work), work)
+    reports = {report.slot: report for report in read.take()}
     unread = sorted(set(range(len(slots))) - reports.keys())
     if unread:
         drained = context.parallelize(unread, len(unread)).map(lambda slot: _drain(work, slot, slots[slot]))
         reports.update({report.slot: report for report in drained.collect()})
-    return [*reports.values(), *(pickle.loads(row.report) for row in staged)]
+    return quarantine_all(context, work, [*reports.values(), *told.take(), *staged], len(slots))
 
 
-def apply_steps(session: Any, frame: Any, steps: Sequence[Transform]) -> Any:
-    """The transforms as SQL over `input`, one after another."""
-    for step in steps:
-        frame.createOrReplaceTempView("input")
-        frame = session.sql(step.select(frame.columns))
-    return frame
+def stage_rows_of(frame: Any, work: SlotWork) -> list[SlotReport]:
+    """Run a frame, and stage its rows in the tasks that end it."""
+    return [pickle.loads(row.report) for row in numbered(frame).mapInArrow(_staging(work), _REPORT).collect()]
 
 
-def schema_after(session: Any, decoded_schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema:
-    """The Arrow schema that the steps give, found by analysis alone."""
-    frame = session.createDataFrame([], from_arrow_schema(decoded_schema, prefer_timestamp_ntz=True))
-    found: pa.Schema = to_arrow_schema(apply_steps(session, frame, steps).schema)
-    return found
-
-
-def _pinned(frame: Any, work: SlotWork, slots: Slots) -> Any:
-    """Where a sink commits in its slot: the rows back in the slot of their partition, in the order of the source."""
+def pinned_by_record(frame: Any, work: SlotWork) -> Any:
+    """Where a sink commits in its slot: the rows in the slot of their record, in the order of the source."""
     if work.pinned is None:
         return frame
     from pyspark.sql import functions as f
 
     # The partitions are few and known: a table in the plan, and no second way to compute a slot.
-    parts = {r.topic_partition for ranges in slots for r in ranges}
+    parts = {r.topic_partition for r in work.token.ranges}
     known = [(f.lit(f"{p.topic}/{p.partition}"), f.lit(pinned_slot(p.topic, p.partition, work.pinned))) for p in parts]
     at = f.concat_ws("/", f.col(f"{COORDINATES}.topic"), f.col(f"{COORDINATES}.partition"))
     slot = f.coalesce(f.create_map(*chain.from_iterable(known))[at], f.lit(0)) if known else f.lit(0)
@@ -95,7 +69,7 @@ def _pinned(frame: Any, work: SlotWork, slots: Slots) -> Any:
     )
 
 
-def _reading(work: SlotWork, slots: Slots, read: Any) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
+def _reading(work: SlotWork, slots: Slots, read: Told) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
     def run(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for slot in (number for task in tasks for number in task.column(0).to_pylist()):
             report = SlotReport(slot)
@@ -103,7 +77,7 @@ def _reading(work: SlotWork, slots: Slots, read: Any) -> Callable[[Iterable[Any]
                 yield from decoded(work, slots[slot], sides, report)
                 quarantine_refused(work, sides, report)
                 report.manifests = sides.finish()
-            read.add([report])
+            read.add(report)
 
     return run
 
@@ -118,16 +92,16 @@ def _drain(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotRepo
     return report
 
 
-def _staging(work: SlotWork, count: int) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
+def _staging(work: SlotWork) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         slot = TaskContext.get().partitionId()
         report = SlotReport(slot)
-        with outlet_of(work, slot) as out, sides_of(work, count + slot) as sides:
-            rows = (pa.RecordBatch.from_arrays(b.columns, schema=work.schema) for b in batches)
+        with outlet_of(work, slot) as out:
+            rows = (b.rename_columns(work.schema.names).cast(work.schema) for b in batches)
             stage_rows(rows, out, report)
-            quarantine_refused(work, sides, report, out)
             with report.timed("stage"):
-                report.manifests = sides.finish() + out.finish()
+                report.manifests = out.finish()
+            report.refused = out.refused
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])
 
     return run

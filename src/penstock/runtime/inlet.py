@@ -6,13 +6,13 @@ them into columns beside the row, and an inlet picks its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contracts import Sink, Transform
+from penstock.contracts import Sink
 from penstock.model import COMPUTED, COORDINATES, DELETES
 from penstock.transforms import Derive, Where
 
@@ -29,12 +29,6 @@ class Taken(Where):
 
     def __repr__(self) -> str:
         return f"the route's where {self.condition}"
-
-
-def place_of(step: Transform, steps: Sequence[Transform]) -> str:
-    """Where a step stands in the file; what Penstock itself puts beside the file's steps is not counted."""
-    own = [one for one in steps if not isinstance(one, Computed | Taken)]
-    return next((f"transforms[{at}]" for at, one in enumerate(own) if one is step), "where")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,17 @@ class BatchDone:
 
 
 @dataclass(frozen=True)
+class StateKept:
+    """What the steps with state remember after a batch, as Spark counts it."""
+
+    batch_id: int
+    rows: int
+    size_bytes: int
+    watermark: str | None
+    """The watermark of the next batch, RFC 3339."""
+
+
+@dataclass(frozen=True)
 class Retrying:
     """A fault that may pass: what it was, and when it is tried again."""
 
@@ -48,5 +59,5 @@ class Stopping:
     """A stop was asked for; the batch in hand is finished first."""
 
 
-Event = Notice | Started | BatchDone | Retrying | Stopping
+Event = Notice | Started | BatchDone | StateKept | Retrying | Stopping
 Listener = Callable[[Event], None]

@@ -1,6 +1,6 @@
 """The Structured Streaming query: Spark chooses and logs the offsets, Penstock carries the batch.
 
-The frame that Spark hands to each batch is never run in these lanes; it costs nothing.
+Without state the frame that Spark hands to each batch is never run; it costs nothing. A flow with state is that frame.
 """
 
 from __future__ import annotations
@@ -9,13 +9,20 @@ import json
 import threading
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.checkpoint import to_spark_json
+from penstock.config import KafkaSourceConfig, reveal
 from penstock.errors import PenstockError
+from penstock.kafka import Subscription
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import in_our_terms
+from penstock.runtime.layout import StreamInput
 from penstock.runtime.preflight import StartPoint
+from penstock.runtime.state import STATE_SETTINGS
+
+if TYPE_CHECKING:
+    from penstock.runtime.stream import Stream
 
 RunBatch = Callable[[Any, int], None]
 
@@ -36,7 +43,7 @@ class BatchGate:
         with self._lock:
             if not self._closed.is_set():
                 try:
-                    self._run_batch(frame.sparkSession, batch_id)
+                    self._run_batch(frame, batch_id)
                 except Exception as error:
                     self.error = in_our_terms(error)
                     raise
@@ -57,17 +64,24 @@ class BatchGate:
         self._released.set()
 
 
-def start_query(session: Any, pipeline: Pipeline, start: StartPoint, gate: BatchGate, drain: bool) -> Any:
-    """Start the query over Spark's Kafka source."""
+def start_query(
+    session: Any, pipeline: Pipeline, start: StartPoint, gate: BatchGate, drain: bool, stream: Stream | None = None
+) -> Any:
+    """Start the query over Spark's Kafka source, or over several that a stream joins."""
     config = pipeline.config
-    reader = session.readStream.format("kafka").options(**pipeline.settings.for_spark())
-    # Loss is detected by Penstock, exactly and before a row is read: Spark's own reader never runs.
-    reader = reader.option("failOnDataLoss", "false")
-    # Spark would ask three times before it says anything; the run itself tries again, and says so.
-    reader = reader.option("fetchOffset.numRetries", "1")
-    for name, value in {**_subscribed(pipeline), **_starting(pipeline, start), **_limits(pipeline)}.items():
-        reader = reader.option(name, value)
-    writer = reader.load().writeStream.queryName(config.name).foreachBatch(gate)
+    mode = "append"
+    if stream is None:
+        frame = _read(session, pipeline, start, pipeline.subscription, config.source)
+    else:
+        mode = "update" if stream.layout.changes else "append"
+        own = reveal(config.spark)
+        draining = drain or config.trigger.available_now
+        # Timers of processing time never leave nothing to do: a run that is to end does without batches for them alone.
+        ends = "false" if draining and stream.layout.by_the_clock else "true"
+        for name, value in {**STATE_SETTINGS, "spark.sql.streaming.noDataMicroBatches.enabled": ends}.items():
+            session.conf.set(name, own.get(name, value))
+        frame = stream.frame(session, {one.name: _raw(session, pipeline, start, one) for one in stream.layout.inputs})
+    writer = frame.writeStream.queryName(config.name).outputMode(mode).foreachBatch(gate)
     writer = writer.option("checkpointLocation", config.checkpoint)
     if drain or config.trigger.available_now:
         return writer.trigger(availableNow=True).start()
@@ -76,8 +90,37 @@ def start_query(session: Any, pipeline: Pipeline, start: StartPoint, gate: Batch
     return writer.trigger(processingTime=f"{millis} milliseconds").start()
 
 
-def _subscribed(pipeline: Pipeline) -> dict[str, str]:
+def _read(
+    session: Any,
+    pipeline: Pipeline,
+    start: StartPoint,
+    subscription: Subscription,
+    source: KafkaSourceConfig,
+    **more: str,
+) -> Any:
+    reader = session.readStream.format("kafka").options(**{**pipeline.settings.for_spark(), **more})
+    # Loss is detected by Penstock, exactly and before a row is read: Spark's own reader does not run without state.
+    reader = reader.option("failOnDataLoss", "false")
+    # Spark would ask three times before it says anything; the run itself tries again, and says so.
+    reader = reader.option("fetchOffset.numRetries", "1")
+    return reader.options(
+        **_subscribed(subscription), **_starting(start, subscription, source), **_limits(source)
+    ).load()
+
+
+def _raw(session: Any, pipeline: Pipeline, start: StartPoint, one: StreamInput) -> Any:
+    """The records of one input, as Spark's own reader gives them."""
+    config = pipeline.config
+    source: KafkaSourceConfig = config.sources.get(one.name, config.source)
     subscription = pipeline.subscription
+    if one.name in config.sources:
+        subscription = Subscription(source.topics or (), None, None)
+    # By default this reader waits half a second at the end of every partition.
+    quick = {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "10000", "includeHeaders": "true"}
+    return _read(session, pipeline, start, subscription, source, **quick)
+
+
+def _subscribed(subscription: Subscription) -> dict[str, str]:
     if subscription.pattern is not None:
         return {"subscribePattern": subscription.pattern}
     if subscription.assign is not None:
@@ -85,10 +128,11 @@ def _subscribed(pipeline: Pipeline) -> dict[str, str]:
     return {"subscribe": ",".join(subscription.topics)}
 
 
-def _starting(pipeline: Pipeline, start: StartPoint) -> dict[str, str]:
+def _starting(start: StartPoint, subscription: Subscription, source: KafkaSourceConfig) -> dict[str, str]:
     if start.explicit is not None:
-        return {"startingOffsets": to_spark_json(start.explicit)}
-    asked = pipeline.config.source.start
+        mine = {at: o for at, o in start.explicit.items() if not subscription.topics or at.topic in subscription.topics}
+        return {"startingOffsets": to_spark_json(mine)}
+    asked = source.start
     if isinstance(asked, datetime):
         return {
             "startingTimestamp": str(int(asked.timestamp() * 1000)),
@@ -97,8 +141,7 @@ def _starting(pipeline: Pipeline, start: StartPoint) -> dict[str, str]:
     return {"startingOffsets": asked if isinstance(asked, str) else "earliest"}
 
 
-def _limits(pipeline: Pipeline) -> dict[str, str]:
-    source = pipeline.config.source
+def _limits(source: KafkaSourceConfig) -> dict[str, str]:
     limits: dict[str, str] = {}
     if source.max_offsets is not None:
         limits["maxOffsetsPerTrigger"] = str(source.max_offsets)

@@ -27,7 +27,7 @@ from penstock.runtime.batch import BatchRunner
 from penstock.runtime.build import Pipeline, build
 from penstock.runtime.faults import in_our_terms, nothing_passes, only_reporting_failed
 from penstock.runtime.flows import CurrentFlows
-from penstock.runtime.listener import BatchDone, Listener, Notice, Retrying, Started, Stopping
+from penstock.runtime.listener import BatchDone, Listener, Notice, Retrying, Started, StateKept, Stopping
 from penstock.runtime.preflight import (
     StartPoint,
     check_brokers,
@@ -37,6 +37,7 @@ from penstock.runtime.preflight import (
     start_point,
 )
 from penstock.runtime.query import BatchGate, start_query
+from penstock.runtime.state import check_state, note_state
 from penstock.spark.session import start_session, stop_session, warm_workers
 
 _LONGEST_DELAY = 30.0
@@ -112,9 +113,10 @@ def run(
         if own:
             # What the tasks unpickle lives in these.
             sinks = {type(sink).__module__ for sink in pipeline.sinks}
-            preload = ("penstock.runtime.build", f"penstock.runtime.{pipeline.lane.lane}", *sorted(sinks))
+            lane = "stream" if pipeline.stateful else pipeline.lane.lane
+            preload = ("penstock.runtime.build", f"penstock.runtime.{lane}", *sorted(sinks), *pipeline.preload)
             name, settings = f"penstock {config.name}", reveal(config.spark)
-            tables = pipeline.needs_sql
+            tables = pipeline.needs_sql or pipeline.reads_tables
             light = pipeline.lane.lane == "direct" and not tables
             session = start_session(name, settings, tables=tables, light=light, preload=preload, log=options.log)
             warm_workers(session)
@@ -136,12 +138,14 @@ def _check(
 ) -> StartPoint:
     bounds = check_brokers(cluster, pipeline)
     check_checkpoint(checkpoint)
+    check_state(pipeline, checkpoint)
     resumed = check_sinks(
         pipeline, checkpoint, resume=options.resume_from_table, accept_duplicates=options.accept_duplicates
     )
     start = start_point(pipeline, checkpoint, bounds, cluster, resumed)
     if start.notice:
         listener(Notice(start.notice))
+    note_state(pipeline, checkpoint)
     if checkpoint.last_begun() is None:
         checkpoint.note_start(describe_start(pipeline.config.source.start))
     with nothing_passes():
@@ -176,6 +180,7 @@ class _Loop:
             try:
                 if self._run_query(flows):
                     return
+                flows.stage()
             except TransientError as error:
                 now = time.monotonic()
                 if self.summary.batches > done_before or failing_since is None:
@@ -197,11 +202,15 @@ class _Loop:
                 told.add(text)
                 self.listener(Notice(text))
 
-        flows = CurrentFlows(self.pipeline, self.session, tell)
+        flows = CurrentFlows(self.pipeline, self.session, tell, self._late_by)
         schemas = flows.prepare()
         flows.pinned = self._pinned(schemas)
         flows.stage()
         return flows
+
+    def _late_by(self, batch_id: int) -> int:
+        """Spark takes rows as late by the watermark of the batch before."""
+        return self.checkpoint.watermark(batch_id - 1) if batch_id > 0 else 0
 
     def _pinned(self, schemas: Sequence[pa.Schema]) -> int | None:
         """The number of slots that every batch has to have, where a sink commits in its slot."""
@@ -230,7 +239,9 @@ class _Loop:
         """Run the query to its end; false where it must be started again at once."""
         runner: BatchRunner | None = None
 
-        def run_batch(session: Any, batch_id: int) -> None:
+        stream = flows.new_stream()
+
+        def run_batch(frame: Any, batch_id: int) -> None:
             nonlocal runner
             if runner is None:
                 query_id = self.checkpoint.query_id()
@@ -245,16 +256,16 @@ class _Loop:
                     self.pipeline.reader,
                     self.pipeline.targets.gaps,
                     self.pipeline.targets.rejects,
-                    session.sparkContext.defaultParallelism,
+                    frame.sparkSession.sparkContext.defaultParallelism,
                     flows.tell,
                 )
-            metrics = runner.run(session, batch_id)
+            metrics = runner.run(frame, batch_id)
             self.summary.add(metrics)
             self.listener(BatchDone(metrics))
 
         gate = BatchGate(run_batch)
         try:
-            query = start_query(self.session, self.pipeline, self.start, gate, self.options.available_now)
+            query = start_query(self.session, self.pipeline, self.start, gate, self.options.available_now, stream)
         except Exception as error:
             raise in_our_terms(error, self.pipeline.settings.brokers) from error
         self._tell_started()
@@ -263,6 +274,8 @@ class _Loop:
         except PenstockError:
             raise
         except Exception as error:
+            if flows.stale:
+                return False
             done = self.checkpoint.last_committed()
             if gate.error is None and only_reporting_failed(error) and done is not None and done == gate.last_batch:
                 return False
@@ -280,7 +293,9 @@ class _Loop:
             self.listener(Started(self.pipeline.config.name, lane.lane, lane.reason, len(self.start.offsets), query_id))
 
     def _watch(self, query: Any, gate: BatchGate) -> None:
+        told = -1
         while not query.awaitTermination(0.2):
+            told = self._tell_state(query, told)
             if self.stop.asked():
                 self.listener(Stopping())
                 gate.close()
@@ -289,6 +304,22 @@ class _Loop:
                 gate.release()
                 query.stop()
                 return
+        self._tell_state(query, told)
+
+    def _tell_state(self, query: Any, told: int) -> int:
+        """Tell what the steps remember, once for each batch; Spark counts it when the batch is over."""
+        progress = query.lastProgress if self.pipeline.stateful else None
+        if progress is None or progress["batchId"] <= told or not progress["stateOperators"]:
+            return told
+        operators = progress["stateOperators"]
+        kept = StateKept(
+            batch_id=progress["batchId"],
+            rows=sum(one["numRowsTotal"] for one in operators),
+            size_bytes=sum(one["memoryUsedBytes"] for one in operators),
+            watermark=progress["eventTime"].get("watermark"),
+        )
+        self.listener(kept)
+        return kept.batch_id
 
     def _await_commit(self, batch_id: int | None) -> None:
         """Wait for Spark's own commit of the last batch, so that the next run has nothing to look at again."""

@@ -82,10 +82,11 @@ def registered(config: cfg.PipelineConfig) -> dict[Place, Registered]:
     """The decoders of a pipeline that take their columns from a registry, each once."""
     found: dict[Place, Registered] = {}
     for flow in cfg.flows(config):
-        topic, at = cfg.only_topic(flow.topics, config.source), flow.decode_path
-        key = getattr(flow.decode, "key", None)
-        for decode, place, suffix in ((flow.decode, at, "value"), (key, (*at, "key"), "key")):
-            if isinstance(decode, cfg.RegisteredConfig) and decode.registry is not None and not _own_columns(decode):
+        for value, at, topics in flow.decoders:
+            topic, key = cfg.only_topic(topics, config.source), getattr(value, "key", None)
+            for decode, place, suffix in ((value, at, "value"), (key, (*at, "key"), "key")):
+                if not isinstance(decode, cfg.RegisteredConfig) or decode.registry is None or _own_columns(decode):
+                    continue
                 subject = decode.subject or f"{topic}-{suffix}"
                 found[place] = Registered(place, decode, registry_settings(decode.registry), subject)
     return found

@@ -25,6 +25,7 @@ from penstock.model import (
     OffsetRange,
     Refusal,
     SlotAttempt,
+    Split,
     TopicPartition,
     bad_records,
 )
@@ -71,10 +72,16 @@ class SlotReport:
     slot: int
     rows_in: int = 0
     bytes_in: int = 0
+    read: set[TopicPartition] = field(default_factory=set)
+    """The partitions that it read to the end, where Spark chose them."""
     rows_out: int = 0
     quarantined: int = 0
     codes: dict[str, int] = field(default_factory=dict)
     """How many records were quarantined, by their codes."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """What the transforms counted, by its names."""
+    refused: list[Refusal] = field(default_factory=list)
+    """Rows that the transforms refused and that are not in the quarantine yet."""
     notices: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)
@@ -85,6 +92,13 @@ class SlotReport:
         began = time.perf_counter()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
+
+    def take(self, split: Split) -> pa.RecordBatch:
+        """The rows of a transform that go on; what it refused and counted is kept here."""
+        self.refused += [replace(refusal, stage="transform") for refusal in split.refused]
+        for name, count in split.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+        return split.good
 
 
 class Outlet:
@@ -143,7 +157,7 @@ class Sides:
 @contextmanager
 def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
     """The stages of every sink for the rows of a slot, aborted when anything fails."""
-    with _errors_for_spark():
+    with errors_for_spark():
         out = Outlet(work.inlets, work.token, slot, work.schema)
         try:
             yield out
@@ -155,7 +169,7 @@ def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
 @contextmanager
 def sides_of(work: SlotWork, slot: int) -> Iterator[Sides]:
     """The stages beside the rows, aborted when anything fails."""
-    with _errors_for_spark():
+    with errors_for_spark():
         sides = Sides(work, slot)
         try:
             yield sides
@@ -165,7 +179,7 @@ def sides_of(work: SlotWork, slot: int) -> Iterator[Sides]:
 
 
 @contextmanager
-def _errors_for_spark() -> Iterator[None]:
+def errors_for_spark() -> Iterator[None]:
     """Send Penstock's own errors on in a form that Spark keeps."""
     try:
         yield
@@ -177,7 +191,13 @@ def decoded(
     work: SlotWork, ranges: Sequence[OffsetRange], sides: Sides, report: SlotReport
 ) -> Iterator[pa.RecordBatch]:
     """The good rows of some ranges; what is bad or deletes goes to the sides on the way."""
-    batches = work.reader.read(ranges)
+    yield from decoded_batches(work, work.reader.read(ranges), sides, report)
+
+
+def decoded_batches(
+    work: SlotWork, batches: Iterator[pa.RecordBatch], sides: Sides, report: SlotReport
+) -> Iterator[pa.RecordBatch]:
+    """The same for records that are read already."""
     while True:
         with report.timed("read"):
             raw = next(batches, None)
@@ -191,7 +211,7 @@ def decoded(
                 raw = _take_out_tombstones(raw, work, sides, report)
             split = work.decoder.decode(raw)
         if work.counts:
-            _quarantine(split.bad, sides, report)
+            quarantine(split.bad, sides, report)
         yield split.good
     if isinstance(work.decoder, TellingDecoder):
         report.notices.update(work.decoder.notices())
@@ -204,26 +224,26 @@ def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: Sides, repo
     sides.deletes.write(split.good)
     report.rows_out += split.good.num_rows
     if work.counts:
-        _quarantine(split.bad, sides, report)
+        quarantine(split.bad, sides, report)
     return raw.filter(pc.invert(empty))
 
 
 def transformed(
-    rows: Iterable[pa.RecordBatch], transforms: Sequence[Transform], sides: Sides, report: SlotReport
+    rows: Iterable[pa.RecordBatch], transforms: Sequence[Transform], report: SlotReport
 ) -> Iterator[pa.RecordBatch]:
     """Rows through transforms. A dedupe waits for all of the slot's rows; the others stream."""
     if not transforms:
         yield from rows
         return
     first = next((i for i, t in enumerate(transforms) if isinstance(t, Dedupe)), len(transforms))
-    streamed = (_apply(batch, transforms[:first], sides, report) for batch in rows)
+    streamed = (apply_all(batch, transforms[:first], report) for batch in rows)
     if first == len(transforms):
         yield from streamed
         return
     whole = joined(list(streamed))
     if whole is not None:
         yield from transformed(
-            [_apply(whole, transforms[first : first + 1], sides, report)], transforms[first + 1 :], sides, report
+            [apply_all(whole, transforms[first : first + 1], report)], transforms[first + 1 :], report
         )
 
 
@@ -233,16 +253,16 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
     return pa.concat_batches(batches) if batches else None
 
 
-def _apply(rows: pa.RecordBatch, transforms: Sequence[Transform], sides: Sides, report: SlotReport) -> pa.RecordBatch:
+def apply_all(rows: pa.RecordBatch, transforms: Sequence[Transform], report: SlotReport) -> pa.RecordBatch:
+    """Rows through transforms that need nothing but these rows."""
     with report.timed("transform"):
         for transform in transforms:
-            split = transform.apply(rows)
-            _quarantine(split.bad, sides, report)
-            rows = split.good
+            rows = report.take(transform.apply(rows))
     return rows
 
 
-def _quarantine(bad: pa.RecordBatch, sides: Sides, report: SlotReport) -> None:
+def quarantine(bad: pa.RecordBatch, sides: Sides, report: SlotReport) -> None:
+    """Stage bad records, and count them."""
     if bad.num_rows:
         report.quarantined += bad.num_rows
         for code, count in Counter(bad.column("code").to_pylist()).items():
@@ -259,10 +279,11 @@ def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) 
 
 
 def quarantine_refused(work: SlotWork, sides: Sides, report: SlotReport, out: Outlet | None = None) -> None:
-    """Quarantine the records whose rows or deletes a target can never hold. All is read now: the reader is free."""
-    for refusing in (sides.deletes, *((out,) if out is not None else ())):
-        for bad in refused_records(work.reader, refusing.refused):
-            _quarantine(bad, sides, report)
+    """Quarantine the records of refused rows and deletes. All is read now: the reader is free."""
+    refused, report.refused = report.refused, []
+    for some in (refused, sides.deletes.refused, *((out.refused,) if out is not None else ())):
+        for bad in refused_records(work.reader, some):
+            quarantine(bad, sides, report)
 
 
 def refused_records(reader: Reader, refused: Sequence[Refusal]) -> Iterator[pa.RecordBatch]:
@@ -277,8 +298,10 @@ def refused_records(reader: Reader, refused: Sequence[Refusal]) -> Iterator[pa.R
         found = [reasons.get(OffsetRange(topic, p, offset, offset + 1)) for topic, p, offset in places]
         raw = raw.filter(pa.array([reason is not None for reason in found], pa.bool_()))
         told = [reason for reason in found if reason is not None]
-        codes, messages = [reason.code for reason in told], [reason.message for reason in told]
-        yield bad_records(raw, "sink", pa.array(codes, pa.string()), pa.array(messages, pa.string()))
+        stages, codes, messages = (
+            pa.array([getattr(reason, name) for reason in told], pa.string()) for name in ("stage", "code", "message")
+        )
+        yield bad_records(raw, stages, codes, messages)
 
 
 def _around(records: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -5,22 +5,58 @@ Every transform has an Arrow form (`apply`), where it is exact, and a Spark form
 
 from penstock.transforms.dedupe import Dedupe
 from penstock.transforms.derive import Cast, Derive
+from penstock.transforms.enrich import Enrich, OnMiss, enrich_steps
+from penstock.transforms.expect import Expect, ExpectRule, Judge, expect_steps
+from penstock.transforms.explode import Explode
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compile_expression
+from penstock.transforms.flatten import Flatten
+from penstock.transforms.join import Join, Joined
+from penstock.transforms.map_arrow import MapArrow
+from penstock.transforms.mask import Mask, MaskRule
 from penstock.transforms.parsing import check_columns
+from penstock.transforms.python_frame import PythonFrame
 from penstock.transforms.reshape import Drop, Rename
 from penstock.transforms.sql import Sql
+from penstock.transforms.stateful import Stateful
+from penstock.transforms.streaming import DedupeWithin, Watermark, Window
+from penstock.transforms.table_rows import HeldRows, OnDuplicate, TableRows, checked_keys
+from penstock.transforms.unmatched import Unmatched
 from penstock.transforms.where import Where
 
 __all__ = [
     "ArrowExpression",
     "Cast",
     "Dedupe",
+    "DedupeWithin",
     "Derive",
     "Drop",
+    "Enrich",
+    "Expect",
+    "ExpectRule",
+    "Explode",
+    "Flatten",
+    "HeldRows",
+    "Join",
+    "Joined",
+    "Judge",
+    "MapArrow",
+    "Mask",
+    "MaskRule",
     "NoArrowForm",
+    "OnDuplicate",
+    "OnMiss",
+    "PythonFrame",
     "Rename",
     "Sql",
+    "Stateful",
+    "TableRows",
+    "Unmatched",
+    "Watermark",
     "Where",
+    "Window",
     "check_columns",
+    "checked_keys",
     "compile_expression",
+    "enrich_steps",
+    "expect_steps",
 ]

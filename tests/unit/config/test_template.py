@@ -45,7 +45,8 @@ def test_json_schema_names_keys_as_the_file_does() -> None:
     schema = json_schema()
     assert "schema" in schema["$defs"]["JsonDecodeConfig"]["properties"]
     assert "columns" not in schema["$defs"]["JsonDecodeConfig"]["properties"]
-    assert schema["required"] == ["name", "source", "decode", "sinks", "checkpoint"]
+    assert schema["required"] == ["name", "sinks", "checkpoint"]
+    assert schema["oneOf"] == [{"required": ["source", "decode"]}, {"required": ["sources"]}]
     choices = schema["$defs"]["DeltaSinkConfig"]["properties"]["evolve"]["anyOf"][0]
     assert choices["enum"] == ["fail", "ignore", "add_columns", "widen"]
 

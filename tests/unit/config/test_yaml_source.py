@@ -23,9 +23,9 @@ def refusal(tmp_path: Path, text: str) -> str:
 def test_read_source_alias_bomb_is_refused_before_it_is_expanded(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
-    began = time.perf_counter()
+    began = time.process_time()
     message = refusal(tmp_path, "\n".join(lines))
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
     assert message.startswith("1:1 the file expands to ")
     assert message.endswith("values; a pipeline file has at most 20,000")
 
@@ -34,10 +34,10 @@ def test_read_source_file_of_ten_megabytes_is_refused_without_reading_it(tmp_pat
     file = tmp_path / "huge.yaml"
     with file.open("wb") as opened:
         opened.truncate(10_000_000)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(InvalidDefinition) as raised:
         read_source(file)
-    assert time.perf_counter() - began < 0.1
+    assert time.process_time() - began < 0.1
     assert str(raised.value) == f"{file}:1:1 the file has 10,000,000 bytes; a pipeline file has at most 1,048,576"
 
 

@@ -40,6 +40,8 @@ def test_settings_for_spark_time_outs_are_short_unless_asked_for() -> None:
     assert KafkaSettings("a:1").for_spark()["kafka.default.api.timeout.ms"] == "15000"
     asked = KafkaSettings("a:1", {"default.api.timeout.ms": "90000"}).for_spark()
     assert asked["kafka.default.api.timeout.ms"] == "90000"
+    asked = KafkaSettings("a:1", {"socket.timeout.ms": "20000"}).for_spark()
+    assert (asked["kafka.request.timeout.ms"], asked["kafka.default.api.timeout.ms"]) == ("20000", "30000")
 
 
 def test_settings_for_spark_own_ones_win() -> None:

@@ -1,0 +1,187 @@
+"""The steps that common pipelines need, and the user's own Python."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
+
+from penstock.config.fields import Count, Name, Names, Section, Step, Text, wrong
+
+
+def _check_dotted(text: str) -> str:
+    parts = text.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise wrong("expected module.function, in a file beside the pipeline file", "such as rules.clean for rules.py")
+    return text
+
+
+Dotted = Annotated[Text, AfterValidator(_check_dotted)]
+
+
+class ExplodeSettings(Section):
+    """Which column, and what its elements become."""
+
+    column: Text = Field(description="A column of type ARRAY or MAP.")
+    into: Text | None = Field(
+        default=None,
+        alias="as",
+        description="The column of the elements; of a map, `<as>_key` and `<as>_value`. Left out, the column itself.",
+    )
+    position: Text | None = Field(default=None, description="A further column with the place of the element, from 0.")
+    keep_empty: bool = Field(
+        default=False, description="Keep a row whose array is empty or null, with null as its element."
+    )
+
+
+class ExplodeConfig(Step):
+    """One row for each element of an array or entry of a map."""
+
+    kind: ClassVar[str] = "explode"
+    explode: ExplodeSettings = Field(description="What to explode.")
+
+
+class FlattenSettings(Section):
+    """Which structs become columns."""
+
+    columns: Names | None = Field(default=None, description="The struct columns. Left out, all of them.")
+    separator: str = Field(default="_", description="What stands between a column's name and its field's.")
+    depth: Count | None = Field(default=None, description="How many levels. Left out, all of them.")
+
+
+class FlattenConfig(Step):
+    """The fields of structs as columns of their own: `address.city` becomes `address_city`."""
+
+    kind: ClassVar[str] = "flatten"
+    flatten: FlattenSettings = Field(description="What to flatten.")
+
+
+class MaskSettings(Section):
+    """How one column is masked: give exactly one."""
+
+    hash: SecretStr | None = Field(
+        default=None, description="Replace by the SHA-256 of this salt and the value, in hex. Secret: by reference."
+    )
+    keep_last: Count | None = Field(default=None, description="Stars for all but this many last characters.")
+
+
+class MaskConfig(Step):
+    """Hide what is in columns; null stays null."""
+
+    kind: ClassVar[str] = "mask"
+    mask: Annotated[dict[Text, Literal["hash", "redact"] | MaskSettings], Field(min_length=1)] = Field(
+        description="Column: `hash` (SHA-256 in hex), `redact` (three stars), `{hash: SALT}` or `{keep_last: 4}`.",
+        examples=[{"email": "hash"}],
+    )
+
+
+Action = Literal["drop", "quarantine", "warn", "fail"]
+
+
+class ExpectRuleConfig(Section):
+    """A rule for rows."""
+
+    rule: Text = Field(description="A Spark SQL condition. A row keeps the rule where it is true; null breaks it.")
+    action: Action = Field(
+        default="quarantine",
+        description="What happens to a row that breaks the rule: `drop` it, `quarantine` its record, `warn` and let it "
+        "go on, or `fail` and stop the pipeline.",
+    )
+
+
+class ExpectConfig(Step):
+    """Rules that rows have to keep; how many broke each is told for every batch."""
+
+    kind: ClassVar[str] = "expect"
+    expect: Annotated[dict[Name, ExpectRuleConfig], Field(min_length=1)] = Field(
+        description="Name of the rule: `{rule: ..., action: ...}`.",
+        examples=[{"amount_positive": {"rule": "amount >= 0", "action": "quarantine"}}],
+    )
+
+
+class MapArrowSettings(Section):
+    """A function over Arrow record batches."""
+
+    function: Dotted = Field(description="`module.function`, in a file beside the pipeline file.")
+    on_error: Literal["fail", "quarantine"] = Field(
+        default="fail",
+        description="What happens when it raises: stop, or quarantine exactly the rows that it raises for.",
+    )
+    columns: Text | None = Field(
+        default=None,
+        alias="schema",
+        description="The columns that leave it. Left out, it is called once with an empty batch to find out.",
+    )
+
+
+def _to_map_arrow(value: Any) -> Any:
+    return {"function": value} if isinstance(value, str) else value
+
+
+class MapArrowConfig(Step):
+    """Your own function: a `pyarrow.RecordBatch` in, one out. Stays in the direct lane."""
+
+    kind: ClassVar[str] = "map_arrow"
+    map_arrow: Annotated[MapArrowSettings, BeforeValidator(_to_map_arrow)] = Field(
+        description="The function, as text or with settings.", examples=["rules.clean"]
+    )
+
+
+class PythonConfig(Step):
+    """Your own function: a Spark DataFrame in, one out. Takes the frame lane."""
+
+    kind: ClassVar[str] = "python"
+    python: Dotted = Field(
+        description="`module.function`, in a file beside the pipeline file.", examples=["steps.enrich"]
+    )
+
+
+def _to_pairs(value: Any) -> Any:
+    return (
+        {name: name for name in value} if isinstance(value, list) and all(isinstance(n, str) for n in value) else value
+    )
+
+
+Pairs = Annotated[
+    dict[Text, Text],
+    BeforeValidator(_to_pairs),
+    Field(min_length=1),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "object", "additionalProperties": {"type": "string"}},
+            ]
+        }
+    ),
+]
+
+
+class EnrichSettings(Section):
+    """Which table, by which keys, and what of it."""
+
+    table: Name = Field(description="A name out of `tables:`.")
+    on: Pairs = Field(
+        description="The columns that have to be equal: a list where they have one name in both, else "
+        "`{column: column of the table}`."
+    )
+    take: Pairs | None = Field(
+        default=None,
+        description="The columns of the table to add: a list, or `{new name: column of the table}`. Left out, all but "
+        "the keys.",
+    )
+    on_miss: Literal["keep", "drop", "quarantine"] = Field(
+        default="keep", description="What happens to a row that has no match: nulls, gone, or to the quarantine."
+    )
+    on_duplicate: Literal["fail", "first", "all"] = Field(
+        default="fail",
+        description="What happens when the table has several rows for a key: stop, take the first by all its columns, "
+        "or give one row for each.",
+    )
+
+
+class EnrichConfig(Step):
+    """Columns of a table beside each row. A table that fits in memory is joined in the direct lane."""
+
+    kind: ClassVar[str] = "enrich"
+    enrich: EnrichSettings = Field(description="The table and the keys.")

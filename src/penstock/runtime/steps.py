@@ -1,0 +1,166 @@
+"""The transforms over a Spark frame: SQL and functions of frames as they are, steps over Arrow in tasks of their own.
+
+What the steps in tasks refuse and count comes back through an accumulator; the records are quarantined when the frame
+has run, by coordinates and byte for byte, in one job for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from penstock.contracts import FrameTransform, Transform
+from penstock.model import Refusal
+from penstock.runtime.slot import (
+    SlotReport,
+    SlotWork,
+    apply_all,
+    errors_for_spark,
+    quarantine,
+    refused_records,
+    sides_of,
+)
+from penstock.runtime.slots import pinned_slot
+from penstock.transforms import Join
+
+_SEGMENT = 1_000_000
+"""More than there are tasks in a stage: reports are told apart by their segment and their task."""
+
+
+class _Reports(AccumulatorParam):  # type: ignore[misc]
+    def zero(self, value: list[SlotReport]) -> list[SlotReport]:
+        return []
+
+    def addInPlace(self, value1: list[SlotReport], value2: list[SlotReport]) -> list[SlotReport]:  # noqa: N802
+        return value1 + value2
+
+
+class Told:
+    """What tasks inside a frame told the driver. A task that ran twice counts once."""
+
+    def __init__(self, context: Any) -> None:
+        self._reports = context.accumulator([], _Reports())
+        self._segments = 0
+
+    def segment(self) -> int:
+        """On the driver: a number for the reports of the next kind of task."""
+        self._segments += 1
+        return self._segments * _SEGMENT
+
+    def add(self, report: SlotReport) -> None:
+        """In a task: send a report."""
+        self._reports.add([report])
+
+    def take(self) -> list[SlotReport]:
+        """On the driver: everything since the last time."""
+        found = {report.slot: report for report in self._reports.value}
+        self._reports.value = []
+        return list(found.values())
+
+
+def spark_schema(schema: pa.Schema) -> Any:
+    """An Arrow schema as Spark's; times without a zone stay so."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], told: Told | None = None) -> Any:
+    """The transforms one after another. Without `told` the frame is only looked at, never run."""
+    over_arrow: list[Transform] = []
+    columns: Sequence[str] = frame.columns
+    for step in steps:
+        query = None if isinstance(step, FrameTransform) else step.select(columns)
+        if query is None and not isinstance(step, FrameTransform):
+            over_arrow.append(step)
+            columns = _after(frame, over_arrow).names
+            continue
+        frame, over_arrow = through_arrow(frame, over_arrow, told), []
+        if isinstance(step, FrameTransform):
+            frame = step.frame(frame)
+        else:
+            frame.createOrReplaceTempView("input")
+            frame = session.sql(query)
+        columns = frame.columns
+    return through_arrow(frame, over_arrow, told)
+
+
+def _after(frame: Any, steps: Sequence[Transform]) -> pa.Schema:
+    schema: pa.Schema = to_arrow_schema(frame.schema)
+    for step in steps:
+        schema = step.output(schema)
+    return schema
+
+
+def through_arrow(frame: Any, steps: Sequence[Transform], told: Told | None) -> Any:
+    """Steps over Arrow, in one pass inside Spark's tasks."""
+    if not steps:
+        return frame
+    entering: pa.Schema = to_arrow_schema(frame.schema)
+    schema = _after(frame, steps)
+    segment = told.segment() if told is not None else 0
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        report = SlotReport(segment + TaskContext.get().partitionId())
+        with errors_for_spark():
+            for batch in batches:
+                rows = apply_all(pa.RecordBatch.from_arrays(batch.columns, schema=entering), steps, report)
+                if rows.num_rows:
+                    yield rows
+        if told is not None:
+            told.add(report)
+
+    return numbered(frame).mapInArrow(run, spark_schema(schema))
+
+
+def numbered(frame: Any) -> Any:
+    """The frame with names that `mapInArrow` can look up: it reads a dot or a backtick in one as syntax."""
+    if not any("." in name or "`" in name for name in frame.columns):
+        return frame
+    return frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+
+
+def schema_after(session: Any, schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema:
+    """The Arrow schema that the steps give, found by analysis alone."""
+    frame = session.createDataFrame([], spark_schema(schema))
+    found: pa.Schema = to_arrow_schema(apply_steps(session, frame, steps).schema)
+    return found
+
+
+def schema_joined(session: Any, join: Join, sides: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The Arrow schema that a join gives, found by analysis alone."""
+    left, right = (session.createDataFrame([], spark_schema(sides[one.name])) for one in (join.left, join.right))
+    found: pa.Schema = to_arrow_schema(join.frames(left, right).schema)
+    return found
+
+
+def quarantine_all(context: Any, work: SlotWork, reports: list[SlotReport], first_side: int) -> list[SlotReport]:
+    """Quarantine what the tasks of some reports refused, in a job of its own; the reports with that one's."""
+    refused = {refusal.record: refusal for report in reversed(reports) for refusal in reversed(report.refused)}
+    for report in reports:
+        report.refused = []
+    if not refused:
+        return reports
+    groups: dict[int, list[Refusal]] = {}
+    slots = work.pinned or context.defaultParallelism
+    for refusal in refused.values():
+        groups.setdefault(pinned_slot(refusal.record.topic, refusal.record.partition, slots), []).append(refusal)
+    tasks = context.parallelize(sorted(groups.items()), len(groups))
+    done: list[SlotReport] = tasks.map(_quarantining(work, first_side)).collect()
+    return [*reports, *done]
+
+
+def _quarantining(work: SlotWork, first_side: int) -> Callable[[tuple[int, list[Refusal]]], SlotReport]:
+    def run(group: tuple[int, list[Refusal]]) -> SlotReport:
+        slot, refused = group
+        report = SlotReport(first_side + slot)
+        with sides_of(work, first_side + slot) as sides:
+            for bad in refused_records(work.reader, refused):
+                quarantine(bad, sides, report)
+            report.manifests = sides.finish()
+        return report
+
+    return run

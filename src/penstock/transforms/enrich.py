@@ -1,0 +1,280 @@
+"""`enrich`: columns of a table beside the rows whose keys it has.
+
+Keys are equal as Spark's `=` has them: NULL never matches. A table that fits in memory comes to the tasks as an
+Arrow stream (`holding`), and the step is one over Arrow in both lanes; without it Spark joins a relation of the
+table's name. Rows that are to go to the quarantine are only marked by the join: `Unmatched` then refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.contracts import Transform
+from penstock.errors import DefinitionError, TerminalError
+from penstock.model import COMPUTED, COORDINATES, Split
+from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
+from penstock.transforms.conversion import common_type
+from penstock.transforms.lookup import KeyIndex
+from penstock.transforms.table_rows import (
+    OnDuplicate,
+    TableRows,
+    can_order,
+    changed_column,
+    checked_keys,
+    missing_column,
+    read_rows,
+    write_rows,
+)
+from penstock.transforms.terms import NoFormError, sql_name
+from penstock.transforms.unmatched import FOUND, Unmatched
+
+OnMiss = Literal["keep", "drop", "quarantine"]
+
+_TABLE = quote(f"{COMPUTED}table")
+_RANK = quote(f"{COMPUTED}rank")
+
+
+def enrich_steps(
+    table: str,
+    on: Mapping[str, str],
+    take: Mapping[str, str] | None,
+    table_schema: pa.Schema,
+    on_miss: OnMiss = "keep",
+    on_duplicate: OnDuplicate = "fail",
+) -> tuple[Transform, ...]:
+    """The steps, one after the other, that add the columns of a table. The first is the `Enrich`."""
+    step = Enrich(table, on, take, table_schema, on_miss, on_duplicate)
+    return (step, Unmatched(table, list(on))) if on_miss == "quarantine" else (step,)
+
+
+class Enrich:
+    """Adds columns of a table. `on` is row column: table column; `take` is new column: table column, None for all."""
+
+    def __init__(
+        self,
+        table: str,
+        on: Mapping[str, str],
+        take: Mapping[str, str] | None,
+        table_schema: pa.Schema,
+        on_miss: OnMiss = "keep",
+        on_duplicate: OnDuplicate = "fail",
+        rows: TableRows | None = None,
+    ) -> None:
+        if not on:
+            raise DefinitionError("ENRICH_WITHOUT_KEYS", f"enrich with table {table} needs at least one key column")
+        self.table = table
+        self.on = {mine: _table_column(table, theirs, table_schema) for mine, theirs in on.items()}
+        keys = set(self.on.values())
+        if take is None:
+            take = {name: name for name in table_schema.names if name not in keys and name != COORDINATES}
+        check_distinct([*take])
+        check_reserved(take)
+        self.take = {new: _table_column(table, theirs, table_schema) for new, theirs in take.items()}
+        self.needed = tuple(dict.fromkeys([*self.on.values(), *self.take.values()]))
+        """The columns of the table that the step reads, the keys first."""
+        self.table_schema = pa.schema([table_schema.field(name) for name in self.needed])
+        self.on_miss: OnMiss = on_miss
+        self.on_duplicate: OnDuplicate = on_duplicate
+        self.rows = rows
+        unordered = [field for field in self.table_schema if not can_order(field.type)]
+        if on_duplicate == "first" and unordered:
+            raise DefinitionError(
+                "ENRICH_WITHOUT_ORDER",
+                f"enrich with table {table}: `on_duplicate: first` needs columns that have an order",
+                context={"column": f"{unordered[0].name} {sql_name(unordered[0].type)}"},
+                hint="leave the column out of `take`, or set another `on_duplicate`",
+            )
+
+    def __repr__(self) -> str:
+        return f"enrich with {', '.join(self.take) or 'no columns'} of {self.table} by {', '.join(self.on)}"
+
+    def holding(self, rows: TableRows) -> Enrich:
+        """The same step with the table in memory."""
+        return Enrich(self.table, self.on, self.take, self.table_schema, self.on_miss, self.on_duplicate, rows)
+
+    def packed(self, table: pa.Table) -> bytes:
+        """On the driver: what this step needs of the table's rows, for `holding`.
+
+        Raises where a key has several rows that are not allowed, and where a column is no longer what it was.
+        """
+        for field in self.table_schema:
+            if field.name not in table.schema.names:
+                raise missing_column(self.table, field.name, table.schema.names)
+            if table.schema.field(field.name).type != field.type:
+                raise changed_column(self.table, field, table.schema.field(field.name))
+        needed = table.select(list(self.needed)).cast(self.table_schema.remove_metadata())
+        kept, _ = checked_keys(needed, list(self.on.values()), self.on_duplicate, self.table)
+        return write_rows(kept)
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """None where it holds the table's rows; else why Spark joins them."""
+        self._keys(schema)
+        return None if self.rows is not None else f"table {self.table} is larger than its `memory`: Spark joins it"
+
+    def names(self, columns: Sequence[str]) -> list[str]:
+        """The columns that leave: the new ones behind the others, before the coordinates."""
+        for name in self.on:
+            find_column(name, columns)
+        end = len(columns) - (bool(columns) and columns[-1] == COORDINATES)
+        result = [*columns[:end], *self._added, *columns[end:]]
+        check_distinct(result)
+        return result
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that leave. Those of the table may all be NULL."""
+        self._keys(schema)
+        added = {new: pa.field(new, self.table_schema.field(theirs).type) for new, theirs in self.take.items()}
+        added[FOUND] = pa.field(FOUND, pa.bool_())
+        names = self.names(schema.names)
+        return pa.schema([schema.field(name) if name in schema.names else added[name] for name in names])
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Add the columns."""
+        keys = self._keys(rows.schema)
+        held = self._held(keys)
+        numbers = held.index.find([rows.column(key.mine).cast(key.type) for key in keys])
+        found = numbers >= 0
+        if self.on_duplicate == "all":
+            sources, places = held.index.every(numbers[found])
+            sources = np.flatnonzero(found)[sources]
+            if self.on_miss != "drop":
+                missed = np.flatnonzero(~found)
+                order = np.argsort(np.concatenate([sources, missed]), kind="stable")
+                places = np.concatenate([places, np.zeros(len(missed), np.int64)])[order]
+                sources = np.concatenate([sources, missed])[order]
+            rows, found = rows.take(pa.array(sources)), found[sources]
+        else:
+            places = held.index.first(numbers)
+            if self.on_miss == "drop" and not found.all():
+                rows, places, found = rows.filter(pa.array(found)), places[found], found[found]
+        indices = pa.array(places, mask=~found)
+        added = {new: held.columns.column(theirs).take(indices) for new, theirs in self.take.items()}
+        added[FOUND] = pa.array(found)
+        schema = self.output(rows.schema)
+        arrays = [rows.column(name) if name in rows.schema.names else added[name] for name in schema.names]
+        return Split.all_good(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+    def select(self, columns: Sequence[str]) -> str | None:
+        """The join in Spark SQL, over relations named input and as the table; None where it holds the rows."""
+        names = self.names(columns)
+        if self.rows is not None:
+            return None
+        found = f"coalesce({_TABLE}.{quote(FOUND)}, false) AS {quote(FOUND)}"
+        items = [
+            f"input.{quote(name)}"
+            if name in columns
+            else (found if name == FOUND else f"{_TABLE}.{quote(self.take[name])} AS {quote(name)}")
+            for name in names
+        ]
+        equal = (
+            f"input.{quote(columns[find_column(mine, columns)])} = {_TABLE}.{quote(theirs)}"
+            for mine, theirs in self.on.items()
+        )
+        join = "JOIN" if self.on_miss == "drop" else "LEFT JOIN"
+        return (
+            f"SELECT {', '.join(items)} FROM input AS input {join} ({self._relation()}) AS {_TABLE} "
+            f"ON {' AND '.join(equal)}"
+        )
+
+    def duplicates_query(self) -> str | None:
+        """A query for the number of keys that have several rows; None where they may.
+
+        For a table that Spark joins: nobody else looks through it.
+        """
+        if self.on_duplicate != "fail":
+            return None
+        keys = [quote(name) for name in dict.fromkeys(self.on.values())]
+        known = " AND ".join(f"{key} IS NOT NULL" for key in keys)
+        grouped = f"SELECT 1 FROM {quote(self.table)} WHERE {known} GROUP BY {', '.join(keys)} HAVING count(*) > 1"
+        return f"SELECT count(*) AS duplicates FROM ({grouped})"
+
+    @property
+    def _added(self) -> list[str]:
+        return [*self.take, *([FOUND] if self.on_miss == "quarantine" else [])]
+
+    def _relation(self) -> str:
+        columns = ", ".join(map(quote, self.needed))
+        if self.on_duplicate != "first":
+            return f"SELECT {columns}, true AS {quote(FOUND)} FROM {quote(self.table)}"
+        keys = ", ".join(quote(name) for name in dict.fromkeys(self.on.values()))
+        ranked = (
+            f"SELECT {columns}, row_number() OVER (PARTITION BY {keys} ORDER BY {columns}) AS {_RANK} "
+            f"FROM {quote(self.table)}"
+        )
+        return f"SELECT {columns}, true AS {quote(FOUND)} FROM ({ranked}) WHERE {_RANK} = 1"
+
+    def _keys(self, schema: pa.Schema) -> list[_Key]:
+        """The keys of both sides, each pair with the type in which Spark compares them."""
+        keys = []
+        for name, other in self.on.items():
+            mine, theirs = schema.field(find_column(name, schema.names)), self.table_schema.field(other)
+            try:
+                kind = common_type([mine.type, theirs.type])
+                if kind == pa.null():
+                    raise NoFormError("NULL equals nothing")
+                if not (_is_injective(mine.type, kind) and _is_injective(theirs.type, kind)):
+                    raise NoFormError(f"several values of one side are the same {sql_name(kind)}")
+            except NoFormError as error:
+                raise DefinitionError(
+                    "ENRICH_KEY_TYPES",
+                    f"enrich with table {self.table}: the keys of both sides cannot be compared",
+                    context={
+                        "row": f"{mine.name} {sql_name(mine.type)}",
+                        "table": f"{theirs.name} {sql_name(theirs.type)}",
+                        "because": error,
+                    },
+                    hint="cast the column of the rows to the type of the table's in a step before",
+                ) from error
+            keys.append(_Key(mine.name, theirs.name, kind))
+        return keys
+
+    def _held(self, keys: Sequence[_Key]) -> _Held:
+        if self.rows is None:
+            raise TerminalError(
+                "TRANSFORM_NEEDS_SPARK", f"joining table {self.table}: it is not in memory", hint="use the frame lane"
+            )
+        value = self.rows.value
+        slot = (self.table, self.needed, tuple(keys))
+        held = _HELD.get(slot)
+        if held is None or held.value is not value:
+            if held is not None and held.value == value:
+                held = replace(held, value=value)
+            else:
+                columns = read_rows(value)
+                held = _Held(value, columns, KeyIndex([columns.column(key.theirs).cast(key.type) for key in keys]))
+            _HELD[slot] = held
+        return held
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    mine: str
+    theirs: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    value: bytes
+    columns: pa.RecordBatch
+    index: KeyIndex
+
+
+_HELD: dict[tuple[object, ...], _Held] = {}
+"""In each process, for each use of a table, its newest rows."""
+
+
+def _is_injective(source: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether distinct keys stay distinct in the type in which they are compared."""
+    return not pa.types.is_floating(kind) or not (source == pa.int64() or pa.types.is_decimal(source))
+
+
+def _table_column(table: str, name: str, schema: pa.Schema) -> str:
+    if name.lower() not in [column.lower() for column in schema.names]:
+        raise missing_column(table, name, schema.names)
+    return str(schema.names[find_column(name, schema.names)])

@@ -1,0 +1,175 @@
+"""`expect`: rules that rows have to keep, as two steps.
+
+The first computes a BOOLEAN column for each rule, in whichever way the lane computes columns. The second judges by
+these columns, over Arrow in both lanes, and takes them away again. A rule is kept where its condition is true, and
+broken where it is false or NULL, as in `where`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import DefinitionError, TerminalError
+from penstock.model import COMPUTED, COORDINATES, OffsetRange, Refusal, Split
+from penstock.transforms.columns import find_column
+from penstock.transforms.derive import Derive
+from penstock.transforms.expressions import ArrowExpression
+from penstock.transforms.parsing import invalid
+from penstock.transforms.terms import sql_name
+
+Flags = npt.NDArray[np.bool_]
+
+BROKEN = "EXPECTATION_BROKEN"
+"""The code of a row that goes to the quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectRule:
+    """A condition, and what becomes of the rows that break it. Broken ones are counted, whatever the action."""
+
+    name: str
+    condition: str
+    action: Literal["drop", "quarantine", "warn", "fail"] = "quarantine"
+
+    @property
+    def column(self) -> str:
+        """The column that says whether a row keeps the rule."""
+        return f"{COMPUTED}rule_{self.name}"
+
+
+def expect_steps(rules: Sequence[ExpectRule]) -> tuple[Expect, Judge]:
+    """The two steps, one after the other, that hold rows to the rules."""
+    return Expect(rules), Judge(rules)
+
+
+class Expect(Derive):
+    """Computes for each rule whether a row keeps it."""
+
+    def __init__(self, rules: Sequence[ExpectRule]) -> None:
+        super().__init__({rule.column: rule.condition for rule in rules})
+        self.rules = tuple(rules)
+
+    def __repr__(self) -> str:
+        return f"expect {', '.join(rule.name for rule in self.rules)}"
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """Why this needs Spark, or None where Arrow gives exactly the same values."""
+        self._check_types(schema)
+        return super().no_arrow_form(schema)
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that enter, and one for each rule."""
+        self._check_types(schema)
+        return super().output(schema)
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        for rule, compiled in zip(self.rules, self._compiled.over(schema), strict=True):
+            if isinstance(compiled, ArrowExpression):
+                _check_boolean(rule, compiled.type)
+
+
+class Judge:
+    """Does with each row what the strongest of its broken rules says: fail, quarantine, drop, warn."""
+
+    def __init__(self, rules: Sequence[ExpectRule]) -> None:
+        self.rules = tuple(rules)
+
+    def __repr__(self) -> str:
+        return f"act on broken rules: {', '.join(f'{rule.name} {rule.action}' for rule in self.rules)}"
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """None: this is a step over Arrow in both lanes."""
+        return None
+
+    def select(self, columns: Sequence[str]) -> str | None:
+        """None: this is a step over Arrow in both lanes."""
+        return None
+
+    def names(self, columns: Sequence[str]) -> list[str]:
+        """The columns that were there before the rules' own."""
+        made = {find_column(rule.column, columns) for rule in self.rules}
+        return [column for place, column in enumerate(columns) if place not in made]
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that were there before the rules' own. Raises for a rule that is none, or cannot be held to."""
+        for rule in self.rules:
+            _check_boolean(rule, schema.field(find_column(rule.column, schema.names)).type)
+            if rule.action == "quarantine" and COORDINATES not in schema.names:
+                raise DefinitionError(
+                    "EXPECT_NEEDS_COORDINATES",
+                    f"rule {rule.name} sends rows to the quarantine, and these no longer say which record they are of",
+                    context={"needed": COORDINATES, "columns": ", ".join(self.names(schema.names))},
+                    hint=f"keep `{COORDINATES}` in the step that leaves it out, or set another action",
+                )
+        return pa.schema(schema.field(name) for name in self.names(schema.names))
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Judge the rows. Raises `EXPECTATION_FAILED` where one breaks a rule of action fail."""
+        good = rows.select(self.names(rows.schema.names))
+        broken = ~np.stack([_kept(rows.column(find_column(rule.column, rows.schema.names))) for rule in self.rules])
+        counts = {rule.name: int(hits.sum()) for rule, hits in zip(self.rules, broken, strict=True)}
+        self._fail(good, broken)
+        refused = self._by("quarantine", broken)
+        gone = refused | self._by("drop", broken)
+        if not gone.any():
+            return Split(good, counts=counts)
+        refusals = tuple(self._refusals(good, broken, refused))
+        return Split(good.filter(pa.array(~gone)), refused=refusals, counts=counts)
+
+    def _by(self, action: str, broken: Flags) -> Flags:
+        """The rows that break a rule of this action."""
+        return np.asarray(broken[[rule.action == action for rule in self.rules]].any(axis=0))
+
+    def _fail(self, rows: pa.RecordBatch, broken: Flags) -> None:
+        for rule, hits in zip(self.rules, broken, strict=True):
+            if rule.action != "fail" or not hits.any():
+                continue
+            context = {"rule": rule.condition, "rows": str(hits.sum())}
+            if COORDINATES in rows.schema.names:
+                place = rows.column(COORDINATES)[int(hits.argmax())].as_py() or {}
+                context["record"] = f"{place.get('topic')}[{place.get('partition')}] offset {place.get('offset')}"
+            raise TerminalError(
+                "EXPECTATION_FAILED",
+                f"checking the rows: rule {rule.name} is broken, and its action is fail",
+                context=context,
+                hint="correct the rule, or set its action to quarantine, drop or warn",
+            )
+
+    def _refusals(self, rows: pa.RecordBatch, broken: Flags, refused: Flags) -> Iterator[Refusal]:
+        if not refused.any():
+            return
+        records = rows.column(COORDINATES).filter(pa.array(refused))
+        topics, partitions, offsets = (pc.struct_field(records, name) for name in ("topic", "partition", "offset"))
+        if topics.null_count or partitions.null_count or offsets.null_count:
+            raise TerminalError(
+                "EXPECT_WITHOUT_RECORD",
+                "quarantining rows: some that break a rule no longer say which record they are of",
+                context={"column": COORDINATES, "rules": ", ".join(rule.name for rule in self.rules)},
+                hint="put `expect` in front of the step that makes rows without a record, or set another action",
+            )
+        # Rows that break the same rules share one message.
+        patterns, which = np.unique(broken[:, refused], axis=1, return_inverse=True)
+        messages = [self._message(pattern) for pattern in patterns.T]
+        places = zip(topics.to_pylist(), partitions.to_pylist(), offsets.to_pylist(), which.tolist(), strict=True)
+        for topic, partition, offset, pattern in places:
+            yield Refusal(OffsetRange(topic, partition, offset, offset + 1), BROKEN, messages[pattern])
+
+    def _message(self, pattern: Flags) -> str:
+        rules = [rule for rule, hit in zip(self.rules, pattern, strict=True) if hit]
+        return f"the row breaks {', '.join(f'{rule.name} ({rule.condition.strip()})' for rule in rules)}"
+
+
+def _kept(column: pa.Array) -> Flags:
+    return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _check_boolean(rule: ExpectRule, kind: pa.DataType) -> None:
+    if kind != pa.bool_():
+        raise invalid(rule.condition, f"rule {rule.name} gives {sql_name(kind)}, it has to give BOOLEAN")

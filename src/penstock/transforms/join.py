@@ -1,0 +1,119 @@
+"""`join`: the rows of two streams that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from penstock.model import COORDINATES, COORDINATES_FIELD
+from penstock.transforms.columns import quote
+from penstock.transforms.spans import millis, seconds, show
+from penstock.transforms.streaming import Streaming, needs_stream
+
+JoinType = Literal["inner", "left", "right", "full"]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """One side of a join."""
+
+    name: str
+    time: str
+    """The column of its watermark."""
+
+
+@dataclass(frozen=True)
+class Join(Streaming):
+    """The rows of two sources with equal keys, close to each other in event time."""
+
+    left: Joined
+    right: Joined
+    on: Mapping[str, str]
+    before: timedelta
+    after: timedelta
+    type: JoinType = "inner"
+
+    def __repr__(self) -> str:
+        keys = ", ".join(one if one == other else f"{one} = {other}" for one, other in self.on.items())
+        return f"{self.type} join of {self.left.name} and {self.right.name} on {keys}, {self._apart}"
+
+    @property
+    def _apart(self) -> str:
+        return f"{self.right.name} from {show(self.before)} before to {show(self.after)} after"
+
+    @property
+    def keeps(self) -> str:
+        """What the state holds."""
+        return f"the rows of {self.left.name} and of {self.right.name} that may still find a match"
+
+    @property
+    def bound(self) -> str:
+        """What ends it."""
+        return f"a row goes when the watermark is past its time and the bound: {self._apart}"
+
+    def identity(self) -> dict[str, Any]:
+        """What the state depends on."""
+        sides = {
+            side: {"source": one.name, "time": one.time} for side, one in (("left", self.left), ("right", self.right))
+        }
+        return {"join": {**sides, "on": dict(self.on), "type": self.type, "before": millis(self.before),
+                         "after": millis(self.after)}}  # fmt: skip
+
+    def late_after(self, times: pa.Array) -> pa.Array:
+        """A row is too late when its own time has passed."""
+        return times
+
+    def known_join(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+        """The columns that leave."""
+        fields = [f.with_nullable(True) for f in left if f.name != COORDINATES]
+        shared = {other for one, other in self.on.items() if one == other}
+        fields += [f.with_nullable(True) for f in right if f.name not in (COORDINATES, *shared)]
+        return pa.schema([*fields, COORDINATES_FIELD])
+
+    def known_output(self, schema: pa.Schema) -> pa.Schema | None:
+        """Asked of both sides only."""
+        return None
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """Asked of both sides only."""
+        raise needs_stream()
+
+    def frame(self, frame: Any) -> Any:
+        """Asked of both sides only."""
+        raise needs_stream()
+
+    def frames(self, left: Any, right: Any) -> Any:
+        """The join of two frames."""
+        left.createOrReplaceTempView("penstock_left")
+        right.createOrReplaceTempView("penstock_right")
+        return left.sparkSession.sql(self._query(left.columns, right.columns))
+
+    def _query(self, left: Sequence[str], right: Sequence[str]) -> str:
+        shared = {one for one, other in self.on.items() if one == other}
+        outer = self.type in ("right", "full")
+        items = []
+        for name in left:
+            if name == COORDINATES:
+                continue
+            if name in shared and outer:
+                items.append(f"coalesce(l.{quote(name)}, r.{quote(name)}) AS {quote(name)}")
+            else:
+                items.append(f"l.{quote(name)}")
+        items += [f"r.{quote(name)}" for name in right if name != COORDINATES and name not in shared]
+        place = quote(COORDINATES)
+        items.append(f"coalesce(l.{place}, r.{place}) AS {place}")
+        ours, its = f"l.{quote(self.left.time)}", f"r.{quote(self.right.time)}"
+        conditions = [f"l.{quote(one)} = r.{quote(other)}" for one, other in self.on.items()]
+        conditions += [
+            f"{its} >= {ours} - INTERVAL '{seconds(self.before)}' SECOND",
+            f"{its} <= {ours} + INTERVAL '{seconds(self.after)}' SECOND",
+        ]
+        kind = {"inner": "INNER", "left": "LEFT OUTER", "right": "RIGHT OUTER", "full": "FULL OUTER"}[self.type]
+        return (
+            f"SELECT {', '.join(items)} FROM penstock_left AS l {kind} JOIN penstock_right AS r "
+            f"ON {' AND '.join(conditions)}"
+        )

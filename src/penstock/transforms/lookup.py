@@ -1,0 +1,163 @@
+"""The keys of a table, laid out once so that batch after batch finds its rows in them.
+
+Keys are equal as Spark's `=` has them: NULL equals nothing, NaN is NaN, and -0.0 is 0.0. Distinct keys are sorted by
+a hash, with a directory over its first bits: a look-up starts at most a few entries before its key. A single key of
+at most 64 bits is its hash; of all others the values are compared too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.transforms.hashing import group_numbers, hash_rows
+
+Places = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint64]
+_Flags = npt.NDArray[np.bool_]
+
+_TEXTS = (pa.string(), pa.binary())
+_WORD_BYTES = 8
+_LONG_BYTES = 128
+"""Longer texts are hashed one by one: few keys have them, and no text then costs more than its bytes."""
+_MASKS: _Words = np.array([(1 << (8 * size)) - 1 for size in range(_WORD_BYTES + 1)], dtype=np.uint64)
+_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+"""Of splitmix64, which gives every word another one."""
+
+
+class KeyIndex:
+    """The rows of a table by their keys. Columns are of plain types, and looked up with columns of the same types."""
+
+    def __init__(self, columns: Sequence[pa.Array]) -> None:
+        keys = [_comparable(column) for column in columns]
+        known = np.flatnonzero(_known(keys))
+        keys = [key.take(pa.array(known)) for key in keys]
+        numbers, count = group_numbers(keys)
+        owners = numbers.to_numpy()
+        by_key = np.argsort(owners, kind="stable")
+        self._rows: Places = known[by_key]
+        self._starts: Places = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=count))])
+        self._firsts: Places = self._rows[self._starts[:-1]] if count else np.zeros(1, np.int64)
+        firsts = pa.array(by_key[self._starts[:-1]])
+        hashes = _hash([key.take(firsts) for key in keys])
+        self._order: Places = np.argsort(hashes)
+        # The entry behind the last is above every hash that is looked for, or equal to it and no key.
+        self._hashes: _Words = np.append(hashes[self._order], np.uint64(2**64 - 1))
+        entries = firsts.take(pa.array(self._order))
+        self._keys = None if _is_word(keys) else [key.take(entries) for key in keys]
+        bits = (4 * count).bit_length() or 1
+        self._shift = np.uint64(64 - bits)
+        sizes = np.bincount((hashes >> self._shift).astype(np.int64), minlength=1 << bits)
+        self._directory: Places = np.cumsum(sizes) - sizes
+
+    def find(self, columns: Sequence[pa.Array]) -> Places:
+        """For each row the number of its key in the table, and -1 where there is none."""
+        keys = [_comparable(column) for column in columns]
+        hashes = _hash(keys)
+        places: Places = self._directory[(hashes >> self._shift).astype(np.int64)]
+        found: Places = np.full(len(hashes), -1, np.int64)
+        todo = np.flatnonzero(_known(keys))
+        while todo.size:
+            entries, wanted = places[todo], hashes[todo]
+            there = self._hashes[entries]
+            same = self._same(keys, todo, entries, there == wanted)
+            found[todo[same]] = self._order[entries[same]]
+            todo = todo[(there <= wanted) & ~same & (entries < len(self._order))]
+            places[todo] += 1
+        return found
+
+    def first(self, numbers: Places) -> Places:
+        """The first row of each key, and any number for -1."""
+        return self._firsts[numbers]
+
+    def every(self, numbers: Places) -> tuple[Places, Places]:
+        """All rows of all the keys: the place in `numbers`, and the row, one pair for each."""
+        starts = self._starts[numbers]
+        counts = self._starts[numbers + 1] - starts
+        owners = np.repeat(np.arange(len(numbers)), counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return owners, self._rows[starts[owners] + within]
+
+    def _same(self, keys: Sequence[pa.Array], rows: Places, entries: Places, equal: _Flags) -> _Flags:
+        """Of those whose hashes are equal the ones whose keys are."""
+        equal = equal & (entries < len(self._order))
+        if self._keys is None:
+            return equal
+        alike = np.flatnonzero(equal)
+        mine, theirs = pa.array(rows[alike]), pa.array(entries[alike])
+        for key, held in zip(keys, self._keys, strict=True):
+            equal[alike] &= pc.equal(key.take(mine), held.take(theirs)).to_numpy(zero_copy_only=False)
+        return equal
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """Values that are equal where their bits are: numbers and times as BIGINT, the others as they are."""
+    kind = column.type
+    if kind in _TEXTS or pa.types.is_decimal128(kind):
+        return column
+    if pa.types.is_floating(kind):
+        column = pc.add(column.cast(pa.float64()), 0.0)
+        return pc.if_else(pc.is_nan(column), pa.scalar(np.nan), column).view(pa.int64())
+    if pa.types.is_temporal(kind):
+        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    return column.cast(pa.int64())
+
+
+def _is_word(keys: Sequence[pa.Array]) -> bool:
+    return len(keys) == 1 and bool(keys[0].type == pa.int64())
+
+
+def _known(keys: Sequence[pa.Array]) -> _Flags:
+    """The rows in which no key is NULL."""
+    known = np.ones(len(keys[0]), np.bool_)
+    for key in keys:
+        if key.null_count:
+            known &= key.is_valid().to_numpy(zero_copy_only=False)
+    return known
+
+
+def _hash(keys: Sequence[pa.Array]) -> _Words:
+    """A hash of each row; any where a key is NULL. The same in every process."""
+    hashes = _hash_column(keys[0])
+    for key in keys[1:]:
+        hashes = _mix(hashes * np.uint64(31) + _hash_column(key))
+    return hashes
+
+
+def _hash_column(key: pa.Array) -> _Words:
+    if key.type in _TEXTS:
+        return _hash_texts(key)
+    if key.type == pa.int64():
+        return _mix(np.asarray(key.fill_null(0).to_numpy()).view(np.uint64))
+    return np.asarray(hash_rows([key]).to_numpy())
+
+
+def _hash_texts(texts: pa.Array) -> _Words:
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(texts) + 1, 4 * texts.offset).astype(np.int64)
+    begin, size = ends[0], ends[-1] - ends[0]
+    padded = np.zeros(size + _WORD_BYTES, np.uint8)
+    if size:
+        padded[:size] = np.frombuffer(data, np.uint8, size, begin)
+    words: _Words = np.ndarray((size + 1,), np.uint64, padded, strides=(1,))
+    places, sizes = ends[:-1] - begin, np.diff(ends)
+    hashes = _mix(sizes.astype(np.uint64))
+    for done in range(0, min(int(sizes.max(initial=0)), _LONG_BYTES), _WORD_BYTES):
+        live = np.flatnonzero(sizes > done)
+        word = words[places[live] + done] & _MASKS[np.minimum(sizes[live] - done, _WORD_BYTES)]
+        hashes[live] = _mix(hashes[live] ^ word)
+    for place in np.flatnonzero(sizes > _LONG_BYTES):
+        text = padded[places[place] : places[place] + sizes[place]]
+        hashes[place] = int.from_bytes(hashlib.blake2b(text.tobytes(), digest_size=_WORD_BYTES).digest(), "little")
+    return hashes
+
+
+def _mix(words: _Words) -> _Words:
+    for shift, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        words = (words ^ (words >> np.uint64(shift))) * multiplier
+    return words ^ (words >> np.uint64(31))

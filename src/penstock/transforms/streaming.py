@@ -1,0 +1,230 @@
+"""Steps that remember rows from batch to batch: they are Spark's, over its own streaming frame.
+
+Each says what its state is kept by (`keeps`), what ends it (`bound`), and which of its settings the state in a
+checkpoint depends on (`identity`): a change of those is a change that the checkpoint cannot take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import TerminalError
+from penstock.model import COORDINATES, COORDINATES_FIELD, TIMESTAMP, Split
+from penstock.transforms.aggregates import aggregate_type
+from penstock.transforms.columns import find_column, quote
+from penstock.transforms.spans import count_millis, micros, millis, show
+
+_PARTITIONS = 16384
+_DELAY = "spark.watermarkDelayMs"
+"""Spark's own key, in the metadata of a column of event time."""
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """What the steps have in common: no Arrow form, and a frame for a query."""
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """Why this needs Spark."""
+        return "it keeps state from batch to batch, which is Spark's"
+
+    def select(self, columns: Sequence[str]) -> str | None:
+        """Never asked: the step is one over a frame."""
+        raise needs_stream()
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Never run here."""
+        raise needs_stream()
+
+
+@dataclass(frozen=True)
+class Watermark(Streaming):
+    """The event time, and how late rows may be."""
+
+    column: str
+    delay: timedelta
+    late: Literal["drop", "quarantine"] = "drop"
+
+    def __repr__(self) -> str:
+        return f"watermark on {self.column}, {show(self.delay)} behind the newest; late rows: {self.late}"
+
+    def known_output(self, schema: pa.Schema) -> pa.Schema | None:
+        """The same columns."""
+        return schema
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The same columns."""
+        return schema
+
+    def frame(self, frame: Any) -> Any:
+        """The frame with the watermark."""
+        column = frame.columns[find_column(self.column, frame.columns)]
+        return frame.withWatermark(column, millis(self.delay))
+
+
+@dataclass(frozen=True)
+class Window(Streaming):
+    """Aggregates over windows of event time, for each value of `by`."""
+
+    time: str
+    """The column of the watermark."""
+    aggregates: Mapping[str, str]
+    by: tuple[str, ...] = ()
+    size: timedelta | None = None
+    slide: timedelta | None = None
+    gap: timedelta | None = None
+    emit: Literal["final", "changes"] = "final"
+    topics: tuple[str, ...] | None = None
+    """The topics that rows can be of; None where that is not known."""
+
+    def __repr__(self) -> str:
+        keys = f" by {', '.join(self.by)}" if self.by else ""
+        return f"window of {self.span}{keys}: {', '.join(self.aggregates)}"
+
+    @property
+    def span(self) -> str:
+        """The windows in words."""
+        if self.gap is not None:
+            return f"sessions with gaps of {show(self.gap)}"
+        assert self.size is not None, "checked when the file was loaded"
+        return show(self.size) + (f" every {show(self.slide)}" if self.slide is not None else "")
+
+    @property
+    def keeps(self) -> str:
+        """What the state holds."""
+        return f"one row for each open window{' and ' + ', '.join(self.by) if self.by else ''}"
+
+    @property
+    def bound(self) -> str:
+        """What ends it."""
+        return "a window goes when the watermark has passed its end"
+
+    def identity(self) -> dict[str, Any]:
+        """What the state depends on."""
+        spans = {name: millis(span) for name in ("size", "slide", "gap") if (span := getattr(self, name)) is not None}
+        return {"window": {"time": self.time, **spans, "by": list(self.by), "aggregates": dict(self.aggregates),
+                           "emit": self.emit}}  # fmt: skip
+
+    def late_after(self, times: pa.Array) -> pa.Array:
+        """A row is too late when the newest of its windows has ended."""
+        if self.gap is not None:
+            return pc.add(times, micros(self.gap))
+        assert self.size is not None
+        slide = pa.scalar(micros(self.slide or self.size), pa.int64())
+        # Rounded down, before 1970 as well: Arrow's division cuts towards zero.
+        quotient = pc.divide(times, slide)
+        negative = pc.less(times, pc.multiply(quotient, slide))
+        start = pc.multiply(pc.subtract(quotient, negative.cast(pa.int64())), slide)
+        return pc.add(start, micros(self.size))
+
+    def known_output(self, schema: pa.Schema) -> pa.Schema | None:
+        """The columns that leave, where every aggregate's type is known without Spark."""
+        fields = [pa.field("window_start", TIMESTAMP), pa.field("window_end", TIMESTAMP)]
+        fields += [schema.field(find_column(name, schema.names)).with_name(name) for name in self.by]
+        for name, text in self.aggregates.items():
+            kind = aggregate_type(text, schema)
+            if kind is None:
+                return None
+            fields.append(pa.field(name, kind))
+        return pa.schema([*fields, *([COORDINATES_FIELD] if COORDINATES in schema.names else [])])
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """Spark's to say."""
+        raise needs_stream()
+
+    def frame(self, frame: Any) -> Any:
+        """The aggregation."""
+        frame.createOrReplaceTempView("input")
+        return frame.sparkSession.sql(self._query(frame.columns))
+
+    def _query(self, columns: Sequence[str]) -> str:
+        time = quote(columns[find_column(self.time, columns)])
+        if self.gap is not None:
+            group = f"session_window({time}, '{millis(self.gap)}')"
+            window = "session_window"
+        else:
+            assert self.size is not None
+            spans = [self.size, *([self.slide] if self.slide is not None else [])]
+            spans_text = ", ".join(f"'{millis(span)}'" for span in spans)
+            group, window = f"window({time}, {spans_text})", "window"
+        keys = [f"{quote(columns[find_column(name, columns)])}" for name in self.by]
+        items = [f"{window}.start AS `window_start`", f"{window}.end AS `window_end`"]
+        items += [f"{key} AS {quote(name)}" for key, name in zip(keys, self.by, strict=True)]
+        items += [f"({text}\n) AS {quote(name)}" for name, text in self.aggregates.items()]
+        inner = ""
+        if COORDINATES in columns:
+            items.append(f"{self._newest()} AS {quote(COORDINATES)}")
+        return f"SELECT {', '.join(items)} FROM input{inner} GROUP BY {', '.join([group, *keys])}"
+
+    def _newest(self) -> str:
+        """The coordinates of the record with the greatest offset among those of a group.
+
+        Numbers alone, where the topic is known: Spark then aggregates by hash and not by sorting.
+        """
+        place = quote(COORDINATES)
+        if self.topics is None or len(self.topics) != 1:
+            return f"max_by({place}, {place}.offset)"
+        [topic] = self.topics
+        packed = f"max({place}.offset * {_PARTITIONS}L + {place}.partition)"
+        return (
+            f"named_struct('topic', '{topic}', 'partition', CAST({packed} % {_PARTITIONS} AS INT), "
+            f"'offset', {packed} DIV {_PARTITIONS}, 'timestamp', max({place}.timestamp))"
+        )
+
+
+@dataclass(frozen=True)
+class DedupeWithin(Streaming):
+    """Leaves out a row whose keys were seen: the first one is kept."""
+
+    keys: tuple[str, ...]
+    time: str
+    within: timedelta
+
+    def __repr__(self) -> str:
+        return f"dedupe by {', '.join(self.keys)} within {show(self.within)}"
+
+    @property
+    def keeps(self) -> str:
+        """What the state holds."""
+        return f"each {', '.join(self.keys)} that was seen"
+
+    @property
+    def bound(self) -> str:
+        """What ends it."""
+        return f"a key goes when the watermark is {show(self.within)} past its event"
+
+    def identity(self) -> dict[str, Any]:
+        """What the state depends on."""
+        return {"dedupe": {"keys": list(self.keys), "time": self.time}}
+
+    def late_after(self, times: pa.Array) -> pa.Array:
+        """A row is too late when its own time has passed."""
+        return times
+
+    def known_output(self, schema: pa.Schema) -> pa.Schema | None:
+        """The same columns."""
+        return schema
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The same columns."""
+        return schema
+
+    def frame(self, frame: Any) -> Any:
+        """The deduplication. Spark takes the time to remember a key from the column's own metadata."""
+        at = find_column(self.time, frame.columns)
+        metadata = frame.schema.fields[at].metadata
+        keys = [frame.columns[find_column(key, frame.columns)] for key in self.keys]
+        longer = {**metadata, _DELAY: count_millis(self.within)}
+        name = frame.columns[at]
+        kept = frame.withMetadata(name, longer).dropDuplicatesWithinWatermark(keys)
+        return kept.withMetadata(name, metadata)
+
+
+def needs_stream() -> TerminalError:
+    """The error for a step that was asked for what only a stream has."""
+    return TerminalError("TRANSFORM_NEEDS_SPARK", "a step with state is run by Spark", hint="run it in the frame lane")

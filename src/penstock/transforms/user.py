@@ -1,0 +1,201 @@
+"""The user's own Python: `module.name` in the pipeline file's folder becomes the function or class it names.
+
+Modules of the folder are imported under names of their own and are not left in `sys.modules`. So two pipelines in one
+process never get each other's, an edited module is read anew, and what Spark sends of them to its workers goes by
+value, not by a name that no worker knows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from penstock.errors import DefinitionError
+from penstock.transforms.raised import place_of, said
+from penstock.transforms.top_names import top_names
+
+_PRIVATE = "_penstock_user_"
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    module: ModuleType
+    files: dict[Path, int]
+    """The folder's files that were imported, with the times at which they were changed last."""
+
+    def is_current(self) -> bool:
+        return all(_changed(file) == time for file, time in self.files.items())
+
+
+_loaded: dict[tuple[str, str], _Loaded] = {}
+_folders: set[str] = set()
+"""What was put on the path here."""
+_one_at_a_time = threading.RLock()
+
+
+def find(folder: str, dotted: str) -> None:
+    """Raise where the module or the name in it is certainly not there. None of the user's code is run."""
+    file, name = _file(folder, dotted)
+    try:
+        names = top_names(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise _not_importable(folder, dotted, error) from error
+    if names is not None and name not in names:
+        raise _no_such_name(folder, dotted, names)
+
+
+def load(folder: str, dotted: str) -> Any:
+    """What `module.name` is in the folder, imported where it is not yet or where its files were changed."""
+    file, name = _file(folder, dotted)
+    where = str(Path(folder).resolve())
+    module_name = dotted.rpartition(".")[0]
+    with _one_at_a_time:
+        known = _loaded.get((where, module_name))
+        if known is None or not known.is_current():
+            try:
+                known = _import(Path(where), module_name, file)
+            except Exception as error:
+                raise _not_importable(folder, dotted, error) from error
+            _loaded[where, module_name] = known
+    found = getattr(known.module, name, None)
+    if found is None:
+        raise _no_such_name(folder, dotted, vars(known.module))
+    if not callable(found):
+        raise DefinitionError(
+            "STEP_NOT_CALLABLE",
+            f"{dotted} is not a function or a class",
+            context={"found": type(found).__name__, "in": file},
+        )
+    return found
+
+
+def _file(folder: str, dotted: str) -> tuple[Path, str]:
+    """The file of the module, and the name in it."""
+    *parts, name = dotted.split(".")
+    if not parts or not all(part.isidentifier() for part in (*parts, name)):
+        raise DefinitionError(
+            "STEP_NOT_FOUND",
+            f'"{dotted}" is not a name in a module',
+            hint="write module.function or package.module.name",
+        )
+    stem = Path(folder).resolve().joinpath(*parts)
+    wanted = [stem.with_name(f"{stem.name}.py"), stem / "__init__.py"]
+    for file in wanted:
+        if file.is_file():
+            return file, name
+    beside = [file.stem for file in stem.parent.glob("*.py")]
+    raise DefinitionError(
+        "STEP_NOT_FOUND",
+        f"there is no module {'.'.join(parts)} for {dotted}",
+        context={
+            "looked for": " or ".join(str(file.relative_to(Path(folder).resolve())) for file in wanted),
+            "in": folder,
+        },
+        hint=_did_you_mean(stem.name, beside, ".".join([*parts[:-1], "{}", name])),
+    )
+
+
+def _import(folder: Path, module_name: str, file: Path) -> _Loaded:
+    root = module_name.partition(".")[0]
+    private = f"{_PRIVATE}{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}_{root}"
+    before = set(sys.modules)
+    with _on_path(folder):
+        try:
+            top = _execute(private, folder / root) if root != module_name else None
+            module = (
+                importlib.import_module(private + module_name.removeprefix(root))
+                if top is not None
+                else _execute(private, file)
+            )
+        finally:
+            own = _own_modules(folder, private, set(sys.modules) - before)
+            for name in own:
+                del sys.modules[name]
+    files = {Path(one.__file__) for one in own.values() if one.__file__}
+    return _Loaded(module, {one: _changed(one) for one in files | {file}})
+
+
+def _execute(name: str, path: Path) -> ModuleType:
+    """Run a module's file, or a package's: a folder without `__init__.py` is a package too."""
+    if path.is_dir() and not (path / "__init__.py").is_file():
+        spec: ModuleSpec | None = ModuleSpec(name, None, is_package=True)
+        assert spec is not None
+        spec.submodule_search_locations = [str(path)]
+    else:
+        file = path / "__init__.py" if path.is_dir() else path
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if spec.loader is not None and spec.origin is not None:
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    """The folder first on the path for what its modules import; from then on last, for imports inside functions."""
+    bytecode, path = sys.dont_write_bytecode, list(sys.path)
+    sys.dont_write_bytecode = True
+    sys.path[:] = [str(folder), *(entry for entry in path if entry not in _folders)]
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        if str(folder) not in path:
+            _folders.add(str(folder))
+            sys.path.append(str(folder))
+        sys.dont_write_bytecode = bytecode
+
+
+def _own_modules(folder: Path, private: str, names: Iterable[str]) -> dict[str, ModuleType]:
+    """Those that come from the folder itself: not from an environment or a library that lies somewhere below it."""
+    own = {}
+    for name in names:
+        module, root = sys.modules[name], name.partition(".")[0]
+        file = getattr(module, "__file__", None)
+        locations = [Path(file)] if file else [Path(path) for path in getattr(module, "__path__", ())]
+        is_beside = any(path.is_relative_to(folder / root) or path == folder / f"{root}.py" for path in locations)
+        if root == private or is_beside:
+            own[name] = module
+    return own
+
+
+def _changed(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def _no_such_name(folder: str, dotted: str, names: Iterable[str]) -> DefinitionError:
+    module_name, _, name = dotted.rpartition(".")
+    public = sorted(one for one in names if not one.startswith("_"))
+    return DefinitionError(
+        "STEP_NOT_FOUND",
+        f"there is no {name} in the module {module_name}",
+        context={"names in it": ", ".join(public) or "none", "in": folder},
+        hint=_did_you_mean(name, public, f"{module_name}.{{}}"),
+    )
+
+
+def _not_importable(folder: str, dotted: str, error: BaseException) -> DefinitionError:
+    return DefinitionError(
+        "STEP_NOT_IMPORTABLE",
+        f"importing {dotted.rpartition('.')[0]} for {dotted}: it raises",
+        context={"raised": said(error), "at": place_of(error, folder)},
+        hint="the module is imported from the pipeline file's folder, with the Python that runs Penstock",
+    )
+
+
+def _did_you_mean(name: str, names: Iterable[str], form: str) -> str | None:
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f'did you mean "{form.format(close[0])}"?' if close else None

@@ -1,0 +1,228 @@
+"""The steps of a pipeline file through whole runs, in both lanes: the same rows, quarantine and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.config import load
+from penstock.errors import DefinitionError, MissingError, TerminalError
+from penstock.runtime.listener import BatchDone, Event, Notice
+from penstock.runtime.run import RunOptions, run
+
+pytestmark = pytest.mark.services
+
+COLUMNS = "id BIGINT, who STRING, amount BIGINT, tags ARRAY<STRING>, address STRUCT<city: STRING, zip: STRING>"
+A = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
+"""The SHA-256 of an a."""
+LANES = pytest.mark.parametrize("lane", ["direct", "frame"])
+
+
+def order(number: int, who: str | None = "a", amount: int | None = 5, tags: Any = ("x",)) -> dict[str, Any]:
+    address = {"city": f"city {number}", "zip": "1"}
+    return {"id": number, "who": who, "amount": amount, "tags": list(tags), "address": address}
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return DeltaTable(path).to_pyarrow_table().to_pylist()
+
+
+@pytest.fixture
+def drain(spark: Any) -> Callable[[Path], list[Event]]:
+    def go(file: Path) -> list[Event]:
+        events: list[Event] = []
+        run(load(file), RunOptions(available_now=True), events.append, session=spark)
+        return events
+
+    return go
+
+
+def counts(events: list[Event]) -> dict[str, int]:
+    return {n: c for event in events if isinstance(event, BatchDone) for n, c in event.metrics.counts.items()}
+
+
+@LANES
+def test_everyday_steps_give_the_same_in_both_lanes(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+) -> None:
+    topic = topics.create(2)
+    rules = {
+        "known": {"rule": "who IS NOT NULL", "action": "quarantine"},
+        "positive": {"rule": "amount > 0", "action": "drop"},
+        "small": {"rule": "amount < 8", "action": "warn"},
+    }
+    file = pipeline_file(
+        topic,
+        lane=lane,
+        decode={"format": "json", "schema": COLUMNS},
+        transforms=[
+            {"name": "rules", "expect": rules},
+            {"explode": {"column": "tags", "as": "tag"}},
+            {"flatten": {"columns": ["address"]}},
+            {"mask": {"who": "hash", "address_city": {"keep_last": 1}}},
+            {"derive": {"cents": "amount * 100 + 1"}},
+        ],
+    )
+    topics.send(
+        topic, [order(1, tags="xy"), order(2, None), order(3, amount=-1), order(4, amount=9), order(5, amount=None)]
+    )
+    told = counts(drain(file))
+    assert told == {"known": 1, "positive": 2, "small": 2}
+    columns = ("id", "tag", "who", "address_city", "address_zip", "cents")
+    found = sorted(tuple(row[name] for name in columns) for row in rows(tmp_path / "lake/out"))
+    assert found == [
+        (1, "x", A, "*****1", "1", 501),
+        (1, "y", A, "*****1", "1", 501),
+        (4, "x", A, "*****4", "1", 901),
+    ]
+    [bad] = rows(tmp_path / "lake/quarantine")
+    assert (bad["code"], bad["stage"]) == ("EXPECTATION_BROKEN", "transform")
+    assert b'"id": 2' in bad["value"]
+
+
+@LANES
+def test_rule_that_fails_stops_the_run_and_names_the_record(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+) -> None:
+    topic = topics.create(1)
+    file = pipeline_file(
+        topic,
+        lane=lane,
+        decode={"format": "json", "schema": COLUMNS},
+        transforms=[{"expect": {"positive": {"rule": "amount > 0", "action": "fail"}}}],
+    )
+    topics.send(topic, [order(1), order(2, amount=-1)])
+    with pytest.raises(TerminalError) as stopped:
+        drain(file)
+    assert stopped.value.code == "EXPECTATION_FAILED"
+    assert "offset 1" in str(stopped.value)
+    assert rows(tmp_path / "lake/out") == []
+
+
+@LANES
+def test_enrich_follows_the_table_from_batch_to_batch(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+) -> None:
+    topic, people = topics.create(2), tmp_path / "lake/people"
+    write_deltalake(people, pa.table({"who": ["a", "b"], "tier": ["gold", "tin"]}))
+    file = pipeline_file(
+        topic,
+        lane=lane,
+        decode={"format": "json", "schema": COLUMNS},
+        tables={"people": {"type": "delta", "path": "lake/people"}},
+        transforms=[
+            {"enrich": {"table": "people", "on": ["who"], "take": ["tier"], "on_miss": "quarantine"}},
+            {"drop": ["tags", "address"]},
+        ],
+    )
+    topics.send(topic, [order(1), order(2, "b"), order(3, "c"), order(4, None)])
+    drain(file)
+    assert sorted((r["id"], r["tier"]) for r in rows(tmp_path / "lake/out")) == [(1, "gold"), (2, "tin")]
+    assert {(r["code"], r["stage"]) for r in rows(tmp_path / "lake/quarantine")} == {("ENRICH_MISS", "transform")}
+    write_deltalake(people, pa.table({"who": ["c"], "tier": ["new"]}), mode="append")
+    topics.send(topic, [order(5, "c")])
+    drain(file)
+    assert {"id": 5, "tier": "new"}.items() <= max(rows(tmp_path / "lake/out"), key=lambda r: r["id"]).items()
+    write_deltalake(people, pa.table({"who": ["c"], "tier": ["twice"]}), mode="append")
+    topics.send(topic, [order(6, "c")])
+    with pytest.raises(MissingError) as refused:
+        drain(file)
+    assert refused.value.code == "TABLE_DUPLICATE_KEYS"
+
+
+def test_sql_over_tables_and_a_table_larger_than_memory_are_joined_by_spark(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+) -> None:
+    topic, people = topics.create(1), tmp_path / "people.csv"
+    people.write_text("who,tier\na,gold\nb,tin\n")
+    csv = {"type": "csv", "path": "people.csv", "schema": "who STRING, tier STRING"}
+    file = pipeline_file(
+        topic,
+        decode={"format": "json", "schema": COLUMNS},
+        tables={"people": csv, "large": {**csv, "memory": "1 bytes"}},
+        transforms=[
+            {"enrich": {"table": "large", "on": ["who"], "take": {"large_tier": "tier"}, "on_miss": "quarantine"}},
+            {"sql": "SELECT i.id, i.large_tier, p.tier, i._penstock FROM input i JOIN people p ON p.who = i.who"},
+        ],
+    )
+    topics.send(topic, [order(1), order(2, "b"), order(3, "c")])
+    drain(file)
+    found = sorted((r["id"], r["tier"], r["large_tier"]) for r in rows(tmp_path / "lake/out"))
+    assert found == [(1, "gold", "gold"), (2, "tin", "tin")]
+    assert [r["code"] for r in rows(tmp_path / "lake/quarantine")] == ["ENRICH_MISS"]
+
+
+@LANES
+def test_map_arrow_that_raises_quarantines_only_those_rows(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+) -> None:
+    topic = topics.create(1)
+    (tmp_path / "rules.py").write_text(
+        "import pyarrow as pa\n"
+        "def checked(rows):\n"
+        "    if any(v == 13 for v in rows.column('amount').to_pylist()):\n"
+        "        raise ValueError('unlucky')\n"
+        "    return rows\n"
+    )
+    file = pipeline_file(
+        topic,
+        lane=lane,
+        decode={"format": "json", "schema": COLUMNS},
+        transforms=[{"map_arrow": {"function": "rules.checked", "on_error": "quarantine"}}],
+    )
+    topics.send(topic, [order(n, amount=13 if n % 10 == 3 else 1) for n in range(100)])
+    drain(file)
+    assert len(rows(tmp_path / "lake/out")) == 90
+    bad = rows(tmp_path / "lake/quarantine")
+    assert {(r["code"], r["message"]) for r in bad} == {("STEP_FAILED", "ValueError: unlucky (rules.py:4)")}
+    assert sorted(r["offset"] for r in bad) == list(range(3, 100, 10))
+
+
+def test_python_step_is_a_frame_in_and_a_frame_out(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+) -> None:
+    topic = topics.create(1)
+    (tmp_path / "steps.py").write_text("def doubled(frame):\n    return frame.withColumn('amount', frame.amount * 2)\n")
+    file = pipeline_file(topic, decode={"format": "json", "schema": COLUMNS}, transforms=[{"python": "steps.doubled"}])
+    topics.send(topic, [order(1)])
+    drain(file)
+    assert [r["amount"] for r in rows(tmp_path / "lake/out")] == [10]
+    (tmp_path / "steps.py").write_text("def tripled(frame):\n    return frame\n")
+    with pytest.raises(DefinitionError) as refused:
+        drain(file)
+    assert "transforms[0]" in str(refused.value) and "doubled" in str(refused.value)
+
+
+def test_table_that_vanishes_in_a_run_is_waited_for(
+    topics: Any, pipeline_file: Callable[..., Path], spark: Any, tmp_path: Path
+) -> None:
+    topic, people = topics.create(1), tmp_path / "people.csv"
+    people.write_text("who,tier\na,gold\n")
+    file = pipeline_file(
+        topic,
+        source={"max_offsets": 1},
+        decode={"format": "json", "schema": COLUMNS},
+        tables={"people": {"type": "csv", "path": "people.csv", "schema": "who STRING, tier STRING"}},
+        transforms=[{"enrich": {"table": "people", "on": ["who"]}}],
+    )
+    topics.send(topic, [order(1), order(2)])
+    seen: list[str] = []
+
+    def watch(event: Event) -> None:
+        seen.append(type(event).__name__)
+        if isinstance(event, BatchDone) and event.metrics.batch_id == 0:
+            people.rename(tmp_path / "away.csv")
+        elif seen[-1] == "Retrying":
+            people.write_text("who,tier\na,silver\n")
+        elif isinstance(event, Notice):
+            seen.append(event.text)
+
+    run(load(file), RunOptions(available_now=True), watch, session=spark)
+    assert sorted((r["id"], r["tier"]) for r in rows(tmp_path / "lake/out")) == [(1, "gold"), (2, "silver")]
+    assert "Retrying" in seen
+    assert any("people" in text and "taken up" in text for text in seen)
