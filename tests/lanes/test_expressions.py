@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.lanes.expression_cases import all_cases, edge_table, failing_cases
 
 from penstock.transforms import ArrowExpression, Derive, Where, compile_expression
-from penstock.transforms.terms import RowError, Rows
+from penstock.transforms.expressions.terms import RowError, Rows
 
 BATCH = 90
 

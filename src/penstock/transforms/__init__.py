@@ -9,11 +9,11 @@ from penstock.transforms.enrich import Enrich, OnMiss, enrich_steps
 from penstock.transforms.expect import Expect, ExpectRule, Judge, expect_steps
 from penstock.transforms.explode import Explode
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compile_expression
+from penstock.transforms.expressions.parsing import check_columns
 from penstock.transforms.flatten import Flatten
 from penstock.transforms.join import Join, Joined
 from penstock.transforms.map_arrow import MapArrow
 from penstock.transforms.mask import Mask, MaskRule
-from penstock.transforms.parsing import check_columns
 from penstock.transforms.python_frame import PythonFrame
 from penstock.transforms.reshape import Drop, Rename
 from penstock.transforms.sql import Sql

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES
-from penstock.transforms.parsing import unknown_column
+from penstock.transforms.expressions.parsing import unknown_column
 
 
 def find_column(name: str, columns: Sequence[str]) -> int:

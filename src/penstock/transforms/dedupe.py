@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES, Split
 from penstock.transforms.columns import find_column, quote, select_list
+from penstock.transforms.expressions.terms import sql_name
 from penstock.transforms.hashing import can_hash, group_numbers, hash_rows
-from penstock.transforms.terms import sql_name
 
 _NEWEST = ("offset", "timestamp", "topic", "partition")
 

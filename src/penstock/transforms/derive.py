@@ -13,8 +13,8 @@ import pyarrow as pa
 from penstock.model import COORDINATES, Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
 from penstock.transforms.expressions import NoArrowForm
-from penstock.transforms.lazy import LazyExpressions
-from penstock.transforms.parsing import check_columns
+from penstock.transforms.expressions.lazy import LazyExpressions
+from penstock.transforms.expressions.parsing import check_columns
 
 
 class Derive:

@@ -18,7 +18,8 @@ from penstock.contracts import Transform
 from penstock.errors import DefinitionError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
-from penstock.transforms.conversion import common_type
+from penstock.transforms.expressions.conversion import common_type
+from penstock.transforms.expressions.terms import NoFormError, sql_name
 from penstock.transforms.lookup import KeyIndex
 from penstock.transforms.table_rows import (
     OnDuplicate,
@@ -30,7 +31,6 @@ from penstock.transforms.table_rows import (
     read_rows,
     write_rows,
 )
-from penstock.transforms.terms import NoFormError, sql_name
 from penstock.transforms.unmatched import FOUND, Unmatched
 
 OnMiss = Literal["keep", "drop", "quarantine"]

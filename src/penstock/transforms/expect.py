@@ -21,8 +21,8 @@ from penstock.model import COMPUTED, COORDINATES, OffsetRange, Refusal, Split
 from penstock.transforms.columns import find_column
 from penstock.transforms.derive import Derive
 from penstock.transforms.expressions import ArrowExpression
-from penstock.transforms.parsing import invalid
-from penstock.transforms.terms import sql_name
+from penstock.transforms.expressions.parsing import invalid
+from penstock.transforms.expressions.terms import sql_name
 
 Flags = npt.NDArray[np.bool_]
 

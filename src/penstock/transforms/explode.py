@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import DefinitionError
 from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
-from penstock.transforms.terms import sql_name
+from penstock.transforms.expressions.terms import sql_name
 
 
 class Explode:

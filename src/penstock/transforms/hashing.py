@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.terms import is_plain
+from penstock.transforms.expressions.terms import is_plain
 
 _TEXTS = (pa.string(), pa.binary())
 _WORD_BYTES = 8

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, TIMESTAMP, Split
-from penstock.transforms.aggregates import aggregate_type
 from penstock.transforms.columns import find_column, quote
+from penstock.transforms.expressions.aggregates import aggregate_type
 from penstock.transforms.spans import count_millis, micros, millis, show
 
 _PARTITIONS = 16384

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import MissingError
+from penstock.transforms.expressions.terms import is_plain, sql_name
 from penstock.transforms.hashing import group_numbers
-from penstock.transforms.terms import is_plain, sql_name
 
 OnDuplicate = Literal["fail", "first", "all"]
 

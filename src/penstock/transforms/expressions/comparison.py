@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.conversion import common_type, convert
-from penstock.transforms.terms import TIMESTAMP, Datum, NoFormError, Term, call
+from penstock.transforms.expressions.conversion import common_type, convert
+from penstock.transforms.expressions.terms import TIMESTAMP, Datum, NoFormError, Term, call
 
 _BOOL = pa.bool_()
 # Above this many constants Spark looks a value up in a set that tells 0.0 from -0.0; below it compares.

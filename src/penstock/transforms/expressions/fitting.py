@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.terms import Datum, Outcome
+from penstock.transforms.expressions.terms import Datum, Outcome
 
 OUT_OF_RANGE = "NUMERIC_VALUE_OUT_OF_RANGE"
 WIDE_DIGITS = 76

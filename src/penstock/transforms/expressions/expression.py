@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from penstock.errors import TerminalError
 from penstock.model import COORDINATES
-from penstock.transforms.forms import compile_tree
-from penstock.transforms.laziness import Failure
-from penstock.transforms.parsing import check_columns, parse_expression
-from penstock.transforms.terms import Datum, NoFormError, RowError, Rows
+from penstock.transforms.expressions.forms import compile_tree
+from penstock.transforms.expressions.laziness import Failure
+from penstock.transforms.expressions.parsing import check_columns, parse_expression
+from penstock.transforms.expressions.terms import Datum, NoFormError, RowError, Rows
 
 
 @dataclass(frozen=True, slots=True)

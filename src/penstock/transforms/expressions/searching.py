@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.strings import constant_text, text
-from penstock.transforms.terms import Datum, NoFormError, Term, call, literal
+from penstock.transforms.expressions.strings import constant_text, text
+from penstock.transforms.expressions.terms import Datum, NoFormError, Term, call, literal
 
 _STRING = pa.string()
 _LAST_OF_ONE_UNIT = 0xFFFF

@@ -8,9 +8,9 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.conversion import convert
-from penstock.transforms.cycles import near_1970, years
-from penstock.transforms.terms import TIMESTAMP, TIMESTAMP_NTZ, Datum, NoFormError, Term, call
+from penstock.transforms.expressions.conversion import convert
+from penstock.transforms.expressions.cycles import near_1970, years
+from penstock.transforms.expressions.terms import TIMESTAMP, TIMESTAMP_NTZ, Datum, NoFormError, Term, call
 
 _CLOCK: Mapping[str, Callable[..., Datum]] = {"hour": pc.hour, "minute": pc.minute, "second": pc.second}
 _CALENDAR: Mapping[str, Callable[..., Datum]] = {

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.comparison import less_than, truth
-from penstock.transforms.conversion import common_type, convert
-from penstock.transforms.terms import Datum, NoFormError, Rows, Term, call
+from penstock.transforms.expressions.comparison import less_than, truth
+from penstock.transforms.expressions.conversion import common_type, convert
+from penstock.transforms.expressions.terms import Datum, NoFormError, Rows, Term, call
 
 _BOOL = pa.bool_()
 

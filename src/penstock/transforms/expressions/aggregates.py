@@ -6,8 +6,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from penstock.errors import DefinitionError
-from penstock.transforms.expressions import ArrowExpression, compile_expression
-from penstock.transforms.parsing import parse_expression
+from penstock.transforms.expressions.expression import ArrowExpression, compile_expression
+from penstock.transforms.expressions.parsing import parse_expression
 
 _SAME = (exp.Min, exp.Max, exp.AnyValue, exp.First, exp.Last)
 _COUNTS = (exp.Count, exp.ApproxDistinct, exp.CountIf)

@@ -12,9 +12,9 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.cycles import days_of
-from penstock.transforms.fitting import OUT_OF_RANGE
-from penstock.transforms.terms import Datum, Outcome
+from penstock.transforms.expressions.cycles import days_of
+from penstock.transforms.expressions.fitting import OUT_OF_RANGE
+from penstock.transforms.expressions.terms import Datum, Outcome
 
 INVALID = "CAST_INVALID_INPUT"
 _BLANKS = "".join(map(chr, range(0x21)))

@@ -8,8 +8,8 @@ from functools import partial
 import pyarrow as pa
 
 from penstock.errors import TerminalError
-from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compile_expression
-from penstock.transforms.laziness import repeated
+from penstock.transforms.expressions.expression import ArrowExpression, NoArrowForm, compile_expression
+from penstock.transforms.expressions.laziness import repeated
 
 
 class LazyExpressions:

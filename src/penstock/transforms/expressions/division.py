@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms import decimals
-from penstock.transforms.conversion import common_type, convert, is_number
-from penstock.transforms.terms import Datum, NoFormError, Outcome, Term, attempt, call, sql_name
+from penstock.transforms.expressions import decimals
+from penstock.transforms.expressions.conversion import common_type, convert, is_number
+from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome, Term, attempt, call, sql_name
 
 _ZERO = "DIVIDE_BY_ZERO"
 _LONG = pa.int64()

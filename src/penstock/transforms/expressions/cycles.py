@@ -11,7 +11,7 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.terms import Datum
+from penstock.transforms.expressions.terms import Datum
 
 CYCLE_DAYS = 146_097
 CYCLE_YEARS = 400

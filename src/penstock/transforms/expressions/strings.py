@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.conversion import convert
-from penstock.transforms.nested import elements
-from penstock.transforms.terms import TIMESTAMP, Datum, NoFormError, Term, call
+from penstock.transforms.expressions.conversion import convert
+from penstock.transforms.expressions.nested import elements
+from penstock.transforms.expressions.terms import TIMESTAMP, Datum, NoFormError, Term, call
 
 _STRING = pa.string()
 _MOST_PADDING = 10_000

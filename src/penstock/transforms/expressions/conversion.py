@@ -10,9 +10,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms import casts, reading, writing
-from penstock.transforms.kinds import INTEGER_DIGITS, INTEGERS, MOMENTS, common_type, digits, is_number
-from penstock.transforms.terms import (
+from penstock.transforms.expressions import casts, reading, writing
+from penstock.transforms.expressions.kinds import INTEGER_DIGITS, INTEGERS, MOMENTS, common_type, digits, is_number
+from penstock.transforms.expressions.terms import (
     TIMESTAMP,
     Datum,
     NoFormError,

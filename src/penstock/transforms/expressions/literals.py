@@ -10,7 +10,7 @@ from decimal import Decimal
 import pyarrow as pa
 from sqlglot import exp
 
-from penstock.transforms.terms import TIMESTAMP, TIMESTAMP_NTZ, NoFormError, Term, literal
+from penstock.transforms.expressions.terms import TIMESTAMP, TIMESTAMP_NTZ, NoFormError, Term, literal
 
 _MAX_DIGITS = 38
 _TYPES = {

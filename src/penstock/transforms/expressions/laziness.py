@@ -15,7 +15,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from penstock.transforms.terms import NoFormError
+from penstock.transforms.expressions.terms import NoFormError
 
 Key = tuple[str, ...]
 Place = Literal["always", "operand", "branch"]

@@ -18,8 +18,8 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DefinitionError
-from penstock.transforms.functions import FUNCTIONS
-from penstock.transforms.terms import NoFormError
+from penstock.transforms.expressions.functions import FUNCTIONS
+from penstock.transforms.expressions.terms import NoFormError
 
 _PREDICATES = (
     *(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ),

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.transforms.conversion import convert
-from penstock.transforms.strings import constant_int, text
-from penstock.transforms.terms import Datum, NoFormError, Term, call
+from penstock.transforms.expressions.conversion import convert
+from penstock.transforms.expressions.strings import constant_int, text
+from penstock.transforms.expressions.terms import Datum, NoFormError, Term, call
 
 _SHA2: dict[int, Callable[[bytes], Any]] = {
     0: hashlib.sha256,

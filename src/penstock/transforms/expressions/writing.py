@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.cycles import floor_divide, near_1970, years
-from penstock.transforms.terms import Datum, NoFormError
+from penstock.transforms.expressions.cycles import floor_divide, near_1970, years
+from penstock.transforms.expressions.terms import Datum, NoFormError
 
 _DAY_MICROSECONDS = 86_400_000_000
 _LONG = pa.int64()

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.strings import text
-from penstock.transforms.terms import Datum, Term, call
+from penstock.transforms.expressions.strings import text
+from penstock.transforms.expressions.terms import Datum, Term, call
 
 _NEWER = {
     **{0x019B: 0xA7DC, 0x0264: 0xA7CB, 0x1C8A: 0x1C89, 0xA7CD: 0xA7CC, 0xA7DB: 0xA7DA},

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.calendar import to_date
-from penstock.transforms.conversion import convert
-from penstock.transforms.cycles import floor_divide
-from penstock.transforms.kinds import INTEGERS
-from penstock.transforms.terms import (
+from penstock.transforms.expressions.calendar import to_date
+from penstock.transforms.expressions.conversion import convert
+from penstock.transforms.expressions.cycles import floor_divide
+from penstock.transforms.expressions.kinds import INTEGERS
+from penstock.transforms.expressions.terms import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     Datum,

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.cycles import floor_divide
-from penstock.transforms.fitting import fit
-from penstock.transforms.terms import TIMESTAMP, TIMESTAMP_NTZ, Datum, Outcome
+from penstock.transforms.expressions.cycles import floor_divide
+from penstock.transforms.expressions.fitting import fit
+from penstock.transforms.expressions.terms import TIMESTAMP, TIMESTAMP_NTZ, Datum, Outcome
 
 OVERFLOW = "CAST_OVERFLOW"
 _MICROSECONDS = 1_000_000

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.transforms.terms import TIMESTAMP, TIMESTAMP_NTZ, NoFormError, is_plain, sql_name
+from penstock.transforms.expressions.terms import TIMESTAMP, TIMESTAMP_NTZ, NoFormError, is_plain, sql_name
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}

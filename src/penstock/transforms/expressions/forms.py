@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.transforms import calendar, choice, comparison, division, nested, rounding, searching, strings
-from penstock.transforms.compiler import Compiler, Form, Forms, check_safe
-from penstock.transforms.laziness import Failure
-from penstock.transforms.literals import number
-from penstock.transforms.terms import NoFormError, Term, call, literal
+from penstock.transforms.expressions import calendar, choice, comparison, division, nested, rounding, searching, strings
+from penstock.transforms.expressions.compiler import Compiler, Form, Forms, check_safe
+from penstock.transforms.expressions.laziness import Failure
+from penstock.transforms.expressions.literals import number
+from penstock.transforms.expressions.terms import NoFormError, Term, call, literal
 
 
 def compile_tree(tree: exp.Expr, text: str, schema: pa.Schema, *, condition: bool) -> tuple[Term, tuple[Failure, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms import (
+from penstock.transforms.expressions import (
     arithmetic,
     calendar,
     casing,
@@ -21,9 +21,9 @@ from penstock.transforms import (
     strings,
     writing,
 )
-from penstock.transforms.choice import extreme
-from penstock.transforms.conversion import convert
-from penstock.transforms.terms import TIMESTAMP, NoFormError, Term, call
+from penstock.transforms.expressions.choice import extreme
+from penstock.transforms.expressions.conversion import convert
+from penstock.transforms.expressions.terms import TIMESTAMP, NoFormError, Term, call
 
 Function = Callable[..., Term]
 

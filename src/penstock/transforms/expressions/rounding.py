@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.conversion import convert, digits
-from penstock.transforms.fitting import fit
-from penstock.transforms.kinds import MAX_DIGITS
-from penstock.transforms.terms import Datum, NoFormError, Term, attempt, call, sql_name
+from penstock.transforms.expressions.conversion import convert, digits
+from penstock.transforms.expressions.fitting import fit
+from penstock.transforms.expressions.kinds import MAX_DIGITS
+from penstock.transforms.expressions.terms import Datum, NoFormError, Term, attempt, call, sql_name
 
 _LONG = pa.int64()
 _MOST_PLACES = 15

@@ -12,9 +12,9 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms import decimals
-from penstock.transforms.conversion import common_type, convert, is_number
-from penstock.transforms.terms import Datum, NoFormError, Outcome, Term, attempt, call, sql_name
+from penstock.transforms.expressions import decimals
+from penstock.transforms.expressions.conversion import common_type, convert, is_number
+from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome, Term, attempt, call, sql_name
 
 _SIGNED_DIGITS = 34
 _OVERFLOW = "ARITHMETIC_OVERFLOW"

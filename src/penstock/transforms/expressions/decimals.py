@@ -11,9 +11,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.conversion import convert, digits
-from penstock.transforms.fitting import WIDE_DIGITS, fit
-from penstock.transforms.terms import Datum, NoFormError, Outcome, Term, attempt, call, sql_name
+from penstock.transforms.expressions.conversion import convert, digits
+from penstock.transforms.expressions.fitting import WIDE_DIGITS, fit
+from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome, Term, attempt, call, sql_name
 
 MAX_DIGITS = 38
 _LONG_DIGITS = 18

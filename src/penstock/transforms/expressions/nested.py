@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.terms import Datum, NoFormError, Outcome, Term, attempt, call, is_plain, sql_name
+from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome, Term, attempt, call, is_plain, sql_name
 
 _INT = pa.int32()
 

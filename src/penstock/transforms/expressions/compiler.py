@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.transforms import arithmetic, choice, comparison, laziness, moments, nested
-from penstock.transforms.conversion import common_type, convert
-from penstock.transforms.functions import function
-from penstock.transforms.literals import cast_target, number
-from penstock.transforms.parsing import invalid, name_parts
-from penstock.transforms.terms import NoFormError, Term, call, is_plain, literal, sql_name
+from penstock.transforms.expressions import arithmetic, choice, comparison, laziness, moments, nested
+from penstock.transforms.expressions.conversion import common_type, convert
+from penstock.transforms.expressions.functions import function
+from penstock.transforms.expressions.literals import cast_target, number
+from penstock.transforms.expressions.parsing import invalid, name_parts
+from penstock.transforms.expressions.terms import NoFormError, Term, call, is_plain, literal, sql_name
 
 Form = Callable[["Compiler", exp.Expr], Term]
 Forms = Mapping[type[exp.Expr], tuple[Form, tuple[str, ...]]]
