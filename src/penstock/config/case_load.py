@@ -13,7 +13,7 @@ from penstock.config.cases import AdvanceCase, Case, CaseFile, ExpectCase, Messa
 from penstock.config.fields import Section
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import InvalidDefinition, Path, did_you_mean, suggest
-from penstock.config.validation import _path as path_of
+from penstock.config.validation import path_of
 from penstock.config.wording import word
 from penstock.config.yaml_source import Source, value_at
 

@@ -12,13 +12,13 @@ import yaml
 
 from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot
 from penstock.config.yaml_source import (
-    _TAG,
+    TAG,
+    Loader,
+    Reading,
     Source,
-    _Loader,
-    _read_text,
-    _Reading,
-    _refuse_expansion,
     _syntax_problem,
+    read_yaml_text,
+    refuse_expansion,
 )
 
 _NULL: Any = object()
@@ -28,9 +28,9 @@ _NULL: Any = object()
 def read_case_source(file: FilePath) -> Source:
     """Read a case file. Raises where it cannot be read as one mapping at all."""
     name = str(file)
-    text = _read_text(file, name)
+    text = read_yaml_text(file, name)
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        root = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
         raise InvalidDefinition([_syntax_problem(name, text, error)]) from None
     except yaml.reader.ReaderError as error:
@@ -38,17 +38,17 @@ def read_case_source(file: FilePath) -> Source:
         raise InvalidDefinition([Problem(name, 1, 1, "", message)]) from None
     if not isinstance(root, yaml.MappingNode):
         raise InvalidDefinition([Problem(name, 1, 1, "", "the file is no mapping", ("expected: cases: [...]",))])
-    _refuse_expansion(name, root)
+    refuse_expansion(name, root)
     reading = _CaseReading(name, text)
     data = _with_nulls(reading.mapping(root, ()))
     return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
 
 
-class _CaseReading(_Reading):
+class _CaseReading(Reading):
     def _scalar(self, node: yaml.Node, path: Path, spot: Spot) -> Any:
-        if node.tag == f"{_TAG}null":
+        if node.tag == f"{TAG}null":
             return _NULL
-        if node.tag == f"{_TAG}bool" and spot.text.lower() not in ("true", "false"):
+        if node.tag == f"{TAG}bool" and spot.text.lower() not in ("true", "false"):
             self._add(path, spot, f"YAML 1.1 reads {spot.text} as true or false", f'quote it: "{spot.text}"')
             return None
         return super()._scalar(node, path, spot)

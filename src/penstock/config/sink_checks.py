@@ -25,6 +25,7 @@ from penstock.config.sinks import (
     merges,
 )
 from penstock.config.stateful import WindowConfig
+from penstock.config.transforms import remembers
 
 _ONLY_WITH_TRANSACTIONS = ("slots", "atomicity", "transaction_timeout")
 
@@ -212,6 +213,10 @@ def _check_tombstones(parts: Parts) -> None:
     for flow in flows(parts):
         here = (*flow.decode_path, "tombstones")
         if getattr(flow.decode, "tombstones", None) != "delete" or None in parts.sinks:
+            continue
+        if flow.sides or any(map(remembers, flow.transforms)):
+            message = "a tombstone has no event time and no columns: it cannot pass a step that remembers rows"
+            parts.report(here, message, hint="use tombstones: drop, pass or quarantine")
             continue
         merging = [parts.sinks[i] for i in flow.sinks if merges(parts.sinks[i])]
         if not merging:

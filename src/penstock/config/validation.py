@@ -60,7 +60,7 @@ def validate(parts: Parts, folder: FilePath) -> PipelineConfig | None:
 
 def _repair(parts: Parts, error: Any) -> bool:
     """Mend what can be, so that the next try finds what else is wrong. Unknown keys are reported here."""
-    path, data = _path(parts.file.data, error), parts.file.data
+    path, data = path_of(parts.file.data, error), parts.file.data
     value = value_at(data, path)
     if error["type"] in ("int_type", "bool_type") and path in parts.filled and isinstance(value, str):
         parsed = _parse_scalar(value)
@@ -101,7 +101,7 @@ def _move(parts: Parts, old: Path, new: Path) -> None:
 
 def _report_all(parts: Parts, errors: list[Any]) -> None:
     seen: set[Path] = set()
-    places = [_path(parts.file.data, error) for error in errors]
+    places = [path_of(parts.file.data, error) for error in errors]
     for error, path in zip(errors, places, strict=True):
         value = value_at(parts.file.data, path)
         if error["type"] == "string_type" and any(path == place[: len(path)] != place for place in places):
@@ -148,7 +148,7 @@ def _fill_valid(parts: Parts, context: dict[str, FilePath]) -> None:
         setattr(parts, name, tuple(valid(adapter, item) for item in items) if isinstance(items, list) else refused)
 
 
-def _path(data: Mapping[str, Any], error: Any) -> Path:
+def path_of(data: Mapping[str, Any], error: Any) -> Path:
     """Pydantic's location as a path in the file: without the names of union members."""
     path: Path = ()
     here: Any = data

@@ -21,7 +21,7 @@ MAX_BYTES = 1024 * 1024
 MAX_VALUES = 20_000
 MAX_DEPTH = 40
 
-_TAG = "tag:yaml.org,2002:"
+TAG = "tag:yaml.org,2002:"
 _ORDINARY_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|(0|[1-9][0-9_]*)?\.[0-9]+([eE][-+][0-9]+)?)")
 _TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
 _OPENED = {
@@ -31,7 +31,7 @@ _OPENED = {
     "while parsing a block collection": "the list that starts",
     "while scanning a quoted scalar": "the text whose quote opens",
 }
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class Source:
 def read_source(file: FilePath) -> Source:
     """Read a pipeline file. Raises where it cannot be read as one mapping at all."""
     name = str(file)
-    text = _read_text(file, name)
+    text = read_yaml_text(file, name)
     try:
-        root = yaml.compose(text, Loader=_Loader)
+        root = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
         raise InvalidDefinition([_syntax_problem(name, text, error)]) from None
     except yaml.reader.ReaderError as error:
@@ -60,13 +60,14 @@ def read_source(file: FilePath) -> Source:
         raise InvalidDefinition([Problem(name, line, column, "", message)]) from None
     if not isinstance(root, yaml.MappingNode):
         raise InvalidDefinition([_not_a_mapping(name, root)])
-    _refuse_expansion(name, root)
-    reading = _Reading(name, text)
+    refuse_expansion(name, root)
+    reading = Reading(name, text)
     data = reading.mapping(root, ())
     return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
 
 
-def _read_text(file: FilePath, name: str) -> str:
+def read_yaml_text(file: FilePath, name: str) -> str:
+    """The text of a file, if it can be YAML at all. Raises `InvalidDefinition`."""
     def refuse(message: str, hint: str | None = None, at: tuple[int, int] = (1, 1)) -> InvalidDefinition:
         return InvalidDefinition([Problem(name, *at, "", message, (), hint)])
 
@@ -122,7 +123,7 @@ def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Proble
     return Problem(name, line, column, "", f"not valid YAML: {problem}", context, hint)
 
 
-def _refuse_expansion(name: str, root: yaml.Node) -> None:
+def refuse_expansion(name: str, root: yaml.Node) -> None:
     """Count what the aliases expand to without expanding it: each node is visited once."""
     sizes: dict[int, int] = {}
 
@@ -149,7 +150,7 @@ def _refuse_expansion(name: str, root: yaml.Node) -> None:
         raise refuse(root, f"the file expands to {total:,} values; a pipeline file has at most {MAX_VALUES:,}")
 
 
-class _Reading:
+class Reading:
     """One walk over the nodes of a file."""
 
     def __init__(self, name: str, text: str) -> None:
@@ -160,11 +161,12 @@ class _Reading:
         self.broken: set[Path] = set()
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        """The values of a mapping; what is wrong in it is noted with its place."""
         self.values[path] = self._spot(node)
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key_spot = self._spot(key_node)
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _TAG + "merge":
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == TAG + "merge":
                 what = "merge keys (<<)" if isinstance(key_node, yaml.ScalarNode) else "keys that are not plain text"
                 self._add(path, key_spot, f"{what} are not supported", "write the keys out")
                 continue
@@ -184,8 +186,8 @@ class _Reading:
 
     def _value(self, node: yaml.Node, path: Path) -> Any:
         self.values[path] = spot = self._spot(node)
-        if node.tag.removeprefix(_TAG) not in _TAGS:
-            self._add(path, spot, f"the tag {node.tag.replace(_TAG, '!!')} is not supported", "write a plain value")
+        if node.tag.removeprefix(TAG) not in _TAGS:
+            self._add(path, spot, f"the tag {node.tag.replace(TAG, '!!')} is not supported", "write a plain value")
             return None
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
@@ -196,7 +198,7 @@ class _Reading:
         return self._scalar(node, path, spot)
 
     def _scalar(self, node: yaml.Node, path: Path, spot: Spot) -> str | int | float | bool | None:
-        tag, text = node.tag.removeprefix(_TAG), spot.text
+        tag, text = node.tag.removeprefix(TAG), spot.text
         if tag == "null":
             self._add(path, spot, "there is no value", "write one, or remove the key")
             return None

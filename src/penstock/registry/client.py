@@ -48,6 +48,11 @@ class RegistryClient:
             raise self._refused(f"asking for schema {schema_id}", answer)
         return self._schemas.keep(schema_id, self._registered(answer, schema_id))
 
+    def remember(self, schema: RegisteredSchema) -> None:
+        """Answer for this schema as if the registry had been asked."""
+        self._schemas.keep(schema.id, schema)
+        self._subjects.keep(schema.id, frozenset({schema.subject or ""}))
+
     def known(self, schema_id: int) -> RegisteredSchema | None:
         """The schema with this id if it was asked for before; nothing is sent."""
         return self._schemas.get(schema_id)

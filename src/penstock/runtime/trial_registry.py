@@ -35,8 +35,7 @@ class Given:
         for registry in self.registries:
             client = client_of(registry)
             for schema in self.schemas:
-                client._schemas.keep(schema.id, schema)
-                client._subjects.keep(schema.id, frozenset({schema.subject or ""}))
+                client.remember(schema)
 
 
 def build_offline(
