@@ -7,6 +7,7 @@ from format_report import formats_profile, formats_text
 from jobs import DIRECT, FRAME, HAND_WRITTEN
 from sink_report import sinks_profile, sinks_text
 from summary import Results, jobs_of, median_of, ratio_of, targets, typical
+from transform_report import transforms_profile, transforms_text
 
 from tables import share, table
 
@@ -27,6 +28,8 @@ def results_text(results: Results) -> str:
         parts += sinks_text(results.sinks)
     if results.formats:
         parts += formats_text(results.formats)
+    if results.transforms:
+        parts += transforms_text(results.transforms)
     parts += ["## Machine", table(("", ""), results.machine.items())]
     return "\n\n".join(parts) + "\n"
 
@@ -47,7 +50,7 @@ def profile_text(results: Results) -> str:
                 "from commit to commit; the median of each step:",
                 table(("step", "seconds"), [(name, f"{took:.3f}") for name, took in steps]),
             ]
-    parts += sinks_profile(results.sinks) + formats_profile(results.formats)
+    parts += sinks_profile(results.sinks) + formats_profile(results.formats) + transforms_profile(results.transforms)
     return "\n\n".join(parts) + "\n"
 
 

@@ -25,6 +25,7 @@ from processes import BenchError
 from report import profile_text, results_text
 from sinks import SINKS, run_sinks
 from summary import Results, targets
+from transforms import CASES, run_transforms
 
 from penstock.devstack import DevStack
 from penstock.errors import PenstockError
@@ -33,6 +34,7 @@ from penstock.spark.java import find_java
 
 _ROOT = Path(__file__).parent.parent
 _BEGAN = time.monotonic()
+_PARTS = ("backlog", "caught-up", "sinks", "formats", "transforms")
 
 
 def main() -> int:
@@ -62,23 +64,27 @@ def say(text: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__)
     parser.add_argument(
-        "--rows", type=int, help="events in the backlog and for each sink (2,000,000), and in each format (1,000,000)"
+        "--rows",
+        type=int,
+        help="events in the backlog and for each sink (2,000,000), in each format and for the transforms (1,000,000)",
     )
     parser.add_argument(
-        "--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2, sinks 1, formats 3)"
+        "--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2, sinks 1, formats 3, transforms 3)"
     )
     parser.add_argument("--seconds", type=float, help="how long a caught-up stream is watched (60)")
-    parser.add_argument("--only", choices=("backlog", "caught-up", "sinks", "formats"), help="one part alone")
+    parser.add_argument("--only", choices=_PARTS, help="one part alone")
     parser.add_argument("--sink", choices=SINKS, help="one case of the part `sinks` alone")
+    parser.add_argument("--transform", choices=CASES, help="one case of the part `transforms` alone")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it all works")
     parser.add_argument("--out", type=Path, help="where the results go (bench/results; --quick: build/bench-quick)")
     asked = parser.parse_args()
-    if asked.sink is not None:
-        asked.only = asked.only or "sinks"
-        if asked.only != "sinks":
-            parser.error("--sink is for the part `sinks`")
+    for case, part in (("sink", "sinks"), ("transform", "transforms")):
+        if getattr(asked, case) is not None:
+            asked.only = asked.only or part
+            if asked.only != part:
+                parser.error(f"--{case} is for the part `{part}`")
     rows, drains, seconds, watches = (50_000, 1, 10, 1) if asked.quick else (2_000_000, 3, 60, 2)
-    asked.format_rows = asked.rows or rows // 2
+    asked.half_rows = asked.rows or rows // 2
     asked.rows = asked.rows or rows
     asked.seconds = asked.seconds or seconds
     asked.drains, asked.watches = asked.repeat or drains, asked.repeat or watches
@@ -88,8 +94,7 @@ def _options() -> argparse.Namespace:
 
 
 def _measure(asked: argparse.Namespace) -> Results:
-    parts = ("backlog", "caught-up", "sinks", "formats")
-    backlog, caught_up, sinks, formats = (asked.only in (None, part) for part in parts)
+    backlog, caught_up, sinks, formats, transforms = (asked.only in (None, part) for part in _PARTS)
     settings: dict[str, Any] = {"rows": f"{asked.rows:,}"} if backlog or sinks else {}
     if backlog:
         settings |= {"repetitions": asked.drains}
@@ -98,7 +103,9 @@ def _measure(asked: argparse.Namespace) -> Results:
     if sinks:
         settings |= {"repetitions of the sinks": asked.sink_runs}
     if formats:
-        settings |= {"rows of each format": f"{asked.format_rows:,}", "repetitions of the formats": asked.drains}
+        settings |= {"rows of each format": f"{asked.half_rows:,}", "repetitions of the formats": asked.drains}
+    if transforms:
+        settings |= {"rows of the transforms": f"{asked.half_rows:,}", "repetitions of the transforms": asked.drains}
     results = Results(f"{datetime.now(UTC):%Y-%m-%d}", settings, machine_facts())
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -118,8 +125,11 @@ def _measure(asked: argparse.Namespace) -> Results:
                 results.sinks = run_sinks(stack.bootstrap, folder, asked.rows, asked.sink_runs, asked.sink, say)
             if formats:
                 assert stack.registry is not None
-                where = (stack.bootstrap, stack.registry.url, folder)
-                results.formats = run_formats(*where, asked.format_rows, asked.drains, say)
+                behind = (stack.bootstrap, stack.registry.url, folder)
+                results.formats = run_formats(*behind, asked.half_rows, asked.drains, say)
+            if transforms:
+                where = (stack.bootstrap, folder)
+                results.transforms = run_transforms(*where, asked.half_rows, asked.drains, asked.transform, say)
     return results
 
 

@@ -14,6 +14,8 @@ from formats import FormatRun
 from jobs import DIRECT, FRAME, HAND_WRITTEN
 from sink_jobs import SinkRun
 from sink_report import sink_goals
+from transform_report import transform_goals
+from transforms import TransformRun
 
 Run = TypeVar("Run", Drain, Watch)
 
@@ -46,6 +48,7 @@ class Results:
     watches: list[Watch] = field(default_factory=list)
     sinks: list[SinkRun] = field(default_factory=list)
     formats: list[FormatRun] = field(default_factory=list)
+    transforms: list[TransformRun] = field(default_factory=list)
     validate_seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -109,6 +112,6 @@ def targets(results: Results) -> list[Target]:
                 fresh < FRESH_SECONDS,
             )
         )
-    goals = sink_goals(results.sinks) + format_goals(results.formats)
+    goals = sink_goals(results.sinks) + format_goals(results.formats) + transform_goals(results.transforms)
     found += [Target(goal.what, *goal.told(), goal.met) for goal in goals]
     return found

@@ -27,7 +27,7 @@ from penstock.sinks.iceberg import partitions
 from penstock.sinks.kafka import fitting
 from penstock.sinks.postgres import stage as postgres
 from penstock.transforms import ArrowExpression, NoArrowForm, compile_expression
-from penstock.transforms.forms import _FORMS
+from penstock.transforms.expressions.forms import _FORMS
 
 FOLDER = Path(__file__).parent / "reference"
 SOURCE = Path(penstock.__file__).parent

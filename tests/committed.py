@@ -23,6 +23,7 @@ def committed(brokers: str, topic: str) -> list[Any]:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
             "log_level": 0,
         }
     )

@@ -23,6 +23,9 @@ COMMANDS = [
     ("dev", "status"),
 ]
 
+AWAY = ("localhost:9092", "127.0.0.1:9\n  options: {socket.timeout.ms: 500}")
+"""Replaces the brokers by one that does not answer, and is not waited for."""
+
 
 def test_version_is_that_of_the_package(tmp_path: Path) -> None:
     done = penstock("--version", folder=tmp_path)
@@ -119,7 +122,9 @@ def test_registry_that_is_away_at_the_start_is_missing(write: Callable[..., Path
     file = write()
     text = file.read_text()
     start, end = text.index("decode:"), text.index("quarantine:")
-    file.write_text(f'{text[:start]}decode: {{format: avro, registry: {{url: "http://127.0.0.1:9"}}}}\n{text[end:]}')
+    file.write_text(
+        f'{text[:start]}decode: {{format: avro, registry: {{url: "http://127.0.0.1:9", retries: 0}}}}\n{text[end:]}'
+    )
     assert penstock("validate", "orders.yaml", folder=tmp_path).returncode == 0
     for command in ("plan", "run"):
         done = penstock(command, "orders.yaml", folder=tmp_path)
@@ -130,7 +135,7 @@ def test_registry_that_is_away_at_the_start_is_missing(write: Callable[..., Path
 
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_broker_away_is_told_before_spark_starts(write: Callable[..., Path], tmp_path: Path, command: str) -> None:
-    write(("localhost:9092", "127.0.0.1:9"))
+    write(AWAY)
     done = penstock(command, "orders.yaml", folder=tmp_path, timeout=30)
     assert done.returncode == 3
     assert done.stderr.splitlines() == [
@@ -142,7 +147,7 @@ def test_broker_away_is_told_before_spark_starts(write: Callable[..., Path], tmp
 
 
 def test_plan_broker_away_as_json_still_tells_the_rest(write: Callable[..., Path], tmp_path: Path) -> None:
-    write(("localhost:9092", "127.0.0.1:9"))
+    write(AWAY)
     done = penstock("plan", "--json", "orders.yaml", folder=tmp_path, timeout=30)
     assert (done.returncode, done.stderr) == (3, "")
     told = json.loads(done.stdout)

@@ -12,11 +12,13 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path) -> SinkKit:
 
 
 _ABOUT_COMMITS = ("crash", "same_token", "two_drivers", "without_an_answer")
+# What a kit that commits through Spark has of its own; the rest it shares with one that does not.
+_THROUGH_SPARK = {"[delta_merge_spark": {"test_merges"}, "[iceberg_merge": {"test_merges", "test_evolution"}}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Through Spark a commit takes seconds: by default only merges and crashes go that way, `-m long` has all."""
     for item in items:
-        through_spark = "[delta_merge_spark" in item.nodeid and item.path.stem != "test_merges"
-        if through_spark and not any(word in item.name for word in _ABOUT_COMMITS):
-            item.add_marker(pytest.mark.long)
+        for kit, own in _THROUGH_SPARK.items():
+            if kit in item.nodeid and item.path.stem not in own and not any(w in item.name for w in _ABOUT_COMMITS):
+                item.add_marker(pytest.mark.long)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from tests.crash.figures import Figures, as_table, lines, update
+from tests.crash.state_cases import StateCase
+from tests.crash.state_trial import StateTrial, new_state_trial
 from tests.crash.trial import Trial, new_trial
 from tests.postgres import PostgresServer
 
@@ -46,6 +48,23 @@ def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[.
         one.crashes.end_all()
         if one.reader is not None:
             one.reader.close()
+
+
+@pytest.fixture
+def state_trial(
+    request: pytest.FixtureRequest, tmp_path: Path, topics: Any, database: str
+) -> Iterator[Callable[[StateCase], StateTrial]]:
+    """Makes a trial of steps with state, into every kind of target, on the broker of the whole session."""
+    made: list[StateTrial] = []
+
+    def make(case: StateCase) -> StateTrial:
+        figures = request.config.stash.setdefault(_FIGURES, [])
+        made.append(new_state_trial(request.node.name, tmp_path, topics, case, database, figures.append))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.crashes.end_all()
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.crash.targets import KAFKA, KAFKA_AT_LEAST_ONCE
 from tests.crash.trial import POINTS, TASK_POINTS
 
-pytestmark = [pytest.mark.services, pytest.mark.crash]
+pytestmark = [pytest.mark.services, pytest.mark.crash, pytest.mark.long]
 
 
 def test_kafka_at_least_once_the_same_kill_shows_duplicates(trial: Any) -> None:
@@ -21,7 +21,6 @@ def test_kafka_at_least_once_the_same_kill_shows_duplicates(trial: Any) -> None:
     assert not verdict.unknown
 
 
-@pytest.mark.long
 def test_kafka_twenty_kills_lose_nothing(trial: Any) -> None:
     run = trial(KAFKA, rows=100_000)
     run.kill(TASK_POINTS * 3 + POINTS + ["random"] * 8)

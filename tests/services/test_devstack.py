@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -66,32 +65,68 @@ def can_produce(bootstrap: str, topic: str) -> bool:
 
 
 def test_commands_up_status_up_again_down_tell_one_story(tmp_path: Path) -> None:
-    folder, port = tmp_path / "dev", free_ports(1)[0]
-    first = penstock("up", "--port", str(port), folder=folder)
-    assert first.returncode == 0, first.stderr
-    assert f"127.0.0.1:{port}" in first.stdout
+    folder, (port, registry_port) = tmp_path / "dev", free_ports(2)
+    try:
+        first = penstock("up", "--port", str(port), folder=folder)
+        assert first.returncode == 0, first.stderr
+        assert f"127.0.0.1:{port}" in first.stdout
 
+        told = json.loads(penstock("status", "--json", folder=folder).stdout)
+        assert told["brokers"] == f"127.0.0.1:{port}"
+        assert (told["state"], told["registry"], told["dir"]) == ("up", None, str(folder))
+        assert [node["alive"] for node in told["nodes"]] == [True]
+        topics = AdminClient({"bootstrap.servers": told["brokers"]}).list_topics(timeout=10).topics
+        assert topics == {}, "readiness leaves no topic behind"
+        assert not can_produce(told["brokers"], "misspelt"), "topics are not made by accident"
+
+        other = penstock("up", "--brokers", "3", folder=folder)
+        assert other.returncode == 3
+        assert "DEV_STACK_DIFFERS" in other.stderr
+
+        registry_joins_goes_and_comes_back(folder, registry_port)
+
+        ended = penstock("down", folder=folder)
+        assert ended.returncode == 0, ended.stderr
+        assert "1 broker and the registry ended" in ended.stdout
+        assert not folder.exists()
+        assert processes_of(folder) == []
+        assert "nothing was running" in penstock("down", folder=folder).stdout
+    finally:
+        stop_stack(folder)
+
+
+def registry_joins_goes_and_comes_back(folder: Path, port: int) -> None:
+    """A registry is added to a stack that is up, is killed, and comes back with its schemas."""
+    added = penstock("up", "--registry", "--registry-port", str(port), folder=folder)
+    assert added.returncode == 0, added.stderr
+    url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+    assert "Kafka is already up" in added.stdout
+    assert url in added.stdout
     told = json.loads(penstock("status", "--json", folder=folder).stdout)
-    assert told["brokers"] == f"127.0.0.1:{port}"
-    assert (told["state"], told["registry"], told["dir"]) == ("up", None, str(folder))
-    assert [node["alive"] for node in told["nodes"]] == [True]
-    topics = AdminClient({"bootstrap.servers": told["brokers"]}).list_topics(timeout=10).topics
-    assert topics == {}, "readiness leaves no topic behind"
-    assert not can_produce(told["brokers"], "misspelt"), "topics are not made by accident"
+    assert (told["state"], told["registry"]) == ("up", url)
+    schema_id = registered(url)
 
     again = penstock("up", folder=folder)
     assert again.returncode == 0, again.stderr
-    assert "already up" in again.stdout
-    other = penstock("up", "--brokers", "3", folder=folder)
-    assert other.returncode == 3
-    assert "DEV_STACK_DIFFERS" in other.stderr
+    assert "Kafka is already up" in again.stdout
+    assert f"The schema registry is already up: {url}" in again.stdout
+    other = penstock("up", "--registry", "--registry-port", str(free_ports(1)[0]), folder=folder)
+    assert (other.returncode, "DEV_STACK_DIFFERS" in other.stderr) == (3, True)
 
-    ended = penstock("down", folder=folder)
-    assert ended.returncode == 0, ended.stderr
-    assert "1 broker ended" in ended.stdout
-    assert not folder.exists()
-    assert processes_of(folder) == []
-    assert "nothing was running" in penstock("down", folder=folder).stdout
+    registry = read_status(folder).registry
+    assert registry is not None
+    kill([registry])
+    told = json.loads(penstock("status", "--json", folder=folder).stdout)
+    assert (told["state"], told["registry"]) == ("degraded", None)
+    assert "The schema registry is down" in penstock("status", folder=folder).stdout
+    back = penstock("up", folder=folder)
+    assert back.returncode == 0, back.stderr
+    assert requests.get(f"{url}/schemas/ids/{schema_id}", timeout=30).json()["schema"] == '"string"'
+
+
+def registered(url: str, subject: str = "s") -> int:
+    answer = requests.post(f"{url}/subjects/{subject}/versions", json={"schema": '"string"'}, timeout=30)
+    return int(answer.json()["id"])
 
 
 def test_up_with_a_taken_port_names_it_and_starts_nothing(tmp_path: Path) -> None:
@@ -123,19 +158,28 @@ def test_up_after_the_broker_was_killed_recovers_with_its_data(tmp_path: Path) -
     assert processes_of(tmp_path) == []
 
 
-def test_start_of_a_broker_that_dies_shows_its_log_and_leaves_no_process(tmp_path: Path) -> None:
-    stack = stack_in(tmp_path)
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a stack that was up and is down, with its data."""
+    folder = tmp_path_factory.mktemp("stopped")
+    stack = stack_in(folder)
     stack.start()
     stack.stop(keep_data=True)
-    meta = tmp_path / "node-1" / "data" / "meta.properties"
-    meta.write_text(meta.read_text().replace("node.id=1", "node.id=99"))
+    yield folder
+    stop_stack(folder)
+
+
+def test_start_of_a_broker_that_dies_shows_its_log_and_leaves_no_process(stopped: Path) -> None:
+    meta = stopped / "node-1" / "data" / "meta.properties"
+    good = meta.read_text()
+    meta.write_text(good.replace("node.id=1", "node.id=99"))
     with pytest.raises(MissingError) as caught:
-        stack.start()
+        stack_in(stopped).start()
+    meta.write_text(good)
     assert caught.value.code == "BROKER_NOT_STARTED"
     assert "99" in caught.value.context["its last lines"]
     assert Path(caught.value.context["log"]).is_file()
-    assert processes_of(tmp_path) == []
-    stop_stack(tmp_path)
+    assert processes_of(stopped) == []
 
 
 def test_start_with_storage_that_cannot_be_prepared_says_so(tmp_path: Path) -> None:
@@ -146,30 +190,15 @@ def test_start_with_storage_that_cannot_be_prepared_says_so(tmp_path: Path) -> N
     assert "StorageTool" in caught.value.context["its last lines"]
 
 
-def test_start_that_takes_too_long_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = stack_in(tmp_path)
-    stack.start()
-    stack.stop(keep_data=True)
+def test_start_that_takes_too_long_ends_everything(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_module, "START_TIMEOUT_SECONDS", 0.2)
     with pytest.raises(MissingError) as caught:
-        stack.start()
+        stack_in(stopped).start()
     assert "no client could produce" in caught.value.summary
-    assert processes_of(tmp_path) == []
-    stop_stack(tmp_path)
+    assert processes_of(stopped) == []
 
 
-def test_interrupt_while_starting_leaves_no_process(tmp_path: Path) -> None:
-    port = free_ports(1)[0]
-    try:
-        with subprocess.Popen([PENSTOCK, "dev", "up", "--port", str(port), "--dir", tmp_path]) as up:
-            wait_for(lambda: any(node.pid for node in read_status(tmp_path).nodes))
-            up.send_signal(signal.SIGINT)
-            assert up.wait(30) != 0
-        assert processes_of(tmp_path) == []
-    finally:
-        stop_stack(tmp_path)
-
-
+@pytest.mark.long
 def test_three_brokers_survive_the_loss_of_one(tmp_path: Path) -> None:
     with stack_in(tmp_path / "dev", brokers=3) as stack:
         assert len(stack.bootstrap.split(",")) == 3
@@ -181,46 +210,6 @@ def test_three_brokers_survive_the_loss_of_one(tmp_path: Path) -> None:
         stack.restart(2)
         assert read_status(stack.folder).state == "up"
     assert processes_of(tmp_path / "dev") == []
-
-
-def registered(url: str, subject: str = "s") -> int:
-    answer = requests.post(f"{url}/subjects/{subject}/versions", json={"schema": '"string"'}, timeout=30)
-    return int(answer.json()["id"])
-
-
-def test_registry_is_added_to_a_stack_that_is_up_and_comes_back_with_its_schemas(tmp_path: Path) -> None:
-    folder, (port, registry_port) = tmp_path / "dev", free_ports(2)
-    try:
-        assert penstock("up", "--port", str(port), folder=folder).returncode == 0
-        added = penstock("up", "--registry", "--registry-port", str(registry_port), folder=folder)
-        assert added.returncode == 0, added.stderr
-        url = f"http://127.0.0.1:{registry_port}/apis/ccompat/v7"
-        assert "Kafka is already up" in added.stdout
-        assert url in added.stdout
-        told = json.loads(penstock("status", "--json", folder=folder).stdout)
-        assert (told["state"], told["registry"]) == ("up", url)
-        schema_id = registered(url)
-
-        again = penstock("up", folder=folder)
-        assert f"The schema registry is already up: {url}" in again.stdout
-        other = penstock("up", "--registry", "--registry-port", str(free_ports(1)[0]), folder=folder)
-        assert (other.returncode, "DEV_STACK_DIFFERS" in other.stderr) == (3, True)
-
-        registry = read_status(folder).registry
-        assert registry is not None
-        kill([registry])
-        told = json.loads(penstock("status", "--json", folder=folder).stdout)
-        assert (told["state"], told["registry"]) == ("degraded", None)
-        assert "The schema registry is down" in penstock("status", folder=folder).stdout
-        back = penstock("up", folder=folder)
-        assert back.returncode == 0, back.stderr
-        assert requests.get(f"{url}/schemas/ids/{schema_id}", timeout=30).json()["schema"] == '"string"'
-
-        assert "1 broker and the registry ended" in penstock("down", folder=folder).stdout
-        assert not folder.exists()
-        assert processes_of(folder) == []
-    finally:
-        stop_stack(folder)
 
 
 def test_registry_with_a_taken_port_names_it_and_starts_nothing(tmp_path: Path) -> None:

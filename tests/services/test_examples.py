@@ -1,4 +1,7 @@
-"""Every pipeline file under examples/ runs, in a copy of its folder, and its targets hold what its README says."""
+"""Every pipeline file under examples/ runs, in a copy of its folder, and its targets hold what its README says.
+
+Its cases, where it has some, pass.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,17 @@ from tests.committed import committed
 from tests.tables import read_table
 
 from penstock.config import load
+from penstock.ops.case_reports import failure_lines
+from penstock.ops.cases import SparkWhenNeeded, run_file
 from penstock.ops.schema import plan_schema_check
 from penstock.runtime.run import RunOptions, run
 
 pytestmark = pytest.mark.services
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FILES = sorted(EXAMPLES.glob("*/*.yaml"))
-BROKERS = ("ORDERS_BROKERS", "CHANGES_BROKERS", "FORMATS_BROKERS")
+CASES = sorted(EXAMPLES.glob("*/*.test.yaml"))
+FILES = sorted(set(EXAMPLES.glob("*/*.yaml")) - set(CASES))
+BROKERS = ("ORDERS_BROKERS", "CHANGES_BROKERS", "FORMATS_BROKERS", "SHOP_BROKERS")
+DATABASES = ("CHANGES_DB", "SHOP_DB")
 Values = Callable[[Path, Any], list[Any]]
 """Given the example's folder and the broker: the values of one column."""
 
@@ -53,7 +60,7 @@ def topic(name: str) -> Values:
 
 def postgres(table: str, column: str) -> Values:
     def read(_folder: Path, _stack: Any) -> list[Any]:
-        with psycopg.connect(os.environ["CHANGES_DB"]) as database:
+        with psycopg.connect(os.environ[DATABASES[0]]) as database:
             return [row[0] for row in database.execute(f"SELECT {column} FROM {table}").fetchall()]
 
     return read
@@ -88,6 +95,22 @@ TARGETS: dict[str, list[tuple[Values, int, int]]] = {
         (delta("lake/three", "order_id"), 940, 940),
         (iceberg("shop.three", "order_id"), 1_350, 1_000),
         (topic("changes.large"), 99, 99),
+    ],
+    "transforms/enrich.yaml": [
+        (topic("shop.enriched"), 991, 991),
+        (delta("lake/enrich_quarantine", "code"), 15, 2),
+    ],
+    "transforms/metrics.yaml": [
+        (postgres("public.metrics", "window_start"), 51, 17),
+        (postgres("public.metrics", "city"), 51, 3),
+        (delta("lake/metrics_quarantine", "code"), 5, 1),
+    ],
+    "transforms/join.yaml": [
+        (iceberg("shop.paid", "order_id"), 1_001, 1_001),
+        (iceberg("shop.paid", "method"), 1_001, 3),
+    ],
+    "transforms/visits.yaml": [
+        (delta("lake/visits", "orders"), 204, 2),
     ],
 }
 """For each file what it makes: how to read the values of a column, how many there are, and how many of them differ."""
@@ -134,12 +157,20 @@ def test_example_run_its_targets_hold_what_it_says(
         monkeypatch.setenv("FORMATS_REGISTRY", request.getfixturevalue("registry").url)
     if "type: postgres" in file.read_text():
         server = request.getfixturevalue("postgres")
-        monkeypatch.setenv("CHANGES_DB", server.url(server.create_database()))
+        address = server.url(server.create_database())
+        for name in DATABASES:
+            monkeypatch.setenv(name, address)
     filled(folder)
     run(load(folder / file.name), RunOptions(available_now=True), session=spark)
     for values_of, count, distinct in TARGETS[name_of(file)]:
         values = values_of(folder, stack)
         assert (len(values), len(set(values))) == (count, distinct)
+
+
+@pytest.mark.parametrize("cases", CASES, ids=name_of)
+def test_example_cases_pass(cases: Path, spark: Any) -> None:
+    done = run_file(cases.with_name(cases.name.replace(".test.yaml", ".yaml")), SparkWhenNeeded(spark))
+    assert [line for case in done.cases if not case.passed for line in (case.case.name, *failure_lines(case))] == []
 
 
 def test_example_whose_producer_moves_on_has_the_new_column(

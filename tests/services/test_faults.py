@@ -14,7 +14,9 @@ from deltalake import DeltaTable
 from tests.conftest import Topics
 from tests.services.running import PENSTOCK, Running, wait_for
 
+import penstock
 from penstock.devstack import DevStack
+from penstock.errors import MissingError
 from penstock.kafka import Cluster, KafkaSettings
 from penstock.model import TopicPartition
 from penstock.spark.jars import broker_classpath
@@ -56,7 +58,8 @@ def test_broker_away_for_a_while_is_waited_for_and_nothing_is_lost(
     topics = Topics(fragile.bootstrap)
     topic = topics.create(2)
     topics.send(topic, [order(n) for n in range(100)])
-    file = pipeline_file(topic, source={"brokers": fragile.bootstrap}, trigger={"every": "200 ms"})
+    source = {"brokers": fragile.bootstrap, "options": {"socket.timeout.ms": "3000"}}
+    file = pipeline_file(topic, source=source, trigger={"every": "200 ms"})
     with Running(tmp_path, "run", str(file)) as running:
         running.await_text("batch 0:")
         fragile.kill(1)
@@ -105,15 +108,20 @@ def test_bounds_leave_out_a_topic_that_was_deleted(topics: Any) -> None:
     assert cluster.bounds(wanted[1:]) == {}
 
 
-def test_sql_that_spark_refuses_ends_before_a_batch_with_the_cause(topics: Any, pipeline_file: Write) -> None:
+def test_sql_that_spark_refuses_ends_before_a_batch_with_the_cause(
+    spark: Any, topics: Any, pipeline_file: Write
+) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(0)])
     steps = [{"where": "amount > 0"}, {"sql": "SELECT *, no_such_function(amount) AS x FROM input"}]
-    done = run_to_its_end(pipeline_file(topic, transforms=steps))
-    assert done.returncode == 3
-    first, cause, *_ = told(done)
-    assert first == "SQL_REFUSED transforms[1]: Spark refuses the query"
-    assert cause.startswith("  cause: [UNRESOLVED_ROUTINE] Cannot resolve routine `no_such_function`")
+    file = pipeline_file(topic, transforms=steps)
+    with pytest.raises(MissingError) as refused:
+        penstock.load(file).run(session=spark)
+    assert str(refused.value).splitlines()[0] == "SQL_REFUSED transforms[1]: Spark refuses the query"
+    cause = refused.value.context["cause"]
+    assert cause.startswith("[UNRESOLVED_ROUTINE] Cannot resolve routine `no_such_function`")
+    assert not [sign for sign in STACK if sign in str(refused.value)]
+    assert not (file.parent / "lake/out").exists()
 
 
 def test_sql_that_fails_on_a_row_ends_with_the_cause(topics: Any, pipeline_file: Write) -> None:

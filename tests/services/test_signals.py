@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
@@ -15,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.services.running import PENSTOCK, Running, wait_for
 
-from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.devstack import stop_stack
 from penstock.devstack.ports import free_ports
 
@@ -103,18 +104,13 @@ def test_run_killed_leaves_no_spark_behind(topics: Any, pipeline_file: Write, tm
 
 
 def test_run_second_on_one_checkpoint_names_the_first(topics: Any, pipeline_file: Write, tmp_path: Path) -> None:
-    topic = topics.create(1)
-    topics.send(topic, [order(0)])
-    file = pipeline_file(topic, trigger={"every": "200 ms"})
-    with Running(tmp_path, "run", str(file)) as first:
-        first.await_text("batch 0:")
+    file = pipeline_file(topics.create(1))
+    with checkpoint_lock(str(tmp_path / "checkpoints/orders")):
         second = subprocess.run([PENSTOCK, "run", str(file)], capture_output=True, text=True, timeout=60, check=False)
-        assert second.returncode == 3
-        told = second.stderr.splitlines()
-        assert told[0] == f"CHECKPOINT_IN_USE another run holds the checkpoint {tmp_path / 'checkpoints/orders'}"
-        assert told[1].startswith(f"  held by: process {first.process.pid} on ")
-        first.send(signal.SIGTERM)
-        assert first.process.wait(40) == 0
+    assert second.returncode == 3
+    told = second.stderr.splitlines()
+    assert told[0] == f"CHECKPOINT_IN_USE another run holds the checkpoint {tmp_path / 'checkpoints/orders'}"
+    assert told[1].startswith(f"  held by: process {os.getpid()} on ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -68,6 +68,7 @@ def read_source(file: FilePath) -> Source:
 
 def read_yaml_text(file: FilePath, name: str) -> str:
     """The text of a file, if it can be YAML at all. Raises `InvalidDefinition`."""
+
     def refuse(message: str, hint: str | None = None, at: tuple[int, int] = (1, 1)) -> InvalidDefinition:
         return InvalidDefinition([Problem(name, *at, "", message, (), hint)])
 
