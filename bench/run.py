@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
         help="events in the backlog and for each sink (2,000,000), in each format and for the transforms (1,000,000)",
     )
     parser.add_argument(
-        "--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2, sinks 1, formats 3, transforms 3)"
+        "--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2, sinks 1, formats 3, transforms 2)"
     )
     parser.add_argument("--seconds", type=float, help="how long a caught-up stream is watched (60)")
     parser.add_argument("--only", choices=_PARTS, help="one part alone")
@@ -105,7 +105,7 @@ def _measure(asked: argparse.Namespace) -> Results:
     if formats:
         settings |= {"rows of each format": f"{asked.half_rows:,}", "repetitions of the formats": asked.drains}
     if transforms:
-        settings |= {"rows of the transforms": f"{asked.half_rows:,}", "repetitions of the transforms": asked.drains}
+        settings |= {"rows of the transforms": f"{asked.half_rows:,}", "repetitions of the transforms": asked.watches}
     results = Results(f"{datetime.now(UTC):%Y-%m-%d}", settings, machine_facts())
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -129,7 +129,7 @@ def _measure(asked: argparse.Namespace) -> Results:
                 results.formats = run_formats(*behind, asked.half_rows, asked.drains, say)
             if transforms:
                 where = (stack.bootstrap, folder)
-                results.transforms = run_transforms(*where, asked.half_rows, asked.drains, asked.transform, say)
+                results.transforms = run_transforms(*where, asked.half_rows, asked.watches, asked.transform, say)
     return results
 
 

@@ -40,7 +40,7 @@ class Goal:
         """What was wanted, and what was measured."""
         if self.at_least:
             return f"at least {self.wanted:g} times", f"{self.found:.2f} times"
-        return f"at most {self.wanted:g} times as long", f"{self.found:.2f} times"
+        return f"at most {self.wanted:g} times", f"{self.found:.2f} times"
 
 
 def sink_goals(runs: Sequence[SinkRun]) -> list[Goal]:

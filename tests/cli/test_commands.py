@@ -123,7 +123,7 @@ def test_registry_that_is_away_at_the_start_is_missing(write: Callable[..., Path
     text = file.read_text()
     start, end = text.index("decode:"), text.index("quarantine:")
     file.write_text(
-        f'{text[:start]}decode: {{format: avro, registry: {{url: "http://127.0.0.1:9", retries: 0}}}}\n{text[end:]}'
+        f'{text[:start]}decode: {{format: avro, registry: {{url: "http://127.0.0.1:9", retries: 1}}}}\n{text[end:]}'
     )
     assert penstock("validate", "orders.yaml", folder=tmp_path).returncode == 0
     for command in ("plan", "run"):

@@ -195,11 +195,10 @@ class DevStack:
         self._await_ready(idle)
 
     def _format(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            if tool := broker.start_format(self._java, self._classpath, self._started(), node):
-                self._children[node.id] = tool
-        for node in nodes:
-            if (tool := self._children.get(node.id)) and tool.wait(START_TIMEOUT_SECONDS) != 0:
+        tools = [(node, broker.start_format(self._java, self._classpath, self._started(), node)) for node in nodes]
+        self._children |= {node.id: tool for node, tool in tools if tool is not None}
+        for node, tool in tools:
+            if tool is not None and tool.wait(START_TIMEOUT_SECONDS) != 0:
                 raise broker.died(node, "preparing its storage did not work")
 
     def _await_ready(self, nodes: Sequence[Node]) -> None:
