@@ -228,4 +228,7 @@ def test_change_of_a_step_with_state_is_refused_with_both_sides(
     assert refused.value.code == "STATE_CHANGED"
     assert "300000 milliseconds" in str(refused.value.context["in the checkpoint"])
     assert "360000 milliseconds" in str(refused.value.context["in the file"])
+    with pytest.raises(MissingError) as refused:
+        drain(file(aggregates={"orders": "sum(amount)"}))
+    assert refused.value.code == "STATE_CHANGED"
     drain(file())

@@ -54,7 +54,7 @@ def _check_quarantine(parts: Parts) -> None:
 
 def _check_quarantined(parts: Parts, known: Known) -> None:
     for path in known.needs_quarantine if not parts.written("quarantine") else ():
-        message = "quarantine is where this sends records, and the pipeline has none"
+        message = "records go to the quarantine here, and the pipeline has none"
         parts.report(path, message, hint="add quarantine: {table: ...}", at_key=True)
 
 

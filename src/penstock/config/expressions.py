@@ -66,6 +66,9 @@ def read_aggregate(text: str) -> Aggregate:
         if isinstance(node, exp.Query | exp.Window):
             what = "a query" if isinstance(node, exp.Query) else "OVER"
             raise ExpressionError(f"{what} is not possible in an aggregate", _offset(node))
+    for node in tree.find_all(exp.Distinct):
+        hint = "approx_count_distinct(...) is"
+        raise ExpressionError("DISTINCT is not possible over a stream", _offset(node), hint)
     # Aggregates that the parser knows by name only are left to Spark.
     if not tree.find(exp.AggFunc, exp.Anonymous):
         raise ExpressionError("expected an aggregate over the rows of a window", 0, "such as count(*) or sum(amount)")

@@ -15,7 +15,7 @@ from penstock.config.transforms import TransformConfig
 class NamedSourceConfig(KafkaSourceConfig):
     """One of several sources."""
 
-    decode: FormatConfig = Field(description="How bytes become columns.")
+    decode: FormatConfig = Field(discriminator="format", description="How bytes become columns.")
     transforms: Annotated[tuple[TransformConfig, ...], Field(strict=False)] = Field(
         default=(), description="What happens to the rows before they are joined; the last is the watermark."
     )

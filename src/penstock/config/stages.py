@@ -153,7 +153,7 @@ def _steps(
     stages = []
     for index, transform in enumerate(transforms, first):
         if transform is None:
-            known.types = None
+            known.types, known.watermark = None, known.watermark or ""  # It may have been one.
             continue
         path: Path = (*at, "transforms", index, transform.kind)
         _STEPS[type(transform)](transform, known, path, report)

@@ -23,7 +23,7 @@ from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
-from penstock.config.wording import is_step, keys_at, word
+from penstock.config.wording import is_step, keys_at, tag_key, word
 from penstock.config.yaml_source import put, value_at
 
 _PARTS: Mapping[str, Any] = {
@@ -111,9 +111,9 @@ def _report_all(parts: Parts, errors: list[Any]) -> None:
         message, context, hint = word(error, path, value, parts.file.positions, path in parts.filled)
         step = is_step(path)
         if error["type"].startswith("union_tag") and not step and isinstance(value, dict):
-            path = (*path, "type" if path[0] == "sinks" else "format")
+            path = (*path, tag_key(path))
         elif error["type"] == "union_tag_invalid":
-            path = (*path, *value)
+            path = (*path, *(key for key in value if key != "name"))
         # A union gives an error for each of its members: the first is about the one that was likely meant.
         if path not in seen:
             seen.add(path)

@@ -62,13 +62,15 @@ def _word_tag(path: Path, value: Any) -> Wording:
         kinds = ", ".join(KINDS)
         if not isinstance(value, dict):
             return f"expected one of {kinds}, got {_shown(value)}", (), "write it as - where: ..."
-        if len(value) == 1:
-            (name,) = value
-            return f'"{name}" is not a transform', (f"transforms: {kinds}",), did_you_mean(name, KINDS)
-        message = f"a transform has exactly one key, got {', '.join(value) or 'none'}"
+        keys = [key for key in value if key != "name"]
+        if len(keys) == 1:
+            return f'"{keys[0]}" is not a transform', (f"transforms: {kinds}",), did_you_mean(keys[0], KINDS)
+        beside = " beside its name" if "name" in value else ""
+        message = f"a transform has exactly one key{beside}, got {', '.join(keys) or 'none'}"
         return message, (f"transforms: {kinds}",), "start each step with its own dash"
-    key = "type" if path[0] == "sinks" else "format"
-    models = _models(PipelineConfig.model_fields[str(path[0])].annotation)
+    key = tag_key(path)
+    decodes = "decode" if path[-1] == "decode" else str(path[0])
+    models = _models(PipelineConfig.model_fields[decodes].annotation)
     tags = list(dict.fromkeys(tag for model in models if "kind" not in vars(model) for tag in _tags(model)))
     if not isinstance(value, dict):
         return f"expected a mapping, got {_shown(value)}", (), f"write {{{key}: ..., ...}}"
@@ -76,6 +78,11 @@ def _word_tag(path: Path, value: Any) -> Wording:
         return "this key is required and missing", (f"one of: {', '.join(tags)}",), None
     given = str(value[key])
     return f'"{given}" is not one of {", ".join(tags)}', (), did_you_mean(given, tags)
+
+
+def tag_key(path: Path) -> str:
+    """The key that says which of several kinds a section is."""
+    return "type" if path[0] in ("sinks", "tables") else "format"
 
 
 def is_step(path: Path) -> bool:

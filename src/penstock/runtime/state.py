@@ -6,12 +6,19 @@ Spark finds such a change late, with a stack, or not at all: a window of another
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.checkpoint import SparkCheckpoint
+from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import StatefulTransform
 from penstock.errors import MissingError
-from penstock.runtime.build import Pipeline
+from penstock.model import COORDINATES
+from penstock.runtime.build import Flow, Pipeline, joined_schema
+from penstock.runtime.columns import step_output
+from penstock.transforms import Join
 
 STATE_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
@@ -25,12 +32,28 @@ STATE_SETTINGS = {
 
 def state_identity(pipeline: Pipeline) -> list[dict[str, Any]]:
     """What the state of a pipeline depends on, step by step; empty where it keeps none."""
-    return [
-        step.identity()
-        for flow in pipeline.flows
-        for step in (*(own for side in flow.sides for own in side.transforms), *flow.transforms)
-        if isinstance(step, StatefulTransform)
-    ]
+    return [one for flow in pipeline.flows for one in _identities(flow)]
+
+
+def _identities(flow: Flow) -> Iterator[dict[str, Any]]:
+    schema: pa.Schema | None = flow.decoder.schema if not flow.sides else None
+    for step in flow.transforms:
+        after = joined_schema(flow) if isinstance(step, Join) else None
+        if schema is not None:
+            after = step_output(schema, step)
+        if isinstance(step, StatefulTransform):
+            yield {**step.identity(), "columns": _kept(step, schema, after)}
+        schema = after
+
+
+def _kept(step: Any, entering: pa.Schema | None, leaving: pa.Schema | None) -> dict[str, str] | None:
+    """The columns that are in the state, with their types; None where only Spark knows them."""
+    keys = getattr(step, "keys", None)
+    schema = entering if keys is not None else leaving
+    if schema is None:
+        return None
+    wanted = {key.lower() for key in keys} if keys is not None else {name.lower() for name in schema.names}
+    return {f.name: arrow_to_ddl(f.type) for f in schema if f.name.lower() in wanted and f.name != COORDINATES}
 
 
 def check_state(pipeline: Pipeline, checkpoint: SparkCheckpoint) -> None:
@@ -58,4 +81,5 @@ def note_state(pipeline: Pipeline, checkpoint: SparkCheckpoint) -> None:
 
 
 def _shown(steps: list[dict[str, Any]]) -> str:
-    return "; ".join(f"{kind} {json.dumps(about)}" for step in steps for kind, about in step.items()) or "no state"
+    told = (", ".join(f"{kind} {json.dumps(about)}" for kind, about in step.items()) for step in steps)
+    return "; ".join(told) or "no state"

@@ -29,6 +29,12 @@ from penstock.runtime.stream import CLOCK
 from penstock.runtime.trial import Batch, BatchResult, collected
 from penstock.runtime.trial_registry import Given
 
+_SETTINGS = {
+    "spark.sql.shuffle.partitions": "1",
+    # From the keys of a join it would infer that they are not null, and leave out the records that only tell the time.
+    "spark.sql.constraintPropagation.enabled": "false",
+}
+
 
 @dataclass(frozen=True)
 class StreamTrial:
@@ -56,7 +62,7 @@ class _Trial:
         records = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
         every = pa.concat_batches([pa.RecordBatch.from_pylist([], schema=RAW_SCHEMA), *records])
         pipeline = replace(self.pipeline, reader=MemoryReader(every, self.given))
-        for name, value in {**STATE_SETTINGS, "spark.sql.shuffle.partitions": "1"}.items():
+        for name, value in {**STATE_SETTINGS, **_SETTINGS}.items():
             self.session.conf.set(name, reveal(pipeline.config.spark).get(name, value))
         flows = CurrentFlows(pipeline, self.session, lambda text: None, self._late_by)
         flows.prepare()
