@@ -139,7 +139,10 @@ class LiveView:
         if self._kept is not None:
             kept = self._kept
             grid.add_row(
-                "  state", f"{kept.rows:,} rows, {_size(kept.size_bytes)}", "watermark", kept.watermark or "none"
+                "  state",
+                f"{counted(kept.rows, 'row')}, {_size(kept.size_bytes)}",
+                "watermark",
+                kept.watermark or "none",
             )
         if self._over:
             return Group(f"{self._title}{self._state}", grid)
@@ -171,7 +174,7 @@ def _batch_line(m: BatchMetrics) -> str:
 
 def _state_line(kept: StateKept) -> str:
     mark = f", watermark {kept.watermark}" if kept.watermark is not None else ""
-    return f"state after batch {kept.batch_id}: {kept.rows:,} rows, {_size(kept.size_bytes)}{mark}"
+    return f"state after batch {kept.batch_id}: {counted(kept.rows, 'row')}, {_size(kept.size_bytes)}{mark}"
 
 
 def _size(count: int) -> str:

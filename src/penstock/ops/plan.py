@@ -6,7 +6,7 @@ Nothing is written and no JVM is started. Every check is made, so that all that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster
-from penstock.model import BAD_SCHEMA, COORDINATES
+from penstock.model import BAD_SCHEMA, COMPUTED, COORDINATES
 from penstock.quarantine import GAPS_SCHEMA
 from penstock.runtime.build import Flow, Pipeline, build, joined_schema
 from penstock.runtime.columns import step_output
@@ -268,12 +268,15 @@ def _flow_steps(flow: Flow) -> tuple[PlannedStep, ...]:
 
 
 def _steps(schema: pa.Schema | None, placed: Sequence[Placed]) -> tuple[PlannedStep, ...]:
-    steps = []
+    steps: dict[str, PlannedStep] = {}
     for one in placed:
         lane = "frame" if schema is None or one.transform.no_arrow_form(schema) is not None else "direct"
         schema = step_output(schema, one.transform) if schema is not None else None
-        steps.append(_step(one, lane, _columns(schema) if schema is not None else None))
-    return tuple(steps)
+        columns = _columns(schema) if schema is not None else None
+        # A step of the file that became two transforms is told as one: what the first does, and what the last leaves.
+        begun = steps.get(one.place)
+        steps[one.place] = replace(begun, columns=columns) if begun is not None else _step(one, lane, columns)
+    return tuple(steps.values())
 
 
 def _step(one: Placed, lane: str, columns: tuple[str, ...] | None) -> PlannedStep:
@@ -284,7 +287,9 @@ def _step(one: Placed, lane: str, columns: tuple[str, ...] | None) -> PlannedSte
 
 def _columns(schema: pa.Schema) -> tuple[str, ...]:
     return tuple(
-        f"{f.name} {arrow_to_ddl(f.type)}{'' if f.nullable else ' NOT NULL'}" for f in schema if f.name != COORDINATES
+        f"{f.name} {arrow_to_ddl(f.type)}{'' if f.nullable else ' NOT NULL'}"
+        for f in schema
+        if f.name != COORDINATES and not f.name.startswith(COMPUTED)
     )
 
 

@@ -25,7 +25,7 @@ from penstock.runtime.tables import Tables
 from penstock.runtime.targets import Targets, build_inlets, build_targets
 from penstock.runtime.transforming import Placed, Surroundings, build_transforms, watermark_column
 from penstock.runtime.user_code import folder_of, refuse_missing_code
-from penstock.transforms import Join
+from penstock.transforms import Join, Watermark
 
 Lane = Literal["direct", "frame"]
 
@@ -264,6 +264,9 @@ def choose_lane(schema: pa.Schema, placed: Sequence[Placed], forced: Lane | None
     reason = None
     for one in placed:
         transform = one.transform
+        if isinstance(transform, Watermark):
+            # It is the step behind it that needs Spark.
+            continue
         why = transform.no_arrow_form(schema)
         if why is not None:
             where = "" if isinstance(transform, Computed | Taken) else f"{one.place}, "

@@ -316,7 +316,7 @@ class _Loop:
             batch_id=progress["batchId"],
             rows=sum(one["numRowsTotal"] for one in operators),
             size_bytes=sum(one["memoryUsedBytes"] for one in operators),
-            watermark=progress["eventTime"].get("watermark"),
+            watermark=_after_1970(progress["eventTime"].get("watermark")),
         )
         self.listener(kept)
         return kept.batch_id
@@ -329,3 +329,8 @@ class _Loop:
             if done is not None and done >= batch_id:
                 return
             time.sleep(0.02)
+
+
+def _after_1970(watermark: str | None) -> str | None:
+    """Spark's watermark before there is one is the beginning of 1970."""
+    return None if watermark is None or watermark.startswith("1970-01-01T00:00:00") else watermark

@@ -43,7 +43,9 @@ class Join(Streaming):
 
     @property
     def _apart(self) -> str:
-        return f"{self.right.name} from {show(self.before)} before to {show(self.after)} after"
+        before = f"from {show(self.before)} before" if self.before else "from the same time"
+        after = f"to {show(self.after)} after" if self.after else "to the same time"
+        return f"{self.right.name} {before} {after}"
 
     @property
     def keeps(self) -> str:
