@@ -184,8 +184,8 @@ def join_file(topics: Any, pipeline_file: Callable[..., Path]) -> Callable[..., 
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("inner", [(1, 10)]),
-        ("left", [(1, 10), (2, None)]),
+        pytest.param("inner", [(1, 10)], marks=pytest.mark.long),
+        pytest.param("left", [(1, 10), (2, None)], marks=pytest.mark.long),
         ("full", [(1, 10), (2, None), (None, 70)]),
     ],
 )

@@ -160,6 +160,7 @@ def run(session: Any, step: Stateful, files: Path, checkpoint: Path) -> list[tup
 USERS: list[list[int | None]] = [[1, 2, None, 1], [2, 3, 3, 3], [1, None, 7, 7]]
 
 
+@pytest.mark.long
 def test_stateful_killed_and_restarted_gives_what_one_run_gives(session: Any, folder: str, tmp_path: Path) -> None:
     step = Stateful(folder, "steps.Counts", ["user.id"], OUT, "event")
     for number, users in enumerate(USERS):
