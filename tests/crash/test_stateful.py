@@ -14,6 +14,7 @@ from tests.crash.state_cases import CASES, WINDOWS, StateCase
 pytestmark = [pytest.mark.services, pytest.mark.crash]
 
 
+@pytest.mark.long
 def test_windows_killed_in_the_first_batch_are_exact(state_trial: Any) -> None:
     """The slots of the topic have it, or some of them; no table has."""
     run = state_trial(WINDOWS)
