@@ -21,7 +21,9 @@ from charts import draw_backlog, draw_caught_up
 from formats import run_formats
 from jobs import time_validate
 from machine import machine_facts
+from maintenance import run_maintenance, write_results
 from processes import BenchError
+from replay import run_replay, write_replay
 from report import profile_text, results_text
 from sinks import SINKS, run_sinks
 from summary import Results, targets
@@ -35,6 +37,8 @@ from penstock.spark.java import find_java
 _ROOT = Path(__file__).parent.parent
 _BEGAN = time.monotonic()
 _PARTS = ("backlog", "caught-up", "sinks", "formats", "transforms")
+_APART = ("maintenance", "replay")
+"""Parts that run only where they are asked for, with results of their own."""
 
 
 def main() -> int:
@@ -43,6 +47,12 @@ def main() -> int:
     # One way out for both: the context managers below end what was started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if asked.only == "maintenance":
+            _measure_maintenance(asked)
+            return 0
+        if asked.only == "replay":
+            _measure_replay(asked)
+            return 0
         results = _measure(asked)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -72,7 +82,8 @@ def _options() -> argparse.Namespace:
         "--repeat", type=int, help="repetitions of every job (backlog 3, caught up 2, sinks 1, formats 3, transforms 2)"
     )
     parser.add_argument("--seconds", type=float, help="how long a caught-up stream is watched (60)")
-    parser.add_argument("--only", choices=_PARTS, help="one part alone")
+    parser.add_argument("--only", choices=(*_PARTS, *_APART), help="one part alone")
+    parser.add_argument("--batches", type=int, help="batches of the part `maintenance` (200)")
     parser.add_argument("--sink", choices=SINKS, help="one case of the part `sinks` alone")
     parser.add_argument("--transform", choices=CASES, help="one case of the part `transforms` alone")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it all works")
@@ -84,6 +95,7 @@ def _options() -> argparse.Namespace:
             if asked.only != part:
                 parser.error(f"--{case} is for the part `{part}`")
     rows, drains, seconds, watches = (50_000, 1, 10, 1) if asked.quick else (2_000_000, 3, 60, 2)
+    asked.batches = asked.batches or (40 if asked.quick else 200)
     asked.half_rows = asked.rows or rows // 2
     asked.rows = asked.rows or rows
     asked.seconds = asked.seconds or seconds
@@ -131,6 +143,26 @@ def _measure(asked: argparse.Namespace) -> Results:
                 where = (stack.bootstrap, folder)
                 results.transforms = run_transforms(*where, asked.half_rows, asked.watches, asked.transform, say)
     return results
+
+
+def _measure_maintenance(asked: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        say("starting the broker")
+        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
+            runs = run_maintenance(stack.bootstrap, folder, asked.batches, say)
+    write_results(runs, asked.out / "maintenance")
+    say(f"wrote results to {asked.out / 'maintenance'}")
+
+
+def _measure_replay(asked: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        say("starting the broker")
+        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
+            runs = run_replay(stack.bootstrap, folder, asked.rows, asked.watches, say)
+    write_replay(runs, asked.out / "replay")
+    say(f"wrote results to {asked.out / 'replay'}")
 
 
 def _write(results: Results, folder: Path) -> None:

@@ -79,6 +79,23 @@ class Topics:
         self.wait_for(name, partitions)
         return name
 
+    def create_again(self, name: str, partitions: int) -> None:
+        """Delete a topic and make another one of the same name."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import NewTopic
+
+        self.admin.delete_topics([name])[name].result(30)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+                break
+            except KafkaException:
+                # The broker knows the old one for a moment longer.
+                if time.monotonic() > deadline:
+                    raise
+        self.wait_for(name, partitions)
+
     def wait_for(self, topic: str, partitions: int) -> None:
         """Until the broker tells of that many partitions, each with a leader."""
         deadline = time.monotonic() + 30

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from penstock.config import PipelineConfig
     from penstock.ops.plan import RunPlan
     from penstock.runtime.listener import Listener
-    from penstock.runtime.run import RunSummary, StopRequest
+    from penstock.runtime.patience import StopRequest
+    from penstock.runtime.run import RunSummary
 
 
 @dataclass(frozen=True)

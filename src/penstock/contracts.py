@@ -10,12 +10,15 @@ What runs in a task must pickle and must be small; clients are made there and ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Refusal, SlotAttempt, Split
+from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 
 
 class Reader(Protocol):
@@ -245,4 +248,58 @@ class EvolvingSink(Protocol):
 
     def changes(self, schema: pa.Schema) -> Sequence[str]:
         """On the driver: what `prepare` would change, in words. Raises what `check` raises."""
+        ...
+
+
+class Turn(Protocol):
+    """Beside a stream that may want to commit to the same table at any moment, and then comes first."""
+
+    def taken(self, deadline: float) -> AbstractContextManager[bool]:
+        """Hold the table for one bite, once the stream does not; false where it did not come to that in time."""
+        ...
+
+    def wanted(self) -> bool:
+        """Whether the stream waits for the table: whoever holds it gives way."""
+        ...
+
+
+class Maintenance(Protocol):
+    """The care of one table, on the driver or in a command beside a running stream.
+
+    Rows stay as they are, tokens too. Deadlines are those of `time.monotonic`.
+    """
+
+    @property
+    def needs_sql(self) -> bool:
+        """Whether the table as it is now is looked after through Spark."""
+        ...
+
+    def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
+        """The engine, where one is needed, and how to break off what it runs."""
+        ...
+
+    def figures(self) -> TableFigures | None:
+        """How the table is now, looked at without Spark; none where there is none yet."""
+        ...
+
+    def compact(self, turn: Turn, deadline: float) -> Compacted:
+        """Join small files until the deadline, in bites that are kept; a conflict costs a bite, never the stream."""
+        ...
+
+    def clean(self, keep: timedelta, turn: Turn, deadline: float, *, dry_run: bool = False) -> Cleaned:
+        """Remove what no version newer than `keep` names, and no stream, token or reader can need."""
+        ...
+
+
+@runtime_checkable
+class MaintainedSink(Protocol):
+    """A sink whose target is a table that needs care now and then."""
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its commit, met by a compaction, would have to be made anew: it then takes a turn first."""
+        ...
+
+    def maintenance(self) -> Maintenance:
+        """The care of its table."""
         ...

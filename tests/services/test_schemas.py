@@ -18,7 +18,8 @@ from penstock.errors import MissingError
 from penstock.ops.plan import plan_run
 from penstock.ops.schema import plan_schema_check
 from penstock.runtime.listener import BatchDone, Event, Notice, Retrying
-from penstock.runtime.run import RunOptions, RunSummary, StopRequest, run
+from penstock.runtime.patience import StopRequest
+from penstock.runtime.run import RunOptions, RunSummary, run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -7,6 +7,7 @@ Spark will run N again with exactly those offsets.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,10 +15,12 @@ from typing import Any
 from fsspec.core import url_to_fs
 
 from penstock.errors import TerminalError
-from penstock.model import OffsetRange, TopicPartition
+from penstock.model import BatchToken, OffsetRange, TopicPartition
 
 _START_NOTE = ".penstock.start"
 _STATE_NOTE = ".penstock.state"
+_TOPICS_NOTE = ".penstock.topics"
+_AGAIN_NOTE = ".penstock.again"
 Offsets = dict[TopicPartition, int]
 
 
@@ -101,6 +104,28 @@ class SparkCheckpoint:
     def note_state(self, identity: str) -> None:
         """Note what the state depends on."""
         self._note(_STATE_NOTE, identity)
+
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of the topics that the offsets are of, as far as they were noted."""
+        text = self._text(_TOPICS_NOTE)
+        return {} if text is None else {str(topic): str(one) for topic, one in self._json(_TOPICS_NOTE, text).items()}
+
+    def note_topic_ids(self, ids: dict[str, str]) -> None:
+        """Note the ids of the topics."""
+        self._note(_TOPICS_NOTE, json.dumps(ids, sort_keys=True))
+
+    def again(self) -> list[BatchToken]:
+        """The batches that a restore left to be run again, oldest first."""
+        text = self._text(_AGAIN_NOTE)
+        return [BatchToken.from_json(line) for line in text.splitlines()] if text else []
+
+    def note_again(self, tokens: Sequence[BatchToken]) -> None:
+        """Note the batches to be run again; with none the note goes."""
+        filesystem, root = self._filesystem
+        if tokens:
+            self._note(_AGAIN_NOTE, "\n".join(token.to_json() for token in tokens))
+        elif filesystem.exists(f"{root}/{_AGAIN_NOTE}"):
+            filesystem.rm_file(f"{root}/{_AGAIN_NOTE}")
 
     def _offset_log(self, batch_id: int) -> list[str]:
         text = self._text(f"offsets/{batch_id}")

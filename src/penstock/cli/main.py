@@ -12,10 +12,18 @@ from typing import Annotated, Literal
 
 import typer
 
+from penstock.cli.checkpoint import app as checkpoint_app
+from penstock.cli.checkpoint_copies import add_to as add_checkpoint_copies
+from penstock.cli.compact import compact
 from penstock.cli.dev import app as dev_app
+from penstock.cli.gaps import gaps
+from penstock.cli.quarantine import app as quarantine_app
 from penstock.cli.render import counted, err, out, show_error
+from penstock.cli.replay import replay
 from penstock.cli.schema import app as schema_app
 from penstock.cli.signals import interrupt_on_sigterm
+from penstock.cli.status import status
+from penstock.cli.stop import stop
 from penstock.errors import MissingError, PenstockError
 
 app = typer.Typer(
@@ -26,7 +34,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(dev_app, name="dev")
+add_checkpoint_copies(checkpoint_app)
+app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(schema_app, name="schema")
+app.add_typer(quarantine_app, name="quarantine")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -119,7 +130,8 @@ def run(
     from penstock.cli.watch import choose_view
     from penstock.config import load
     from penstock.runtime.listener import Event, Started
-    from penstock.runtime.run import RunOptions, StopRequest
+    from penstock.runtime.patience import StopRequest
+    from penstock.runtime.run import RunOptions
     from penstock.runtime.run import run as run_pipeline
     from penstock.spark.cache import cache_home
 
@@ -235,6 +247,10 @@ def demo(
     from penstock.cli.demo import demo as run_demo
 
     run_demo(folder, events, keep)
+
+
+for _command in (status, stop, gaps, compact, replay):
+    app.command()(_command)
 
 
 def main() -> None:

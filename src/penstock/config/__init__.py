@@ -76,12 +76,14 @@ from penstock.config.transforms import (
     WhereConfig,
     remembers,
 )
+from penstock.config.upkeep import CheckpointBackupConfig, MaintenanceConfig
 
 __all__ = [
     "AvroDecodeConfig",
     "AvroKeyConfig",
     "ByTopicDecodeConfig",
     "CastConfig",
+    "CheckpointBackupConfig",
     "ColumnsError",
     "CsvTableConfig",
     "DecodeConfig",
@@ -111,6 +113,7 @@ __all__ = [
     "KeyDecodeConfig",
     "KeyEncodeConfig",
     "LookupConfig",
+    "MaintenanceConfig",
     "MapArrowConfig",
     "MaskConfig",
     "MaskSettings",

@@ -16,6 +16,12 @@ def json_schema() -> dict[str, Any]:
     schema = _as_written(PipelineConfig.model_json_schema(by_alias=True, mode="validation"))
     one_of = [{"required": [key]} for key in ("topics", "pattern", "assign")]
     schema["$defs"]["KafkaSourceConfig"]["oneOf"] = one_of
+    backup = schema["properties"]["checkpoint_backup"]
+    short = {"type": "string", "pattern": "^every ", "examples": ["every 6 hours"]}
+    schema["properties"]["checkpoint_backup"] = {
+        "description": backup.pop("description"),
+        "anyOf": [short, backup],
+    }
     schema["oneOf"] = [{"required": ["source", "decode"]}, {"required": ["sources"]}]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

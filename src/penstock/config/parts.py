@@ -20,6 +20,7 @@ from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
+from penstock.config.upkeep import CheckpointBackupConfig, MaintenanceConfig
 from penstock.config.yaml_source import Source, value_at
 
 
@@ -41,6 +42,8 @@ class Parts:
     routes: tuple[RouteConfig | None, ...] = ()
     sinks: tuple[SinkConfig | None, ...] = ()
     checkpoint: str | None = None
+    checkpoint_backup: CheckpointBackupConfig | None = None
+    maintenance: MaintenanceConfig | None = None
     trigger: TriggerConfig | None = None
     spark: Mapping[str, str | SecretStr] | None = None
 

@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr
 
 from penstock.config.decode import DecodeConfig
-from penstock.config.fields import Duration, Location, Name, Names, Section, Settings, Text
+from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
 from penstock.config.problems import Positions
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig, Topic
 from penstock.config.sources import NamedSourceConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
+from penstock.config.upkeep import CheckpointBackup, MaintenanceConfig
 
 
 class QuarantineConfig(Section):
@@ -22,6 +23,9 @@ class QuarantineConfig(Section):
 
     table: Location | None = Field(default=None, description="The folder of a Delta table.")
     topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
+    max_redrives: Count = Field(
+        default=3, description="How often a record may fail again in a redrive before it is parked."
+    )
 
 
 class RouteConfig(Section):
@@ -96,6 +100,14 @@ class PipelineConfig(Section):
         description="Where the rows go; without `routes` each sink gets all of them."
     )
     checkpoint: Location = Field(description="The folder in which Spark keeps the progress. One for each pipeline.")
+    checkpoint_backup: CheckpointBackup | None = Field(
+        default=None,
+        description="Copy the checkpoint on a schedule while the pipeline runs: `every 6 hours`, or `{every: 6 hours, "
+        "keep: 10, to: PATH}`.",
+    )
+    maintenance: MaintenanceConfig | None = Field(
+        default=None, description="Compact and clean up the tables on a schedule, between batches."
+    )
     trigger: TriggerConfig = Field(default=TriggerConfig(), description="When batches start.")
     spark: Settings = Field(default_factory=dict, description="Settings passed to Spark; each starts with `spark.`.")
 

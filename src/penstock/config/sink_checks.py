@@ -101,6 +101,8 @@ def _check_merge(parts: Parts, sink: SinkConfig, index: int, known: Known, writt
             parts.report((*here, setting), f"{setting} {verb} nothing with mode append", hint=hint, at_key=True)
     if isinstance(sink, KafkaSinkConfig | ParquetSinkConfig):
         return
+    if not isinstance(sink, PostgresSinkConfig):
+        _check_clustering(parts, sink, (*here, "cluster_by"), written)
     check_columns(sink.keys or (), written, (*here, "keys"), parts.report)
     if not merges(sink):
         return
@@ -117,6 +119,14 @@ def _check_merge(parts: Parts, sink: SinkConfig, index: int, known: Known, writt
             parts.report((*here, other), message, hint=f"remove insert_only or {other}", at_key=True)
     if not isinstance(sink, PostgresSinkConfig):
         check_columns(sink.prune_by, written, (*here, "prune_by"), parts.report)
+
+
+def _check_clustering(parts: Parts, sink: DeltaSinkConfig | IcebergSinkConfig, path: Path, written: Known) -> None:
+    check_columns(sink.cluster_by, written, path, parts.report)
+    for place, name in enumerate(sink.cluster_by):
+        if name in (sink.partition_by or ()):
+            message = f'column "{name}" is in partition_by: its rows have files of their own already'
+            parts.report((*path, place), message, hint="remove it here")
 
 
 def _check_partitions(parts: Parts, sink: DeltaSinkConfig | ParquetSinkConfig, index: int, known: Known) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
-from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
+from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Size, Text
 from penstock.config.registry import RegistryConfig
 from penstock.config.source import Brokers, Topic
 
@@ -18,6 +18,8 @@ _EVOLVE = (
     "`widen`, which adds them and also lets a type grow where the table can."
 )
 _COORDINATES = "Keep the `_penstock` column (topic, partition, offset, timestamp) in the target."
+_TARGET_FILE = "How large a data file may grow before the next one is begun, and how large compaction makes them."
+_CLUSTER_BY = "Columns by which `penstock compact` orders the rows it rewrites (Z-order), so that readers skip files."
 _TableMode = Literal["append", "merge"]
 _MODE = "`append` adds the rows; `merge` updates the rows whose `keys` are there and inserts the others."
 _Evolve = Literal["fail", "ignore", "add_columns", "widen"]
@@ -73,6 +75,8 @@ class DeltaSinkConfig(_Sink, _MergingTable):
     partition_by: Names | None = Field(default=None, description=_PARTITION_BY)
     evolve: _Evolve = Field(default="fail", description=_EVOLVE)
     coordinates: bool = Field(default=True, description=_COORDINATES)
+    target_file_bytes: Size = Field(default=128 << 20, description=_TARGET_FILE)
+    cluster_by: _FewNames = Field(default=(), description=_CLUSTER_BY)
 
 
 class IcebergCatalogConfig(Section):
@@ -110,6 +114,8 @@ class IcebergSinkConfig(_Sink, _MergingTable):
     )
     evolve: _Evolve = Field(default="fail", description=_EVOLVE)
     coordinates: bool = Field(default=True, description=_COORDINATES)
+    target_file_bytes: Size = Field(default=128 << 20, description=_TARGET_FILE)
+    cluster_by: _FewNames = Field(default=(), description=_CLUSTER_BY)
 
 
 class TopicExpression(Section):

@@ -23,6 +23,7 @@ from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
+from penstock.config.upkeep import CheckpointBackup, MaintenanceConfig
 from penstock.config.wording import is_step, keys_at, tag_key, word
 from penstock.config.yaml_source import put, value_at
 
@@ -31,6 +32,8 @@ _PARTS: Mapping[str, Any] = {
     "decode": DecodeConfig,
     "quarantine": QuarantineConfig,
     "checkpoint": Location,
+    "checkpoint_backup": CheckpointBackup,
+    "maintenance": MaintenanceConfig,
     "trigger": TriggerConfig,
     "spark": Settings,
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -149,6 +149,19 @@ class Cluster:
         starts = self._list_offsets(wanted, OffsetSpec.earliest())
         ends = self._list_offsets(list(starts), OffsetSpec.latest())
         return {p: LogBounds(starts[p], ends[p]) for p in wanted if p in starts and p in ends}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids that the brokers gave these topics when they were made; one that is not there is left out."""
+        found: dict[str, str] = {}
+        asked = sorted(set(topics))
+        futures = self._admin.describe_topics(TopicCollection(asked), request_timeout=self._timeout) if asked else {}
+        for topic, future in futures.items():
+            try:
+                found[topic] = str(future.result().topic_id)
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVED_OR_GONE:
+                    raise explain(error.args[0], "describing topics", self._settings.brokers) from None
+        return found
 
     def offsets_at(self, partitions: Iterable[TopicPartition], when: datetime) -> dict[TopicPartition, int]:
         """The first offset at or after a time; -1 where there is none."""

@@ -123,6 +123,15 @@ class TopicAdmin:
                     raise
         self._wait_for_leaders(name, max(partitions, 1))
 
+    def delete(self, name: str) -> None:
+        """Delete a topic, if it is there."""
+        with kafka_failures(f"deleting topic {name}", self._brokers):
+            try:
+                self._admin.delete_topics([name], request_timeout=self._timeout)[name].result(2 * self._timeout)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+
     def add_partitions(self, name: str, total: int) -> None:
         """Grow a topic to `total` partitions and wait until all have leaders."""
         with kafka_failures(f"adding partitions to topic {name}", self._brokers):

@@ -51,12 +51,14 @@ BAD_SCHEMA = pa.schema(
         pa.field("code", pa.string()),
         pa.field("message", pa.string()),
         *RAW_SCHEMA,
+        pa.field("refused_by", pa.string()),
     ]
 )
-"""A bad record: where it failed, why, its original bytes and its coordinates."""
+"""A bad record: where it failed, why, its original bytes and coordinates, and who alone has no row of it."""
 
 
-NO_BAD = pa.RecordBatch.from_pylist([], schema=BAD_SCHEMA)
+# Not from a list: that makes pyarrow import pandas, which every command would wait for.
+NO_BAD = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in BAD_SCHEMA], schema=BAD_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ def coordinates_of(raw: pa.RecordBatch) -> pa.StructArray:
     return pa.StructArray.from_arrays([raw.column(f.name) for f in fields], fields=fields)
 
 
-def bad_records(raw: pa.RecordBatch, stage: str | pa.Array, codes: pa.Array, messages: pa.Array) -> pa.RecordBatch:
-    """`raw` records as bad ones: a code and a message for each."""
+def bad_records(
+    raw: pa.RecordBatch, stage: str | pa.Array, codes: pa.Array, messages: pa.Array, by: pa.Array | None = None
+) -> pa.RecordBatch:
+    """`raw` records as bad ones: a code and a message for each, and who refused it where others did not."""
     stages = pa.repeat(pa.scalar(stage), raw.num_rows) if isinstance(stage, str) else stage
-    return pa.RecordBatch.from_arrays([stages, codes, messages, *raw.columns], schema=BAD_SCHEMA)
+    refused_by = pa.nulls(raw.num_rows, pa.string()) if by is None else by
+    return pa.RecordBatch.from_arrays([stages, codes, messages, *raw.columns, refused_by], schema=BAD_SCHEMA)

@@ -43,6 +43,8 @@ class Refusal:
     code: str
     message: str
     stage: str = "sink"
+    by: str = ""
+    """The sinks that refused it, or the route whose step did; empty where the whole pipeline has no row of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +60,7 @@ class MergeRules:
     """A row counts only where this column is not less than in the row that is there."""
     insert_only: bool = False
     """A row that is there stays; of several new rows the oldest is inserted."""
+    by_position: bool = False
+    """A row that is there stays where it came from the same topic and partition with a greater offset."""
     prune_by: tuple[str, ...] = ()
     """Columns that never change for a key: the target is read only where they can match the batch."""

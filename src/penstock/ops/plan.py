@@ -24,7 +24,14 @@ from penstock.runtime.build import Flow, Pipeline, build, joined_schema
 from penstock.runtime.columns import step_output
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.lookups import Lookups
-from penstock.runtime.preflight import StartPoint, check_brokers, check_checkpoint, check_sinks, start_point
+from penstock.runtime.preflight import (
+    StartPoint,
+    check_agreement,
+    check_brokers,
+    check_checkpoint,
+    check_sinks,
+    start_point,
+)
 from penstock.runtime.state import check_state
 from penstock.runtime.transforming import Placed
 
@@ -151,6 +158,7 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
     attempt(lambda: check_checkpoint(checkpoint))
     attempt(lambda: check_state(pipeline, checkpoint))
     resumed = attempt(lambda: check_sinks(pipeline, checkpoint, resume=resume, accept_duplicates=accept_duplicates))
+    attempt(lambda: check_agreement(pipeline, checkpoint))
     start: StartPoint | None = None
     if cluster is not None and bounds is not None:
         start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, resumed))

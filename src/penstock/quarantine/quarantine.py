@@ -1,6 +1,7 @@
 """The quarantine: one more sink, over bad records, as exact as the sink it is handed.
 
-Bad records enter in `BAD_SCHEMA`; rows leave in `QUARANTINE_SCHEMA`, whose column names others rely on.
+Bad records enter in `BAD_SCHEMA`; rows leave in `QUARANTINE_SCHEMA`, whose column names others rely on. Who refused
+a record that others took stands behind the stage: `sink orders_pg`, `transform returns`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.contracts import Sink, Stage
 from penstock.model import BAD_SCHEMA, TIMESTAMP, BatchToken, Guarantee, Manifest, Refusal, SlotAttempt
@@ -17,7 +19,7 @@ QUARANTINE_SCHEMA = pa.schema(
     [
         pa.field("pipeline", pa.string()),
         pa.field("batch_id", pa.int64()),
-        *BAD_SCHEMA,
+        *(field for field in BAD_SCHEMA if field.name != "refused_by"),
         pa.field("quarantined_at", TIMESTAMP),
     ]
 )
@@ -27,9 +29,11 @@ QUARANTINE_SCHEMA = pa.schema(
 class Quarantine:
     """Implements `contracts.Sink` by way of another sink."""
 
-    def __init__(self, sink: Sink, pipeline: str) -> None:
+    def __init__(self, sink: Sink, pipeline: str, *, one_sink: bool = False) -> None:
         self._sink = sink
         self._pipeline = pipeline
+        self._one_sink = one_sink
+        """Whether the pipeline has a single sink, which then goes without saying."""
 
     @property
     def name(self) -> str:
@@ -65,7 +69,7 @@ class Quarantine:
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin to stage bad records."""
         inner = self._sink.stage(token, writer, QUARANTINE_SCHEMA)
-        return _QuarantineStage(inner, self._pipeline, token.batch_id)
+        return _QuarantineStage(inner, self._pipeline, token.batch_id, self._one_sink)
 
     def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Commit the bad records of a batch."""
@@ -77,8 +81,9 @@ class Quarantine:
 
 
 class _QuarantineStage:
-    def __init__(self, inner: Stage, pipeline: str, batch_id: int) -> None:
+    def __init__(self, inner: Stage, pipeline: str, batch_id: int, one_sink: bool) -> None:
         self._inner = inner
+        self._one_sink = one_sink
         self._pipeline = pipeline
         self._batch_id = batch_id
 
@@ -88,10 +93,19 @@ class _QuarantineStage:
         arrays = [
             pa.repeat(pa.scalar(self._pipeline), rows.num_rows),
             pa.repeat(pa.scalar(self._batch_id, pa.int64()), rows.num_rows),
-            *(rows.column(name) for name in BAD_SCHEMA.names),
+            self._stages(rows),
+            *(rows.column(name) for name in BAD_SCHEMA.names if name not in ("stage", "refused_by")),
             pa.repeat(pa.scalar(datetime.now(UTC), TIMESTAMP), rows.num_rows),
         ]
         return self._inner.write(pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA))
+
+    def _stages(self, rows: pa.RecordBatch) -> pa.Array:
+        stage, by = rows.column("stage"), rows.column("refused_by")
+        if by.null_count == len(by):
+            return stage
+        plain = pc.equal(stage, "sink") if self._one_sink else pa.repeat(pa.scalar(False), len(stage))
+        named = pc.binary_join_element_wise(stage, by, " ")
+        return pc.if_else(pc.or_(plain, pc.is_null(by)), stage, named)
 
     def finish(self) -> Manifest:
         return self._inner.finish()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.checkpoint import SparkCheckpoint
 from penstock.contracts import Reader, RejectingSink, Sink, SlotSink
-from penstock.kafka import Cluster, LogBounds
+from penstock.kafka import LogBounds
 from penstock.metrics import BatchMetrics
-from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange, TopicPartition
+from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, TopicPartition
 from penstock.quarantine import GAPS_SCHEMA, Gap, gap_rows
+from penstock.runtime.batches import Batches
 from penstock.runtime.faults import in_our_terms
 from penstock.runtime.inlet import Inlet
-from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss, ranges_of_batch
+from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss
 from penstock.runtime.slot import Outlet, SlotReport, SlotWork, refused_records
 from penstock.runtime.slots import pin_slots, plan_slots
 
@@ -59,14 +59,17 @@ class BatchRunner:
     """The flows as they are now; asked before each batch that is staged."""
     sinks: Sequence[Sink]
     quarantines: Sequence[Sink]
-    checkpoint: SparkCheckpoint
-    cluster: Cluster
+    batches: Batches
     reader: Reader
     gaps: Sink | None
     rejects: Mapping[str, Sequence[Sink]]
     """For a sink whose target may refuse rows at the commit: where these go."""
     cores: int
     tell: Callable[[str], None] = lambda text: None
+    marks: Sink | None = None
+    """One of the sinks, the last: it is given the bad records, those too that a target refuses at its commit."""
+    turn: Callable[[Sink], AbstractContextManager[None]] = lambda sink: nullcontext()
+    """What a commit to a sink's table is made in, where a compaction may be at it."""
     after_restart: bool = True
     _clock: dict[str, float] = field(default_factory=dict)
 
@@ -74,11 +77,9 @@ class BatchRunner:
         """Carry one batch from its offsets to every sink's commit."""
         began, self._clock = time.perf_counter(), {}
         with self._timed("offsets"):
-            batch = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id))
+            batch = self.batches.ranges(batch_id)
             token = self._token(batch_id, batch)
-            bounds = self.cluster.bounds(token.ends)
-        lag = sum(max(0, bounds[at].end - end) for at, end in token.ends.items() if at in bounds)
-
+            lag = self.batches.behind(token, self.batches.bounds(token.ends))
         sinks = self._not_committed(token)
         reports: list[SlotReport] = []
         gaps: list[Gap] = []
@@ -172,7 +173,7 @@ class BatchRunner:
         """
         deadline = time.monotonic() + END_PATIENCE
         while True:
-            bounds = self.cluster.bounds(token.ends)
+            bounds = self.batches.bounds(token.ends)
             behind = any(at in bounds and bounds[at].end < end for at, end in token.ends.items())
             if not behind or time.monotonic() > deadline:
                 return bounds
@@ -190,7 +191,10 @@ class BatchRunner:
             manifests = [m for r in reports for m in r.manifests if m.sink == sink.name]
             if sink in self.quarantines and not any(m.rows for m in manifests):
                 continue
-            sink.commit(token, manifests)
+            if sink is self.marks:
+                manifests += self._rejected(token, sink)
+            with self.turn(sink):
+                sink.commit(token, manifests)
             if self.after_restart:
                 sink.discard(token, manifests)
         for quarantine in self.quarantines:
@@ -198,12 +202,22 @@ class BatchRunner:
                 # It has the batch already; what was staged for it beside the others' rows is not needed.
                 quarantine.discard(token, [])
 
+    def _rejected(self, token: BatchToken, marks: Sink) -> list[Manifest]:
+        """The records that targets refused at their commits, staged for the marks."""
+        out = Outlet([Inlet(marks)], token, -1, BAD_SCHEMA)
+        for sink in self.sinks:
+            if isinstance(sink, RejectingSink):
+                refused = [replace(refusal, by=sink.name) for refusal in sink.rejected(token)]
+                for bad in refused_records(self.reader, refused):
+                    out.write(bad)
+        return out.finish()
+
     def _quarantine_rejected(self, token: BatchToken) -> int:
         """Bring the records that a target refused at its commit into the quarantine, in a commit of their own."""
         count = 0
         for sink in (sink for sink in self.sinks if sink.name in self.rejects):
             assert isinstance(sink, RejectingSink)
-            refused = sink.rejected(token)
+            refused = [replace(refusal, by=sink.name) for refusal in sink.rejected(token)]
             count += len({refusal.record for refusal in refused})
             for quarantine in self.rejects[sink.name] if refused else ():
                 if not quarantine.holds(token):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -166,6 +166,12 @@ class Pipeline:
     def slot_sinks(self) -> list[SlotSink]:
         """The sinks that pin the number of slots."""
         return [sink for sink in (*self.sinks, *self.targets.topics) if isinstance(sink, SlotSink)]
+
+    def with_sinks(self, change: Callable[[Sink], Sink]) -> Pipeline:
+        """The same pipeline, each sink in the form that `change` gives it."""
+        targets = replace(self.targets, sinks=tuple(change(sink) for sink in self.targets.sinks))
+        flows = (_flow(self.config, flow.config, targets, self.schemas, self.tables, False) for flow in self.flows)
+        return replace(self, targets=targets, flows=tuple(flows))
 
     def reading(self, schemas: Schemas, *, frozen: bool = False) -> Pipeline:
         """The same pipeline and sinks, with decoders for other schemas."""

@@ -75,6 +75,7 @@ def share_slot(works: Sequence[SlotWork], slot: int, ranges: Sequence[OffsetRang
         for batch in decoded(works[0], ranges, ends[0][2], report):
             for work, out, _ in ends:
                 stage_rows(transformed([batch], work.transforms, report), out, report)
+                report.refused_on(work.route)
         for work, out, sides in ends:
             quarantine_refused(work, sides, report, out)
             with report.timed("stage"):

@@ -111,6 +111,7 @@ class CurrentFlows:
                 deleting=flow.deleting,
                 pinned=self.pinned,
                 first_side=number * 2 * (self.pinned or 0),
+                route=flow.name,
                 counts=feed not in reading,
             )
             reading.add(feed)

@@ -24,10 +24,12 @@ class BatchRanges:
     gaps: tuple[Gap, ...]
 
 
-def ranges_of_batch(starts: Offsets, ends: Offsets) -> BatchRanges:
-    """The batch's ranges. A log that moved back, or a partition that vanished, is a gap."""
-    ranges, backwards = ranges_between(starts, ends)
-    gaps = [
+def ranges_of_batch(starts: Offsets, ends: Offsets, recreated: frozenset[str] = frozenset()) -> BatchRanges:
+    """The batch's ranges. A log that moved back, a topic made again, or a partition that vanished, is a gap."""
+    anew = [at for at in sorted(starts.keys() & ends.keys()) if at.topic in recreated and starts[at]]
+    ranges, backwards = ranges_between({at: 0 if at in anew else start for at, start in starts.items()}, ends)
+    again = [Gap(at.topic, at.partition, starts[at], None, "the topic was re-created") for at in anew]
+    gaps = again + [
         Gap(at.topic, at.partition, start, None, f"the log end moved back to {end}: was the topic re-created?")
         for at, start, end in backwards
     ]

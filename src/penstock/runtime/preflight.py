@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint.findings import file_findings
 from penstock.contracts import Sink, SlotSink
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, TopicPartition
+from penstock.runtime.agreement import sink_findings, standings
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import nothing_passes
 
@@ -38,15 +40,21 @@ def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, 
 
 
 def check_checkpoint(checkpoint: SparkCheckpoint) -> None:
-    """A checkpoint without its metadata file would get a new query id, and its batches be written twice."""
-    if checkpoint.query_id() is None and checkpoint.last_begun() is not None:
-        raise TerminalError(
-            "CHECKPOINT_METADATA_LOST",
-            f"checkpoint {checkpoint.path}: the metadata file is gone, and with it the query id",
-            context={"last batch begun": checkpoint.last_begun()},
-            hint="restore the file `metadata` from a copy; Spark would make up a new id, and no sink would "
-            "know its own batches again",
-        )
+    """Stop at the first damage of the checkpoint that a run would lose or repeat records by."""
+    for finding in file_findings(checkpoint):
+        if finding.blocks:
+            raise finding.as_error()
+
+
+def check_agreement(pipeline: Pipeline, checkpoint: SparkCheckpoint) -> list[str]:
+    """Stop where a sink is ahead of the checkpoint or behind it; what is worth a word is given back."""
+    if checkpoint.last_begun() is None or checkpoint.again():
+        return []
+    found = sink_findings(checkpoint, standings(pipeline))
+    for finding in found:
+        if finding.blocks:
+            raise finding.as_error()
+    return [f"{finding.summary}; {finding.way_out}" for finding in found]
 
 
 def check_sinks(
@@ -74,10 +82,11 @@ def check_sinks(
             "checkpoint": f"{checkpoint.path}, query {query_id or 'none: it is fresh'}",
             "sink": f"query {last.query_id}, batch {last.batch_id}, {last.describe_ranges()}",
         },
-        hint="three ways out:\n"
-        "  go on where the table ends:      penstock run FILE --resume-from-table\n"
-        "  write to another table:          change the sink's path or table (a Kafka sink: its name), and run again\n"
-        "  read again, duplicates and all:  penstock run FILE --accept-duplicates",
+        hint="four ways out:\n"
+        "  put a copy of the checkpoint back: penstock checkpoint restore FILE\n"
+        "  go on where the table ends:        penstock run FILE --resume-from-table\n"
+        "  write to another table:            change the sink's path or table (a Kafka sink: its name), and run again\n"
+        "  read again, duplicates and all:    penstock run FILE --accept-duplicates",
     )
 
 
@@ -107,6 +116,10 @@ def start_point(
                 f"`{used}` and goes on where it stands"
             )
         return StartPoint(f"checkpoint, after batch {done if done is not None else 'none'}", offsets, None, notice)
+    initial = checkpoint.initial()
+    if initial is not None:
+        # A fork, an adopted checkpoint, or a first run that died before its first batch: Spark begins there.
+        return StartPoint("checkpoint, before its first batch", initial, None)
     if resumed is not None:
         explicit = {at: resumed.get(at, EARLIEST) for at in bounds}
         return StartPoint("the offsets stored in the table", _resolved(explicit, bounds), explicit)
@@ -157,11 +170,12 @@ def _continues(checkpoint: SparkCheckpoint, commits: Sequence[BatchToken]) -> bo
 
 def _resume_offsets(pipeline: Pipeline, commits: dict[str, BatchToken], checkpoint: SparkCheckpoint) -> Offsets:
     sinks = [sink for sink in pipeline.sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
-    if checkpoint.last_begun() is not None:
+    begun = checkpoint.last_begun()
+    if begun is not None or checkpoint.initial() is not None:
         raise TerminalError(
             "RESUME_NEEDS_FRESH_CHECKPOINT",
-            f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has begun batches",
-            context={"last batch begun": checkpoint.last_begun()},
+            f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has its own place to go on from",
+            context={"last batch begun": begun if begun is not None else "none; but where the first one starts"},
             hint="point `checkpoint:` at an empty folder; the old one stays as it is",
         )
     torn = {sink.name: state for sink in sinks if isinstance(sink, SlotSink) and (state := sink.torn()) is not None}

@@ -30,8 +30,10 @@ RunBatch = Callable[[Any, int], None]
 class BatchGate:
     """Lets batches through one at a time, keeps the first error, and closes between batches for a stop."""
 
-    def __init__(self, run_batch: RunBatch) -> None:
+    def __init__(self, run_batch: RunBatch, until: int | None = None) -> None:
         self._run_batch = run_batch
+        self.until = until
+        """The last batch that is let through."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._released = threading.Event()
@@ -41,7 +43,7 @@ class BatchGate:
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Spark's `foreachBatch`."""
         with self._lock:
-            if not self._closed.is_set():
+            if not self._closed.is_set() and (self.until is None or batch_id <= self.until):
                 try:
                     self._run_batch(frame, batch_id)
                 except Exception as error:

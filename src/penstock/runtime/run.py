@@ -7,29 +7,32 @@ the next run: Spark runs the open batch again with the same offsets, and a sink 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
-import pyarrow as pa
-
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
-from penstock.config import PipelineConfig, reveal
+from penstock.config import PipelineConfig
 from penstock.contracts import Sink
-from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.errors import PenstockError, TransientError
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
-from penstock.model import BAD_SCHEMA, COORDINATES, BatchToken
+from penstock.model import BAD_SCHEMA, BatchToken
+from penstock.runtime.again import BatchesAgain
+from penstock.runtime.attendance import attended
 from penstock.runtime.batch import BatchRunner
+from penstock.runtime.batches import LoggedBatches
 from penstock.runtime.build import Pipeline, build
+from penstock.runtime.chores import Chores
 from penstock.runtime.faults import in_our_terms, nothing_passes, only_reporting_failed
 from penstock.runtime.flows import CurrentFlows
-from penstock.runtime.listener import BatchDone, Listener, Notice, Retrying, Started, StateKept, Stopping
+from penstock.runtime.listener import BatchDone, Listener, Notice, Started, StateKept, Stopping
+from penstock.runtime.patience import Patience, StopRequest
 from penstock.runtime.preflight import (
     StartPoint,
+    check_agreement,
     check_brokers,
     check_checkpoint,
     check_sinks,
@@ -37,10 +40,10 @@ from penstock.runtime.preflight import (
     start_point,
 )
 from penstock.runtime.query import BatchGate, start_query
+from penstock.runtime.recreated import TopicIds
+from penstock.runtime.starting import pinned_slots, session_for
 from penstock.runtime.state import check_state, note_state
-from penstock.spark.session import start_session, stop_session, warm_workers
-
-_LONGEST_DELAY = 30.0
+from penstock.runtime.upkeep import turn_at
 
 
 @dataclass(frozen=True)
@@ -52,27 +55,6 @@ class RunOptions:
     accept_duplicates: bool = False
     give_up_after: float = 300.0
     log: Path | None = None
-
-
-class StopRequest:
-    """Asks a run to stop after the batch in hand. Safe from a signal handler and from other threads."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        # Not an Event: a signal handler that sets one may meet the lock that its own thread holds in `wait`.
-        self._wake: SimpleQueue[None] = SimpleQueue()
-
-    def ask(self) -> None:
-        """Ask."""
-        self._asked = True
-        self._wake.put(None)
-
-    def asked(self, within: float = 0.0) -> bool:
-        """Whether it was asked, waiting at most `within` seconds."""
-        if within and not self._asked:
-            with suppress(Empty):
-                self._wake.get(timeout=within)
-        return self._asked
 
 
 @dataclass
@@ -106,42 +88,51 @@ def run(
     began = time.monotonic()
     pipeline, stop, summary = build(config), stop or StopRequest(), RunSummary()
     checkpoint = SparkCheckpoint(config.checkpoint)
-    with checkpoint_lock(config.checkpoint):
+    with checkpoint_lock(config.checkpoint), attended(pipeline, stop, listener) as listener:
         cluster = Cluster(pipeline.settings)
-        start = _check(pipeline, checkpoint, cluster, options, listener)
-        own = session is None
-        if own:
-            # What the tasks unpickle lives in these.
-            sinks = {type(sink).__module__ for sink in pipeline.sinks}
-            lane = "stream" if pipeline.stateful else pipeline.lane.lane
-            preload = ("penstock.runtime.build", f"penstock.runtime.{lane}", *sorted(sinks), *pipeline.preload)
-            name, settings = f"penstock {config.name}", reveal(config.spark)
-            tables = pipeline.needs_sql or pipeline.reads_tables
-            light = pipeline.lane.lane == "direct" and not tables
-            session = start_session(name, settings, tables=tables, light=light, preload=preload, log=options.log)
-            warm_workers(session)
-        try:
-            _Loop(pipeline, checkpoint, cluster, start, options, listener, stop, session, summary).run()
-        except PenstockError as error:
-            if error.code == "BATCH_FAILED" and own and options.log is not None:
-                error.context["log"] = str(options.log)
-            raise
-        finally:
-            if own:
-                stop_session(session)
+        topics = TopicIds(checkpoint, cluster, config.source.on_data_loss)
+        start = _check(pipeline, checkpoint, cluster, topics, options, listener)
+        tell = _once(listener)
+        with (
+            session_for(pipeline, options.log, session, tables=Chores.need_tables(pipeline)) as spark,
+            Chores(pipeline, spark, tell) as chores,
+        ):
+            _Loop(
+                pipeline, checkpoint, cluster, topics, start, options, listener, tell, stop, spark, chores, summary
+            ).run()
     summary.seconds = time.monotonic() - began
     return summary
 
 
+def _once(listener: Listener) -> Callable[[str], None]:
+    """Tells a notice the first time only."""
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            listener(Notice(text))
+
+    return tell
+
+
 def _check(
-    pipeline: Pipeline, checkpoint: SparkCheckpoint, cluster: Cluster, options: RunOptions, listener: Listener
+    pipeline: Pipeline,
+    checkpoint: SparkCheckpoint,
+    cluster: Cluster,
+    topics: TopicIds,
+    options: RunOptions,
+    listener: Listener,
 ) -> StartPoint:
     bounds = check_brokers(cluster, pipeline)
     check_checkpoint(checkpoint)
+    topics.compare({at.topic for at in bounds}, stateful=pipeline.stateful)
     check_state(pipeline, checkpoint)
     resumed = check_sinks(
         pipeline, checkpoint, resume=options.resume_from_table, accept_duplicates=options.accept_duplicates
     )
+    for notice in check_agreement(pipeline, checkpoint):
+        listener(Notice(notice))
     start = start_point(pipeline, checkpoint, bounds, cluster, resumed)
     if start.notice:
         listener(Notice(start.notice))
@@ -163,48 +154,41 @@ class _Loop:
     pipeline: Pipeline
     checkpoint: SparkCheckpoint
     cluster: Cluster
+    topics: TopicIds
     start: StartPoint
     options: RunOptions
     listener: Listener
+    tell: Callable[[str], None]
     stop: StopRequest
     session: Any
+    chores: Chores
     summary: RunSummary
     told: bool = False
 
     def run(self) -> None:
         """Run the query, again after a fault that may pass, until the end."""
         flows = self._flows()
-        delay, failing_since, attempt = 1.0, None, 0
+        patience = Patience(self.options.give_up_after, self.listener, self.stop)
+        again = BatchesAgain(self.checkpoint)
+        if again.left:
+            self.tell(f"{again.left} batches are run again for the state: the checkpoint was restored from a copy")
         while True:
             done_before = self.summary.batches
             try:
-                if self._run_query(flows):
+                until = again.next()
+                if not self._run_query(flows, until):
+                    flows.stage()
+                elif until is None or self.stop.asked():
                     return
-                flows.stage()
             except TransientError as error:
-                now = time.monotonic()
-                if self.summary.batches > done_before or failing_since is None:
-                    delay, failing_since, attempt = 1.0, now, 0
-                if now - failing_since > self.options.give_up_after:
-                    raise
-                attempt += 1
-                self.listener(Retrying(error, attempt, delay))
-                if self.stop.asked(delay):
+                if not patience.met(error, progress=self.summary.batches > done_before):
                     return
-                delay = min(delay * 2, _LONGEST_DELAY)
 
     def _flows(self) -> CurrentFlows:
         """The flows, with every sink prepared for their columns."""
-        told: set[str] = set()
-
-        def tell(text: str) -> None:
-            if text not in told:
-                told.add(text)
-                self.listener(Notice(text))
-
-        flows = CurrentFlows(self.pipeline, self.session, tell, self._late_by)
+        flows = CurrentFlows(self.pipeline, self.session, self.tell, self._late_by)
         schemas = flows.prepare()
-        flows.pinned = self._pinned(schemas)
+        flows.pinned = pinned_slots(self.pipeline, self.session.sparkContext.defaultParallelism, schemas, self.tell)
         flows.stage()
         return flows
 
@@ -212,37 +196,16 @@ class _Loop:
         """Spark takes rows as late by the watermark of the batch before."""
         return self.checkpoint.watermark(batch_id - 1) if batch_id > 0 else 0
 
-    def _pinned(self, schemas: Sequence[pa.Schema]) -> int | None:
-        """The number of slots that every batch has to have, where a sink commits in its slot."""
-        slots: int | None = None
-        for sink in self.pipeline.slot_sinks:
-            found = sink.pin(slots or self.session.sparkContext.defaultParallelism)
-            if slots is not None and found != slots:
-                raise MissingError(
-                    "SLOTS_DISAGREE",
-                    "the Kafka sinks of this pipeline were begun with different numbers of slots",
-                    context={"slots": f"{slots} and {found}"},
-                    hint="write the same `slots` for all of them: a change is made between two whole batches",
-                )
-            slots = found
-            for notice in sink.notices:
-                self.listener(Notice(notice))
-        if slots is not None and any(COORDINATES not in schema.names for schema in schemas):
-            raise MissingError(
-                "SINK_NEEDS_COORDINATES",
-                f"a Kafka sink with guarantee exactly_once needs the column {COORDINATES}, which the SQL leaves out",
-                hint=f"select {COORDINATES} as well, or use guarantee: at_least_once",
-            )
-        return slots
-
-    def _run_query(self, flows: CurrentFlows) -> bool:
-        """Run the query to its end; false where it must be started again at once."""
+    def _run_query(self, flows: CurrentFlows, until: int | None) -> bool:
+        """Run the query to its end, or behind a batch; false where it must be started again at once."""
         runner: BatchRunner | None = None
 
         stream = flows.new_stream()
+        batches = LoggedBatches(self.checkpoint, self.cluster)
 
         def run_batch(frame: Any, batch_id: int) -> None:
             nonlocal runner
+            self.chores.between_batches()
             if runner is None:
                 query_id = self.checkpoint.query_id()
                 assert query_id is not None, "Spark writes the metadata before the first batch"
@@ -251,19 +214,21 @@ class _Loop:
                     flows.now,
                     self.pipeline.sinks,
                     self.pipeline.quarantines,
-                    self.checkpoint,
-                    self.cluster,
+                    batches,
                     self.pipeline.reader,
                     self.pipeline.targets.gaps,
                     self.pipeline.targets.rejects,
                     frame.sparkSession.sparkContext.defaultParallelism,
                     flows.tell,
+                    turn=partial(turn_at, self.checkpoint.path),
                 )
+            batches.recreated = self.topics.of_batch(batch_id, runner)
             metrics = runner.run(frame, batch_id)
+            self.topics.settle(batches.recreated)
             self.summary.add(metrics)
             self.listener(BatchDone(metrics))
 
-        gate = BatchGate(run_batch)
+        gate = BatchGate(run_batch, until)
         try:
             query = start_query(self.session, self.pipeline, self.start, gate, self.options.available_now, stream)
         except Exception as error:
@@ -296,8 +261,9 @@ class _Loop:
         told = -1
         while not query.awaitTermination(0.2):
             told = self._tell_state(query, told)
-            if self.stop.asked():
-                self.listener(Stopping())
+            if self.stop.asked() or (gate.until is not None and gate.until == gate.last_batch):
+                if self.stop.asked():
+                    self.listener(Stopping())
                 gate.close()
                 self._await_commit(gate.last_batch)
                 # Spark's stop waits for its thread, which may wait at the gate with a batch that has not begun.

@@ -52,6 +52,8 @@ class SlotWork:
     """The number of slots, where a sink commits in its slot."""
     first_side: int = 0
     """Where the numbers of this flow's side slots begin: flows share a quarantine, and not its slots."""
+    route: str = ""
+    """The name of the flow, where there are several."""
     counts: bool = True
     """Whether this flow counts the records that it reads, and quarantines those that cannot be decoded: of several
     that read the same topics one does."""
@@ -100,6 +102,13 @@ class SlotReport:
             self.counts[name] = self.counts.get(name, 0) + count
         return split.good
 
+    def refused_on(self, route: str) -> None:
+        """Note on which route the transforms refused what they did since the last call."""
+        self.refused = [
+            replace(refusal, by=route) if refusal.stage == "transform" and not refusal.by else refusal
+            for refusal in self.refused
+        ]
+
 
 class Outlet:
     """The stages of one attempt: opened together, finished together, or aborted together."""
@@ -120,7 +129,7 @@ class Outlet:
         for inlet, stage in self._stages:
             mine = inlet.rows(rows)
             if mine.num_rows:
-                self.refused += stage.write(mine)
+                self.refused += [replace(refusal, by=inlet.sink.name) for refusal in stage.write(mine)]
 
     def finish(self) -> list[Manifest]:
         """Finish every stage, last those whose end is the commit."""
@@ -280,6 +289,7 @@ def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) 
 
 def quarantine_refused(work: SlotWork, sides: Sides, report: SlotReport, out: Outlet | None = None) -> None:
     """Quarantine the records of refused rows and deletes. All is read now: the reader is free."""
+    report.refused_on(work.route)
     refused, report.refused = report.refused, []
     for some in (refused, sides.deletes.refused, *((out.refused,) if out is not None else ())):
         for bad in refused_records(work.reader, some):
@@ -289,6 +299,9 @@ def quarantine_refused(work: SlotWork, sides: Sides, report: SlotReport, out: Ou
 def refused_records(reader: Reader, refused: Sequence[Refusal]) -> Iterator[pa.RecordBatch]:
     """The records of refused rows as bad ones, read again from the source: byte for byte, each once."""
     reasons = {r.record: r for r in reversed(refused)}
+    by: dict[OffsetRange, dict[str, None]] = {}
+    for refusal in refused:
+        by.setdefault(refusal.record, {}).setdefault(refusal.by)
     if not reasons:
         return
     offsets = pa.array({record.start for record in reasons}, pa.int64())
@@ -301,7 +314,8 @@ def refused_records(reader: Reader, refused: Sequence[Refusal]) -> Iterator[pa.R
         stages, codes, messages = (
             pa.array([getattr(reason, name) for reason in told], pa.string()) for name in ("stage", "code", "message")
         )
-        yield bad_records(raw, stages, codes, messages)
+        refusing = pa.array([",".join(filter(None, by[reason.record])) or None for reason in told], pa.string())
+        yield bad_records(raw, stages, codes, messages, refusing)
 
 
 def _around(records: Iterable[OffsetRange]) -> list[OffsetRange]:

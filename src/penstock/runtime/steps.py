@@ -139,14 +139,15 @@ def schema_joined(session: Any, join: Join, sides: Mapping[str, pa.Schema]) -> p
 
 def quarantine_all(context: Any, work: SlotWork, reports: list[SlotReport], first_side: int) -> list[SlotReport]:
     """Quarantine what the tasks of some reports refused, in a job of its own; the reports with that one's."""
-    refused = {refusal.record: refusal for report in reversed(reports) for refusal in reversed(report.refused)}
+    refused: list[Refusal] = []
     for report in reports:
-        report.refused = []
+        report.refused_on(work.route)
+        refused, report.refused = [*refused, *report.refused], []
     if not refused:
         return reports
     groups: dict[int, list[Refusal]] = {}
     slots = work.pinned or context.defaultParallelism
-    for refusal in refused.values():
+    for refusal in refused:
         groups.setdefault(pinned_slot(refusal.record.topic, refusal.record.partition, slots), []).append(refusal)
     tasks = context.parallelize(sorted(groups.items()), len(groups))
     done: list[SlotReport] = tasks.map(_quarantining(work, first_side)).collect()

@@ -110,7 +110,16 @@ def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSetting
 def _delta(pipeline: str, sink: cfg.DeltaSinkConfig) -> Sink:
     partition_by = sink.partition_by or ()
     if sink.mode == "append":
-        return DeltaSink(pipeline, sink.name, sink.path, partition_by, sink.evolve, sink.coordinates)
+        return DeltaSink(
+            pipeline,
+            sink.name,
+            sink.path,
+            partition_by,
+            sink.evolve,
+            sink.coordinates,
+            target_file_bytes=sink.target_file_bytes,
+            cluster_by=sink.cluster_by,
+        )
     return DeltaMergeSink(
         pipeline,
         sink.name,
@@ -119,6 +128,8 @@ def _delta(pipeline: str, sink: cfg.DeltaSinkConfig) -> Sink:
         partition_by=partition_by,
         evolve=sink.evolve,
         keep_coordinates=sink.coordinates,
+        target_file_bytes=sink.target_file_bytes,
+        cluster_by=sink.cluster_by,
     )
 
 
@@ -136,6 +147,8 @@ def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig) -> Sink:
         partition_by=sink.partition_by or (),
         evolve=sink.evolve,
         keep_coordinates=sink.coordinates,
+        target_file_bytes=sink.target_file_bytes,
+        cluster_by=sink.cluster_by,
     )
 
 
@@ -206,7 +219,7 @@ def _postgres(pipeline: str, sink: cfg.PostgresSinkConfig) -> Sink:
 
 def _rules(sink: cfg.DeltaSinkConfig | cfg.IcebergSinkConfig | cfg.PostgresSinkConfig) -> MergeRules:
     prune_by = () if isinstance(sink, cfg.PostgresSinkConfig) else sink.prune_by
-    return MergeRules(tuple(sink.keys or ()), sink.when_newer, sink.insert_only, tuple(prune_by))
+    return MergeRules(tuple(sink.keys or ()), sink.when_newer, sink.insert_only, prune_by=tuple(prune_by))
 
 
 def _producing(sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> KafkaSettings:
@@ -221,7 +234,8 @@ def _quarantines(config: cfg.PipelineConfig, source: KafkaSettings, name: str, t
     """A quarantine for the table and one for the topic, as far as the file names them."""
     quarantine, found = config.quarantine, []
     if quarantine is not None and quarantine.table is not None:
-        found.append(Quarantine(DeltaSink(config.name, name, quarantine.table, keep_coordinates=False), config.name))
+        table = DeltaSink(config.name, name, quarantine.table, keep_coordinates=False)
+        found.append(Quarantine(table, config.name, one_sink=len(config.sinks) == 1))
     if quarantine is not None and quarantine.topic is not None:
         from penstock.sinks.kafka import QuarantineTopic
 
@@ -236,7 +250,7 @@ def _quarantines(config: cfg.PipelineConfig, source: KafkaSettings, name: str, t
             writers_per_slot=2 * len(cfg.flows(config)),
         )
         topics.append(topic)
-        found.append(Quarantine(topic, config.name))
+        found.append(Quarantine(topic, config.name, one_sink=len(config.sinks) == 1))
     return tuple(found)
 
 

@@ -40,6 +40,17 @@ def check_rules(sink: str, schema: pa.Schema, rules: MergeRules) -> None:
         )
 
 
+def refuse_without_position(sink: str, schema: pa.Schema, rules: MergeRules, *, kept: bool) -> None:
+    """Refuse rows without coordinates where a target that keeps them is merged into by their positions."""
+    if rules.by_position and kept and COORDINATES not in schema.names:
+        raise MissingError(
+            "SINK_NEEDS_COORDINATES",
+            f"sink {sink}: an older row is told from a newer one by the column {COORDINATES}, which is not there",
+            context={"columns": ", ".join(schema.names)},
+            hint=f"select {COORDINATES} as well; a replay may also write to another target: --into TARGET",
+        )
+
+
 def refuse_null_keys(sink: str, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[Refusal]]:
     """The rows whose keys are all there, and a refusal for each other one: no merge could find it again."""
     nulls = [pc.is_null(rows.column(key)) for key in keys if rows.column(key).null_count]
@@ -92,6 +103,30 @@ def one_row_a_key(
         f"FROM ({marked}) AS marked WHERE {quote(CUT)} IS NULL OR {position[0]} >= {quote(CUT)}"
     )
     return f"SELECT * FROM ({ranked}) AS ranked WHERE {quote(RANK)} = 1"
+
+
+def later_sql(held: Callable[[str], str], given: Callable[[str], str]) -> str:
+    """That the row that is there came from behind the given one; both functions name a member of the coordinates."""
+    same = " AND ".join(f"{held(part)} = {given(part)}" for part in ("topic", "partition"))
+    return f"coalesce({same} AND {held('offset')} > {given('offset')}, FALSE)"
+
+
+def counts_sql(newer: tuple[str, str] | None, later: str | None, cut: str | None) -> str:
+    """When a row counts against the one that is there; empty where any row does.
+
+    `newer` is the column `when_newer` in both, and `cut` the column `CUT` of the row. With `later`, which says that
+    the one that is there came from a later position, it decides between rows that are equally new.
+    """
+    if newer is None:
+        return f"NOT {later}" if later else ""
+    ours, its = newer
+    if later is None:
+        terms = [f"{ours} >= {its}", f"{its} IS NULL", *([f"{cut} IS NOT NULL"] if cut else [])]
+    else:
+        known = f"({its} IS NULL AND {ours} IS NOT NULL)"
+        terms = [f"{ours} > {its}", known, f"({ours} IS NOT DISTINCT FROM {its} AND NOT {later})"]
+        terms += [f"({cut} IS NOT NULL AND NOT {later})"] if cut else []
+    return " OR ".join(terms)
 
 
 def rows_that_count(rows: pa.Table, rules: MergeRules) -> pa.Table:

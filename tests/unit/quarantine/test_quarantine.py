@@ -54,7 +54,7 @@ def test_quarantined_records_keep_their_bytes_and_say_when_and_where(tmp_path: P
     quarantine.commit(TOKEN, [manifest])
     quarantine.discard(TOKEN, [manifest])
     rows = read_table(tmp_path / "q").to_pylist()
-    kept = [{name: row[name] for name in BAD_SCHEMA.names} for row in rows]
+    kept = [{name: row.get(name) for name in BAD_SCHEMA.names} for row in rows]
     assert kept == bad().to_pylist()
     assert {(row["pipeline"], row["batch_id"]) for row in rows} == {("orders", 4)}
     assert all(timedelta(0) <= datetime.now(UTC) - row["quarantined_at"] < timedelta(minutes=1) for row in rows)
@@ -115,3 +115,22 @@ def test_gap_rows_with_known_and_unknown_ends_go_into_a_table(tmp_path: Path) ->
 
 def test_gap_rows_of_no_gaps_is_empty() -> None:
     assert gap_rows(TOKEN, []).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("one_sink", "stages"),
+    [(False, ["decode", "sink pg", "transform returns"]), (True, ["decode", "sink", "transform returns"])],
+)
+def test_quarantine_says_behind_the_stage_who_refused_what_others_took(
+    tmp_path: Path, one_sink: bool, stages: list[str]
+) -> None:
+    quarantine = Quarantine(DeltaSink("orders", "quarantine", str(tmp_path / "q")), "orders", one_sink=one_sink)
+    quarantine.prepare(BAD_SCHEMA)
+    raw = bad(3).select(RAW_SCHEMA.names)
+    said = pa.array(["NO"] * 3)
+    by = pa.array([None, "pg", "returns"])
+    rows = bad_records(raw, pa.array(["decode", "sink", "transform"]), said, said, by)
+    stage = quarantine.stage(TOKEN, SlotAttempt(0, "0"), BAD_SCHEMA)
+    stage.write(rows)
+    quarantine.commit(TOKEN, [stage.finish()])
+    assert read_table(tmp_path / "q").column("stage").to_pylist() == stages

@@ -45,7 +45,7 @@ MAX_BLOCK_MEMORY = 512 * 1024 * 1024
 # First zeros: a value that is cut short reads them as numbers, lengths and branches that exist, and only then misses
 # its end. Then random doubles, with an exponent in the middle of its range: neither is a NaN, which equals nothing.
 _END = bytes(8) + b"".join(os.urandom(7) + b"\x40" for _ in range(2))
-_ENDS = {f"end{at}": pa.scalar(part, pa.float64()) for at, part in enumerate(memoryview(_END).cast("d"))}
+_ENDS = {f"end{at}": part for at, part in enumerate(memoryview(_END).cast("d"))}
 
 
 class AvroProgram:
@@ -80,7 +80,7 @@ class AvroProgram:
         ends = pa.scalar(_END + bytes(len(_END)), pa.binary())
         marked = pc.binary_join_element_wise(values, ends, pa.scalar(b"", pa.binary()))
         table = self._read_slowly(marked.to_pylist()) if self.slow else self._read_native(marked.to_pylist())
-        ended = reduce(pc.and_, (pc.equal(table[name], part) for name, part in _ENDS.items()))
+        ended = reduce(pc.and_, (pc.equal(table[name], pa.scalar(part, pa.float64())) for name, part in _ENDS.items()))
         if not pc.all(ended, min_count=0).as_py():
             bad = pc.indices_nonzero(pc.invert(ended)).to_pylist()
             raise BlockError(TRAILING_DATA, "more bytes after the value", bad)

@@ -20,6 +20,7 @@ from penstock.sinks.delta.history import commit_metadata
 from penstock.sinks.delta.names import uri_of
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.files import ParquetFiles, TableFolder
+from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 
 STAGED = "_penstock/staged"
 _DELTA = "spark.databricks.delta"
@@ -28,13 +29,19 @@ _DELTA = "spark.databricks.delta"
 class BesideFolder:
     """The staged files of one table, and the engine that commits from them."""
 
-    def __init__(self, table: TokenTable, storage_options: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        table: TokenTable,
+        storage_options: Mapping[str, str] | None,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+    ) -> None:
         self._table = table
+        self._target = target_file_bytes
         self._folder = TableFolder(f"{table.folder.uri}/{STAGED}", storage_options)
 
     def files(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> ParquetFiles:
         """In a task: the files of one attempt of a slot."""
-        return ParquetFiles(self._folder, self._table.prefix(token), writer, schema)
+        return ParquetFiles(self._folder, self._table.prefix(token), writer, schema, target_file_bytes=self._target)
 
     def run(
         self,

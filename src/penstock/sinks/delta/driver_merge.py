@@ -109,5 +109,5 @@ def _compares_alike(kind: pa.DataType) -> bool:
     )
 
 
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+def _quoted(name: str, *members: str) -> str:
+    return "".join([f'"{name}"', *(f"['{member}']" for member in members)])

@@ -9,6 +9,8 @@ same id and version does nothing, and of two at once one is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,13 +31,15 @@ from penstock.sinks.delta.beside import BesideFolder
 from penstock.sinks.delta.beside_stage import BesideStage, StagedBeside, staged_items
 from penstock.sinks.delta.driver_merge import STAGED_BYTES, fits_driver, merge_in_driver
 from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.merge_sql import merge_statement, staged_schema
 from penstock.sinks.delta.names import table_name
 from penstock.sinks.delta.schema import columns_of, unsupported
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.delta.touched import touched_by_all
 from penstock.sinks.evolution import Evolve, Fit
-from penstock.sinks.merging import check_rules
+from penstock.sinks.files.sizing import TARGET_FILE_BYTES
+from penstock.sinks.merging import check_rules, refuse_without_position
 
 
 class DeltaMergeSink:
@@ -56,6 +60,8 @@ class DeltaMergeSink:
         keep_coordinates: bool = True,
         storage_options: Mapping[str, str] | None = None,
         driver_bytes: int = STAGED_BYTES,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        cluster_by: Sequence[str] = (),
     ) -> None:
         self.pipeline = pipeline
         self.name = name
@@ -63,11 +69,20 @@ class DeltaMergeSink:
         self.rules = rules
         self.partition_by = tuple(partition_by or ())
         self.keep_coordinates = keep_coordinates
+        self.target_file_bytes = target_file_bytes
+        self.cluster_by = tuple(cluster_by)
+        self._storage_options = dict(storage_options or {})
         self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage_options)
-        self._beside = BesideFolder(self._table, storage_options)
+        self._beside = BesideFolder(self._table, storage_options, target_file_bytes)
         self._driver_bytes = driver_bytes
         self._has_coordinates = True
         self._sql: SqlEngine | None = None
+
+    def by_position(self) -> DeltaMergeSink:
+        """The same sink, in which a row that is there stays where it came from a later position."""
+        made = copy(self)
+        made.rules = replace(self.rules, by_position=True)
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sql": None}
@@ -87,6 +102,7 @@ class DeltaMergeSink:
         self._has_coordinates = COORDINATES in schema.names
         self._table.prepare(self._written(schema), sql=self._sql, through_spark=True)
         check_rules(self.name, self._table.written or schema, self.rules)
+        refuse_without_position(self.name, self._table.written or schema, self.rules, kept=self.keep_coordinates)
         self._refuse_append_only(self._table.settings)
 
     def check(self, schema: pa.Schema) -> None:
@@ -131,6 +147,17 @@ class DeltaMergeSink:
         with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
             self._beside.discard(token)
 
+    @property
+    def takes_turns(self) -> bool:
+        """A MERGE whose files a compaction rewrites meanwhile has to be made anew."""
+        return True
+
+    def maintenance(self) -> DeltaMaintenance:
+        """The care of the table."""
+        return DeltaMaintenance(
+            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage_options
+        )
+
     def _written(self, schema: pa.Schema) -> pa.Schema:
         left_out = () if self.keep_coordinates else (COORDINATES,)
         return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
@@ -153,16 +180,19 @@ class DeltaMergeSink:
         touched = touched_by_all([item.touched for item in staged])
         paths = [path for item in staged for path in item.paths]
         schema = staged_schema(columns, positioned=self._has_coordinates)
+        rules = self.rules
+        if COORDINATES not in columns.names or not self._has_coordinates:
+            rules = replace(rules, by_position=False)
         files = self._beside.local_files(paths)
-        if not by_spark and files is not None and fits_driver(table, columns, self.rules, touched):
+        if not by_spark and files is not None and fits_driver(table, columns, rules, touched):
             before, properties = table.version(), self._table.properties(token)
-            merge_in_driver(table, files, schema, columns, self.rules, touched, properties)
+            merge_in_driver(table, files, schema, columns, rules, touched, properties)
             self._table.settle(before)
             return
         statement = merge_statement(
             table_name(self._table.folder),
             columns,
-            self.rules,
+            rules,
             touched,
             positioned=self._has_coordinates,
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
-from penstock.model import DELETES, MergeRules
+from penstock.model import COORDINATES, DELETES, MergeRules
 from penstock.sinks.delta.touched import Literal, Touched, within
-from penstock.sinks.merging import CUT
+from penstock.sinks.merging import CUT, counts_sql, later_sql
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class MergeTerms:
     """Conditions over the table `t` and the rows `s` that are merged into it."""
 
     rules: MergeRules
-    quote: Callable[[str], str]
+    quote: Callable[..., str]
+    """A column, or with two names a member of one."""
     literal: Literal
 
     def target(self, name: str) -> str:
@@ -36,15 +38,20 @@ class MergeTerms:
     @property
     def newer(self) -> str:
         """That a row is not late, as a further condition; empty where any row counts."""
-        if self.rules.when_newer is None:
-            return ""
-        ours, its = self.source(self.rules.when_newer), self.target(self.rules.when_newer)
-        return f" AND ({ours} >= {its} OR {its} IS NULL OR {self.source(CUT)} IS NOT NULL)"
+        newer, later = self.rules.when_newer, None
+        if self.rules.by_position:
+            later = later_sql(*(partial(self._coordinate, of) for of in "ts"))
+        both = (self.source(newer), self.target(newer)) if newer is not None else None
+        counts = counts_sql(both, later, self.source(CUT))
+        return f" AND ({counts})" if counts else ""
 
     def on(self, columns: pa.Schema, touched: Mapping[str, Touched]) -> str:
         """When a row meets one of the table: their keys are equal, in the part of the table that can be touched."""
         equal = (f"{self.target(key)} = {self.source(key)}" for key in self.rules.keys)
         return " AND ".join([*equal, *self._bounds(columns, touched)])
+
+    def _coordinate(self, of: str, part: str) -> str:
+        return f"{of}.{self.quote(COORDINATES, part)}"
 
     def _bounds(self, columns: pa.Schema, touched: Mapping[str, Touched]) -> Iterator[str]:
         """Predicates on the table alone, by which files and partitions are left out."""

@@ -2,27 +2,35 @@
 
 A table that asks more of its writers than delta-rs can give (row tracking, column mapping, constraints, ...) is
 written by Spark instead, from rows staged beside it, with the same token and the same transaction id.
+
+A sink that `replaces` ranges takes the rows of these out of the table in the same commit that puts the staged ones in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.contracts import SqlEngine, Stage
-from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, OffsetRange, SlotAttempt
 from penstock.sinks.delta.beside import BesideFolder
 from penstock.sinks.delta.beside_stage import BesideStage, staged_items
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.history import files_added
+from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.names import quoted, table_name
-from penstock.sinks.delta.schema import columns_of
+from penstock.sinks.delta.replace import RangeReplacement, check_replaceable, only_by_spark, replace_statement
+from penstock.sinks.delta.schema import columns_of, held_columns
 from penstock.sinks.delta.stage import DeltaStage, StagedFile
 from penstock.sinks.delta.stats import INDEXED_COLUMNS
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.evolution import Evolve
+from penstock.sinks.files.joining import JOINER, JoinedFiles
+from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 
 
 class DeltaSink:
@@ -39,6 +47,9 @@ class DeltaSink:
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
         storage_options: Mapping[str, str] | None = None,
+        replaces: Sequence[OffsetRange] = (),
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        cluster_by: Sequence[str] = (),
     ) -> None:
         self.pipeline = pipeline
         self.name = name
@@ -46,9 +57,31 @@ class DeltaSink:
         self.partition_by = tuple(partition_by or ())
         self.evolve = evolve
         self.keep_coordinates = keep_coordinates
+        self.target_file_bytes = target_file_bytes
+        self.cluster_by = tuple(cluster_by)
+        self._storage_options = dict(storage_options or {})
         self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage_options)
-        self._beside = BesideFolder(self._table, storage_options)
+        self._beside = BesideFolder(self._table, storage_options, target_file_bytes)
+        self.replaces = tuple(replaces)
+        self._replaced_by_spark = False
         self._sql: SqlEngine | None = None
+
+    def replacing(self, ranges: Sequence[OffsetRange]) -> DeltaSink:
+        """The same sink, whose commits take the rows of these ranges out of the table as well."""
+        made = copy(self)
+        made.replaces = tuple(ranges)
+        return made
+
+    def would_replace(self) -> int | None:
+        """Only look: how many rows of the table lie in the ranges; none where only Spark could tell."""
+        with sink_failures(self.name, "counting rows to replace"):
+            table = self._table.look()
+            if table is None:
+                return 0
+            root = self._table.folder.local
+            if root is None or only_by_spark(self._table, table):
+                return None
+            return RangeReplacement(self._table, root, self.replaces).count(table)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sql": None}
@@ -61,7 +94,10 @@ class DeltaSink:
     @property
     def needs_sql(self) -> bool:
         """Whether only Spark can write the table as it is now, or may have to widen its types."""
-        return self.evolve == "widen" or bool(self._table.bound_by())
+        if self.evolve == "widen" or self._table.bound_by():
+            return True
+        table = self._table.look() if self.replaces else None
+        return table is not None and bool(only_by_spark(self._table, table))
 
     @property
     def note(self) -> str | None:
@@ -75,10 +111,14 @@ class DeltaSink:
 
     def prepare(self, schema: pa.Schema) -> None:
         """Create the table, or check it and give it the columns and types that `evolve` allows."""
+        if self.replaces:
+            self._replaced_by_spark = check_replaceable(self._table, schema, kept=self.keep_coordinates)
         self._table.prepare(self._written(schema), sql=self._sql, through_spark=self._sql is not None)
 
     def check(self, schema: pa.Schema) -> None:
         """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
+        if self.replaces:
+            check_replaceable(self._table, schema, kept=self.keep_coordinates)
         self._table.check(self._written(schema))
 
     def changes(self, schema: pa.Schema) -> list[str]:
@@ -97,22 +137,39 @@ class DeltaSink:
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin the files of one attempt of a slot."""
         written = self._table.staged(self._written(schema))
-        if self._table.bound:
+        if self._table.bound or self._replaced_by_spark:
             files = self._beside.files(token, writer, written)
             return BesideStage(self.name, files, writer, written, self.partition_by)
+        return self._data_files(token, writer, written)
+
+    def _data_files(self, token: BatchToken, writer: SlotAttempt, written: pa.Schema) -> DeltaStage:
         indexed = int(self._table.settings.get("delta.dataSkippingNumIndexedCols") or INDEXED_COLUMNS)
         folder, prefix = self._table.folder, self._table.prefix(token)
-        return DeltaStage(self.name, folder, prefix, writer, written, self.partition_by, indexed)
+        size = self.target_file_bytes
+        return DeltaStage(self.name, folder, prefix, writer, written, self.partition_by, indexed, size)
 
     def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Put the staged rows into the table, with the token, in one commit. An empty batch is a commit too."""
         files = [item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)]
         paths = [path for item in staged_items(manifests) for path in item.paths]
-        if paths or (self._table.bound and not files):
+        if self.replaces:
+            self._replace(token, files, paths)
+        elif paths or (self._table.bound and not files):
             self._table.commit_once(token, lambda: self._insert(token, paths))
             self._beside.clean(paths)
         else:
-            self._table.commit_once(token, lambda: self._append(token, files))
+            self._commit_files(token, files)
+
+    @property
+    def takes_turns(self) -> bool:
+        """An append of files and a compaction never meet; rows that are replaced may be in a file that it rewrites."""
+        return bool(self.replaces)
+
+    def maintenance(self) -> DeltaMaintenance:
+        """The care of the table."""
+        return DeltaMaintenance(
+            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage_options
+        )
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
@@ -133,19 +190,48 @@ class DeltaSink:
                 for path in strays - committed:
                     folder.remove(path)
 
+    def _replace(self, token: BatchToken, files: Sequence[StagedFile], paths: Sequence[str]) -> None:
+        root = self._table.folder.local
+        if self._replaced_by_spark or self._table.bound or root is None:
+            self._table.commit_once(token, lambda: self._insert(token, paths))
+            self._beside.clean(paths)
+            return
+        replacement = RangeReplacement(
+            self._table, root, self.replaces, lambda writer, schema: self._data_files(token, writer, schema)
+        )
+        self._table.commit_once(token, lambda: replacement.commit(token, files))
+
     def _written(self, schema: pa.Schema) -> pa.Schema:
         left_out = () if self.keep_coordinates else (COORDINATES,)
         return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
 
-    def _append(self, token: BatchToken, files: Sequence[StagedFile]) -> None:
+    def _commit_files(self, token: BatchToken, files: Sequence[StagedFile]) -> None:
+        schema = self._table.written or pa.schema([])
+        joined = JoinedFiles(
+            self._table.folder,
+            files,
+            self.target_file_bytes,
+            lambda file: file.partition_values,
+            lambda: self._data_files(token, JOINER, schema),
+            lambda stage, file, rows: stage.add(file.partition_values, rows),
+        )
+        self._table.commit_once(token, lambda: self._append(token, joined))
+        with suppress(OSError):  # what stays is named by no version, and goes with the next VACUUM
+            joined.remove_sources()
+
+    def _append(self, token: BatchToken, files: JoinedFiles[StagedFile, DeltaStage]) -> None:
         written = self._table.written
         self._table.current()
         if self._table.bound or self._table.written != written:
             raise self._table.changed()
-        self._table.append(token, [file.to_action(self.partition_by) for file in files])
+        self._table.append(token, [file.to_action(self.partition_by) for file in files.files()])
 
     def _insert(self, token: BatchToken, paths: Sequence[str]) -> None:
         columns = columns_of(self._table.current(), self._table.written)
         names = ", ".join(quoted(name) for name in columns.names)
-        statement = f"INSERT INTO {table_name(self._table.folder)} ({names}) SELECT {names} FROM staged"
+        target = table_name(self._table.folder)
+        if self.replaces:
+            statement = replace_statement(target, columns, held_columns(self._table.current()), self.replaces)
+        else:
+            statement = f"INSERT INTO {target} ({names}) SELECT {names} FROM staged"
         self._beside.run(self._sql, statement, token, paths, columns)

@@ -15,6 +15,7 @@ from penstock.sinks.delta.stats import file_statistics, indexed
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
 from penstock.sinks.files.leaves import leaves_of
+from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class DeltaStage:
         schema: pa.Schema,
         partition_by: Sequence[str],
         indexed_columns: int,
+        target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
         self._sink = sink
         self._writer = writer
@@ -58,7 +60,8 @@ class DeltaStage:
         self._partition_by = tuple(partition_by)
         file_schema = pa.schema([f for f in schema if f.name not in self._partition_by])
         self._indexed = indexed(leaves_of(file_schema), indexed_columns)
-        self._files = ParquetFiles(folder, prefix, writer, file_schema, self._indexed)
+        self.file_schema = file_schema
+        self._files = ParquetFiles(folder, prefix, writer, file_schema, self._indexed, target_file_bytes)
         self._values: dict[str, PartitionValues] = {}
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
@@ -66,10 +69,14 @@ class DeltaStage:
         with sink_failures(self._sink, "staging rows"):
             rows = cast_rows(rows, self._schema)
             for values, part in split_by_values(rows, self._partition_by):
-                folder = folder_of(self._partition_by, values)
-                self._values[folder] = values
-                self._files.add(folder, part)
+                self.add(values, part)
         return ()
+
+    def add(self, values: PartitionValues, part: pa.RecordBatch) -> None:
+        """Take some rows of one partition, in the schema of its files."""
+        folder = folder_of(self._partition_by, values)
+        self._values[folder] = values
+        self._files.add(folder, part)
 
     def finish(self) -> Manifest:
         """Close every file, make it durable, and say what there is."""

@@ -108,9 +108,13 @@ class TokenTable:
 
     def bound_by(self) -> list[str]:
         """What the table, if it is there, asks of its writers that only Spark can give."""
+        table = self.look()
+        return [] if table is None else unsupported(table)
+
+    def look(self) -> DeltaTable | None:
+        """The table as it is now, if it is there."""
         with sink_failures(self.sink, "looking at the table"):
-            table = None if self.folder.is_file() else self._open()
-            return [] if table is None else unsupported(table)
+            return None if self.folder.is_file() else self._open()
 
     def last_commit(self) -> BatchToken | None:
         """The newest token in the table, whichever query committed it, past what a RESTORE took back.

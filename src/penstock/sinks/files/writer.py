@@ -1,8 +1,8 @@
 """The files of one attempt of one slot: rows in, closed and durable Parquet files out.
 
-One file a folder. Memory is bounded: rows wait in small batches, and when too much waits, the folders with most
-of them get a row group. Open files are bounded as well: past the bound the one written longest ago is closed,
-and should its folder come again, it gets another file.
+One file a folder, until it has grown past the wanted size: then the next one is begun. Memory is bounded: rows wait in
+small batches, and when too much waits, the folders with most of them get a row group. Open files are bounded as well:
+past the bound the one written longest ago is closed, and should its folder come again, it gets another file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow.types as types
 from penstock.model import BatchToken, SlotAttempt
 from penstock.sinks.files.folder import TableFolder
 from penstock.sinks.files.leaves import Leaf, dictionary_columns, leaves_of
+from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 
 ROW_GROUP_ROWS = 262_144
 WAITING_BYTES = 64 * 1024 * 1024
@@ -66,9 +67,11 @@ class ParquetFiles:
         writer: SlotAttempt,
         schema: pa.Schema,
         watched: Sequence[Leaf] = (),
+        target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
         self._root = root
         self._schema = schema
+        self._target = target_file_bytes
         # The random end keeps a batch that is run again after a restart, with the same attempt, off files
         # that are committed already.
         attempt = re.sub(r"[^A-Za-z0-9]+", ".", writer.attempt)
@@ -86,7 +89,7 @@ class ParquetFiles:
         waiting.batches.append(rows)
         waiting.rows += rows.num_rows
         waiting.size_bytes += rows.nbytes
-        if waiting.rows >= ROW_GROUP_ROWS:
+        if waiting.rows >= ROW_GROUP_ROWS or waiting.size_bytes >= self._target:
             self._flush(folder)
         self._relieve()
 
@@ -94,7 +97,8 @@ class ParquetFiles:
         """Close every file and make it durable."""
         for folder in sorted(self._waiting):
             self._flush(folder)
-            self._close(folder)
+            if folder in self._open:
+                self._close(folder)
         for folder in list(self._open):
             self._close(folder)
         self._root.sync(file.path for file in self._written)
@@ -132,6 +136,8 @@ class ParquetFiles:
         table = pa.Table.from_batches(waiting.batches)
         file.with_nan |= leaves_with_nan(table, self._watched)
         file.parquet.write_table(table, row_group_size=table.num_rows)
+        if file.raw.tell() >= self._target:
+            self._close(folder)
 
     def _begin(self, folder: str) -> _OpenFile:
         while len(self._open) >= OPEN_FILES:

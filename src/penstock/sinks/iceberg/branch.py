@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pyiceberg.table import Table
 
 from penstock.contracts import SqlEngine
-from penstock.model import MergeRules
+from penstock.model import MergeRules, OffsetRange
 from penstock.sinks.iceberg.staged_rows import StagedRows
-from penstock.sinks.iceberg.statements import insert, merge, relation_schema
+from penstock.sinks.iceberg.statements import delete, insert, merge, relation_schema
 from penstock.sinks.iceberg.types import as_held, quoted
 
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
@@ -32,8 +32,12 @@ class BranchWriter:
         columns: Sequence[str],
         rules: MergeRules | None,
         summary: Mapping[str, str],
+        replaces: Sequence[OffsetRange] = (),
     ) -> None:
-        """Make the branch where `seen` has main, and write the rows to it, with the summary in their snapshot."""
+        """Make the branch where `seen` has main, and write the rows to it, with the summary in their snapshot.
+
+        The rows of the ranges that it `replaces` go out first.
+        """
         current = seen.current_snapshot()
         base = f" AS OF VERSION {current.snapshot_id}" if current else ""
         self._engine.run(f"ALTER TABLE {self._name} CREATE BRANCH {quoted(branch)}{base}", settings=self._settings)
@@ -43,6 +47,8 @@ class BranchWriter:
             statement = merge(target, rules, columns, held, [item.bounds for item in rows])
         else:
             statement = insert(target, columns, held, rows=bool(rows))
+        if replaces and current is not None:
+            self._engine.run(delete(target, replaces), settings=self._settings)
         self._engine.run(
             statement,
             files=files,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,20 +18,26 @@ from pyiceberg.table import Table
 
 from penstock.contracts import SqlEngine, Stage
 from penstock.errors import TerminalError
-from penstock.model import COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, SlotAttempt
+from penstock.model import COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, OffsetRange, SlotAttempt
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files import TableFolder, staged_prefix
+from penstock.sinks.files.joining import JOINER, JoinedFiles
+from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 from penstock.sinks.iceberg.branch import BranchWriter
 from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.definition import TableDefinition, parse_identifier, parse_partitions
 from penstock.sinks.iceberg.failures import is_conflict, is_passing, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import commits_of, files_added, holds, mark_of, newest_of, summary_of
 from penstock.sinks.iceberg.layout import Layout, check_staged
-from penstock.sinks.iceberg.schema import identity_of
+from penstock.sinks.iceberg.maintenance import IcebergMaintenance
+from penstock.sinks.iceberg.replace import TRIES as REPLACE_TRIES
+from penstock.sinks.iceberg.replace import RangeReplacement, check_replaceable
+from penstock.sinks.iceberg.schema import held_columns, identity_of
 from penstock.sinks.iceberg.stage import AppendStage, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
 from penstock.sinks.iceberg.tables import CatalogTable, HadoopTable, TableSide
 from penstock.sinks.iceberg.types import quoted
+from penstock.sinks.merging import refuse_without_position
 
 COMMIT_TRIES = 5
 
@@ -52,6 +59,9 @@ class IcebergSink:
         partition_by: Sequence[str] = (),
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
+        replaces: Sequence[OffsetRange] = (),
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        cluster_by: Sequence[str] = (),
     ) -> None:
         self.pipeline = pipeline
         self.name = name
@@ -70,6 +80,28 @@ class IcebergSink:
         self._schema: pa.Schema | None = None
         self._layout: Layout | None = None
         self._checked = ""
+        self.target_file_bytes = target_file_bytes
+        self.cluster_by = tuple(cluster_by)
+        self.replaces = tuple(replaces)
+
+    def replacing(self, ranges: Sequence[OffsetRange]) -> IcebergSink:
+        """The same sink, which appends: its commits take the rows of these ranges out of the table as well."""
+        made = self._copy()
+        made.replaces = tuple(ranges)
+        return made
+
+    def by_position(self) -> IcebergSink:
+        """The same sink, which merges: a row that is there stays where it came from a later position."""
+        assert self.rules is not None
+        made = self._copy()
+        made.rules = replace(self.rules, by_position=True)
+        return made
+
+    def would_replace(self) -> int | None:
+        """Only look: how many rows of the table lie in the ranges."""
+        with sink_failures(self.name, "counting rows to replace"):
+            table = self._there().look()
+            return RangeReplacement(self.replaces).count(table) if table is not None else 0
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only write files: clients do not pickle, and the catalog's secrets stay on the driver.
@@ -93,8 +125,11 @@ class IcebergSink:
         """Create the table, or check it and give it the columns and types that `evolve` allows."""
         with sink_failures(self.name, "preparing the table", at_start=self._schema is None):
             side = self._there()
+            self._check_replaceable(schema)
             table, fit = self._definition.ready(side, schema)
             side.drop(self._branches(table))
+        if self.rules is not None:
+            refuse_without_position(self.name, fit.taken, self.rules, kept=self._definition.keep_coordinates)
         self._schema, self._checked = fit.taken, identity_of(table)
         self._layout = Layout.of(table)
 
@@ -127,7 +162,7 @@ class IcebergSink:
         layout = self._prepared()
         if not self._by_sql:
             staged = self._definition.staged(schema, layout)
-            return AppendStage(self.name, layout, self._prefix(token), writer, staged)
+            return AppendStage(self.name, layout, self._prefix(token), writer, staged, self.target_file_bytes)
         rows = pa.schema([f for f in self._definition.written(schema) if f.name != COORDINATES])
         beside = [f for f in schema if f.name in (COORDINATES, DELETES)]
         return RowsStage(
@@ -145,7 +180,8 @@ class IcebergSink:
         items = [item for manifest in manifests for item in manifest.items]
         doing = f"committing batch {token.batch_id}"
         failure: Exception | None = None
-        for _ in range(COMMIT_TRIES):
+        replacement, joined = self._replacement(token), self._joined(token, items)
+        for _ in range(REPLACE_TRIES if self.replaces else COMMIT_TRIES):
             with sink_failures(self.name, doing):
                 table = self._there().look()
             if table is None:
@@ -155,7 +191,8 @@ class IcebergSink:
                 break
             self._check_unmoved(table)
             try:
-                self._land(token, items, table)
+                others = [item for item in items if not isinstance(item, StagedFile)]
+                self._land(token, [*others, *joined.files()], table, replacement)
                 failure = None
                 break
             except Exception as error:  # landed or not: only the table knows
@@ -165,6 +202,27 @@ class IcebergSink:
         if failure is not None and not self.holds(token):
             raise sink_failure(self.name, doing, failure) from failure
         self._remove(item.path for item in items if isinstance(item, StagedRows))
+        with suppress(OSError):  # what stays is named by no snapshot, and an orphan to maintenance
+            joined.remove_sources()
+
+    @property
+    def takes_turns(self) -> bool:
+        """An append that a compaction gets ahead of only names its files again; all else has to be made anew."""
+        return self._by_sql or bool(self.replaces)
+
+    def maintenance(self) -> IcebergMaintenance:
+        """The care of the table."""
+        assert self._catalog is not None
+        return IcebergMaintenance(
+            self.name,
+            self._identifier,
+            self._catalog,
+            self.warehouse,
+            self._there(),
+            self._mark,
+            self.target_file_bytes,
+            self.cluster_by,
+        )
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
@@ -191,13 +249,17 @@ class IcebergSink:
             for path in strays:
                 folder.remove(path)
 
-    def _land(self, token: BatchToken, items: Sequence[object], seen: Table) -> None:
+    def _land(
+        self, token: BatchToken, items: Sequence[object], seen: Table, replacement: RangeReplacement | None = None
+    ) -> None:
         """One try: a snapshot on top of the one that `seen` has as main's, or an error."""
         layout, side, summary = self._prepared(), self._there(), summary_of(token, self.name)
         rows = [item for item in items if isinstance(item, StagedRows)]
         if isinstance(side, CatalogTable) and not rows:
-            files = [item.to_data_file(layout) for item in items if isinstance(item, StagedFile)]
-            side.append(seen, files, summary, self._mark)
+            touched = replacement.touched(seen) if replacement is not None else []
+            staged = [*items, *(file for one in touched for file in one.rest)]
+            files = [item.to_data_file(layout) for item in staged if isinstance(item, StagedFile)]
+            side.append(seen, files, summary, self._mark, [one.file for one in touched])
             return
         branch = f"{self._mark}_{secrets.token_hex(4)}"
         folder = self._staging(layout)
@@ -210,12 +272,37 @@ class IcebergSink:
                 self._schema.names if self._schema is not None else [],
                 self.rules,
                 summary,
+                self.replaces,
             )
             side.publish(seen, branch, self._mark)
         except Exception:
             with suppress(Exception):  # then the next start removes it
                 side.drop([branch])
             raise
+
+    def _replacement(self, token: BatchToken) -> RangeReplacement | None:
+        """What takes the rows of the ranges out of a table that pyiceberg commits to."""
+        layout, prefix = self._prepared(), self._prefix(token)
+        if not self.replaces or self._by_sql:
+            return None
+        held = held_columns(layout.schema)
+        return RangeReplacement(self.replaces, lambda writer: AppendStage(self.name, layout, prefix, writer, held))
+
+    def _joined(self, token: BatchToken, items: Sequence[object]) -> JoinedFiles[StagedFile, AppendStage]:
+        """What the slots staged for an append, one file a partition where it is little."""
+        layout, schema = self._prepared(), self._schema or pa.schema([])
+        return JoinedFiles(
+            TableFolder(layout.data),
+            [item for item in items if isinstance(item, StagedFile)],
+            self.target_file_bytes,
+            lambda file: file.values,
+            lambda: AppendStage(self.name, layout, self._prefix(token), JOINER, schema, self.target_file_bytes),
+            lambda stage, file, rows: stage.write(rows),
+        )
+
+    def _check_replaceable(self, schema: pa.Schema) -> None:
+        if self.replaces:
+            check_replaceable(self.name, self._there().look(), schema, kept=self._definition.keep_coordinates)
 
     def _check_unmoved(self, table: Table) -> None:
         """Refuse a table that changed since the start so that what is staged for it does not fit any more."""
@@ -229,7 +316,15 @@ class IcebergSink:
 
     def _look(self, schema: pa.Schema) -> Fit | None:
         with sink_failures(self.name, "looking at the table", at_start=True):
+            self._check_replaceable(schema)
             return self._definition.look(self._there(), schema)
+
+    def _copy(self) -> IcebergSink:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        assert self._catalog is not None
+        made._side = made._table_side(self._catalog)  # it asks its own sink for the engine
+        return made
 
     def _table_side(self, catalog: IcebergCatalog) -> TableSide:
         if catalog.kind == "hadoop":

@@ -20,6 +20,7 @@ from penstock.model import Manifest, Refusal, SlotAttempt
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.files.leaves import Leaf, leaves_of
+from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 from penstock.sinks.iceberg.failures import sink_failures
 from penstock.sinks.iceberg.layout import Layout
 from penstock.sinks.iceberg.partitions import RowSplitter, Values
@@ -56,7 +57,15 @@ class StagedFile:
 class AppendStage:
     """Implements `contracts.Stage`."""
 
-    def __init__(self, sink: str, layout: Layout, prefix: str, writer: SlotAttempt, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        sink: str,
+        layout: Layout,
+        prefix: str,
+        writer: SlotAttempt,
+        schema: pa.Schema,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+    ) -> None:
         self._sink = sink
         self._writer = writer
         self._table_schema = layout.schema
@@ -64,8 +73,14 @@ class AppendStage:
         self._splitter = RowSplitter(layout.spec, layout.schema)
         self._plan = compute_statistics_plan(layout.schema, dict(layout.metrics))
         self._watched = [leaf for leaf in leaves_of(self._schema) if leaf.names]
-        self._files = ParquetFiles(TableFolder(layout.data), prefix, writer, self._schema, self._watched)
+        folder = TableFolder(layout.data)
+        self._files = ParquetFiles(folder, prefix, writer, self._schema, self._watched, target_file_bytes)
         self._values: dict[str, Values] = {}
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The columns of the files."""
+        return self._schema
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         """Take some rows, in the types of the schema. Columns beyond it are left out."""

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
+from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules, OffsetRange
 from penstock.sinks.iceberg.bounds import Bounds, conditions
 from penstock.sinks.iceberg.types import quoted
-from penstock.sinks.merging import CUT, one_row_a_key
+from penstock.sinks.merging import CUT, counts_sql, later_sql, one_row_a_key
+from penstock.sinks.replacing import ranges_sql
 
 STAGED = "staged"
 _DELETED = f"coalesce({quoted(DELETES)}, false)"
@@ -29,6 +30,11 @@ def insert(target: str, written: Sequence[str], held: Sequence[str], *, rows: bo
     return f"INSERT INTO {target} ({names}) SELECT {values} FROM {STAGED}{'' if rows else ' WHERE false'}"
 
 
+def delete(target: str, ranges: Sequence[OffsetRange]) -> str:
+    """Take the rows of some ranges out."""
+    return f"DELETE FROM {target} WHERE {ranges_sql(ranges, lambda part: quoted(COORDINATES, part))}"
+
+
 def merge(
     target: str,
     rules: MergeRules,
@@ -46,7 +52,7 @@ def merge(
     values = ", ".join(f"s.{quoted(name)}" if name in written else "NULL" for name in held)
     clauses = [f"MERGE INTO {target} AS t USING ({source}) AS s ON {' AND '.join([*keys, *pruned])}"]
     if not rules.insert_only:
-        newer = _newer(rules)
+        newer = _newer(rules, positioned=COORDINATES in written)
         sets = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in written if name not in rules.keys)
         clauses.append(f"WHEN MATCHED AND {deleted}{newer} THEN DELETE")
         if sets:
@@ -55,8 +61,8 @@ def merge(
     return "\n".join(clauses)
 
 
-def _newer(rules: MergeRules) -> str:
-    if rules.when_newer is None:
-        return ""
-    column = quoted(rules.when_newer)
-    return f" AND (s.{quoted(CUT)} IS NOT NULL OR t.{column} IS NULL OR s.{column} >= t.{column})"
+def _newer(rules: MergeRules, *, positioned: bool) -> str:
+    later = later_sql(lambda part: quoted("t", COORDINATES, part), lambda part: quoted("s", COORDINATES, part))
+    newer = (quoted("s", rules.when_newer), quoted("t", rules.when_newer)) if rules.when_newer is not None else None
+    counts = counts_sql(newer, later if rules.by_position and positioned else None, quoted("s", CUT))
+    return f" AND ({counts})" if counts else ""

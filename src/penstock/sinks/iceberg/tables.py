@@ -122,8 +122,15 @@ class CatalogTable:
                 update.update_column(widened.path, iceberg_type(widened.type))
         return self._client.load_table(self._identifier)
 
-    def append(self, seen: Table, files: Sequence[DataFile], summary: Mapping[str, str], tag: str) -> None:
-        """Add files in one snapshot and tag it, if main is still where `seen` has it, and the columns are."""
+    def append(
+        self,
+        seen: Table,
+        files: Sequence[DataFile],
+        summary: Mapping[str, str],
+        tag: str,
+        removed: Sequence[DataFile] = (),
+    ) -> None:
+        """Add files and take others out, in one snapshot with a tag, if main and the columns are as `seen` has them."""
         metadata, current = seen.metadata, seen.current_snapshot()
         base = metadata.model_copy(
             update={
@@ -138,7 +145,10 @@ class CatalogTable:
         )
         table = Table(seen.name(), base, seen.metadata_location, seen.io, seen.catalog)
         transaction = table.transaction()
-        snapshot = transaction.update_snapshot(snapshot_properties=dict(summary)).merge_append()
+        update = transaction.update_snapshot(snapshot_properties=dict(summary))
+        snapshot = update.overwrite() if removed else update.merge_append()
+        for file in removed:
+            snapshot.delete_data_file(file)
         for file in files:
             snapshot.append_data_file(file)
         snapshot.commit()

@@ -9,12 +9,12 @@ import psycopg
 import pyarrow as pa
 
 from penstock.errors import PenstockError, TerminalError, TransientError
-from penstock.model import BatchToken, MergeRules, Refusal
+from penstock.model import BatchToken, MergeRules, OffsetRange, Refusal
 from penstock.sinks.failures import other_offsets
 from penstock.sinks.postgres.connection import Connection, fetch, run
 from penstock.sinks.postgres.failures import is_of_a_row, message_of
 from penstock.sinks.postgres.ledger import Ledger
-from penstock.sinks.postgres.load import Load
+from penstock.sinks.postgres.load import Load, replaced_rows
 from penstock.sinks.postgres.names import TableName, own, query_mark
 from penstock.sinks.postgres.refused import RefusedRow, apply_by_halves
 from penstock.sinks.postgres.stage import REFUSED_HINT, ROW_REFUSED, StagedTable
@@ -45,6 +45,8 @@ class Batch:
     token: BatchToken
     tables: Sequence[StagedTable]
     mark: str
+    replaces: Sequence[OffsetRange] = ()
+    """The rows of these ranges go out of the table, which keeps the coordinates."""
 
     def commit(self, connection: Connection) -> None:
         """Everything or nothing; nothing where the batch is there already."""
@@ -52,6 +54,8 @@ class Batch:
             run(connection, _SETTINGS)
             if already_held(self.sink, self.ledger.lock(connection, self.token), self.token):
                 return
+            if self.replaces:
+                run(connection, replaced_rows(self.target, self.replaces))
             if self.tables:
                 self._check_staged(connection)
                 self._apply(connection, self._load(connection))

@@ -1,5 +1,7 @@
 """The statements that bring staged rows into the table: an INSERT, or what a merge by keys amounts to.
 
+An append may first take the rows of some offset ranges out, by their coordinates in the table.
+
 A merge is a DELETE of the keys that the batch deletes and an INSERT ... ON CONFLICT of the others, from one row a
 key. `when_newer` is the WHERE of the DO UPDATE, which sees the new row and the one that is there, and nothing else:
 rows behind a delete that has no such value (their column `CUT` is not null) are inserted by a statement without it.
@@ -12,11 +14,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.model import COMPUTED, COORDINATES, DELETES, MergeRules
-from penstock.sinks.merging import CUT, one_row_a_key
+from penstock.model import COMPUTED, COORDINATES, DELETES, MergeRules, OffsetRange
+from penstock.sinks.merging import CUT, counts_sql, later_sql, one_row_a_key
 from penstock.sinks.postgres.names import TableName, own, quote
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, StagedTable
 from penstock.sinks.postgres.types import TableColumn, is_cast, staged_type
+from penstock.sinks.replacing import ranges_sql
 
 PART, PLACE = quote(f"{COMPUTED}part"), quote(f"{COMPUTED}place")
 """Which of the batch's staging tables a row is in, and where there: these name a row."""
@@ -99,18 +102,23 @@ class Load:
         if self.rules.insert_only or not others:
             return f" ON CONFLICT ({keys}) DO NOTHING"
         sets = ", ".join(f"{name} = excluded.{name}" for name in others)
-        newer = quote(self.rules.when_newer) if guarded and self.rules.when_newer else None
-        guard = f" WHERE excluded.{newer} >= t.{newer} OR t.{newer} IS NULL" if newer else ""
-        return f" ON CONFLICT ({keys}) DO UPDATE SET {sets}{guard}"
+        newer = self.rules.when_newer if guarded else None
+        both = (f"excluded.{quote(newer)}", f"t.{quote(newer)}") if newer is not None else None
+        counts = counts_sql(both, later_sql(_held, _excluded) if self._by_position else None, None)
+        return f" ON CONFLICT ({keys}) DO UPDATE SET {sets}{f' WHERE {counts}' if counts else ''}"
 
     def _delete(self, picked: str) -> str:
         assert self.rules is not None
         same = " AND ".join(f"t.{quote(key)} = {self._value(key)}" for key in self.rules.keys)
-        guard = ""
-        if self.rules.when_newer is not None:
-            newer = quote(self.rules.when_newer)
-            guard = f" AND (s.{newer} >= t.{newer} OR t.{newer} IS NULL OR {_CUT} IS NOT NULL)"
+        newer = quote(self.rules.when_newer) if self.rules.when_newer is not None else None
+        later = later_sql(_held, _staged) if self._by_position else None
+        counts = counts_sql((f"s.{newer}", f"t.{newer}") if newer is not None else None, later, _CUT)
+        guard = f" AND ({counts})" if counts else ""
         return f"DELETE FROM {self.target.quoted} AS t USING {picked} AS s WHERE s.{quote(DELETES)} AND {same}{guard}"
+
+    @property
+    def _by_position(self) -> bool:
+        return self.rules is not None and self.rules.by_position and COORDINATES in self.written.names
 
     def _value(self, name: str) -> str:
         """A staged value in the type of the table's column; what remains to be done is an assignment, which refuses."""
@@ -119,6 +127,27 @@ class Load:
         column = self.columns[name]
         cast = f"::{column.base_type}" if is_cast(self.written.field(name).type, column) else ""
         return f"s.{quote(name)}{cast}"
+
+
+def replaced_rows(target: TableName, ranges: Sequence[OffsetRange], what: str = "DELETE") -> str:
+    """The statement that takes the rows of some ranges out of the table, or does something else with them."""
+    return f"{what} FROM {target.quoted} AS t WHERE {ranges_sql(ranges, _held)}"
+
+
+def _held(part: str, row: str = "t") -> str:
+    """A coordinate of the row that is there, in its type."""
+    kind = {"topic": "text", "partition": "integer", "offset": "bigint"}[part]
+    return f"({row}.{quote(COORDINATES)}->>'{part}')::{kind}"
+
+
+def _excluded(part: str) -> str:
+    """The same of the row that is put there."""
+    return _held(part, "excluded")
+
+
+def _staged(part: str) -> str:
+    """The same of a row that is staged."""
+    return f"s.{quote(f'{COORDINATES}_{part}')}"
 
 
 _KEPT = f"s.{quote(DELETES)} IS NOT TRUE"

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import replace
 from typing import Literal
 
 import psycopg
@@ -25,16 +27,19 @@ from penstock.model import (
     Guarantee,
     Manifest,
     MergeRules,
+    OffsetRange,
     Refusal,
     SlotAttempt,
 )
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
+from penstock.sinks.merging import refuse_without_position
 from penstock.sinks.postgres.commit import Batch, already_held
 from penstock.sinks.postgres.connection import Connection, Database, fetch, run
 from penstock.sinks.postgres.failures import database_failure, database_failures, is_passing
 from penstock.sinks.postgres.fit import TableFit, alter_table, fit_columns
 from penstock.sinks.postgres.ledger import REJECTS, Ledger, lock_making
+from penstock.sinks.postgres.load import replaced_rows
 from penstock.sinks.postgres.names import OWN_SCHEMA, StagedName, TableName, own, query_mark, sink_mark, staged_name
 from penstock.sinks.postgres.stage import PostgresStage, StagedColumn, StagedTable
 from penstock.sinks.postgres.table import (
@@ -49,6 +54,7 @@ from penstock.sinks.postgres.table import (
     refuse_absent,
 )
 from penstock.sinks.postgres.types import TableColumn, staged_type
+from penstock.sinks.replacing import refuse_without_coordinates
 
 COMMIT_TRIES = 5
 _FORGOTTEN_SECONDS = 86_400
@@ -71,6 +77,7 @@ class PostgresSink:
         evolve: Evolve = "fail",
         on_reject: Literal["fail", "quarantine"] = "fail",
         keep_coordinates: bool = False,
+        replaces: Sequence[OffsetRange] = (),
     ) -> None:
         self.pipeline = pipeline
         self.name = name
@@ -85,6 +92,28 @@ class PostgresSink:
         self._mark = sink_mark(pipeline, name, self.table)
         self._written: pa.Schema | None = None
         self._columns: dict[str, TableColumn] = {}
+        self.replaces = tuple(replaces)
+
+    def replacing(self, ranges: Sequence[OffsetRange]) -> PostgresSink:
+        """The same sink, which appends: its commits take the rows of these ranges out of the table as well."""
+        made = copy(self)
+        made.replaces = tuple(ranges)
+        return made
+
+    def by_position(self) -> PostgresSink:
+        """The same sink, which merges: a row that is there stays where it came from a later position."""
+        assert self.rules is not None
+        made = copy(self)
+        made.rules = replace(self.rules, by_position=True)
+        return made
+
+    def would_replace(self) -> int | None:
+        """Only look: how many rows of the table lie in the ranges."""
+        with self._reading("counting rows to replace") as connection:
+            table = read_table(connection, self.table)
+            if table is None or COORDINATES not in table.columns:
+                return 0
+            return int(fetch(connection, replaced_rows(self.table, self.replaces, "SELECT count(*)"))[0][0])
 
     @property
     def target(self) -> str:
@@ -107,6 +136,8 @@ class PostgresSink:
             elif fit.changes_table:
                 alter_table(self.name, connection, self.table, fit)
             table = read_table(connection, self.table)
+        if self.rules is not None:
+            refuse_without_position(self.name, fit.written, self.rules, kept=self.keep_coordinates)
         self._written = fit.written
         self._columns = dict(table.columns) if table is not None else {}
 
@@ -195,10 +226,10 @@ class PostgresSink:
         return self.rules.keys if self.rules is not None else ()
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def _reading(self, doing: str = "reading the commit row") -> Iterator[Connection]:
         with (
             self._database.connect() as connection,
-            database_failures(self.name, "reading the commit row", self._database.scrub),
+            database_failures(self.name, doing, self._database.scrub),
         ):
             yield connection
 
@@ -219,6 +250,11 @@ class PostgresSink:
         """The table, if it is there, and how the rows go into it. Raises where they cannot."""
         check_encoding(self.name, connection)
         table, written = read_table(connection, self.table), self._columns_written(schema)
+        if self.replaces:
+            refuse_without_coordinates(self.name, schema, kept=self.keep_coordinates)
+            if table is not None:
+                held = pa.schema([pa.field(name, pa.null()) for name in table.columns])
+                refuse_without_coordinates(self.name, held, kept=True)
         fit = TableFit(written) if table is None else fit_columns(table.columns, written, self.evolve)
         check_schema(self.name, fit.written, self.rules)
         if table is not None:
@@ -234,9 +270,10 @@ class PostgresSink:
         written = self._written
         assert written is not None, "prepare comes before commit"
         quarantine = self.on_reject == "quarantine"
-        Batch(self.name, self.table, self._ledger, written, self.rules, quarantine, token, tables, self._mark).commit(
-            connection
-        )
+        Batch(
+            *(self.name, self.table, self._ledger, written, self.rules),
+            *(quarantine, token, tables, self._mark, self.replaces),
+        ).commit(connection)
 
     def _clear(self, connection: Connection, token: BatchToken, named: AbstractSet[str]) -> None:
         """Drop the staging of this batch, of older ones, and what queries of long ago left behind.

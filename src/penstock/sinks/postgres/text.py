@@ -25,7 +25,6 @@ _UUID = r"^[0-9A-Fa-f]{8}-([0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}$"
 # An escaped NUL: an odd number of backslashes before the u.
 _JSON_NUL = r"(^|[^\\])(\\\\)*\\u0000"
 _PIECE_ROWS = 8192
-_NOTHING = pa.scalar("", pa.large_string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,9 @@ def to_text(values: pa.Array) -> pa.Array:
     if is_nested(values.type):
         return json_text(values)
     if is_bytes(values.type):
-        return pc.binary_join_element_wise(pa.scalar("\\x", pa.large_string()), encoded(values, "hex"), _NOTHING)
+        return pc.binary_join_element_wise(
+            pa.scalar("\\x", pa.large_string()), encoded(values, "hex"), pa.scalar("", pa.large_string())
+        )
     if types.is_timestamp(values.type) and values.type.tz:
         return naive(values)
     return values

@@ -15,7 +15,6 @@ from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome, T
 
 _ZERO = "DIVIDE_BY_ZERO"
 _LONG = pa.int64()
-_LEAST = pa.scalar(-(2**63), _LONG)
 
 
 def quotient(left: Term, right: Term, *, null_on_error: bool = False) -> Term:
@@ -71,7 +70,7 @@ def _floats(right: Datum, left: Datum) -> Outcome:
 
 def _whole(right: Datum, left: Datum) -> Outcome:
     zero = pc.and_(pc.equal(right, pa.scalar(0, _LONG)), pc.is_valid(left))
-    overflow = pc.and_(pc.equal(right, pa.scalar(-1, _LONG)), pc.equal(left, _LEAST))
+    overflow = pc.and_(pc.equal(right, pa.scalar(-1, _LONG)), pc.equal(left, pa.scalar(-(2**63), _LONG)))
     # Where it fails the value does not matter, and Arrow must not see a divisor that it cannot take.
     divisor = pc.if_else(pc.fill_null(pc.or_kleene(zero, overflow), False), pa.scalar(1, _LONG), right)
     divisor = pc.if_else(pc.fill_null(pc.equal(divisor, pa.scalar(0, _LONG)), False), pa.scalar(1, _LONG), divisor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -77,11 +78,16 @@ _FIELDS: dict[str, Callable[[Datum, Datum], Datum]] = {
     "SSS": lambda near, clock: pc.utf8_slice_codeunits(_fraction(clock), start=0, stop=3),
 }
 _SPANS = {"HH": (3_600_000_000, 24), "mm": (60_000_000, 60), "ss": (1_000_000, 60)}
-_TWO_DIGITS = pa.array([f"{number:02}" for number in range(100)])
+
+
+@cache
+def _two_digits() -> pa.Array:
+    """Made when first needed: an array from a list makes pyarrow import pandas."""
+    return pa.array([f"{number:02}" for number in range(100)])
 
 
 def _two(numbers: Datum) -> Datum:
-    return _TWO_DIGITS.take(numbers)
+    return _two_digits().take(numbers)
 
 
 def _unit(clock: Datum, name: str) -> Datum:

@@ -1,0 +1,246 @@
+"""The files of a checkpoint one by one: which are there, which can be used, which are left over.
+
+Nothing here raises for a bad file: a file that Spark could not use says why. Spark needs few of them: the newest
+offsets and those before them, the newest commit, the metadata; what is older is history.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from fsspec.core import url_to_fs
+
+from penstock.checkpoint.files import Offsets
+from penstock.checkpoint.writing import RESTORING
+from penstock.model import TopicPartition
+
+Checksum = Literal["none", "right", "wrong", "unreadable"]
+"""What the `.crc` file beside a file says of it. Spark's own logs are read without a look at it."""
+
+_STRAY = re.compile(r"\..*(\.tmp|\.penstock-\d+)|\..*\.tmp\.crc")
+_NO_OFFSETS = "-"
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One file: what is in it, and why it could not be used if so."""
+
+    name: str
+    body: bytes = field(repr=False)
+    checksum: Checksum
+    problem: str | None
+
+    @property
+    def version(self) -> str:
+        """The format version that the file names; empty where it names none."""
+        first = self.body.lstrip(b"\0").split(b"\n", 1)[0].decode(errors="replace")
+        return first if re.fullmatch(r"v\d+", first) else ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines behind the version."""
+        return self.body.decode(errors="replace").lstrip("\0").splitlines()[1:]
+
+    @property
+    def initial(self) -> Offsets | None:
+        """Of a source's file that can be used: where the first batch begins."""
+        return _offsets(self.lines) if self.problem is None else None
+
+    @property
+    def ends(self) -> Offsets | None:
+        """Of an offsets file that can be used: where its batch ends."""
+        return _offsets(self.lines[1:]) if self.problem is None else None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Of an offsets or commits file that can be used: watermark and settings; else nothing."""
+        return {} if self.problem is not None or not self.lines else json.loads(self.lines[0])
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """Everything but the state, as it was when it was looked at."""
+
+    metadata: LogFile | None
+    offsets: Mapping[int, LogFile]
+    commits: Mapping[int, LogFile]
+    sources: Mapping[str, LogFile]
+    strays: tuple[str, ...]
+    """Files that a write left which did not come to its end."""
+    restoring: str | None
+    """What was begun to be written here and not ended."""
+
+    @property
+    def begun(self) -> int | None:
+        """The newest batch with a file of offsets, which may be unusable."""
+        return max(self.offsets, default=None)
+
+    @property
+    def committed(self) -> int | None:
+        """The newest batch with a commit file, which may be unusable."""
+        return max(self.commits, default=None)
+
+    @property
+    def query_id(self) -> str | None:
+        """The id in the metadata file; none where it cannot be told."""
+        if self.metadata is None or self.metadata.problem is not None:
+            return None
+        return str(json.loads(self.metadata.body)["id"])
+
+    @property
+    def all(self) -> list[LogFile]:
+        """Every file that was read."""
+        first = [self.metadata] if self.metadata is not None else []
+        return [*first, *self.sources.values(), *self.offsets.values(), *self.commits.values()]
+
+
+def read_files(path: str) -> CheckpointFiles:
+    """Look at every file of a checkpoint but the state. Of a checkpoint in use: commits first, so none is ahead."""
+    filesystem, root = url_to_fs(path, use_listings_cache=False)
+    root = root.rstrip("/")
+    top = _names(filesystem, root)
+    commits = _names(filesystem, f"{root}/commits")
+    offsets = _names(filesystem, f"{root}/offsets")
+    sources = {
+        f"sources/{one}/{name}"
+        for one in _names(filesystem, f"{root}/sources")
+        if one.isdigit()
+        for name in _names(filesystem, f"{root}/sources/{one}")
+    }
+    there = top | {f"commits/{n}" for n in commits} | {f"offsets/{n}" for n in offsets} | sources
+    logs = [name for name in there if name == "metadata" or _own(name).isdigit()]
+    sums = [_checksum_name(name) for name in logs if _checksum_name(name) in there]
+    bodies = _bodies(filesystem, root, [*logs, *sums, *([RESTORING] if RESTORING in top else [])])
+    files = {
+        name: LogFile(
+            name,
+            bodies[name],
+            compare_checksum(bodies[name], bodies.get(_checksum_name(name))),
+            _problem(name, bodies[name]),
+        )
+        for name in logs
+        if name in bodies
+    }
+    restoring = bodies.get(RESTORING)
+    return CheckpointFiles(
+        metadata=files.get("metadata"),
+        offsets=_numbered(files, "offsets/"),
+        commits=_numbered(files, "commits/"),
+        sources={name: files[name] for name in sorted(files) if name.startswith("sources/")},
+        strays=tuple(sorted(name for name in there if _STRAY.fullmatch(_own(name)) and not _penstock(name))),
+        restoring=None if restoring is None else restoring.decode(errors="replace").strip(),
+    )
+
+
+def written_at(path: str, name: str) -> datetime | None:
+    """When a file of a checkpoint was written, where the storage says."""
+    filesystem, root = url_to_fs(path, use_listings_cache=False)
+    try:
+        found: datetime = filesystem.modified(f"{root.rstrip('/')}/{name}")
+    except (OSError, NotImplementedError, KeyError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def compare_checksum(body: bytes, checksum: bytes | None) -> Checksum:
+    """Hold a file against its `.crc`: `crc` and a zero byte, the length of a piece, then a CRC32 for each piece."""
+    if checksum is None:
+        return "none"
+    size = int.from_bytes(checksum[4:8], "big")
+    if checksum[:4] != b"crc\0" or len(checksum) < 8 or size == 0:
+        return "unreadable"
+    sums = b"".join(zlib.crc32(body[at : at + size]).to_bytes(4, "big") for at in range(0, len(body), size))
+    if sums == checksum[8:]:
+        return "right"
+    return "unreadable" if sums.startswith(checksum[8:]) else "wrong"
+
+
+def _problem(name: str, body: bytes) -> str | None:
+    """Why Spark could not use a file; none where it could."""
+    if not body:
+        return "it is empty"
+    try:
+        lines = body.decode().lstrip("\0").splitlines()
+    except UnicodeDecodeError:
+        return "it is not text"
+    if name == "metadata":
+        found = _object("\n".join(lines))
+        return None if found is not None and isinstance(found.get("id"), str) else "it names no query"
+    if not lines or not re.fullmatch(r"v\d+", lines[0]):
+        return f"it begins with {body[:20]!r}, not with a version"
+    kind = name.split("/")[0]
+    if lines[0] != "v1" and not (kind == "commits" and lines[0] == "v2"):
+        return f"it is of format {lines[0]}, which this version does not know"
+    if kind == "commits":
+        return None if len(lines) == 1 or _object(lines[1]) is not None else "it is cut short"
+    offsets = lines[1:] if kind == "sources" else lines[2:]
+    head = kind == "sources" or (len(lines) > 1 and _object(lines[1]) is not None)
+    if not head or not offsets or not all(line == _NO_OFFSETS or _is_offsets(line) for line in offsets):
+        return "it is cut short"
+    return None
+
+
+def _offsets(lines: Iterable[str]) -> Offsets:
+    found: Offsets = {}
+    for line in lines:
+        if line != _NO_OFFSETS:
+            found |= {TopicPartition(t, int(p)): at for t, parts in json.loads(line).items() for p, at in parts.items()}
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_offsets(line: str) -> bool:
+    found = _object(line)
+    return found is not None and all(
+        isinstance(parts, dict) and all(p.isdigit() and isinstance(at, int) for p, at in parts.items())
+        for parts in found.values()
+    )
+
+
+def _numbered(files: Mapping[str, LogFile], folder: str) -> dict[int, LogFile]:
+    found = {int(_own(name)): file for name, file in files.items() if name.startswith(folder)}
+    return dict(sorted(found.items()))
+
+
+def _names(filesystem: Any, folder: str) -> set[str]:
+    try:
+        return {str(path).rstrip("/").rsplit("/", 1)[-1] for path in filesystem.ls(folder, detail=False)}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def _bodies(filesystem: Any, root: str, names: Iterable[str]) -> dict[str, bytes]:
+    """What is in the files, asked for at once; one that went in the meantime is left out."""
+    paths = {f"{root}/{name}": name for name in names}
+    found = filesystem.cat(list(paths), on_error="return") if paths else {}
+    for body in found.values():
+        if isinstance(body, Exception) and not isinstance(body, FileNotFoundError):
+            raise body
+    return {paths[path]: body for path, body in found.items() if isinstance(body, bytes)}
+
+
+def _checksum_name(name: str) -> str:
+    folder, slash, own = name.rpartition("/")
+    return f"{folder}{slash}.{own}.crc"
+
+
+def _own(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _penstock(name: str) -> bool:
+    """Notes of a run are written anew all the time; a draft of one is no matter of Spark's."""
+    return name.startswith(".penstock.")

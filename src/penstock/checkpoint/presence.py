@@ -1,0 +1,222 @@
+"""Who runs on a checkpoint, told by the run itself: a note beside Spark's files, and the request to stop.
+
+`.penstock.run` says which process, where, since when, and how far; it is written again after each batch and every few
+seconds, each time as a whole. `.penstock.stop` is how others ask it to stop, from wherever they reach the checkpoint.
+Neither can disturb the run: once it has begun, nothing here raises.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from penstock.errors import MissingError
+
+RUN_NOTE, STOP_NOTE = ".penstock.run", ".penstock.stop"
+BEAT_SECONDS = 10.0
+"""How old the note of a run that lives gets at most, unless its storage is away."""
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run tells of itself; of the last batch nothing until there is one."""
+
+    pipeline: str = ""
+    lane: str = ""
+    doing: str = "starting"
+    """For people: `starting`, `running`, `waiting to try again: CODE`, `stopping`."""
+    batches: int = 0
+    """How many this run has done."""
+    batch_id: int | None = None
+    batch_at: str | None = None
+    """When the last batch was over, RFC 3339."""
+    batch_seconds: float | None = None
+    rows_in: int | None = None
+    rows_out: int | None = None
+    quarantined: int | None = None
+    lag: int | None = None
+    """The offsets that waited when the last batch was over."""
+
+
+@dataclass(frozen=True)
+class RunNote:
+    """A run as its note tells of it. Without `ended_at` it runs, or was killed: the lock tells which."""
+
+    pid: int
+    host: str
+    started_at: datetime
+    at: datetime
+    """When the note was written."""
+    version: str = ""
+    ended_at: datetime | None = None
+    error: str | None = None
+    """The code of the error that ended it."""
+    facts: RunFacts = field(default_factory=RunFacts)
+
+    @property
+    def who(self) -> str:
+        """The run as the lock names it."""
+        return f"process {self.pid} on {self.host}"
+
+
+class Presence:
+    """The notes of one checkpoint."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._path = checkpoint
+        self._note: RunNote | None = None
+        self._writing = threading.Lock()
+
+    def begin(self, facts: RunFacts) -> None:
+        """The run, once it holds the lock: say so. What was asked of runs before it is cleared away."""
+        now = datetime.now(UTC)
+        note = RunNote(os.getpid(), socket.gethostname(), now, now, version("penstock"), facts=facts)
+        try:
+            filesystem, root = self._filesystem
+            filesystem.makedirs(root, exist_ok=True)
+            self._remove(STOP_NOTE)
+            self._write(RUN_NOTE, _as_json(note))
+        except OSError as error:
+            raise MissingError(
+                "CHECKPOINT_UNWRITABLE",
+                f"writing into the checkpoint {self._path}: it cannot be written",
+                context={"system": error.strerror or str(error)},
+                hint="is the disk full, and may this user write there?",
+            ) from None
+        self._note = note
+
+    def beat(self, facts: RunFacts | None = None) -> None:
+        """The run: that it lives, and what has changed."""
+        with self._writing:
+            if self._note is not None and self._note.ended_at is None:
+                self._note = replace(self._note, at=datetime.now(UTC), facts=facts or self._note.facts)
+                self._rewrite()
+
+    def end(self, error: str | None = None) -> None:
+        """The run: that it is over, and by which error, if by one."""
+        with self._writing:
+            if self._note is not None and self._note.ended_at is None:
+                now = datetime.now(UTC)
+                self._note = replace(self._note, at=now, ended_at=now, error=error)
+                self._rewrite()
+                with suppress(Exception):
+                    self._remove(STOP_NOTE)
+
+    @contextmanager
+    def attended(self, on_stop: Callable[[], None]) -> Iterator[None]:
+        """The run, between begin and end: a thread that beats, and calls `on_stop` once when a stop is asked for."""
+        over = threading.Event()
+
+        def attend() -> None:
+            asked, quiet = False, 0.0
+            while not over.wait(_POLL_SECONDS):
+                quiet += _POLL_SECONDS
+                if quiet >= BEAT_SECONDS / 2:
+                    quiet = 0.0
+                    self.beat()
+                if not asked and self.stop_asked():
+                    asked = True
+                    on_stop()
+
+        thread = threading.Thread(target=attend, name="penstock-presence", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(5)
+
+    def read(self) -> RunNote | None:
+        """Others: the run that was here last, over or not. A note that is no note counts as none."""
+        text = self._text(RUN_NOTE)
+        try:
+            return _from_json(json.loads(text)) if text is not None else None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def ask_stop(self, who: str) -> None:
+        """Others: ask the run to finish its batch and stop. The next run does not take this for its own."""
+        self._write(STOP_NOTE, json.dumps({"who": who, "at": datetime.now(UTC).isoformat()}))
+
+    def stop_asked(self) -> bool:
+        """Whether a stop is asked for; `begin` has cleared away what was asked before."""
+        try:
+            return bool(self._filesystem[0].exists(f"{self._filesystem[1]}/{STOP_NOTE}"))
+        except Exception:
+            # Storage that is away asks for nothing.
+            return False
+
+    def withdraw_stop(self) -> None:
+        """Others: ask no longer."""
+        self._remove(STOP_NOTE)
+
+    @cached_property
+    def _filesystem(self) -> tuple[Any, str]:
+        # An own one without a listing cache: others write here.
+        found: tuple[Any, str] = url_to_fs(self._path, use_listings_cache=False, skip_instance_cache=True)
+        return found
+
+    def _rewrite(self) -> None:
+        assert self._note is not None
+        with suppress(Exception):
+            self._write(RUN_NOTE, _as_json(self._note))
+
+    def _write(self, name: str, text: str) -> None:
+        """As a whole or not at all: local by a rename; an object store shows an object only when it is whole."""
+        filesystem, root = self._filesystem
+        path = f"{root}/{name}"
+        if isinstance(filesystem, LocalFileSystem):
+            draft = f"{root}/.draft{name}.{os.getpid()}.{threading.get_ident()}"
+            filesystem.pipe_file(draft, text.encode())
+            Path(draft).replace(path)
+        else:
+            filesystem.pipe_file(path, text.encode())
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._filesystem[0].rm_file(f"{self._filesystem[1]}/{name}")
+
+    def _text(self, name: str) -> str | None:
+        try:
+            return str(self._filesystem[0].cat_file(f"{self._filesystem[1]}/{name}").decode(errors="replace"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+def _as_json(note: RunNote) -> str:
+    return json.dumps(asdict(note), default=lambda when: when.isoformat())
+
+
+def _from_json(body: dict[str, Any]) -> RunNote:
+    known = {one.name for one in fields(RunFacts)}
+    facts = {name: value for name, value in (body.get("facts") or {}).items() if name in known}
+    ended = body.get("ended_at")
+    return RunNote(
+        pid=int(body["pid"]),
+        host=str(body["host"]),
+        started_at=_time(body["started_at"]),
+        at=_time(body["at"]),
+        version=str(body.get("version", "")),
+        ended_at=_time(ended) if ended is not None else None,
+        error=body.get("error"),
+        facts=RunFacts(**facts),
+    )
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

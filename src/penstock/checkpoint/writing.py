@@ -1,0 +1,170 @@
+"""Spark's checkpoint files, written: exactly as Spark writes them, each whole or not at all.
+
+Only for a checkpoint that no run holds. Spark's local file system keeps a checksum beside each file (`.N.crc`) and
+refuses a file that does not match it; a file without one is taken as it is. So the checksum goes first, then the file
+comes in one rename.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from penstock.checkpoint.files import Offsets
+from penstock.errors import TerminalError
+
+RESTORING = ".penstock.restoring"
+"""The note that stands in a checkpoint while a restore or a repair writes: what was begun, for people."""
+
+_EMPTY_SOURCE = "-"
+
+
+@contextmanager
+def restoring(checkpoint: str, what: str) -> Iterator[None]:
+    """Note that the checkpoint is being written; the note stays where the writing did not come to its end."""
+    put_file(checkpoint, RESTORING, what.encode())
+    yield
+    remove_file(checkpoint, RESTORING)
+
+
+def put_offsets(checkpoint: str, batch_id: int, ends: Offsets, like: int | None = None) -> None:
+    """Write `offsets/N`. Settings and the order of the sources are those of the batch `like`, the watermark is the one
+    that `like` left when it was committed.
+
+    Without such a batch there must be a single source, and Spark takes the settings of the session.
+    """
+    if like is None:
+        head, known = (
+            json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}, separators=(",", ":")),
+            [""],
+        )
+    else:
+        _, head, *known = _read(checkpoint, f"offsets/{like}").decode().splitlines()
+        head = _watermarked(head, read_text(checkpoint, f"commits/{like}"))
+    lines = [_by_topic(ends)] if len(known) == 1 else _by_source(checkpoint, ends, known)
+    put_file(checkpoint, f"offsets/{batch_id}", "\n".join(["v1", head, *lines]).encode())
+
+
+def put_commit(checkpoint: str, batch_id: int, like: int | None = None) -> None:
+    """Write `commits/N` as the batch `like` has it; without one, as a batch without a watermark."""
+    body = _read(checkpoint, f"commits/{like}") if like is not None else b'v1\n{"nextBatchWatermarkMs":0}'
+    put_file(checkpoint, f"commits/{batch_id}", body)
+
+
+def put_metadata(checkpoint: str, query_id: str) -> None:
+    """Write `metadata`: from then on the checkpoint is one."""
+    put_file(checkpoint, "metadata", json.dumps({"id": query_id}, separators=(",", ":")).encode())
+
+
+def put_initial(checkpoint: str, starts: Sequence[Offsets]) -> None:
+    """Write `sources/K/0` for each source: where its first batch begins."""
+    for source, offsets in enumerate(starts):
+        # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file instead of misreading it.
+        put_file(checkpoint, f"sources/{source}/0", b"\0v1\n" + _by_topic(offsets).encode())
+
+
+def put_file(checkpoint: str, name: str, body: bytes) -> None:
+    """Write one file of the checkpoint, and leave no checksum of what was there."""
+    filesystem, path = _at(checkpoint, name)
+    folder, _, own = path.rpartition("/")
+    filesystem.makedirs(folder, exist_ok=True)
+    if not isinstance(filesystem, LocalFileSystem):
+        filesystem.pipe_file(path, body)
+        return
+    begun = Path(folder, f".{own}.penstock-{os.getpid()}")
+    with begun.open("wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    _remove(filesystem, _checksum(path))
+    begun.replace(path)
+
+
+def remove_file(checkpoint: str, name: str) -> None:
+    """Remove one file of the checkpoint with its checksum; one that is not there is no error."""
+    filesystem, path = _at(checkpoint, name)
+    _remove(filesystem, path)
+    _remove(filesystem, _checksum(path))
+
+
+def read_text(checkpoint: str, name: str) -> str | None:
+    """The text of a file of the checkpoint; None where it is not there."""
+    filesystem, path = _at(checkpoint, name)
+    try:
+        return str(filesystem.cat_file(path).decode(errors="replace"))
+    except FileNotFoundError:
+        return None
+
+
+def _at(checkpoint: str, name: str) -> tuple[Any, str]:
+    filesystem, root = url_to_fs(checkpoint)
+    return filesystem, f"{root.rstrip('/')}/{name}"
+
+
+def _checksum(path: str) -> str:
+    folder, own = posixpath.split(path)
+    return f"{folder}/.{own}.crc"
+
+
+def _remove(filesystem: Any, path: str) -> None:
+    with suppress(FileNotFoundError):
+        filesystem.rm_file(path)
+
+
+def _read(checkpoint: str, name: str) -> bytes:
+    filesystem, path = _at(checkpoint, name)
+    try:
+        body: bytes = filesystem.cat_file(path)
+    except FileNotFoundError:
+        raise _unusable(checkpoint, name, "it is not there, and a file like it was to be written") from None
+    return body
+
+
+def _watermarked(head: str, commit: str | None) -> str:
+    """The head of a batch's offsets, with the watermark that the commit of the batch before left."""
+    if commit is None:
+        return head
+    left = json.loads(commit.partition("\n")[2] or "{}").get("nextBatchWatermarkMs")
+    body = json.loads(head)
+    return json.dumps(body | ({"batchWatermarkMs": left} if left is not None else {}), separators=(",", ":"))
+
+
+def _by_topic(offsets: Offsets) -> str:
+    topics: dict[str, dict[str, int]] = {}
+    for at, offset in sorted(offsets.items()):
+        topics.setdefault(at.topic, {})[str(at.partition)] = offset
+    return json.dumps(topics, separators=(",", ":"))
+
+
+def _by_source(checkpoint: str, ends: Offsets, known: Sequence[str]) -> list[str]:
+    """A line for each source, which is told by the topics that it had before."""
+    topics = [_topics(checkpoint, source, line) for source, line in enumerate(known)]
+    unknown = sorted({at.topic for at in ends} - set().union(*topics))
+    if unknown:
+        raise _unusable(checkpoint, "offsets", f"no source of it reads {', '.join(unknown)}")
+    parts = [{at: end for at, end in ends.items() if at.topic in mine} for mine in topics]
+    return [_by_topic(part) if part else _EMPTY_SOURCE for part in parts]
+
+
+def _topics(checkpoint: str, source: int, line: str) -> set[str]:
+    if line != _EMPTY_SOURCE:
+        return set(json.loads(line))
+    text = _read(checkpoint, f"sources/{source}/0").decode()
+    return set(json.loads(text.lstrip("\0").partition("\n")[2]))
+
+
+def _unusable(checkpoint: str, name: str, found: str) -> TerminalError:
+    return TerminalError(
+        "CHECKPOINT_BROKEN",
+        f"writing checkpoint {checkpoint}: {name} cannot be used",
+        context={"found": found},
+        hint="penstock checkpoint verify FILE says what is wrong with it",
+    )

@@ -1,0 +1,227 @@
+"""`penstock replay`: some offsets again, shown before it starts, with a bar while it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+from rich.markup import escape
+
+from penstock.cli.render import counted, err, out, table
+
+# Every command loads this module.
+if TYPE_CHECKING:
+    from penstock.ops.replay import ReplayPlan
+    from penstock.runtime.listener import Event
+
+_SHOWN = 20
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="T",
+        help="Where to begin: 2026-01-31T08:00:00Z, earliest, or offsets: orders:0=1500,orders:1=20.",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="T",
+        help="Where to end, itself not included: a time, offsets, latest (the end of the log now), or committed "
+        "(where the live run stands).",
+        show_default=False,
+    ),
+]
+Partitions = Annotated[
+    str | None,
+    typer.Option(metavar="LIST", help="Only these: 0,3 or orders:0,orders:3.", show_default=False),
+]
+SinkNames = Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="Only this sink; may be repeated.")]
+Into = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TARGET",
+        help="Another path, table or topic to write to; with several sinks SINK=TARGET, which may be repeated.",
+    ),
+]
+Resume = Annotated[
+    str | None, typer.Option(metavar="ID", help="Go on with this one, which was stopped.", show_default=False)
+]
+
+
+def replay(
+    file: File,
+    start: From = None,
+    end: To = None,
+    partitions: Partitions = None,
+    sink: SinkNames = None,
+    into: Into = None,
+    resume: Resume = None,
+    accept_missing: Annotated[
+        bool, typer.Option("--accept-missing", help="Go on where retention has eaten some of it.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run some offsets again, beside the live run, into another target or where that is safe into the same one."""
+    from penstock.config import load
+    from penstock.ops.replay import plan_replay, refuse_missing
+    from penstock.ops.replay_folder import ReplayRequest
+
+    if resume is None and (start is None or end is None):
+        raise typer.BadParameter("give --from and --to, or --resume ID", param_hint="--from, --to")
+    config = load(file)
+    request = None
+    if resume is None:
+        assert start is not None and end is not None
+        request = ReplayRequest(start, end, partitions, tuple(sink or ()), tuple(into or ()), accept_missing)
+    plan = plan_replay(config, request, resume)
+    if not as_json:
+        show_replay(plan)
+    if dry_run:
+        if as_json:
+            typer.echo(json.dumps(plan.as_json()))
+        else:
+            out.print("\n[dim]nothing was written[/]")
+        return
+    refuse_missing(plan)
+    _run(plan, file, as_json)
+
+
+def show_replay(plan: ReplayPlan) -> None:
+    """Print what a replay would do."""
+    stored = plan.stored
+    out.print(f"[bold]{escape(plan.config.name)}[/]  replay {stored.id}")
+    if plan.resumed:
+        out.print(f"  was begun before, and goes on: {plan.done} of {counted(plan.batches, 'batch', 'batches')} done")
+    when = (
+        f", written from {plan.times[0]:%Y-%m-%d %H:%M:%S} to {plan.times[1]:%Y-%m-%d %H:%M:%S} UTC"
+        if plan.times
+        else ""
+    )
+    parts = counted(len({r.topic_partition for r in plan.ranges}), "partition")
+    out.print(f"  reads    up to {counted(plan.offsets, 'message')} of {parts}{when}")
+    out.print(f"  batches  {plan.batches:,} of at most {stored.batch_offsets:,} offsets")
+    running = f"runs, {plan.running}; it is not touched" if plan.running else "does not run"
+    out.print(f"  live     {escape(running)}")
+    for one in plan.targets:
+        out.print(f"  sink     [bold]{escape(one.sink)}[/]: {escape(one.target)}")
+        out.print(f"           {one.way.value}{_replaced(one.replaces)}")
+    shown = table("partition", "from", "to", "offsets", numbers=("from", "to", "offsets"))
+    for r in plan.ranges[:_SHOWN]:
+        shown.add_row(str(r.topic_partition), f"{r.start:,}", f"{r.end:,}", f"{len(r):,}")
+    out.print(shown)
+    if len(plan.ranges) > _SHOWN:
+        out.print(f"  and {len(plan.ranges) - _SHOWN} more")
+    for text in plan.notices:
+        err.print(f"[yellow]note:[/] {escape(text)}")
+    for lost in plan.missing:
+        asked = f"{lost.start:,} to {lost.end:,}" if lost.start is not None else f"what was before {lost.end:,}"
+        err.print(f"[yellow]gone:[/] {lost.at} {asked}: {escape(lost.reason)}")
+
+
+def _replaced(rows: int | None) -> str:
+    return f"; {counted(rows, 'row')} go out" if rows is not None else ""
+
+
+def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
+    from penstock.cli.signals import StopOnSignal
+    from penstock.errors import TransientError
+    from penstock.ops.replay import apply_replay
+    from penstock.runtime.listener import Started
+    from penstock.runtime.patience import StopRequest
+    from penstock.spark.cache import cache_home
+
+    stop = StopRequest()
+    signals = StopOnSignal(stop)
+    go_on = f"go on: penstock replay {file} --resume {plan.stored.id}"
+
+    def listen(event: Event) -> None:
+        signals.running = signals.running or isinstance(event, Started)
+        bar(event)
+
+    try:
+        with _Bar(plan, shown=not as_json) as bar:
+            done = apply_replay(plan, listen, stop, log=cache_home() / "logs" / f"{plan.name}.log")
+    except KeyboardInterrupt:
+        if signals.running:
+            raise
+        err.print(f"stopped before the first batch; {go_on}")
+        raise typer.Exit(TransientError.exit_code) from None
+    if as_json:
+        figures = {name: getattr(done, name) for name in ("batches", "rows_in", "rows_out", "quarantined", "seconds")}
+        typer.echo(json.dumps({**plan.as_json(), "finished": done is not None, **(figures if done else {})}))
+    if done is None:
+        err.print(f"stopped behind a batch; nothing is lost, nothing is twice; {escape(go_on)}")
+        raise typer.Exit(TransientError.exit_code)
+    if not as_json:
+        rate = done.rows_in / done.seconds if done.seconds else 0.0
+        out.print(
+            f"replay {plan.stored.id} is done: {done.rows_in:,} rows in, {done.rows_out:,} out, "
+            f"{done.quarantined:,} quarantined, {done.seconds:.1f} s, {rate:,.0f} rows/s"
+        )
+
+
+class _Bar:
+    """How far a replay is, by its offsets; in a pipe a line for each batch."""
+
+    def __init__(self, plan: ReplayPlan, *, shown: bool) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from penstock.runtime.bounded import cut
+
+        self._sizes = [sum(map(len, batch)) for batch in cut(plan.ranges, plan.stored.batch_offsets)]
+        self._at_once = plan.at_once
+        self._lines = shown and not out.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=out,
+            disable=not shown or not out.is_terminal,
+        )
+        self._task = self._progress.add_task(
+            "starting Spark", total=plan.offsets, completed=sum(self._sizes[: plan.done]), rate=""
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._progress.__exit__(*exc)
+
+    def __call__(self, event: Event) -> None:
+        """Take in what happened."""
+        from penstock.runtime.listener import BatchDone, Notice, Retrying, Started, Stopping
+
+        match event:
+            case Started():
+                self._progress.update(self._task, description="replaying")
+            case BatchDone(metrics) if self._lines:
+                out.print(
+                    f"batch {metrics.batch_id}: {metrics.rows_in:,} in, {metrics.rows_out:,} out, "
+                    f"{metrics.quarantined:,} quarantined, {metrics.seconds:.2f} s"
+                )
+            case BatchDone(metrics):
+                last = self._at_once and metrics.batch_id == len(self._sizes) - 1
+                self._progress.update(
+                    self._task,
+                    advance=self._sizes[metrics.batch_id],
+                    rate=f"{metrics.rows_per_second:,.0f} rows/s",
+                    description="committing" if last else "replaying",
+                )
+            case Notice(text):
+                err.print(f"[yellow]note:[/] {escape(text)}")
+            case Retrying(error, attempt, delay):
+                err.print(f"[yellow]{error.code} {escape(error.line)}; retry {attempt} in {delay:g} s[/]")
+            case Stopping():
+                self._progress.update(self._task, description="stopping")

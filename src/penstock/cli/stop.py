@@ -1,0 +1,115 @@
+"""`penstock stop`: a running pipeline finishes its batch and stops, wherever it runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.status import Status
+
+from penstock.cli.render import err, out, show_error
+from penstock.cli.times import duration
+from penstock.errors import TransientError
+
+# Every command loads this module.
+if TYPE_CHECKING:
+    from penstock.ops.stop import PlannedStop, Stopped
+
+_QUIET_SECONDS = 2.0
+_INTERRUPTED = 130
+
+
+def stop(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="The pipeline files; a folder for its *.yaml.", show_default=False),
+    ],
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for it.")] = "120s",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run is gone, or only ask.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which runs would be asked.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Let a running pipeline finish its batch and stop, wherever it runs.
+
+    Exit 0 once it does not run, and where it did not; 75 where it still runs after the timeout: it then stops when its
+    batch is done.
+    """
+    from penstock.config import load
+    from penstock.ops.status import files_of
+    from penstock.ops.stop import ask, plan_stop
+
+    longest = duration(timeout, "--timeout")
+    planned = [plan_stop(load(file)) for file in files_of(files)]
+    if dry_run:
+        for plan in planned:
+            run = f"{plan.found.holder} would be asked to stop" if plan.found.running else "does not run"
+            out.print(f"{escape(plan.pipeline)}: {escape(run)}")
+        return
+    done = [ask(plan) for plan in planned]
+    if wait:
+        done = _await(planned, longest)
+    if as_json:
+        typer.echo(json.dumps([one.as_json() for one in done]))
+    for one in done:
+        if one.outcome == "still running":
+            show_error(_timed_out(one))
+        elif not as_json:
+            out.print(f"{escape(one.pipeline)}: {escape(_told(one))}")
+    if any(one.outcome == "still running" for one in done):
+        raise typer.Exit(TransientError.exit_code)
+
+
+def _await(planned: list[PlannedStop], timeout: timedelta) -> list[Stopped]:
+    from penstock.ops.stop import await_gone
+
+    began, progress = time.monotonic(), Status("", console=err)
+    shown: dict[str, str] = {}
+    drawn: AbstractContextManager[object] = progress if err.is_terminal else nullcontext()
+
+    def tell(pipeline: str, text: str) -> None:
+        waited = time.monotonic() - began
+        if waited < _QUIET_SECONDS:
+            return
+        if err.is_terminal:
+            shown[pipeline] = f"{escape(pipeline)}: waiting {waited:.0f} s; {escape(text)}"
+            progress.update("\n".join(shown.values()))
+        elif pipeline not in shown:
+            shown[pipeline] = text
+            err.print(f"{escape(pipeline)}: waiting; {escape(text)}")
+
+    try:
+        with drawn:
+            return await_gone(planned, timeout.total_seconds(), tell)
+    except KeyboardInterrupt:
+        err.print("not waiting any longer; the request stands: what runs stops when its batch is done")
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _told(one: Stopped) -> str:
+    match one.outcome:
+        case "not running":
+            return "does not run"
+        case "asked":
+            return f"{one.run} is asked to stop; it finishes its batch first"
+        case "killed":
+            return f"{one.run} was killed before it could stop; the next run repairs what it left"
+        case "silent":
+            return f"{one.run} is not heard of any more: killed there, or cut off from the checkpoint"
+        case "failed":
+            return f"{one.run} is gone, but by an error: {one.error}"
+    return f"stopped after {one.seconds:.1f} s ({one.run})"
+
+
+def _timed_out(one: Stopped) -> TransientError:
+    return TransientError(
+        "STOP_TIMED_OUT",
+        f"stopping {one.pipeline}: it still runs after {one.seconds:.0f} s",
+        context={"run": one.run, "doing": one.doing},
+        hint="the request stands: it stops when its batch is done\nlook again: penstock status FILE",
+    )

@@ -1,0 +1,142 @@
+"""Everything that can be seen of a checkpoint: its files, its state, what the sinks and the brokers say. No JVM.
+
+The brokers and the sinks are asked at once. Under a running stream the order of the looks matters, and is kept: what
+was committed before the sinks were asked they must have, and what they have was begun before the files are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint.findings import Finding
+from penstock.checkpoint.logs import CheckpointFiles, read_files
+from penstock.checkpoint.state_stores import StateFiles, read_state
+from penstock.checkpoint.whereabouts import find_run
+from penstock.config import PipelineConfig, reveal
+from penstock.errors import PenstockError
+from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
+from penstock.model import Guarantee, TopicPartition
+from penstock.runtime.agreement import Standing, from_error, standings
+from penstock.runtime.targets import Targets, build_targets
+
+_PATIENCE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """The sinks of a pipeline without the rest of it: no registry is asked for a schema."""
+
+    targets: Targets
+    settings: KafkaSettings
+
+
+@dataclass(frozen=True)
+class Brokers:
+    """What the brokers say, or why they say nothing."""
+
+    bounds: Mapping[TopicPartition, LogBounds] | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One look at a checkpoint and all around it."""
+
+    config: PipelineConfig
+    live: str | None
+    """Who runs on it now."""
+    done_before: int | None
+    """The last batch that was committed before the sinks were asked."""
+    standings: tuple[Standing, ...]
+    files: CheckpointFiles
+    state: StateFiles
+    brokers: Brokers
+
+    @property
+    def checkpoint(self) -> SparkCheckpoint:
+        """The checkpoint."""
+        return SparkCheckpoint(self.config.checkpoint)
+
+    @property
+    def open_batch(self) -> int | None:
+        """The batch that has begun and has not committed."""
+        begun, done = self.files.begun, self.files.committed
+        return begun if begun is not None and (done is None or done < begun) else None
+
+    @property
+    def held_by_all(self) -> bool:
+        """Whether every sink has the open batch, so that it is not read again."""
+        sinks = [one for one in self.standings if not one.sparse]
+        return bool(sinks) and all(
+            one.guarantee is Guarantee.EXACTLY_ONCE
+            and one.torn is None
+            and one.token is not None
+            and one.token.query_id == self.files.query_id
+            and one.token.batch_id == self.open_batch
+            for one in sinks
+        )
+
+    def ends(self, batch_id: int | None) -> Offsets | None:
+        """Where a batch ends, if its offsets can be read."""
+        file = self.files.offsets.get(batch_id) if batch_id is not None else None
+        return file.ends if file is not None else None
+
+    def starts(self, batch_id: int) -> Offsets | None:
+        """Where a batch begins, if that can be read."""
+        if batch_id > 0:
+            return self.ends(batch_id - 1)
+        try:
+            return self.checkpoint.initial()
+        except PenstockError:
+            return None
+
+
+def sinks_of(config: PipelineConfig) -> Sinks:
+    """The sinks that a pipeline file names."""
+    settings = KafkaSettings(config.source.brokers, reveal(config.source.options))
+    return Sinks(build_targets(config, settings), settings)
+
+
+def look(config: PipelineConfig, *, brokers: bool = True) -> Looked:
+    """Look at everything; what cannot be reached says so in its place."""
+    run = find_run(config.checkpoint)
+    sinks = sinks_of(config)
+    done = read_files(config.checkpoint).committed
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_brokers, config, sinks.settings) if brokers else None
+        found = tuple(standings(sinks))
+        files, state = read_files(config.checkpoint), read_state(config.checkpoint)
+        told = asked.result() if asked is not None else Brokers()
+    return Looked(config, run.holder if run.running else None, done, found, files, state, told)
+
+
+def foreign_findings(seen: Looked) -> list[Finding]:
+    """Sinks that hold batches of another checkpoint: what a run would say of them."""
+    tokens = [one.token for one in seen.standings if one.token is not None]
+    if seen.files.restoring is not None or all(token.query_id == seen.files.query_id for token in tokens):
+        return []
+    if seen.files.query_id is None and seen.files.begun is not None:
+        return []
+    from penstock.runtime.build import build
+    from penstock.runtime.preflight import check_sinks
+
+    try:
+        check_sinks(build(seen.config), seen.checkpoint, resume=False, accept_duplicates=False)
+    except PenstockError as error:
+        means = "The checkpoint is not the one that these sinks were written from, or it was lost and begun anew."
+        return [from_error(error, means=means)]
+    return []
+
+
+def _brokers(config: PipelineConfig, settings: KafkaSettings) -> Brokers:
+    source = config.source
+    try:
+        cluster = Cluster(settings, timeout=_PATIENCE_SECONDS)
+        partitions = cluster.partitions(Subscription(source.topics or (), source.pattern, source.assign))
+        return Brokers(cluster.bounds(partitions), cluster.topic_ids({at.topic for at in partitions}))
+    except PenstockError as error:
+        return Brokers(error=error)

@@ -1,0 +1,177 @@
+"""Compaction and clean-up of a pipeline's tables, also beside a running stream.
+
+Enters: a pipeline file and bounds. Leaves: the figures of each table before and after. The plan starts no JVM; the
+rest does only where a table needs it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from penstock.config import PipelineConfig, reveal
+from penstock.contracts import MaintainedSink
+from penstock.errors import DefinitionError, MissingError, TransientError
+from penstock.kafka import KafkaSettings
+from penstock.model.upkeep import Cleaned, TableFigures
+from penstock.runtime.targets import build_targets
+from penstock.runtime.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
+from penstock.sinks.bites import FreeTurn
+
+_WHY_NOT = {
+    "ParquetSink": "a Parquet folder has no log: its files are the batches, and joining them would show rows twice",
+    "KafkaSink": "a topic is compacted by its brokers (cleanup.policy)",
+    "KafkaAtLeastOnceSink": "a topic is compacted by its brokers (cleanup.policy)",
+    "PostgresSink": "PostgreSQL looks after its tables itself (autovacuum)",
+}
+
+
+@dataclass(frozen=True)
+class PlannedTable:
+    """One table, as it is, and what a compaction would find."""
+
+    table: TendedTable
+    figures: TableFigures | None
+    cleaning: Cleaned | None
+    needs_spark: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "name": self.table.name,
+            "target": self.table.target,
+            "figures": asdict(self.figures) if self.figures else None,
+            "removable": asdict(self.cleaning) if self.cleaning else None,
+            "through_spark": self.needs_spark,
+        }
+
+
+@dataclass(frozen=True)
+class CompactPlan:
+    """What would be done."""
+
+    pipeline: str
+    tables: tuple[PlannedTable, ...]
+    others: tuple[tuple[str, str], ...]
+    """Sinks that have nothing to compact, and why."""
+    within: timedelta
+    keep: timedelta
+    clean: bool
+    spark: dict[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "pipeline": self.pipeline,
+            "tables": [one.as_json() for one in self.tables],
+            "others": [{"name": name, "why": why} for name, why in self.others],
+        }
+
+
+def plan_compact(
+    config: PipelineConfig, sink: str | None, within: timedelta, keep: timedelta, *, clean: bool = True
+) -> CompactPlan:
+    """Look at the tables; nothing is written."""
+    if keep < SHORTEST_KEEP:
+        raise DefinitionError(
+            "KEEP_TOO_SHORT",
+            "what was current within the last hour is not removed: readers and batches in hand may need it",
+            context={"asked for": f"{keep.total_seconds():g} s", "at least": "1 hour"},
+        )
+    targets = build_targets(config, KafkaSettings(config.source.brokers, reveal(config.source.options)))
+    tables = tables_of(config, targets)
+    others = [(one.name, _why_not(one)) for one in targets.sinks if not isinstance(one, MaintainedSink)]
+    if sink is not None:
+        names = [table.name for table in tables] + [name for name, _ in others]
+        if sink not in names:
+            raise MissingError(
+                "SINK_UNKNOWN",
+                f'the pipeline has no table named "{sink}"',
+                context={"tables": ", ".join(names)},
+            )
+        tables, others = [t for t in tables if t.name == sink], [one for one in others if one[0] == sink]
+    return CompactPlan(
+        config.name,
+        tuple(_planned(table, keep, clean) for table in tables),
+        tuple(others),
+        within,
+        keep,
+        clean,
+        reveal(config.spark),
+    )
+
+
+def apply_compact(
+    plan: CompactPlan, log: Path | None = None, progress: Callable[[str], None] = lambda name: None, session: Any = None
+) -> list[Tended]:
+    """Do it, table after table, until the time is up. A given session is used and left open."""
+    deadline = time.monotonic() + plan.within.total_seconds()
+    done: list[Tended] = []
+    with _Spark(plan, log, session) as spark:
+        for one in plan.tables:
+            if one.figures is None:
+                continue
+            progress(one.table.name)
+            if one.needs_spark:
+                use_spark(one.table, spark.session())
+            done.append(tend(one.table, deadline, plan.keep, clean=plan.clean))
+    return done
+
+
+def raise_what_is_left(done: list[Tended]) -> None:
+    """Raise the first error; or that a compaction gave way to the stream for good, which may go better later."""
+    for one in done:
+        if one.error is not None:
+            raise one.error
+    lost = [one for one in done if one.compacted.left is not None and one.compacted.gave_way]
+    if lost:
+        raise TransientError(
+            "COMPACTION_GAVE_WAY",
+            "not all was compacted: the stream comes first, and wanted the table each time",
+            context={one.table.name: f"gave way {one.compacted.gave_way} times: {one.compacted.left}" for one in lost},
+            hint="try again when the stream has less to do; or let the pipeline do it between batches:\n"
+            "maintenance: {every: 1 hour}",
+        )
+
+
+class _Spark:
+    """A session that is started when the first table asks for it."""
+
+    def __init__(self, plan: CompactPlan, log: Path | None, given: Any) -> None:
+        self._plan = plan
+        self._log = log
+        self._given = given
+        self._own: Any = None
+
+    def __enter__(self) -> _Spark:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._own is not None:
+            from penstock.spark.session import stop_session
+
+            stop_session(self._own)
+
+    def session(self) -> Any:
+        if self._given is None and self._own is None:
+            from penstock.spark.session import start_session
+
+            name = f"penstock compact {self._plan.pipeline}"
+            self._own = start_session(name, self._plan.spark, tables=True, log=self._log)
+        return self._given or self._own
+
+
+def _planned(table: TendedTable, keep: timedelta, clean: bool) -> PlannedTable:
+    care = table.maintenance
+    figures = care.figures()
+    look = clean and figures is not None
+    cleaning = care.clean(keep, FreeTurn(), time.monotonic() + 60, dry_run=True) if look else None
+    return PlannedTable(table, figures, cleaning, figures is not None and care.needs_sql)
+
+
+def _why_not(sink: object) -> str:
+    return _WHY_NOT.get(type(sink).__name__, "there is nothing to compact")

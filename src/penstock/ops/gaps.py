@@ -1,0 +1,107 @@
+"""What `on_data_loss: record` wrote down: the ranges that were gone from the topic before they could be read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+
+from penstock.config import PipelineConfig
+from penstock.errors import MissingError
+
+
+@dataclass(frozen=True)
+class RecordedGap:
+    """The offsets `[start, end)` that nobody could read any more; `end` may be unknown."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int | None
+    reason: str
+    batch_id: int
+    recorded_at: datetime
+
+    @property
+    def offsets(self) -> int | None:
+        """How many offsets are missing; none where the end is unknown."""
+        return None if self.end is None else self.end - self.start
+
+
+@dataclass(frozen=True)
+class RecordedGaps:
+    """The gaps of one pipeline, oldest first."""
+
+    pipeline: str
+    on_data_loss: str
+    table: str | None
+    """Where gaps are, or would be; none where the file has no quarantine table."""
+    recorded: bool
+    """Whether that table is there."""
+    gaps: tuple[RecordedGap, ...] = ()
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are missing, as far as that is known."""
+        return sum(gap.offsets or 0 for gap in self.gaps)
+
+    @property
+    def open_ended(self) -> int:
+        """Of how many gaps the end is unknown."""
+        return sum(gap.end is None for gap in self.gaps)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        gaps = [{**asdict(gap), "offsets": gap.offsets} for gap in self.gaps]
+        return {
+            "pipeline": self.pipeline,
+            "on_data_loss": self.on_data_loss,
+            "table": self.table,
+            "gaps": gaps,
+            "total": {"gaps": len(gaps), "offsets": self.offsets, "open_ended": self.open_ended},
+        }
+
+
+def find_gaps(config: PipelineConfig, since: datetime | None = None) -> RecordedGaps:
+    """The gaps that were recorded at or after a time. Those of a file that says `fail` now are told as well."""
+    mode = config.source.on_data_loss
+    quarantine = config.quarantine.table if config.quarantine is not None else None
+    if quarantine is None:
+        return RecordedGaps(config.name, mode, None, recorded=False)
+    path = f"{quarantine}_gaps"
+    try:
+        rows = _rows(path, config.name)
+    except TableNotFoundError:
+        return RecordedGaps(config.name, mode, path, recorded=False)
+    except Exception as error:
+        raise MissingError(
+            "TABLE_UNREACHABLE",
+            f"reading the table of gaps: {type(error).__name__}",
+            context={"looked at": path, "cause": str(error).partition("\n")[0]},
+        ) from error
+    gaps = (
+        RecordedGap(
+            row["topic"],
+            row["partition"],
+            row["from_offset"],
+            row["to_offset"],
+            row["reason"],
+            row["batch_id"],
+            row["recorded_at"],
+        )
+        for row in rows.to_pylist()
+        if since is None or row["recorded_at"] >= since
+    )
+    ordered = sorted(gaps, key=lambda gap: (gap.recorded_at, gap.topic, gap.partition, gap.start))
+    return RecordedGaps(config.name, mode, path, recorded=True, gaps=tuple(ordered))
+
+
+def _rows(path: str, pipeline: str) -> pa.Table:
+    # A quarantine, and with it the table of gaps, may be shared by pipelines. A name has no quotes in it.
+    held = QueryBuilder().register("held", DeltaTable(path))
+    found = held.execute(f"SELECT * FROM held WHERE pipeline = '{pipeline}'")
+    return pa.RecordBatchReader.from_stream(found).read_all()

@@ -1,0 +1,186 @@
+"""Where a pipeline's bad records and their marks are: in tables, or in topics; and which of them somebody means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import polars as pl
+import pyarrow as pa
+
+from penstock import config as cfg
+from penstock.checkpoint import checkpoint_lock
+from penstock.contracts import Sink
+from penstock.errors import DefinitionError, MissingError
+from penstock.kafka import KafkaSettings
+from penstock.kafka.topics import TopicAdmin
+from penstock.quarantine import QUARANTINE_SCHEMA
+from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, read_marks
+from penstock.quarantine.records import (
+    FACTS,
+    REFUSED_BY,
+    SCHEMA_ID,
+    Held,
+    HeldInTable,
+    HeldInTopic,
+    Place,
+    as_text,
+    read_records,
+)
+from penstock.quarantine.states import with_states
+from penstock.readers import KafkaReader
+
+_SECURITY = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.address.")
+_REPLICAS = 3
+_WHERE_SCHEMA = pa.schema(
+    [
+        *QUARANTINE_SCHEMA,
+        pa.field(REFUSED_BY, pa.string()),
+        pa.field(SCHEMA_ID, pa.int64()),
+        pa.field("state", pa.string()),
+        pa.field("failures", pa.int64()),
+        pa.field("key_text", pa.string()),
+        pa.field("value_text", pa.string()),
+    ]
+)
+"""What `--where` is over: `key_text` and `value_text` are null where the bytes are no UTF-8."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Some of the records. Times are those of the quarantine, and half-open."""
+
+    codes: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    where: str | None = None
+    limit: int | None = None
+    """The oldest ones."""
+
+
+@dataclass(frozen=True)
+class QuarantinePlace:
+    """The quarantine of one pipeline. Where it is a table and a topic, the table is read."""
+
+    config: cfg.PipelineConfig
+    records: Held
+    marks: Held
+    settings: KafkaSettings
+
+    @property
+    def folder(self) -> str:
+        """Where redrives note how far they are."""
+        return f"{self.config.checkpoint.rstrip('/')}-redrives"
+
+    def read(self, columns: Sequence[str] = FACTS, place: Place | None = None) -> pl.DataFrame:
+        """The records with how they stand, the oldest first."""
+        assert self.config.quarantine is not None
+        columns = list(dict.fromkeys([*columns, "stage", "code"]))
+        records = read_records(self.records, self.config.name, columns, place)
+        return with_states(records, self.read_marks(), self.config.quarantine.max_redrives)
+
+    def read_marks(self) -> pl.DataFrame:
+        """Every mark."""
+        return read_marks(self.marks, self.config.name)
+
+    def selected(self, selection: Selection, columns: Sequence[str] = FACTS) -> pl.DataFrame:
+        """The records that somebody means, with how they stand."""
+        if selection.where is not None:
+            columns = [*QUARANTINE_SCHEMA.names, SCHEMA_ID, *columns]
+        found = _chosen(self.read(columns), selection)
+        return found if selection.limit is None else found.head(selection.limit)
+
+    def marking(self, name: str) -> Sink:
+        """A sink for marks: its name keeps the commits of redrives and of drops apart. A topic for it is made."""
+        pipeline = f"{self.config.name}.redrive"
+        if isinstance(self.marks, HeldInTable):
+            from penstock.sinks import DeltaSink
+
+            return DeltaSink(pipeline, name, self.marks.path, evolve="add_columns", keep_coordinates=False)
+        from penstock.sinks.kafka import KafkaSink
+
+        assert isinstance(self.marks, MarksInTopic)
+        admin = TopicAdmin(self.settings)
+        # A mark that expires before its record would let that be redriven twice.
+        admin.create(self.marks.topic, 1, min(_REPLICAS, admin.brokers()), {"retention.ms": "-1"})
+        return KafkaSink(pipeline, name, self.settings, topic=self.marks.topic, slots=1)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others from redriving or dropping at the same time."""
+        lock = checkpoint_lock(self.folder)
+        try:
+            lock.__enter__()
+        except MissingError as error:
+            if error.code != "CHECKPOINT_IN_USE":
+                raise
+            raise MissingError(
+                "REDRIVE_RUNNING",
+                f"pipeline {self.config.name}: somebody is redriving or dropping records of it",
+                context=error.context,
+                hint="wait until that has ended; the live pipeline may run meanwhile",
+            ) from None
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+
+def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:
+    """The quarantine that the file names."""
+    source, quarantine = config.source, config.quarantine
+    options = {name: text for name, text in cfg.reveal(source.options).items() if name.startswith(_SECURITY)}
+    settings = KafkaSettings(source.brokers, options)
+    if quarantine is not None and quarantine.table is not None:
+        marks = HeldInTable(f"{quarantine.table.rstrip('/')}_redrives", MARK_SCHEMA)
+        return QuarantinePlace(config, HeldInTable(quarantine.table), marks, settings)
+    if quarantine is not None and quarantine.topic is not None:
+        reader = KafkaReader(settings)
+        topic = HeldInTopic(quarantine.topic, settings, reader)
+        return QuarantinePlace(config, topic, MarksInTopic(f"{quarantine.topic}.redrives", settings, reader), settings)
+    raise MissingError(
+        "QUARANTINE_MISSING",
+        f"pipeline {config.name} has no quarantine: a bad record stops it",
+        hint="to set bad records aside and go on, add to the pipeline file:\nquarantine: {table: lake/quarantine}",
+    )
+
+
+def _chosen(records: pl.DataFrame, selection: Selection) -> pl.DataFrame:
+    conditions = [
+        pl.col(name).is_in(values)
+        for name, values in (("code", selection.codes), ("topic", selection.topics))
+        if values
+    ]
+    if selection.since is not None:
+        conditions.append(pl.col("quarantined_at") >= selection.since)
+    if selection.until is not None:
+        conditions.append(pl.col("quarantined_at") < selection.until)
+    chosen = records.filter(*conditions) if conditions else records
+    return chosen if selection.where is None else chosen.filter(_holds(selection.where, chosen))
+
+
+def _holds(condition: str, records: pl.DataFrame) -> pl.Series:
+    """For which records a Spark SQL condition is true, by Arrow."""
+    from penstock.transforms.expressions import NoArrowForm, compile_expression
+
+    compiled = compile_expression(condition, _WHERE_SCHEMA, condition=True)
+    if isinstance(compiled, NoArrowForm) or compiled.type != pa.bool_():
+        reason = compiled.reason if isinstance(compiled, NoArrowForm) else f"it gives {compiled.type}, not BOOLEAN"
+        raise DefinitionError(
+            "WHERE_UNUSABLE",
+            "selecting records: the condition cannot be evaluated here",
+            context={"condition": condition, "reason": reason},
+            hint=f"columns: {', '.join(_WHERE_SCHEMA.names)}",
+        )
+    texts = {f"{name}_text": as_text(records[name]) for name in ("key", "value")}
+    rows = (
+        records.with_columns(**texts)
+        .select(_WHERE_SCHEMA.names)
+        .to_arrow(compat_level=pl.CompatLevel.oldest())
+        .cast(_WHERE_SCHEMA)
+    )
+    held = [compiled.evaluate(batch) for batch in rows.to_batches()]
+    return pl.Series(pl.from_arrow(pa.chunked_array(held, pa.bool_()))).fill_null(False)

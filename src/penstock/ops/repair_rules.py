@@ -1,0 +1,314 @@
+"""Which damages of a checkpoint can be put right, and by which changes: each only where it is provably safe. Pure.
+
+The sinks are the witnesses: the token of a batch says where each partition of it began and ended. A batch whose offsets
+are rebuilt from a token is run again by Spark with exactly these, and a sink that has it calls it seen. Where no sink
+has anything of a batch, the batch never was. State has no witness, so what it hangs on is not rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from penstock.checkpoint import Offsets
+from penstock.checkpoint.findings import needed, usable_ends
+from penstock.checkpoint.logs import CheckpointFiles, LogFile
+from penstock.checkpoint.state_stores import StateFiles
+from penstock.checkpoint.writing import RESTORING
+from penstock.model import BatchToken, Guarantee
+from penstock.runtime.agreement import Standing
+
+Act = Literal["remove", "remove checksum", "write offsets", "write commit", "write metadata", "write start"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of one file."""
+
+    act: Act
+    name: str
+    why: str
+    ends: Offsets = field(default_factory=dict)
+    like: int | None = None
+    """The batch whose settings a rebuilt file takes over."""
+    query_id: str | None = None
+    """For the metadata; none for a new one."""
+
+    @property
+    def batch(self) -> int:
+        """The batch of an offsets or commits file."""
+        return int(self.name.rpartition("/")[2])
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A damage that is left as it is, and why."""
+
+    code: str
+    """That of the finding."""
+    why: str
+
+
+Step = Change | Refused
+
+
+class RepairRules:
+    """The damages of one checkpoint, held against its sinks."""
+
+    def __init__(self, files: CheckpointFiles, state: StateFiles, standings: Sequence[Standing]) -> None:
+        self._files = files
+        self._state = state
+        self._exact = [one for one in standings if one.guarantee is Guarantee.EXACTLY_ONCE]
+        self._unknown = ", ".join(one.sink for one in self._exact if one.error is not None)
+        witnessed = self._witnessed_query() if files.query_id is None else None
+        self._adopt(files.query_id or witnessed)
+        if witnessed is not None and not self._confirms_offsets():
+            self._adopt(None)
+
+    def _adopt(self, query_id: str | None) -> None:
+        """Hear the sinks' tokens of this query; of none, where which it is cannot be told."""
+        own = (one.holds for one in self._exact)
+        self._query_id = query_id
+        self._held = [token for token in own if token is not None and token.query_id == query_id]
+        self._newest = max((token.batch_id for token in self._held), default=None)
+
+    def steps(self) -> list[Step]:
+        """What to change, in an order in which every change may be the last; and what not, and why."""
+        files = self._files
+        if files.restoring is not None and not files.restoring.startswith("repair"):
+            return [Refused("RESTORE_UNFINISHED", f"it was begun by: {files.restoring}; let that come to its end")]
+        steps: list[Step] = [
+            Change("remove", name, "left of a write that did not come to its end") for name in files.strays
+        ]
+        tail = [*self._tail()]
+        steps += tail
+        if not any(isinstance(step, Refused) for step in tail):
+            steps += self._commits(_newest_after(files, tail))
+        steps += self._checksums()
+        # The query id comes last: without it there is no checkpoint, and no run begins.
+        steps += self._metadata()
+        if files.restoring is not None:
+            steps.append(Change("remove", RESTORING, "the repair that was begun is done"))
+        return steps
+
+    def _witnessed_query(self) -> str | None:
+        """The query of the sinks' tokens, where they all are of one."""
+        ids = {token.query_id for one in self._exact if (token := one.holds) is not None and not one.sparse}
+        return ids.pop() if len(ids) == 1 else None
+
+    def _metadata(self) -> Iterator[Step]:
+        files, code = self._files, "CHECKPOINT_METADATA_LOST"
+        if files.query_id is not None:
+            return
+        if files.metadata is not None:
+            code = "CHECKPOINT_FILE_BROKEN"
+        elif files.begun is None and files.committed is None:
+            return
+        if self._unknown:
+            yield Refused(code, f"sink {self._unknown} cannot be asked for the query id")
+        elif all(one.holds is None for one in self._exact):
+            if files.begun is None or files.committed in (None, files.begun):
+                yield Change("write metadata", "metadata", "no sink holds a batch of any query: a new id harms nothing")
+            else:
+                yield Refused(code, "a batch is open, and no sink says of which query it is")
+        elif self._query_id is None:
+            yield Refused(code, "the sinks do not tell of one query whose newest batch the checkpoint has too")
+        else:
+            why = f"the query id in the sinks' tokens; batch {self._newest} has the same offsets here and there"
+            yield Change("write metadata", "metadata", why, query_id=self._query_id)
+
+    def _confirms_offsets(self) -> bool:
+        """Whether the newest batch of the sinks is one of this checkpoint's."""
+        newest = self._token(self._newest)
+        if newest is None:
+            return False
+        here = usable_ends(self._files, newest.batch_id)
+        if here is not None:
+            return here == newest.ends
+        before = usable_ends(self._files, newest.batch_id - 1)
+        return before is not None and _follows(before, newest)
+
+    def _tail(self) -> Iterator[Step]:
+        files, begun = self._files, self._files.begun
+        code = self._damaged()
+        if code is None:
+            return
+        if self._unknown:
+            yield Refused(code, f"sink {self._unknown} cannot be asked which batch it holds")
+            return
+        if self._query_id is None and any(one.holds is not None for one in self._exact):
+            yield Refused(code, "without the query id the sinks' tokens prove nothing")
+            return
+        never_was = (
+            begun is not None
+            and usable_ends(files, begun) is None
+            and begun not in files.commits
+            and (self._newest is None or self._newest < begun)
+        )
+        if self._state.kept:
+            if begun is not None and never_was and self._may_forget(begun):
+                yield _forget(begun)
+            else:
+                yield Refused(
+                    code, "the steps keep state, and which version of it belongs to what is rebuilt is not proved"
+                )
+            return
+        target = begun
+        dropped: list[Step] = []
+        if begun is not None and never_was:
+            dropped = [_forget(begun)]
+            target = max((batch for batch in files.offsets if batch < begun), default=None)
+        if self._newest is not None and (target is None or self._newest > target):
+            target = self._newest
+        yield from self._rebuilt(code, target, dropped)
+
+    def _damaged(self) -> str | None:
+        """The code of what is wrong with the newest batches; none where nothing is."""
+        files, begun, done = self._files, self._files.begun, self._files.committed
+        if begun is not None and files.offsets[begun].problem is not None:
+            return "CHECKPOINT_FILE_BROKEN"
+        if begun is not None and begun > 0 and usable_ends(files, begun - 1) is None:
+            return "CHECKPOINT_GAP" if begun - 1 not in files.offsets else "CHECKPOINT_FILE_BROKEN"
+        if begun is not None and usable_ends(files, begun) is None:
+            return "CHECKPOINT_FILE_BROKEN"
+        if done is not None and (begun is None or done > begun):
+            return "CHECKPOINT_GAP"
+        if self._newest is not None and (begun is None or self._newest > begun):
+            return "SINK_AHEAD"
+        if begun == 0 and done is None and not any(file.problem is None for file in files.sources.values()):
+            return "CHECKPOINT_GAP" if not files.sources else "CHECKPOINT_FILE_BROKEN"
+        return None
+
+    def _may_forget(self, batch: int) -> bool:
+        """With state: no store has a version of this batch, which another batch of its number would not replace."""
+        before = batch == 0 or usable_ends(self._files, batch - 1) is not None
+        return before and (self._state.newest is None or self._state.newest <= batch)
+
+    def _rebuilt(self, code: str, target: int | None, dropped: Sequence[Step]) -> Iterator[Step]:
+        files, done = self._files, self._files.committed
+        if done is not None and (target is None or done > target):
+            yield Refused(code, f"batch {done} is committed, and no sink says which offsets it had")
+            return
+        if target is None:
+            yield from dropped
+            return
+        known = self._known()
+        if isinstance(known, Refused):
+            yield Refused(code, known.why)
+            return
+        late = [one.sink for one in self._exact if not one.sparse and self._lags(one)]
+        if late:
+            yield Refused(code, f"sink {', '.join(late)} is more than one batch behind the others")
+            return
+        writes = []
+        for batch in range(max(0, target - 1), target + 1):
+            here = usable_ends(files, batch)
+            if here is not None and batch == self._newest and here != known[batch]:
+                yield Refused(code, f"the sinks hold batch {batch} with other offsets")
+                return
+            if here is None and batch not in known:
+                yield Refused(code, f"no sink says where batch {batch} ended")
+                return
+            if here is None:
+                why = f"as the sinks' token of batch {self._newest} has it"
+                writes.append(Change("write offsets", f"offsets/{batch}", why, known[batch], self._like(batch)))
+        newest = self._token(target)
+        before = usable_ends(files, target - 1)
+        if newest is not None and before is not None and not _follows(before, newest):
+            yield Refused(code, f"batch {target} of the sinks does not begin where batch {target - 1} ended")
+            return
+        if target == 0 and done is None and not any(file.problem is None for file in files.sources.values()):
+            if newest is None:
+                yield Refused(code, "no sink says where batch 0 began")
+                return
+            yield Change("write start", "sources/0/0", "where the sinks' token of batch 0 begins", newest.starts)
+        if target - 1 not in files.commits and target not in files.commits and target > (done or 0) + 1:
+            writes.append(Change("write commit", f"commits/{target - 1}", "every sink is past it"))
+        yield from writes
+        yield from dropped
+
+    def _known(self) -> dict[int, Offsets] | Refused:
+        """Where batches ended, by the newest token."""
+        newest = self._token(self._newest)
+        if newest is None:
+            return {}
+        for token in self._held:
+            if token.batch_id == newest.batch_id and token.ranges != newest.ranges:
+                return Refused("", f"the sinks hold batch {newest.batch_id} with different offsets")
+            if token.batch_id == newest.batch_id - 1 and not _follows(token.ends, newest):
+                return Refused("", f"the sinks hold batches {token.batch_id} and {newest.batch_id} that do not join")
+        found = {newest.batch_id: newest.ends}
+        return found | ({newest.batch_id - 1: newest.starts} if newest.batch_id > 0 else {})
+
+    def _lags(self, one: Standing) -> bool:
+        token = one.token
+        if token is None or token.query_id != self._query_id or self._newest is None:
+            return False
+        return token.batch_id < self._newest - 1
+
+    def _token(self, batch: int | None) -> BatchToken | None:
+        return next((token for token in self._held if token.batch_id == batch), None)
+
+    def _like(self, batch: int) -> int | None:
+        there = [other for other in self._files.offsets if usable_ends(self._files, other) is not None]
+        return min(there, key=lambda other: (abs(other - batch), other), default=None)
+
+    def _commits(self, target: int | None) -> Iterator[Step]:
+        """A commit file that cannot be read is taken away: Spark then runs the batch again, with its own offsets."""
+        for batch in sorted(self._files.commits, reverse=True):
+            if self._files.commits[batch].problem is None:
+                return
+            missing = self._state.missing(batch) if self._state.kept and batch == target else []
+            if missing:
+                yield Refused("CHECKPOINT_FILE_BROKEN", f"the state before batch {batch} is not there: {missing[0]}")
+                return
+            why = f"Spark runs batch {batch} again with exactly its offsets, and the sinks that have it call it seen"
+            yield Change("remove", f"commits/{batch}", why if batch == target else "Spark does not need it")
+
+    def _checksums(self) -> Iterator[Step]:
+        wanted = needed(self._files)
+        for file in self._files.all:
+            if file.problem is not None or file.checksum in ("none", "right"):
+                continue
+            if file.checksum == "unreadable":
+                yield Change("remove checksum", file.name, "the checksum is damaged, and the file is whole")
+            elif file.name in wanted and self._confirmed(file):
+                yield Change("remove checksum", file.name, "the sinks' tokens say the same as the file")
+            elif file.name in wanted:
+                yield Refused("CHECKPOINT_CHECKSUM_WRONG", f"no sink says whether {file.name} is right")
+
+    def _confirmed(self, file: LogFile) -> bool:
+        """Whether the sinks bear out what a file says."""
+        folder = file.name.partition("/")[0]
+        if folder == "metadata":
+            return bool(self._held)
+        if folder == "commits":
+            return not self._state.kept
+        if folder == "sources":
+            first = self._token(0)
+            return first is not None and first.starts == file.initial
+        known, batch = self._known(), int(file.name.rpartition("/")[2])
+        ends = usable_ends(self._files, batch)
+        if isinstance(known, Refused) or ends is None or batch not in known:
+            return False
+        newest = self._token(self._newest)
+        return known[batch] == ends if batch == self._newest else newest is not None and _follows(ends, newest)
+
+
+def _newest_after(files: CheckpointFiles, steps: Sequence[Step]) -> int | None:
+    """The newest batch with offsets once the steps are done."""
+    gone = {step.name for step in steps if isinstance(step, Change) and step.act == "remove"}
+    there = {batch for batch in files.offsets if f"offsets/{batch}" not in gone}
+    there |= {step.batch for step in steps if isinstance(step, Change) and step.act == "write offsets"}
+    return max(there, default=None)
+
+
+def _forget(batch: int) -> Change:
+    why = f"no sink has anything of batch {batch}: Spark begins it anew"
+    return Change("remove", f"offsets/{batch}", why)
+
+
+def _follows(before: Offsets, token: BatchToken) -> bool:
+    """Whether a batch begins where the one before ended. New partitions begin at 0, and so do logs that moved back."""
+    return all(start in (before.get(at, 0), 0) for at, start in token.starts.items())

@@ -1,0 +1,338 @@
+"""A replay: some offsets of the topics again, through the pipeline as it is now, the live run untouched.
+
+`plan_replay` asks the broker, the checkpoint and the targets, and writes nothing; `apply_replay` does it: a run of
+its own, bounded, with a folder and a token space of its own, that goes on where it was when it is started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.lock import held_by
+from penstock.config import PipelineConfig
+from penstock.contracts import Reader, Sink, SlotSink
+from penstock.errors import MissingError, PenstockError
+from penstock.kafka import Cluster, LogBounds
+from penstock.kafka.topics import TopicAdmin
+from penstock.model import OffsetRange, TopicPartition
+from penstock.ops.redrive_ways import narrowed
+from penstock.ops.replay_folder import ReplayRequest, StoredReplay, new_replay, replay_called, unfinished
+from penstock.ops.replay_ranges import (
+    Missing,
+    between,
+    choose,
+    lost_before,
+    parse_partitions,
+    parse_point,
+    position_of,
+    resolve,
+)
+from penstock.ops.replay_targets import ReplacingSink, TargetChoice, Way, choose_targets, prepared_for, retargeted
+from penstock.runtime.bounded import BoundedRun, cut, run_bounded
+from penstock.runtime.build import Pipeline, build
+from penstock.runtime.listener import Listener, Notice
+from penstock.runtime.patience import StopRequest
+from penstock.runtime.preflight import check_brokers
+from penstock.runtime.run import RunSummary
+
+BATCH_OFFSETS = 500_000
+_PEEKED = 20
+"""So many offsets are looked at for a record's time: some of them may be holes."""
+
+
+@dataclass(frozen=True)
+class PlannedTarget:
+    """One sink of a replay: where and how it writes, and how many rows go out for that."""
+
+    sink: str
+    target: str
+    way: Way
+    replaces: int | None = None
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """What a replay would do."""
+
+    config: PipelineConfig
+    stored: StoredReplay
+    targets: tuple[PlannedTarget, ...]
+    batches: int
+    times: tuple[datetime, datetime] | None
+    """About when the first and the last of the records were written."""
+    missing: tuple[Missing, ...]
+    notices: tuple[str, ...]
+    running: str | None
+    """Who runs the live stream now."""
+    done: int = 0
+    """Batches that are done: it was begun before, and goes on."""
+    resumed: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its token space, and its name in the quarantine."""
+        return f"{self.config.name}.replay-{self.stored.id}"
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """What is read."""
+        return self.stored.ranges
+
+    @property
+    def offsets(self) -> int:
+        """How many messages there are at most: offsets have holes."""
+        return sum(map(len, self.ranges))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether everything appears in one commit at the end."""
+        return any(one.way is Way.REPLACED for one in self.targets)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "id": self.stored.id,
+            "pipeline": self.config.name,
+            "name": self.name,
+            "folder": str(self.stored.folder),
+            "resumed": self.resumed,
+            "request": asdict(self.stored.request),
+            "offsets": self.offsets,
+            "times": [time.isoformat() for time in self.times] if self.times else None,
+            "ranges": [asdict(r) for r in self.ranges],
+            "missing": [
+                {"topic": m.at.topic, "partition": m.at.partition, "start": m.start, "end": m.end, "reason": m.reason}
+                for m in self.missing
+            ],
+            "batches": self.batches,
+            "batches_done": self.done,
+            "targets": [{**asdict(one), "way": one.way.name.lower()} for one in self.targets],
+            "running": self.running,
+            "notices": list(self.notices),
+        }
+
+
+def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: str | None = None) -> ReplayPlan:
+    """Only look: what a replay would read, write and replace. `resume` is the id of one that was begun."""
+    live = build(config)
+    _refuse_state(live)
+    cluster = Cluster(live.settings)
+    log = check_brokers(cluster, live)
+    missing: list[Missing] = []
+    notices: list[str] = []
+    found: StoredReplay | None = None
+    if resume is not None:
+        found = stored = replay_called(config.checkpoint, resume)
+    else:
+        assert request is not None, "a replay is asked for, or named by its id"
+        targets = choose_targets(live, request.sinks, request.into)
+        found = unfinished(config.checkpoint, request, targets)
+        stored, missing = (found, []) if found is not None else _new(live, request, targets, cluster, log, notices)
+    pipeline = _pipeline(config, stored)
+    bounded = _bounded(stored, pipeline)
+    return ReplayPlan(
+        config=config,
+        stored=stored,
+        targets=tuple(_planned(choice, sink) for choice, sink in zip(stored.targets, pipeline.sinks, strict=True)),
+        batches=len(bounded.batches),
+        times=_times(live.reader, stored.ranges),
+        missing=tuple(missing),
+        notices=tuple(notices),
+        running=held_by(config.checkpoint),
+        done=bounded.done,
+        resumed=found is not None,
+    )
+
+
+def refuse_missing(plan: ReplayPlan) -> None:
+    """Stop where retention has eaten some of what was asked for, unless that was accepted."""
+    if plan.missing and not plan.stored.request.accept_missing:
+        raise MissingError(
+            "REPLAY_RANGE_GONE",
+            "retention has eaten some of what is to be replayed",
+            context={str(one.at): _told(one) for one in plan.missing[:8]},
+            hint="replay what is left: --accept-missing; what is not there any more stays in the targets as it is",
+        )
+
+
+def apply_replay(
+    plan: ReplayPlan,
+    listener: Listener = lambda event: None,
+    stop: StopRequest | None = None,
+    session: Any = None,
+    log: Path | None = None,
+) -> RunSummary | None:
+    """Carry the replay to its end: what it did; none where a stop came first, and the same call goes on."""
+    refuse_missing(plan)
+    stored = plan.stored
+    stored.write()
+    pipeline = _pipeline(plan.config, stored)
+    bounded = _bounded(stored, pipeline)
+    summary = run_bounded(bounded, listener, stop, session, log)
+    if not bounded.finished:
+        return None
+    if not stored.finished:
+        _delete_markers(pipeline, listener)
+        stored.finish({"batches": len(bounded.batches), **_counts(summary)})
+    return summary
+
+
+def _new(
+    live: Pipeline,
+    request: ReplayRequest,
+    targets: tuple[TargetChoice, ...],
+    cluster: Cluster,
+    log: Mapping[TopicPartition, LogBounds],
+    notices: list[str],
+) -> tuple[StoredReplay, list[Missing]]:
+    topics = {at.topic for at in log}
+    start, end = parse_point("--from", request.start, topics), parse_point("--to", request.end, topics)
+    asked = [set(point.offsets) for point in (start, end) if point.offsets]
+    if request.partitions is not None:
+        asked.append(parse_partitions(request.partitions, topics))
+    read = _topics_read(live, targets)
+    chosen = [at for at in choose(asked, log) if read is None or at.topic in read]
+    position = position_of(SparkCheckpoint(live.config.checkpoint))
+    starts = resolve(start, chosen, cluster, log, {})
+    ends = resolve(end, chosen, cluster, log, position or {})
+    beyond = [at for at in chosen if end.offsets and ends[at] > log[at].end]
+    if beyond:
+        notices.append(f"the log ends before --to in {_some(beyond)}: the replay ends there too")
+    if any(one.way is not Way.INTO for one in targets):
+        capped = {at: min(ends[at], (position or {}).get(at, starts[at])) for at in chosen}
+        later = [at for at in chosen if capped[at] < min(ends[at], log[at].end)]
+        if later:
+            notices.append(
+                f"--to is cut to where the live run has committed, in {_some(later)}: it writes the rest itself"
+            )
+        ends = capped
+    ranges = between(starts, ends, log)
+    if not ranges:
+        raise MissingError(
+            "REPLAY_EMPTY",
+            "there is nothing to replay between --from and --to",
+            context={
+                "--from": request.start,
+                "--to": request.end,
+                "live run": "has committed nothing yet" if position is None else "has committed",
+                **{str(at): f"the log holds {log[at].start}-{log[at].end}" for at in chosen[:4]},
+            },
+            hint="\n".join(notices) or None,
+        )
+    missing = lost_before(start, starts, ends, log, _first_times(live.reader, ranges) if start.time else {})
+    size = live.config.source.max_offsets or BATCH_OFFSETS
+    return new_replay(live.config.checkpoint, request, tuple(ranges), size, targets), missing
+
+
+def _pipeline(config: PipelineConfig, stored: StoredReplay) -> Pipeline:
+    """The pipeline of a replay: its own name, the sinks that were chosen, written as was chosen."""
+    into = {choice.sink: choice.into for choice in stored.targets}
+    gone = sorted(set(into) - {sink.name for sink in config.sinks})
+    if gone:
+        raise MissingError(
+            "REPLAY_SINK_GONE",
+            f"replay {stored.id} writes to sinks that the file no longer has",
+            context={"gone": ", ".join(gone), "in the file": ", ".join(sink.name for sink in config.sinks)},
+            hint="put them back until the replay is finished",
+        )
+    mine = narrowed(config, into, name=f"{config.name}.replay-{stored.id}", checkpoint=str(stored.folder))
+    sinks = tuple(retargeted(sink, into[sink.name]) for sink in mine.sinks)
+    pipeline = build(mine.model_copy(update={"sinks": sinks}))
+    return prepared_for(replace(pipeline, targets=replace(pipeline.targets, gaps=None)), stored.targets, stored.ranges)
+
+
+def _bounded(stored: StoredReplay, pipeline: Pipeline) -> BoundedRun:
+    at_once = any(one.way is Way.REPLACED for one in stored.targets)
+    return BoundedRun(
+        pipeline, stored.query_id, cut(stored.ranges, stored.batch_offsets), stored.folder, at_once=at_once
+    )
+
+
+def _planned(choice: TargetChoice, sink: Sink) -> PlannedTarget:
+    replaces = None
+    if choice.way is Way.REPLACED and isinstance(sink, ReplacingSink):
+        replaces = sink.would_replace()
+    return PlannedTarget(choice.sink, sink.target, choice.way, replaces)
+
+
+def _refuse_state(live: Pipeline) -> None:
+    if live.stateful:
+        raise MissingError(
+            "REPLAY_HAS_STATE",
+            f"pipeline {live.config.name}: a step remembers rows from batch to batch, and a replay has not seen those",
+            hint="run a copy of the pipeline from where you want, with its own tables and checkpoint:\n"
+            "penstock checkpoint fork FILE --to PATH --offsets ...",
+        )
+
+
+def _topics_read(live: Pipeline, targets: Iterable[TargetChoice]) -> set[str] | None:
+    """The topics that lead to the targets; None for all."""
+    names = {choice.sink for choice in targets}
+    flows = [flow for flow in live.flows if any(inlet.sink.name in names for inlet in flow.inlets)]
+    if any(flow.config.topics is None for flow in flows):
+        return None
+    return {topic for flow in flows for topic in flow.config.topics or ()}
+
+
+def _first_times(reader: Reader, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, datetime]:
+    """When the first record of each range was written."""
+    found: dict[TopicPartition, tuple[int, datetime]] = {}
+    heads = [replace(one, end=min(one.end, one.start + _PEEKED)) for one in ranges]
+    for rows in reader.read(heads):
+        columns = (rows.column(name).to_pylist() for name in ("topic", "partition", "offset", "timestamp"))
+        for topic, partition, offset, time in zip(*columns, strict=True):
+            at = TopicPartition(topic, partition)
+            if time is not None and (at not in found or offset < found[at][0]):
+                found[at] = (offset, time)
+    return {at: time for at, (_, time) in found.items()}
+
+
+def _times(reader: Reader, ranges: Sequence[OffsetRange]) -> tuple[datetime, datetime] | None:
+    heads = [replace(one, end=min(one.end, one.start + _PEEKED)) for one in ranges]
+    tails = [replace(one, start=max(one.start, one.end - _PEEKED)) for one in ranges]
+    found = [
+        time.as_py()
+        for ends in (heads, tails)
+        for rows in reader.read(ends)
+        for time in pc.min_max(rows.column("timestamp")).values()
+    ]
+    known = [time for time in found if time is not None]
+    return (min(known), max(known)) if known else None
+
+
+def _delete_markers(pipeline: Pipeline, listener: Listener) -> None:
+    """Nobody needs to know any more which slot of the replay wrote what."""
+    for sink in (*pipeline.sinks, *pipeline.targets.topics):
+        if isinstance(sink, SlotSink):
+            markers, settings = getattr(sink, "markers", None), getattr(sink, "settings", None)
+            if markers is None or settings is None:
+                continue
+            try:
+                TopicAdmin(settings).delete(markers)
+            except PenstockError as error:
+                listener(
+                    Notice(f"the topic {markers} of this replay can be deleted, and could not be: {error.summary}")
+                )
+
+
+def _counts(summary: RunSummary) -> dict[str, Any]:
+    """What the last run of the replay did; of one that was killed before nothing is known."""
+    figures = {name: getattr(summary, name) for name in ("rows_in", "rows_out", "quarantined")}
+    return {**figures, "seconds": round(summary.seconds, 3)}
+
+
+def _told(one: Missing) -> str:
+    asked = f"asked from {one.start}, " if one.start is not None else ""
+    return f"{asked}{one.reason}"
+
+
+def _some(places: Sequence[TopicPartition], limit: int = 4) -> str:
+    rest = len(places) - limit
+    return ", ".join(map(str, places[:limit])) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,191 @@
+"""Where a replay writes: another target, or the same one where nothing in it can be hurt; else why not.
+
+A sink's part of the file and what was asked for enter; how it is written leaves, or a refusal with the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol, Self, runtime_checkable
+
+from penstock import config as cfg
+from penstock.contracts import Sink
+from penstock.errors import MissingError
+from penstock.model import COORDINATES, OffsetRange
+from penstock.runtime.build import Flow, Pipeline
+
+
+class Way(Enum):
+    """How a replay's rows go into a target, for people."""
+
+    INTO = "written to another target"
+    MERGED = "merged by the keys; a row from a later position stays"
+    MERGED_BY_TIME = "merged by the keys; a newer row stays"
+    INSERTED = "inserted where the key is not there"
+    REPLACED = "the rows of these offsets replaced by the replayed ones, in one commit at the end"
+
+
+@dataclass(frozen=True)
+class TargetChoice:
+    """One sink of a replay. `into` is what `--into` gave it."""
+
+    sink: str
+    way: Way
+    into: str | None = None
+
+
+@runtime_checkable
+class ReplacingSink(Protocol):
+    """A sink that appends, and can take the rows of offset ranges out of its target in the same commit."""
+
+    def replacing(self, ranges: Sequence[OffsetRange]) -> Self:
+        """The same sink, doing so."""
+        ...
+
+    def would_replace(self) -> int | None:
+        """Only look: how many rows that would be; none where only Spark could tell."""
+        ...
+
+
+@runtime_checkable
+class PositionedSink(Protocol):
+    """A sink that merges, and can leave the rows that came from a later position."""
+
+    def by_position(self) -> Self:
+        """The same sink, doing so."""
+        ...
+
+
+def choose_targets(pipeline: Pipeline, names: Sequence[str], into: Sequence[str]) -> tuple[TargetChoice, ...]:
+    """How each asked-for sink is written, all where none is named. Raises for the first that cannot be."""
+    configs = {sink.name: sink for sink in pipeline.config.sinks}
+    unknown = [name for name in names if name not in configs]
+    if unknown:
+        raise MissingError(
+            "SINK_UNKNOWN", f"the pipeline has no sink {', '.join(unknown)}", context={"sinks": ", ".join(configs)}
+        )
+    chosen = [name for name in configs if not names or name in names]
+    given = parse_into(chosen, into)
+    flows = {inlet.sink.name: flow for flow in pipeline.flows for inlet in flow.inlets}
+    found = tuple(_choice(configs[name], flows[name], given.get(name)) for name in chosen)
+    _refuse_mixed(found, configs)
+    return found
+
+
+def parse_into(chosen: Sequence[str], into: Iterable[str]) -> dict[str, str]:
+    """`SINK=TARGET`, or `TARGET` alone where there is one sink."""
+    found: dict[str, str] = {}
+    for text in into:
+        name, equals, target = text.partition("=")
+        if equals and name in chosen:
+            found[name] = target
+        elif len(chosen) == 1:
+            found[chosen[0]] = text
+        else:
+            raise MissingError(
+                "REPLAY_INTO_UNREADABLE",
+                f'--into "{text}" does not say for which sink',
+                context={"sinks": ", ".join(chosen)},
+                hint="write --into SINK=TARGET for each of them, or choose one sink: --sink SINK",
+            )
+    return found
+
+
+def retargeted(sink: cfg.SinkConfig, into: str | None) -> cfg.SinkConfig:
+    """The sink's part of the file, with another path, table or topic; that one is made where it is not there."""
+    if into is None:
+        return sink
+    match sink:
+        case cfg.DeltaSinkConfig() | cfg.ParquetSinkConfig():
+            return sink.model_copy(update={"path": _place(into)})
+        case cfg.IcebergSinkConfig():
+            return sink.model_copy(update={"table": into})
+        case cfg.KafkaSinkConfig():
+            return sink.model_copy(update={"topic": into, "create": True})
+        case cfg.PostgresSinkConfig():
+            return sink.model_copy(update={"table": into, "create": True})
+
+
+def prepared_for(pipeline: Pipeline, choices: Iterable[TargetChoice], ranges: Sequence[OffsetRange]) -> Pipeline:
+    """The pipeline of a replay, its sinks writing as was chosen."""
+    ways = {choice.sink: choice.way for choice in choices}
+
+    def change(sink: Sink) -> Sink:
+        made: Any = sink
+        if ways[sink.name] is Way.REPLACED and isinstance(sink, ReplacingSink):
+            made = sink.replacing(ranges)
+        elif ways[sink.name] is Way.MERGED and isinstance(sink, PositionedSink):
+            made = sink.by_position()
+        found: Sink = made
+        return found
+
+    return pipeline.with_sinks(change)
+
+
+def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
+    other = retargeted(sink, into)
+    if into is not None and _location(other) != _location(sink):
+        return TargetChoice(sink.name, Way.INTO, getattr(other, "path", into))
+    if isinstance(sink, cfg.KafkaSinkConfig | cfg.ParquetSinkConfig):
+        raise _needs_into(sink, "what is there cannot be told from what the replay would write, and would be twice")
+    keeps = sink.coordinates and (flow.schema is None or COORDINATES in flow.schema.names)
+    if not cfg.merges(sink):
+        if keeps:
+            return TargetChoice(sink.name, Way.REPLACED)
+        why = "`coordinates` is off" if not sink.coordinates else f"the SQL leaves {COORDINATES} out"
+        raise _needs_into(sink, f"which rows to replace is told by the column {COORDINATES}, and {why}")
+    if sink.insert_only:
+        return TargetChoice(sink.name, Way.INSERTED)
+    if sink.delete_when is not None:
+        raise _needs_into(sink, "`delete_when` deletes rows there: a key that was deleted later would come back")
+    if any(one.name == sink.name for one in flow.deleting):
+        raise _needs_into(
+            sink,
+            "tombstones delete rows there: a key that was deleted later would come back",
+            "if the topic has no tombstones, say so: `tombstones: quarantine` under `decode`; else ",
+        )
+    if keeps:
+        return TargetChoice(sink.name, Way.MERGED)
+    if sink.when_newer is not None:
+        return TargetChoice(sink.name, Way.MERGED_BY_TIME)
+    raise _needs_into(sink, f"nothing tells an older row from a newer one: no `when_newer`, and no {COORDINATES}")
+
+
+def _refuse_mixed(choices: Iterable[TargetChoice], configs: Mapping[str, cfg.SinkConfig]) -> None:
+    """A topic is committed slot by slot as it is written, and rows are replaced in one commit at the end."""
+    replaced = [choice.sink for choice in choices if choice.way is Way.REPLACED]
+    topics = [choice.sink for choice in choices if isinstance(configs[choice.sink], cfg.KafkaSinkConfig)]
+    if replaced and topics:
+        raise MissingError(
+            "REPLAY_SINKS_DIFFER",
+            "rows are replaced in one commit at the end, and a topic is written batch by batch: not in one replay",
+            context={"replaced": ", ".join(replaced), "topics": ", ".join(topics)},
+            hint=f"two replays: {' '.join(f'--sink {name}' for name in replaced)}, then --sink {topics[0]} --into ...",
+        )
+
+
+def _needs_into(sink: cfg.SinkConfig, reason: str, way_out: str = "") -> MissingError:
+    return MissingError(
+        "REPLAY_NEEDS_INTO",
+        f"sink {sink.name}: a replay into the same target is not safe: {reason}",
+        context={"sink": f"{sink.type}, {getattr(sink, 'mode', 'append')}"},
+        hint=f"{way_out}write to another target: --into {sink.name}=TARGET; or leave the sink out, naming the others: "
+        "--sink NAME",
+    )
+
+
+def _place(into: str) -> str:
+    """A path on the command line is relative to where one is."""
+    return into if "://" in into else str(Path(into).absolute())
+
+
+def _location(sink: cfg.SinkConfig) -> object:
+    match sink:
+        case cfg.DeltaSinkConfig() | cfg.ParquetSinkConfig():
+            return sink.path.rstrip("/") if "://" in sink.path else Path(sink.path).resolve()
+        case cfg.KafkaSinkConfig():
+            return sink.topic
+    return sink.table

@@ -1,0 +1,139 @@
+"""A new checkpoint that begins at given offsets: they are held against the log, and written as Spark would have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from uuid import uuid4
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint.writing import put_initial, put_metadata
+from penstock.errors import MissingError
+from penstock.kafka import Cluster, LogBounds
+from penstock.model import TopicPartition
+from penstock.runtime.build import Pipeline
+
+_NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d+)=(?P<offset>\d+)")
+
+
+def parse_offsets(spec: str, bounds: Mapping[TopicPartition, LogBounds], cluster: Cluster) -> Offsets:
+    """`earliest`, `latest`, an RFC 3339 time, or `topic:partition=offset,...` for every partition."""
+    if spec == "earliest":
+        return {at: log.start for at, log in bounds.items()}
+    if spec == "latest":
+        return {at: log.end for at, log in bounds.items()}
+    if "=" not in spec:
+        when = _time(spec)
+        found = cluster.offsets_at(bounds, when)
+        return {at: found[at] if found.get(at, -1) >= 0 else log.end for at, log in bounds.items()}
+    offsets: Offsets = {}
+    for part in spec.split(","):
+        match = _NAMED.fullmatch(part.strip())
+        if match is None:
+            raise _unreadable(f'"{part.strip()}" is not topic:partition=offset')
+        offsets[TopicPartition(match["topic"], int(match["partition"]))] = int(match["offset"])
+    if offsets.keys() != bounds.keys():
+        lacking, unknown = sorted(bounds.keys() - offsets.keys()), sorted(offsets.keys() - bounds.keys())
+        raise MissingError(
+            "OFFSETS_INCOMPLETE",
+            "--offsets must name every partition that the pipeline reads, and no other",
+            context={"not named": _some(lacking), "not read": _some(unknown)},
+        )
+    return offsets
+
+
+def refuse_outside(offsets: Offsets, bounds: Mapping[TopicPartition, LogBounds], what: str) -> None:
+    """Raise where the log no longer has, or does not have yet, what would be read first."""
+    outside = {
+        str(at): f"{what} {offset}, the log holds {bounds[at].start}-{bounds[at].end}"
+        if at in bounds
+        else f"{what} {offset}, and there is no such partition"
+        for at, offset in sorted(offsets.items())
+        if at not in bounds or not bounds[at].start <= offset <= bounds[at].end
+    }
+    if outside:
+        raise MissingError(
+            "OFFSETS_OUTSIDE_LOG",
+            f"{len(outside)} of {len(offsets)} offsets are not in the log: records went, or the topic was made anew",
+            context=dict(list(outside.items())[:8]),
+            hint="nothing was written; to go on from what there is, begin at the log's own start: --offsets earliest",
+        )
+
+
+def by_source(pipeline: Pipeline, offsets: Offsets) -> list[Offsets]:
+    """The offsets of each of Spark's sources, in its order: that of the joined frame, the left one first."""
+    layouts = [layout for flow in pipeline.flows if (layout := flow.layout()) is not None]
+    inputs = layouts[0].inputs if layouts else ()
+    if len(inputs) < 2:
+        return [offsets]
+    return [{at: o for at, o in offsets.items() if at.topic in (one.topics or ())} for one in inputs]
+
+
+def write_fresh(path: str, query_id: str, starts: Sequence[Offsets], topic_ids: dict[str, str]) -> None:
+    """A checkpoint whose first batch begins at `starts`, one a source; Spark's metadata file is written last."""
+    put_initial(path, starts)
+    if topic_ids:
+        SparkCheckpoint(path).note_topic_ids(topic_ids)
+    put_metadata(path, query_id)
+
+
+def put_in_place(path: str, write: Callable[[str], None]) -> None:
+    """Have a checkpoint written in a folder that is empty or not there: whole, or (by a rename) not at all."""
+    filesystem, root = url_to_fs(path)
+    if not isinstance(filesystem, LocalFileSystem):
+        write(path)
+        return
+    target = Path(root)
+    begun = target.parent / f".{target.name}.{uuid4().hex[:8]}.part"
+    begun.mkdir(parents=True)
+    try:
+        write(str(begun))
+        begun.rename(target)
+    except BaseException:
+        filesystem.rm(str(begun), recursive=True)
+        raise
+
+
+def refuse_occupied(path: str, option: str) -> None:
+    """Raise where a folder that must be empty is not."""
+    filesystem, root = url_to_fs(path)
+    try:
+        there = [str(found).rsplit("/", 1)[-1] for found in filesystem.ls(root, detail=False)]
+    except FileNotFoundError:
+        return
+    if there:
+        raise MissingError(
+            "CHECKPOINT_OCCUPIED",
+            f"{option} {path} is not empty",
+            context={"found": ", ".join(sorted(there)[:8])},
+            hint="name a folder that is empty or not there: nothing is ever written over a checkpoint",
+        )
+
+
+def _time(spec: str) -> datetime:
+    try:
+        when = datetime.fromisoformat(spec)
+    except ValueError:
+        raise _unreadable(f'"{spec}" is none of these') from None
+    if when.tzinfo is None:
+        raise _unreadable(f"the time {spec} has no zone: add Z, or an offset such as +02:00")
+    return when
+
+
+def _unreadable(found: str) -> MissingError:
+    return MissingError(
+        "OFFSETS_UNREADABLE",
+        "--offsets cannot be read",
+        context={"found": found},
+        hint="write earliest, latest, a time such as 2026-01-31T08:00:00Z, or orders:0=1500,orders:1=20",
+    )
+
+
+def _some(places: Sequence[TopicPartition], limit: int = 8) -> str:
+    rest = len(places) - limit
+    return ", ".join(map(str, places[:limit])) + (f" and {rest} more" if rest > 0 else "") or "none"

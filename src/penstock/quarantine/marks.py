@@ -1,0 +1,218 @@
+"""Marks: what redrives and drops write down about quarantined records, in an append-only place beside the quarantine.
+
+In a redrive the marks are the last sink of every batch. They are staged what is bad again, and committed they say of
+each record of the batch how it went, once: a mark never says more than the other sinks hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.contracts import Reader, Sink
+from penstock.kafka import KafkaSettings
+from penstock.model import TIMESTAMP, BatchToken, Guarantee, Manifest, OffsetRange, Refusal, SlotAttempt
+from penstock.quarantine.records import PLACE, Held, as_text, empty_frame, frame_of, whole_topic
+from penstock.quarantine.states import Outcome
+
+MARK_SCHEMA = pa.schema(
+    [
+        pa.field("pipeline", pa.string()),
+        pa.field("run", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("refused_by", pa.string()),
+        pa.field("outcome", pa.string()),
+        pa.field("stage", pa.string()),
+        pa.field("code", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("wanted_by", pa.string()),
+        pa.field("marked_at", TIMESTAMP),
+    ]
+)
+"""`refused_by` is that of the quarantined row; `wanted_by` names the sinks that a failed record did not reach."""
+
+_KINDS = empty_frame(MARK_SCHEMA).schema
+IDENTITIES = "identities"
+"""In the records of a redrive: the `refused_by` of every quarantined row that a record stands for."""
+_TOLD = ("stage", "code", "message", "topic", "partition", "offset", "refused_by")
+
+
+@dataclass(frozen=True)
+class MarksInTopic:
+    """Marks in a topic, each a row as JSON. Implements `Held`."""
+
+    topic: str
+    settings: KafkaSettings
+    reader: Reader
+
+    @property
+    def target(self) -> str:
+        """The topic and its brokers."""
+        return f"{self.topic} at {self.settings.brokers}"
+
+    def rows(self, columns: Sequence[str], pipelines: str, place: object = None) -> pl.DataFrame:
+        """Read the whole topic."""
+        values = [batch.column("value") for batch in whole_topic(self.topic, self.settings, self.reader)]
+        lines = as_text(pl.Series(pl.from_arrow(pa.chunked_array(values, pa.binary()))))
+        kinds = {**_KINDS, "marked_at": pl.String()}
+        found = lines.str.json_decode(pl.Struct(kinds)).struct.unnest()
+        moments = pl.col("marked_at").str.to_datetime(time_unit="us", time_zone="UTC")
+        return found.with_columns(moments).filter(pl.col("pipeline") == pipelines).select(columns)
+
+
+def read_marks(held: Held, pipeline: str) -> pl.DataFrame:
+    """Every mark of a pipeline."""
+    return held.rows(MARK_SCHEMA.names, pipeline).filter(pl.col("pipeline") == pipeline)
+
+
+def write_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> None:
+    """Append marks with a token: once, however often it is called."""
+    if sink.holds(token):
+        return
+    stage = sink.stage(token, SlotAttempt(0, uuid4().hex[:12]), MARK_SCHEMA)
+    try:
+        for batch in as_marks(marks).to_batches():
+            stage.write(batch)
+        manifest = stage.finish()
+    except BaseException:
+        stage.abort()
+        raise
+    sink.commit(token, [manifest])
+
+
+def as_marks(frame: pl.DataFrame) -> pa.Table:
+    """Rows in `MARK_SCHEMA`; a column that is not there is null."""
+    columns = [
+        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
+        for name, kind in _KINDS.items()
+    ]
+    return frame.select(columns).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(MARK_SCHEMA)
+
+
+@dataclass(frozen=True)
+class RedriveMarks:
+    """Implements `contracts.Sink` over an append sink: the marks of one pass of a redrive."""
+
+    sink: Sink
+    pipeline: str
+    run: str
+    records: Callable[[Sequence[OffsetRange]], pa.Table]
+    """The records of a batch: their places and `identities`."""
+    reaches: Mapping[str, Sequence[str]]
+    """The sinks of this pass that a refusal by a sink or on a route keeps a record from."""
+    everywhere: bool = True
+    """Whether the pass goes to every sink that the pipeline has."""
+
+    @property
+    def name(self) -> str:
+        """The name of the sink underneath."""
+        return self.sink.name
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the sink underneath promises."""
+        return self.sink.guarantee
+
+    @property
+    def target(self) -> str:
+        """Where the sink underneath writes."""
+        return self.sink.target
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Create or check the place of the marks."""
+        self.sink.prepare(MARK_SCHEMA)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the place, if it is there, can take marks."""
+        self.sink.check(MARK_SCHEMA)
+
+    def last_commit(self) -> BatchToken | None:
+        """The newest commit of the marks."""
+        return self.sink.last_commit()
+
+    def holds(self, token: BatchToken) -> bool:
+        """Whether the batch is marked."""
+        return self.sink.holds(token)
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _BadAgain:
+        """In a task: collect what is bad again, without its bytes."""
+        return _BadAgain(self.name, writer)
+
+    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Mark every record of the batch."""
+        if not self.sink.holds(token):
+            write_marks(self.sink, token, self._marks(token, manifests))
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Remove what other attempts staged."""
+        self.sink.discard(token, [])
+
+    def _marks(self, token: BatchToken, manifests: Sequence[Manifest]) -> pl.DataFrame:
+        records = frame_of(self.records(token.ranges))
+        marked = records.join(self._failed(manifests), on=PLACE, how="left")
+        failed = pl.col("code").is_not_null()
+        return marked.explode(IDENTITIES).select(
+            pl.lit(self.pipeline).alias("pipeline"),
+            pl.lit(self.run).alias("run"),
+            pl.lit(token.batch_id).alias("batch_id"),
+            *PLACE,
+            pl.col(IDENTITIES).alias("refused_by"),
+            pl.when(failed).then(pl.lit(Outcome.FAILED.value)).otherwise(pl.lit(Outcome.REDRIVEN.value)).alias("outcome"),
+            *("stage", "code", "message", "wanted_by"),
+            pl.lit(datetime.now(UTC)).alias("marked_at"),
+        )  # fmt: skip
+
+    def _failed(self, manifests: Sequence[Manifest]) -> pl.DataFrame:
+        """Each record that is bad again once, with its first reason and the sinks that it did not reach."""
+        blocks = [item for manifest in manifests for item in manifest.items if isinstance(item, bytes)]
+        empty = empty_frame(MARK_SCHEMA).select(_TOLD)
+        bad = pl.concat([empty, *(pl.read_ipc_stream(block).select(_TOLD) for block in blocks)])
+        once = bad.group_by(PLACE, maintain_order=True).agg(
+            pl.col("stage", "code", "message").first(), pl.col("refused_by").alias("refusing")
+        )
+        wanted = pl.Series("wanted_by", map(self._wanted_by, once["refusing"]), pl.String)
+        return once.drop("refusing").with_columns(wanted)
+
+    def _wanted_by(self, refusing: Sequence[str | None]) -> str | None:
+        """The sinks of this pass that have no row of a record. One that nobody in particular refused reached none."""
+        named = {name for names in refusing if names is not None for name in names.split(",")}
+        if any(names is None for names in refusing) or not named <= self.reaches.keys():
+            named = set(self.reaches)
+        sinks = {sink for name in named for sink in self.reaches[name]}
+        whole = {sink for reached in self.reaches.values() for sink in reached}
+        return None if self.everywhere and sinks == whole else ",".join(sorted(sinks))
+
+
+class _BadAgain:
+    """Implements `contracts.Stage`: what it was given travels in the manifest."""
+
+    def __init__(self, sink: str, writer: SlotAttempt) -> None:
+        self._sink = sink
+        self._writer = writer
+        self._batches: list[pa.RecordBatch] = []
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        if rows.num_rows:
+            self._batches.append(rows.select(list(_TOLD)))
+        return ()
+
+    def finish(self) -> Manifest:
+        if not self._batches:
+            return Manifest(self._sink, self._writer, 0, 0)
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, self._batches[0].schema) as out:
+            for batch in self._batches:
+                out.write_batch(batch)
+        block = buffer.getvalue().to_pybytes()
+        return Manifest(self._sink, self._writer, sum(b.num_rows for b in self._batches), len(block), (block,))
+
+    def abort(self) -> None:
+        self._batches.clear()

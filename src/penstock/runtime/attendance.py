@@ -1,0 +1,64 @@
+"""A run tells others of itself, beside its checkpoint, and hears them ask it to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from penstock.checkpoint.presence import Presence, RunFacts
+from penstock.errors import PenstockError
+from penstock.runtime.build import Pipeline
+from penstock.runtime.listener import BatchDone, Event, Listener, Retrying, Started, Stopping
+from penstock.runtime.patience import StopRequest
+
+
+@contextmanager
+def attended(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Iterator[Listener]:
+    """The listener of the run, which also writes down what it hears. A stop asked for beside the checkpoint is one."""
+    presence = Presence(pipeline.config.checkpoint)
+    facts = RunFacts(pipeline=pipeline.config.name, lane=pipeline.lane.lane)
+    presence.begin(facts)
+
+    def listen(event: Event) -> None:
+        nonlocal facts
+        heard = _after(facts, event)
+        if heard != facts:
+            facts = heard
+            presence.beat(facts)
+        listener(event)
+
+    error: str | None = "INTERRUPTED"
+    try:
+        with presence.attended(stop.ask):
+            yield listen
+        error = None
+    except PenstockError as fault:
+        error = fault.code
+        raise
+    finally:
+        presence.end(error)
+
+
+def _after(facts: RunFacts, event: Event) -> RunFacts:
+    match event:
+        case Started():
+            return replace(facts, doing="running")
+        case Retrying():
+            return replace(facts, doing=f"waiting to try again: {event.error.code}")
+        case Stopping():
+            return replace(facts, doing="stopping")
+        case BatchDone(metrics):
+            return replace(
+                facts,
+                doing=facts.doing if facts.doing == "stopping" else "running",
+                batches=facts.batches + 1,
+                batch_id=metrics.batch_id,
+                batch_at=metrics.finished_at.isoformat(),
+                batch_seconds=round(metrics.seconds, 3),
+                rows_in=metrics.rows_in,
+                rows_out=metrics.rows_out,
+                quarantined=metrics.quarantined,
+                lag=metrics.lag,
+            )
+    return facts

@@ -1,0 +1,75 @@
+"""Where the batches of a run come from: Spark's log ahead of each batch, or a list that was made before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.kafka import Cluster, LogBounds
+from penstock.model import BatchToken, OffsetRange, TopicPartition
+from penstock.runtime.loss import BatchRanges, ranges_of_batch
+
+Bounds = dict[TopicPartition, LogBounds]
+
+
+class Batches(Protocol):
+    """Which ranges a batch has, and what the brokers still have of them."""
+
+    def ranges(self, batch_id: int) -> BatchRanges:
+        """What a batch covers."""
+        ...
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """Where the logs begin and end now."""
+        ...
+
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> int:
+        """How many offsets lie behind a batch."""
+        ...
+
+
+@dataclass
+class LoggedBatches:
+    """The batches that Spark writes ahead into a checkpoint."""
+
+    checkpoint: SparkCheckpoint
+    cluster: Cluster
+    recreated: frozenset[str] = field(default=frozenset())
+    """Topics that are others than those the checkpoint was made with: the next batch begins where they do."""
+
+    def ranges(self, batch_id: int) -> BatchRanges:
+        """By the offsets of the batch and of the one before."""
+        return ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id), self.recreated)
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """As the brokers say."""
+        return self.cluster.bounds(partitions)
+
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> int:
+        """What the logs hold behind the batch."""
+        return sum(max(0, bounds[at].end - end) for at, end in token.ends.items() if at in bounds)
+
+
+@dataclass(frozen=True)
+class GivenBatches:
+    """Batches that are known before the run begins. Without a cluster all of them are there."""
+
+    batches: Sequence[tuple[OffsetRange, ...]]
+    cluster: Cluster | None
+
+    def ranges(self, batch_id: int) -> BatchRanges:
+        """As given."""
+        return BatchRanges(tuple(sorted(self.batches[batch_id])), ())
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """As the brokers say, or all that is asked for."""
+        if self.cluster is not None:
+            return self.cluster.bounds(partitions)
+        ends = {r.topic_partition: r.end for batch in self.batches for r in batch}
+        return {at: LogBounds(0, ends[at]) for at in partitions}
+
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> int:
+        """The batches that follow."""
+        return sum(len(r) for batch in self.batches[token.batch_id + 1 :] for r in batch)

@@ -1,0 +1,312 @@
+"""A run over ranges that are known before it begins: a replay, or a redrive. Exactly once, and resumable.
+
+What enters is a pipeline whose name is a token space of its own, and a list of batches that does not change. The
+batches are carried as in a live run, by the same lanes into the same sinks. How far it is stands in a small file; the
+batch behind it is looked up in the sinks, so that a run which was killed goes on where it was, and nothing is twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.checkpoint import checkpoint_lock
+from penstock.contracts import MaintainedSink, Maintenance, Reader, Sink, SqlEngine, SqlSink, Stage
+from penstock.errors import MissingError, TransientError
+from penstock.kafka import Cluster
+from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, Manifest, OffsetRange, SlotAttempt
+from penstock.runtime.batch import BatchRunner
+from penstock.runtime.batches import GivenBatches
+from penstock.runtime.build import Pipeline
+from penstock.runtime.faults import in_our_terms, nothing_passes
+from penstock.runtime.flows import CurrentFlows
+from penstock.runtime.listener import BatchDone, Listener, Notice, Started, Stopping
+from penstock.runtime.patience import Patience, StopRequest
+from penstock.runtime.run import RunSummary
+from penstock.runtime.starting import pinned_slots, session_for
+from penstock.runtime.upkeep import turn_at
+
+_PROGRESS = "progress.json"
+_MOST_SLOTS = 10_000
+
+
+@dataclass(frozen=True)
+class BoundedRun:
+    """What is run."""
+
+    pipeline: Pipeline
+    """Its name is the token space."""
+    run_id: str
+    """The query id of its tokens."""
+    batches: tuple[tuple[OffsetRange, ...], ...]
+    folder: Path
+    """Where it notes how far it is."""
+    reader: Reader | None = None
+    """Left out: the topics themselves."""
+    marks: Sink | None = None
+    """In place of the quarantine: given the bad records, and committed as the last sink of every batch."""
+    at_once: bool = False
+    """Whether every sink is committed once, at the end, with one token over all the ranges."""
+    check_log: bool = True
+    """Whether the ranges are of topics that must still have them."""
+    give_up_after: float = 300.0
+
+    @property
+    def done(self) -> int:
+        """How many batches are surely committed."""
+        try:
+            return int(json.loads((self.folder / _PROGRESS).read_text())["done"])
+        except FileNotFoundError:
+            return 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        try:
+            return bool(json.loads((self.folder / _PROGRESS).read_text()).get("finished"))
+        except FileNotFoundError:
+            return False
+
+
+def cut(ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[OffsetRange, ...], ...]:
+    """Batches of at most `most` offsets, in the order of the ranges."""
+    batches: list[tuple[OffsetRange, ...]] = []
+    current: list[OffsetRange] = []
+    room = most
+    for whole in ranges:
+        start = whole.start
+        while start < whole.end:
+            end = min(whole.end, start + room)
+            current.append(replace(whole, start=start, end=end))
+            room -= end - start
+            start = end
+            if not room:
+                batches.append(tuple(current))
+                current, room = [], most
+    return (*batches, tuple(current)) if current else tuple(batches)
+
+
+def run_bounded(
+    run: BoundedRun,
+    listener: Listener = lambda event: None,
+    stop: StopRequest | None = None,
+    session: Any = None,
+    log: Path | None = None,
+) -> RunSummary:
+    """Carry the batches that are left. A stop ends it behind a batch; the same call goes on there."""
+    began, stop, summary = time.monotonic(), stop or StopRequest(), RunSummary()
+    if run.pipeline.stateful:
+        raise MissingError(
+            "BOUNDED_HAS_STATE",
+            f"pipeline {run.pipeline.config.name}: a step remembers rows, and what it remembered then is not there",
+            hint="start a copy of the pipeline with another table and a checkpoint of its own: "
+            "penstock checkpoint fork FILE --to PATH --offsets ...",
+        )
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with checkpoint_lock(str(run.folder)):
+        if not run.finished:
+            _carry(run, listener, stop, session, log, summary)
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def _carry(
+    run: BoundedRun, listener: Listener, stop: StopRequest, session: Any, log: Path | None, summary: RunSummary
+) -> None:
+    gathered: list[_Gathered] = []
+
+    def later(sink: Sink) -> Sink:
+        gathered.append(_Gathered(sink, _whole(run), run.folder / "gathered" / sink.name))
+        return gathered[-1]
+
+    pipeline = run.pipeline.with_sinks(later) if run.at_once else run.pipeline
+    pipeline = _reading(run, pipeline)
+    cluster = Cluster(pipeline.settings) if run.check_log else None
+    with nothing_passes():
+        for quarantine in pipeline.quarantines:
+            quarantine.prepare(BAD_SCHEMA)
+    with session_for(pipeline, log, session) as spark:
+        told: set[str] = set()
+
+        def tell(text: str) -> None:
+            if text not in told:
+                told.add(text)
+                listener(Notice(text))
+
+        cores = spark.sparkContext.defaultParallelism
+        flows = CurrentFlows(pipeline, spark, tell)
+        schemas = flows.prepare()
+        flows.pinned = pinned_slots(pipeline, cores, schemas, tell)
+        flows.stage()
+        listener(Started(pipeline.config.name, pipeline.lane.lane, pipeline.lane.reason, _partitions(run), run.run_id))
+        runner = BatchRunner(
+            BatchToken(pipeline.config.name, run.run_id, 0, ()),
+            flows.now,
+            pipeline.sinks if run.marks is None else (*pipeline.sinks, run.marks),
+            pipeline.quarantines if run.marks is None else (),
+            GivenBatches(run.batches, cluster),
+            pipeline.reader,
+            None,
+            pipeline.targets.rejects if run.marks is None else {},
+            cores,
+            tell,
+            run.marks,
+            partial(turn_at, pipeline.config.checkpoint),
+        )
+        if _all_batches(run, runner, spark, listener, stop, summary):
+            for sink in gathered:
+                with turn_at(pipeline.config.checkpoint, sink):
+                    sink.land()
+            _note(run, len(run.batches), finished=True)
+
+
+def _all_batches(
+    run: BoundedRun, runner: BatchRunner, spark: Any, listener: Listener, stop: StopRequest, summary: RunSummary
+) -> bool:
+    patience, progress = Patience(run.give_up_after, listener, stop), False
+    number = run.done
+    while number < len(run.batches):
+        if stop.asked():
+            listener(Stopping())
+            return False
+        try:
+            metrics = runner.run(_OfSession(spark), number)
+        except Exception as error:
+            told = in_our_terms(error, run.pipeline.settings.brokers)
+            runner.after_restart = True
+            if not isinstance(told, TransientError):
+                raise told from error
+            if not patience.met(told, progress=progress):
+                return False
+            progress = False
+            continue
+        number, progress = number + 1, True
+        _note(run, number)
+        summary.add(metrics)
+        listener(BatchDone(metrics))
+    return True
+
+
+def _reading(run: BoundedRun, pipeline: Pipeline) -> Pipeline:
+    if run.marks is not None:
+        pipeline = replace(pipeline, targets=replace(pipeline.targets, quarantines=(run.marks,)))
+    return pipeline if run.reader is None else replace(pipeline, reader=run.reader)
+
+
+def _partitions(run: BoundedRun) -> int:
+    return len({r.topic_partition for batch in run.batches for r in batch})
+
+
+def _whole(run: BoundedRun) -> BatchToken:
+    """One token over all the ranges; those of one partition that touch are one."""
+    joined: list[OffsetRange] = []
+    for one in sorted(r for batch in run.batches for r in batch):
+        if joined and joined[-1].topic_partition == one.topic_partition and joined[-1].end == one.start:
+            joined[-1] = replace(joined[-1], end=one.end)
+        else:
+            joined.append(one)
+    return BatchToken(run.pipeline.config.name, run.run_id, 0, tuple(joined))
+
+
+def _note(run: BoundedRun, done: int, finished: bool = False) -> None:
+    _put(run.folder / _PROGRESS, json.dumps({"done": done, "of": len(run.batches), "finished": finished}).encode())
+
+
+def _put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+
+
+@dataclass(frozen=True)
+class _OfSession:
+    """What the lanes need of a batch's frame."""
+
+    sparkSession: Any  # noqa: N815  Spark's own name
+
+
+class _Gathered:
+    """A sink whose batches are staged one by one and committed together: `land` does that, once.
+
+    What was staged is noted in a file for each batch, so that it is staged once.
+    """
+
+    def __init__(self, sink: Sink, token: BatchToken, folder: Path) -> None:
+        self._sink = sink
+        self._token = token
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        return self._sink.name
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._sink.guarantee
+
+    @property
+    def target(self) -> str:
+        return self._sink.target
+
+    @property
+    def needs_sql(self) -> bool:
+        return isinstance(self._sink, SqlSink) and self._sink.needs_sql
+
+    def use(self, sql: SqlEngine) -> None:
+        assert isinstance(self._sink, SqlSink)
+        self._sink.use(sql)
+
+    @property
+    def takes_turns(self) -> bool:
+        return isinstance(self._sink, MaintainedSink) and self._sink.takes_turns
+
+    def maintenance(self) -> Maintenance:
+        assert isinstance(self._sink, MaintainedSink)
+        return self._sink.maintenance()
+
+    def prepare(self, schema: pa.Schema) -> None:
+        self._sink.prepare(schema)
+
+    def check(self, schema: pa.Schema) -> None:
+        self._sink.check(schema)
+
+    def last_commit(self) -> BatchToken | None:
+        return self._sink.last_commit()
+
+    def holds(self, token: BatchToken) -> bool:
+        return self._of(token.batch_id).exists() or self._sink.holds(self._token)
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
+        return self._sink.stage(self._token, self._seat(token, writer), schema)
+
+    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        _put(self._of(token.batch_id), pickle.dumps(list(manifests)))
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """What dead attempts left is removed when all is committed."""
+
+    def land(self) -> None:
+        """Commit what all batches staged."""
+        notes = sorted(self._folder.glob("*.manifests"), key=lambda path: int(path.stem))
+        manifests = [manifest for note in notes for manifest in pickle.loads(note.read_bytes())]
+        self._sink.commit(self._token, manifests)
+        self._sink.discard(self._token, manifests)
+
+    def _of(self, batch_id: int) -> Path:
+        return self._folder / f"{batch_id}.manifests"
+
+    def _seat(self, token: BatchToken, writer: SlotAttempt) -> SlotAttempt:
+        return replace(writer, slot=token.batch_id * _MOST_SLOTS + writer.slot)

@@ -1,0 +1,96 @@
+"""Topics that were deleted and made again under the same name: found by the ids that the brokers give them.
+
+Offsets alone do not tell: once the new log has grown past the checkpoint, its first records would be skipped without
+a word. With `on_data_loss: record` the next batch begins where the new log does, and the rest of the old one is a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.errors import TerminalError
+from penstock.kafka import Cluster
+from penstock.runtime.faults import nothing_passes
+from penstock.runtime.loss import ranges_of_batch
+
+if TYPE_CHECKING:
+    from penstock.runtime.batch import BatchRunner
+
+
+def recreated_topics(noted: dict[str, str], now: dict[str, str]) -> frozenset[str]:
+    """The topics whose ids are others than those noted."""
+    return frozenset(topic for topic, one in now.items() if topic in noted and noted[topic] != one)
+
+
+@dataclass
+class TopicIds:
+    """The ids of a checkpoint's topics, in one run."""
+
+    checkpoint: SparkCheckpoint
+    cluster: Cluster
+    on_data_loss: str
+    _now: dict[str, str] = field(default_factory=dict)
+    _recreated: frozenset[str] = frozenset()
+
+    def compare(self, topics: set[str], *, stateful: bool) -> None:
+        """Look at the topics before the first batch; refuse where one is another, unless gaps are recorded."""
+        with nothing_passes():
+            self._now = self.cluster.topic_ids(topics)
+        noted = self.checkpoint.topic_ids()
+        if self.checkpoint.last_begun() is not None or self.checkpoint.initial() is not None:
+            self._recreated = recreated_topics(noted, self._now)
+        if self._recreated and (stateful or self.on_data_loss == "fail"):
+            raise topic_recreated(self._recreated, noted, self._now, stateful=stateful)
+        self._note(noted)
+
+    def of_batch(self, batch_id: int, runner: BatchRunner) -> frozenset[str]:
+        """The topics from whose beginning a batch is to be read.
+
+        A batch that a sink holds with its own offsets was read before the topics were made again.
+        """
+        if not self._recreated:
+            return self._recreated
+        batch = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id))
+        plain = replace(runner.token, batch_id=batch_id, ranges=batch.ranges)
+        return frozenset() if any(last == plain for last in _newest(runner)) else self._recreated
+
+    def settle(self, recreated: frozenset[str]) -> None:
+        """A batch is committed that began where these topics do: from now on their offsets count."""
+        if recreated:
+            self._recreated = frozenset()
+            self._note({})
+
+    def _note(self, noted: dict[str, str]) -> None:
+        known = {**self._now, **{topic: one for topic, one in noted.items() if topic in self._recreated}}
+        if {**noted, **known} != noted:
+            self.checkpoint.note_topic_ids({**noted, **known})
+
+
+def topic_recreated(
+    topics: frozenset[str], noted: dict[str, str], now: dict[str, str], *, stateful: bool
+) -> TerminalError:
+    """The error for offsets that are of other topics of the same names."""
+    way_out = (
+        "set `on_data_loss: record` to read the new topic from its beginning and have the gap written down\n"
+        "then: penstock gaps FILE"
+    )
+    if stateful:
+        way_out = (
+            "what the steps remember is of the old topic: begin anew with a checkpoint of its own\n"
+            "penstock checkpoint fork FILE --to PATH --offsets earliest"
+        )
+    return TerminalError(
+        "TOPIC_RECREATED",
+        f"{', '.join(sorted(topics))}: deleted and made again since the last run; the offsets of the checkpoint are of "
+        "the old one",
+        context={
+            topic: f"id {noted[topic]} in the checkpoint, {now[topic]} at the brokers" for topic in sorted(topics)
+        },
+        hint=way_out,
+    )
+
+
+def _newest(runner: BatchRunner) -> list[object]:
+    return [sink.last_commit() for sink in runner.sinks]

@@ -1,0 +1,168 @@
+"""One bite of a compaction: run aside, watched, and broken off when its time is up or the stream wants the table."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from penstock.contracts import Turn
+
+GRACE = 0.3
+"""Seconds that a bite may go on once the stream wants the table: most are done by then."""
+
+_POLL = 0.02
+
+Came = Literal["done", "conflict", "failure", "gave way", "time"]
+
+
+@dataclass(frozen=True)
+class Bite:
+    """What came of a bite. `told` is what went wrong."""
+
+    came: Came
+    told: str = ""
+    error: Exception | None = None
+
+
+def bite_of(run: Callable[[], object], interrupt: Callable[[], None], turn: Turn, deadline: float) -> Bite:
+    """Run something in a thread of its own; `interrupt` makes it raise."""
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            run()
+        except Exception as error:
+            failed.append(error)
+
+    with turn.taken(deadline) as mine:
+        if not mine:
+            return Bite("time")
+        thread = threading.Thread(target=work, name="compaction", daemon=True)
+        thread.start()
+        broken = _watch(lambda seconds: _ended(thread, seconds), turn, deadline)
+        while thread.is_alive():  # a job that begins just after an interrupt is not reached by it
+            interrupt()
+            thread.join(0.2)
+    if not failed:
+        return Bite("done")
+    return Bite(broken, str(failed[0]), failed[0]) if broken else Bite("failure", str(failed[0]), failed[0])
+
+
+class FreeTurn:
+    """For what no stream can meet. Implements `contracts.Turn`."""
+
+    def taken(self, deadline: float) -> AbstractContextManager[bool]:
+        """At once."""
+        return nullcontext(time.monotonic() < deadline)
+
+    def wanted(self) -> bool:
+        """By nobody."""
+        return False
+
+
+class Aside:
+    """A process that takes orders, one bite each, and is ended where a bite must not go on."""
+
+    def __init__(self, script: str, first: Mapping[str, Any]) -> None:
+        self._command = [sys.executable, "-P", script]
+        self._first = first
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def bite(self, order: Mapping[str, Any], turn: Turn, deadline: float) -> Bite:
+        """Have one order carried out while the turn is held. What the process needs to begin is done before."""
+        process = self._ready(deadline)
+        if process is None:
+            return Bite("time")
+        with turn.taken(deadline) as mine:
+            if not mine:
+                return Bite("time")
+            self._send(process, order)
+            broken = _watch(lambda seconds: _answers(process, seconds), turn, deadline)
+            if broken:
+                self._end()
+                return Bite(broken)
+        return self._answer(process)
+
+    def _ready(self, deadline: float) -> subprocess.Popen[bytes] | None:
+        if self._process is None:
+            # A group of its own: a Ctrl-C at the terminal reaches the command alone, which then ends this.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self._send(self._process, self._first)
+            while not _answers(self._process, _POLL):
+                if time.monotonic() >= deadline:
+                    self._end()
+                    return None
+            self._answer(self._process)
+        return self._process
+
+    def _send(self, process: subprocess.Popen[bytes], what: Mapping[str, Any]) -> None:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # then there is no answer either
+            process.stdin.write(json.dumps(what).encode() + b"\n")
+            process.stdin.flush()
+
+    def _answer(self, process: subprocess.Popen[bytes]) -> Bite:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            self._end()
+            return Bite("failure", f"its process ended with {process.returncode}")
+        answer = json.loads(line)
+        return Bite(answer["came"], answer["told"])
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _watch(over: Callable[[float], bool], turn: Turn, deadline: float) -> Came | None:
+    """Wait until a bite is over; or say why it must not go on."""
+    wanted_at: float | None = None
+    while not over(_POLL):
+        now = time.monotonic()
+        if now >= deadline:
+            return "time"
+        if wanted_at is None and turn.wanted():
+            wanted_at = now
+        if wanted_at is not None and now - wanted_at > GRACE:
+            return "gave way"
+    return None
+
+
+def _ended(thread: threading.Thread, seconds: float) -> bool:
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def _answers(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether there is an answer to read, or nobody who could give one."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], seconds)
+    return bool(readable)

@@ -1,0 +1,282 @@
+"""The care of a Delta table: small files joined or ordered anew, files that nobody can need any more removed.
+
+By delta-rs, in a process aside, without a JVM; a table that asks more than delta-rs can give goes through Spark. No
+commit of these carries a token, and none lets the log forget one.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from penstock.contracts import SqlEngine, Turn
+from penstock.errors import TerminalError
+from penstock.model.upkeep import Cleaned, Compacted, TableFigures
+from penstock.sinks.bites import Aside, Bite
+from penstock.sinks.delta import optimizing
+from penstock.sinks.delta.beside import STAGED
+from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.memory import interval_of, would_forget
+from penstock.sinks.delta.schema import unsupported
+from penstock.sinks.delta.spark_care import SparkCare
+from penstock.sinks.files import TableFolder
+from penstock.sinks.files.sizing import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
+
+COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
+LOST_BITES = 8
+"""Bites in a row that may come to nothing before a compaction ends."""
+
+ORPHAN_AGE = timedelta(days=3)
+"""How old a file must be at least that no version ever named: a batch or a replay in hand may be about to."""
+
+_BY_SPARK = ("deletionVectors", "v2Checkpoint", "icebergCompatV1", "icebergCompatV2")
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One partition of the table: the sizes of its files."""
+
+    values: Values
+    sizes: tuple[int, ...]
+
+
+class DeltaMaintenance:
+    """Implements `contracts.Maintenance`."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        sink: str,
+        path: str,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        cluster_by: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._sink = sink
+        self._path = path
+        self._target = target_file_bytes
+        self._cluster_by = tuple(cluster_by)
+        self._options = dict(storage_options or {})
+        self._folder = TableFolder(path, storage_options)
+        self._spark = SparkCare(sink, self._folder, target_file_bytes, self._cluster_by)
+
+    @property
+    def needs_sql(self) -> bool:
+        """Whether the table has what delta-rs does not rewrite rightly."""
+        with sink_failures(self._sink, "looking at the table"):
+            table = self._open()
+            return table is not None and bool(_bound(table))
+
+    def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
+        """The engine for a table that asks for Spark."""
+        self._spark.use(sql, interrupt)
+
+    def figures(self) -> TableFigures | None:
+        """How the table is now."""
+        with sink_failures(self._sink, "looking at the table"):
+            table = self._open()
+            if table is None:
+                return None
+            parts = _parts(table)
+            return TableFigures(
+                files=sum(len(part.sizes) for part in parts),
+                small_files=sum(worth_joining(part.sizes, self._target) for part in parts),
+                size_bytes=sum(sum(part.sizes) for part in parts),
+                versions=self._versions(table),
+            )
+
+    def compact(self, turn: Turn, deadline: float) -> Compacted:
+        """Join small files. Where `cluster_by` is set, a partition is ordered anew once enough came to it."""
+        with sink_failures(self._sink, COMPACTING):
+            table = self._open()
+            orders = self._orders(table) if table is not None else []
+            if table is None or not orders:
+                return Compacted()
+            if why := would_forget(table, self._pipeline, self._sink):
+                return Compacted(left=why)
+            if _bound(table):
+                return self._spark.compact(table, turn, deadline)
+            before, names = table.version(), _paths(table)
+            mark = secrets.token_hex(4)
+            gave_way, left = self._bites(orders, mark, turn, deadline)
+            table.update_incremental()
+            self._folder.sync(path for path in map(unquote, _paths(table) - names) if self._is_there(path))
+            self._folder.sync(f"_delta_log/{v:020}.json" for v in range(before + 1, table.version() + 1))
+            removed, added = _metrics(table, before, mark)
+            return Compacted(removed, added, gave_way, left)
+
+    def clean(self, keep: timedelta, turn: Turn, deadline: float, *, dry_run: bool = False) -> Cleaned:
+        """Remove files whose removal from the table is older than `keep`, and older ones that no version ever named.
+
+        Its commits change no file, so a MERGE does not meet them: no turn is taken.
+        """
+        with sink_failures(self._sink, CLEANING):
+            table = self._open()
+            if table is None:
+                return Cleaned()
+            if why := would_forget(table, self._pipeline, self._sink):
+                return Cleaned(note=why)
+            settings = table.metadata().configuration
+            keep = max(keep, interval_of(settings.get("delta.deletedFileRetentionDuration"), timedelta(0)))
+            staged = list(self._forgotten(max(keep, ORPHAN_AGE)))
+            if _bound(table):
+                found = self._spark.clean(table, max(keep, ORPHAN_AGE), dry_run=dry_run)
+            else:
+                found = Cleaned(self._vacuum(table, keep, dry_run))
+            for path in () if dry_run else staged:
+                with suppress(OSError):
+                    self._folder.remove(path)
+            return Cleaned(found.files + len(staged), found.versions, found.note)
+
+    def _vacuum(self, table: DeltaTable, keep: timedelta, dry_run: bool) -> int:
+        """What the log says was removed, and what no version names. Nothing found is no commit."""
+        hours, orphan_hours = _hours(keep), _hours(max(keep, ORPHAN_AGE))
+        removed = set(_listed(table, hours, full=False))
+        old = {path for path in removed if self._is_there(path)}  # the log names them long after they are gone
+        orphans = {path for path in _listed(table, orphan_hours, full=True) if self._is_there(path)} - removed
+        for found, age, full in ((old, hours, False), (orphans, orphan_hours, True)):
+            if found and not dry_run:
+                table.vacuum(age, dry_run=False, enforce_retention_duration=False, full=full)
+                table.update_incremental()
+        return len(old | orphans)
+
+    def _bites(
+        self, orders: Sequence[dict[str, Any]], mark: str, turn: Turn, deadline: float
+    ) -> tuple[int, str | None]:
+        """Carry the orders out; a bite that is lost is taken again, smaller. How often, and why not all was done."""
+        target, gave_way, lost = self._target, 0, 0
+        with Aside(optimizing.__file__, {"path": self._path, "options": self._options}) as aside:
+            for order in orders:
+                while True:
+                    size = self._target if order["columns"] else target
+                    found = aside.bite({**order, "target": size, "mark": mark}, turn, deadline)
+                    if found.came == "done":
+                        lost = 0
+                        break
+                    if found.came == "time":
+                        return gave_way, "the time was up"
+                    if found.came == "failure":
+                        raise _failed(self._sink, found)
+                    gave_way, lost = gave_way + 1, lost + 1
+                    target = max(target // 4, min(SMALLEST_TARGET, self._target))
+                    if lost >= LOST_BITES:
+                        return gave_way, "the stream left no room for it"
+                    if found.came == "conflict":
+                        time.sleep(min(0.2 * lost, max(0.0, deadline - time.monotonic())))
+        return gave_way, None
+
+    def _orders(self, table: DeltaTable) -> list[dict[str, Any]]:
+        """What to rewrite: all partitions in one go, or each that is worth ordering anew."""
+        parts = [part for part in _parts(table) if worth_joining(part.sizes, self._target)]
+        columns = list(self._cluster_by)
+        if columns:
+            parts = [part for part in parts if _grown(part.sizes, self._target)]
+        if not columns or _bound(table):
+            return [{"columns": [], "filters": []}] if parts else []
+        names = table.metadata().partition_columns
+        return [
+            {"columns": columns, "filters": [[n, "=", _text(v)] for n, v in zip(names, part.values, strict=True)]}
+            for part in parts
+        ]
+
+    def _forgotten(self, age: timedelta) -> Iterator[str]:
+        """Files staged beside the table that no commit will take any more."""
+        root = self._folder.local
+        if root is None:
+            return
+        before = time.time() - age.total_seconds()
+        for path in (root / STAGED).rglob("*.parquet"):
+            with suppress(OSError):
+                if path.stat().st_mtime < before:
+                    yield path.relative_to(root).as_posix()
+
+    def _is_there(self, path: str) -> bool:
+        return self._folder.local is None or (self._folder.local / path).exists()
+
+    def _versions(self, table: DeltaTable) -> int:
+        if self._folder.local is None:
+            return table.version() + 1
+        return sum(1 for path in (self._folder.local / "_delta_log").glob("*.json") if path.stem.isdecimal())
+
+    def _open(self) -> DeltaTable | None:
+        if self._folder.is_file():
+            return None
+        try:
+            return DeltaTable(self._path, storage_options=self._options or None)
+        except TableNotFoundError:
+            return None
+
+
+def _bound(table: DeltaTable) -> list[str]:
+    """What the table has that only Spark rewrites rightly: more than an append has to look at."""
+    protocol = table.protocol()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    return [*unsupported(table), *sorted(features.intersection(_BY_SPARK))]
+
+
+def _parts(table: DeltaTable) -> list[_Part]:
+    files = pa.table(table.get_add_actions(flatten=True))
+    columns = [files.column(f"partition.{name}").to_pylist() for name in table.metadata().partition_columns]
+    sizes: dict[Values, list[int]] = defaultdict(list)
+    for number, size in enumerate(files.column("size_bytes").to_pylist()):
+        sizes[tuple(column[number] for column in columns)].append(size)
+    return [_Part(values, tuple(found)) for values, found in sizes.items()]
+
+
+def _grown(sizes: Sequence[int], target: int) -> bool:
+    """Whether so much came to a partition that ordering all of it anew is worth it: a tenth, or a hundred files."""
+    small = [size for size in sizes if size < target // 2]
+    return len(small) >= 100 or sum(small) * 10 >= sum(sizes)
+
+
+def _paths(table: DeltaTable) -> set[str]:
+    return set(pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist())
+
+
+def _metrics(table: DeltaTable, before: int, mark: str) -> tuple[int, int]:
+    """How many files the commits of one compaction removed and added."""
+    removed = added = 0
+    for entry in table.history(max(1, table.version() - before)):
+        if entry["version"] > before and entry.get(optimizing.MARK) == mark:
+            figures = entry.get("operationMetrics", {})
+            removed += int(figures.get("numFilesRemoved", 0))
+            added += int(figures.get("numFilesAdded", 0))
+    return removed, added
+
+
+def _listed(table: DeltaTable, hours: int, *, full: bool) -> list[str]:
+    return list(table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=full))
+
+
+def _hours(age: timedelta) -> int:
+    return math.ceil(age / timedelta(hours=1))
+
+
+def _text(value: Any) -> str:
+    """A partition value as a filter of delta-rs takes it; null is the empty text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+def _failed(sink: str, bite: Bite) -> TerminalError:
+    return TerminalError("SINK_FAILED", f"sink {sink}: {COMPACTING}: {(bite.told.splitlines() or [''])[0]}")

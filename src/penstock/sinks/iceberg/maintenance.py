@@ -1,0 +1,231 @@
+"""The care of an Iceberg table, by Spark's procedures: files and manifests rewritten, snapshots and orphans removed.
+
+No snapshot of these carries a token. The newest that does has a tag, which an expiry keeps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyiceberg.manifest import ManifestContent
+from pyiceberg.table import Table
+
+from penstock.contracts import SqlEngine, Turn
+from penstock.errors import TerminalError
+from penstock.model.upkeep import Cleaned, Compacted, TableFigures
+from penstock.sinks.bites import FreeTurn, bite_of
+from penstock.sinks.files import TableFolder
+from penstock.sinks.files.sizing import TARGET_FILE_BYTES, worth_joining
+from penstock.sinks.iceberg.catalog import IcebergCatalog
+from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
+from penstock.sinks.iceberg.tables import TableSide
+from penstock.sinks.iceberg.types import quoted
+
+COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
+ORPHAN_AGE = timedelta(days=3)
+"""How old a file must be at least that no snapshot names: a batch or a replay in hand may be about to."""
+
+MANY_MANIFESTS = 20
+"""From how many manifests on they are written anew."""
+
+_MAX_REF_AGE = "history.expire.max-ref-age-ms"
+_TRIES = 3
+
+
+class IcebergMaintenance:
+    """Implements `contracts.Maintenance`. Figures are read without Spark; the rest is Spark's."""
+
+    needs_sql = True
+
+    def __init__(
+        self,
+        sink: str,
+        identifier: tuple[str, ...],
+        catalog: IcebergCatalog,
+        warehouse: str,
+        side: TableSide,
+        tag: str,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        cluster_by: Sequence[str] = (),
+    ) -> None:
+        self._sink = sink
+        self._table = ".".join(map(quoted, identifier)).replace("'", "\\'")
+        self._system = f"{quoted(catalog.name)}.system"
+        self._settings = catalog.spark_settings(warehouse)
+        self._side = side
+        self._tag = tag
+        self._target = target_file_bytes
+        self._cluster_by = tuple(cluster_by)
+        self._sql: SqlEngine | None = None
+        self._interrupt: Callable[[], None] = lambda: None
+
+    def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
+        """The engine, and how to break off what it runs."""
+        self._sql, self._interrupt = sql, interrupt
+
+    def figures(self) -> TableFigures | None:
+        """How the table is now."""
+        with sink_failures(self._sink, "looking at the table"):
+            table = self._side.look()
+            if table is None:
+                return None
+            parts = _sizes(table)
+            return TableFigures(
+                files=sum(map(len, parts)),
+                small_files=sum(worth_joining(sizes, self._target) for sizes in parts),
+                size_bytes=sum(map(sum, parts)),
+                versions=len(table.metadata.snapshots),
+            )
+
+    def compact(self, turn: Turn, deadline: float) -> Compacted:
+        """Join small files, ordered by `cluster_by`, and then manifests where they are many."""
+        with sink_failures(self._sink, COMPACTING):
+            table = self._side.look()
+            if table is None:
+                return Compacted()
+            done = Compacted()
+            if any(worth_joining(sizes, self._target) for sizes in _sizes(table)):
+                done = self._rewrite(turn, deadline)
+            if done.left is None and _manifests(self._side.look()) >= MANY_MANIFESTS:
+                call = f"CALL {self._system}.rewrite_manifests(table => '{self._table}')"
+                _, gave_way, left = self._call(call, turn, deadline)
+                done = Compacted(done.removed, done.added, done.gave_way + gave_way, left)
+            return done
+
+    def clean(self, keep: timedelta, turn: Turn, deadline: float, *, dry_run: bool = False) -> Cleaned:
+        """Expire snapshots older than `keep` that no branch or tag names, and remove files that none names."""
+        with sink_failures(self._sink, CLEANING):
+            table = self._side.look()
+            if table is None:
+                return Cleaned()
+            notes, before = [], datetime.now(UTC) - keep
+            expiring = _expiring(table, before)
+            if expiring and (why := self._untagged(table)):
+                expiring, notes = 0, [why]
+            staged = list(_forgotten(table, max(keep, ORPHAN_AGE)))
+            if dry_run and self._sql is None:
+                notes.append("which files no snapshot names is looked for by Spark alone")
+                return Cleaned(len(staged), expiring, "; ".join(notes))
+            files = 0
+            if expiring and not dry_run:
+                rows, _, left = self._call(
+                    f"CALL {self._system}.expire_snapshots(table => '{self._table}', older_than => {_moment(before)}, "
+                    "stream_results => true)",
+                    turn,
+                    deadline,
+                )
+                files += sum(
+                    int(count or 0) for row in rows for name, count in row.items() if name.startswith("deleted")
+                )
+                notes += [f"snapshots: {left}"] if left else []
+            orphans = datetime.now(UTC) - max(keep, ORPHAN_AGE)
+            rows, _, left = self._call(
+                f"CALL {self._system}.remove_orphan_files(table => '{self._table}', older_than => {_moment(orphans)}, "
+                f"dry_run => {str(dry_run).lower()})",
+                FreeTurn(),
+                deadline,
+            )
+            notes += [f"orphans: {left}"] if left else []
+            for folder, path in () if dry_run else staged:
+                with suppress(OSError):
+                    folder.remove(path)
+            return Cleaned(files + len(rows) + len(staged), expiring, "; ".join(notes) or None)
+
+    def _rewrite(self, turn: Turn, deadline: float) -> Compacted:
+        options = {
+            "target-file-size-bytes": self._target,
+            "min-file-size-bytes": self._target // 2,
+            "max-file-size-bytes": self._target * 9 // 5,
+            "min-input-files": 2,
+            "partial-progress.enabled": "true",
+            "partial-progress.max-commits": 10,
+        }
+        listed = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
+        call = (
+            f"CALL {self._system}.rewrite_data_files(table => '{self._table}', {self._order()}options => map({listed}))"
+        )
+        rows, gave_way, left = self._call(call, turn, deadline)
+        removed = sum(int(row["rewritten_data_files_count"]) for row in rows)
+        added = sum(int(row["added_data_files_count"]) for row in rows)
+        failed = sum(int(row.get("failed_data_files_count") or 0) for row in rows)
+        return Compacted(removed, added, gave_way, left or ("some files were changed meanwhile" if failed else None))
+
+    def _order(self) -> str:
+        if not self._cluster_by:
+            return ""
+        columns = [quoted(column).replace("'", "\\'") for column in self._cluster_by]
+        order = f"zorder({', '.join(columns)})" if len(columns) > 1 else f"{columns[0]} ASC NULLS LAST"
+        return f"strategy => 'sort', sort_order => '{order}', "
+
+    def _call(self, call: str, turn: Turn, deadline: float) -> tuple[list[dict[str, Any]], int, str | None]:
+        """Run a procedure; where it gave way to the stream, again. Its rows, how often, and why it was left."""
+        engine = self._engine()
+        rows: list[dict[str, Any]] = []
+
+        def run() -> None:
+            rows.extend(engine.run(call, settings=self._settings))
+
+        for lost in range(_TRIES):
+            found = bite_of(run, self._interrupt, turn, deadline)
+            if found.came == "done":
+                return rows, lost, None
+            if found.came == "time":
+                return [], lost, "the time was up"
+            if found.came == "failure" and found.error is not None and not is_conflict(found.error):
+                raise sink_failure(self._sink, COMPACTING, found.error) from found.error
+            time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
+        return [], _TRIES, "the stream left no room for it"
+
+    def _untagged(self, table: Table) -> str | None:
+        """Why no snapshot may expire: the table lets tags go, and with ours the newest token would."""
+        if _MAX_REF_AGE in table.metadata.properties and self._tag in table.metadata.refs:
+            return f"snapshots are left: the table has {_MAX_REF_AGE}, which lets the tag of the newest token go too"
+        return None
+
+    def _engine(self) -> SqlEngine:
+        if self._sql is None:
+            raise TerminalError("SINK_NEEDS_SPARK", f"sink {self._sink}: the care of the table was given no SQL engine")
+        return self._sql
+
+
+def _sizes(table: Table) -> list[list[int]]:
+    """The sizes of the data files, partition by partition."""
+    found: dict[tuple[int, str], list[int]] = defaultdict(list)
+    snapshot = table.current_snapshot()
+    for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
+        if manifest.content == ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                file = entry.data_file
+                found[(manifest.partition_spec_id, repr(file.partition))].append(file.file_size_in_bytes)
+    return list(found.values())
+
+
+def _manifests(table: Table | None) -> int:
+    snapshot = table.current_snapshot() if table is not None else None
+    return len(snapshot.manifests(table.io)) if table is not None and snapshot is not None else 0
+
+
+def _expiring(table: Table, before: datetime) -> int:
+    """How many snapshots an expiry would take: old, and not named."""
+    named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    limit = before.timestamp() * 1000
+    return sum(1 for s in table.metadata.snapshots if s.timestamp_ms < limit and s.snapshot_id not in named)
+
+
+def _forgotten(table: Table, age: timedelta) -> Iterator[tuple[TableFolder, str]]:
+    """Files staged beside the table that no commit will take any more."""
+    folder = TableFolder(f"{table.location().rstrip('/')}/_penstock/staged")
+    before = time.time() - age.total_seconds()
+    for path in folder.local.rglob("*.parquet") if folder.local is not None else ():
+        with suppress(OSError):
+            if path.stat().st_mtime < before:
+                yield folder, path.relative_to(folder.local or path).as_posix()
+
+
+def _moment(at: datetime) -> str:
+    return f"TIMESTAMP '{at.strftime('%Y-%m-%d %H:%M:%S.%f')}'"

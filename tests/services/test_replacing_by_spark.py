@@ -1,0 +1,70 @@
+"""Rows replaced where only Spark can: Delta tables that bind their writers, Iceberg tables in a Hadoop catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.rows import land, prepared, records, stage, token
+
+from penstock.model import COORDINATES, BatchToken, OffsetRange
+from penstock.sinks.delta import DeltaSink
+from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
+from penstock.spark.sql import SparkSql
+
+pytestmark = pytest.mark.services
+RANGES = (OffsetRange("orders", 0, 1, 3), OffsetRange("orders", 0, 5, 6))
+REPLAY = BatchToken("orders.replay-1", "replay", 0, RANGES)
+EXPECTED = [(n, "again" if n in (1, 2, 5) else f"note {n}") for n in range(8)]
+
+
+def replayed(sink: Any) -> None:
+    sink.commit(REPLAY, [stage(sink, REPLAY, [records([1, 2, 5], note="again")])])
+    assert sink.holds(REPLAY)
+
+
+@pytest.mark.parametrize(
+    "setting", [pytest.param("delta.enableChangeDataFeed", marks=pytest.mark.long), "delta.constraints.some"]
+)
+def test_delta_table_that_asks_more_of_its_writers_is_replaced_by_spark(
+    spark: Any, tmp_path: Path, setting: str
+) -> None:
+    path = str(tmp_path / "table")
+    live = prepared(DeltaSink("orders", "out", path))
+    land(live, token(0, 0, 4))
+    land(live, token(1, 4, 8))
+    value = "id >= 0" if "constraints" in setting else "true"
+    if "constraints" in setting:
+        spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT some CHECK ({value})")
+    else:
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{setting}' = '{value}')")
+    sink = DeltaSink("orders.replay-1", "out", path).replacing(RANGES)
+    assert sink.needs_sql
+    assert sink.would_replace() is None
+    sink.use(SparkSql(spark))
+    replayed(prepared(sink))
+    rows = spark.read.format("delta").load(path).select(f"{COORDINATES}.offset", "note").collect()
+    assert sorted((row["offset"], row["note"]) for row in rows) == EXPECTED
+    again = DeltaSink("orders.replay-1", "out", path).replacing(RANGES)
+    assert again.last_commit() == REPLAY
+
+
+def test_iceberg_table_in_a_hadoop_catalog_is_replaced_on_a_branch(spark: Any, tmp_path: Path) -> None:
+    catalog = IcebergCatalog("hadoop", name=f"hadoop{tmp_path.name[-4:]}".replace("-", "_"))
+
+    def made(pipeline: str) -> IcebergSink:
+        sink = IcebergSink(pipeline, "out", "shop.orders", str(tmp_path / "lake"), catalog=catalog)
+        sink.use(SparkSql(spark))
+        return sink
+
+    live = prepared(made("orders"))
+    land(live, token(0, 0, 8))
+    sink = made("orders.replay-1").replacing(RANGES)
+    assert sink.would_replace() == 3
+    replayed(prepared(sink))
+    assert live.last_commit() == token(0, 0, 8)
+    found = sink._there().look()
+    assert found is not None
+    rows = found.scan().to_arrow().to_pylist()
+    assert sorted((row[COORDINATES]["offset"], row["note"]) for row in rows) == EXPECTED

@@ -1,0 +1,151 @@
+"""Where a forked or adopted checkpoint begins, as far as no broker is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
+from penstock.config import load
+from penstock.errors import PenstockError
+from penstock.kafka import LogBounds
+from penstock.model import TopicPartition
+from penstock.ops.checkpoint_adopt import plan_adopt
+from penstock.ops.starts import parse_offsets, put_in_place, refuse_occupied, refuse_outside, write_fresh
+
+FILE = """\
+name: orders
+source: {type: kafka, brokers: "localhost:1", topics: [orders], options: {socket.timeout.ms: "1500"}}
+decode: {format: json, schema: "order_id BIGINT NOT NULL"}
+quarantine: {table: lake/bad}
+sinks: [{name: out, type: delta, path: lake/orders}]
+checkpoint: checkpoints/orders
+"""
+FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
+BOUNDS = {FIRST: LogBounds(5, 50), SECOND: LogBounds(0, 9)}
+NO_CLUSTER: Any = None
+
+
+@pytest.mark.parametrize(
+    ("spec", "offsets"),
+    [
+        ("earliest", {FIRST: 5, SECOND: 0}),
+        ("latest", {FIRST: 50, SECOND: 9}),
+        ("orders:0=7, orders:1=8", {FIRST: 7, SECOND: 8}),
+    ],
+)
+def test_offsets_are_read(spec: str, offsets: dict[TopicPartition, int]) -> None:
+    assert parse_offsets(spec, BOUNDS, NO_CLUSTER) == offsets
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "told"),
+    [
+        ("orders:0=7", "OFFSETS_INCOMPLETE", "orders[1]"),
+        ("orders:0=7,orders:1=8,orders:2=0", "OFFSETS_INCOMPLETE", "orders[2]"),
+        ("orders:0=x,orders:1=8", "OFFSETS_UNREADABLE", "orders:0=x"),
+        ("oldest", "OFFSETS_UNREADABLE", "oldest"),
+        ("2026-01-31T08:00:00", "OFFSETS_UNREADABLE", "no zone"),
+    ],
+)
+def test_offsets_that_cannot_be_meant_are_refused(spec: str, code: str, told: str) -> None:
+    with pytest.raises(PenstockError) as raised:
+        parse_offsets(spec, BOUNDS, NO_CLUSTER)
+    assert (raised.value.code, told in str(raised.value)) == (code, True)
+
+
+@pytest.mark.parametrize("offset", [4, 51])
+def test_offsets_outside_the_log_are_refused_with_both_sides(offset: int) -> None:
+    refuse_outside({FIRST: 5, SECOND: 9}, BOUNDS, "asked for")
+    with pytest.raises(PenstockError) as raised:
+        refuse_outside({FIRST: offset, SECOND: 9, TopicPartition("gone", 0): 1}, BOUNDS, "asked for")
+    assert raised.value.context == {
+        "gone[0]": "asked for 1, and there is no such partition",
+        "orders[0]": f"asked for {offset}, the log holds 5-50",
+    }
+
+
+def test_checkpoint_is_put_in_place_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "forks/new"
+    target.mkdir(parents=True)
+
+    def half(folder: str) -> None:
+        put_initial(folder, [{FIRST: 7}])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        put_in_place(str(target), half)
+    assert [path.name for path in target.parent.iterdir()] == ["new"]
+    refuse_occupied(str(target), "--to")
+    put_in_place(str(target), lambda folder: write_fresh(folder, "query-9", [{FIRST: 7}], {"orders": "id"}))
+    made = SparkCheckpoint(str(target))
+    assert (made.query_id(), made.last_begun(), made.starts(0)) == ("query-9", None, {FIRST: 7})
+    assert made.topic_ids() == {"orders": "id"}
+    with pytest.raises(PenstockError) as raised:
+        refuse_occupied(str(target), "--to")
+    assert raised.value.code == "CHECKPOINT_OCCUPIED"
+
+
+def write_job(root: Path, *lines: str, batches: int = 2) -> None:
+    """The checkpoint of a job that somebody wrote by hand."""
+    put_initial(str(root), [{FIRST: 0}])
+    for batch in range(batches):
+        put_offsets(str(root), batch, {FIRST: batch})
+        if lines:
+            (root / f"offsets/{batch}").write_text("\n".join(["v1", "{}", *lines]))
+        put_commit(str(root), batch)
+    put_metadata(str(root), "query-0")
+
+
+def refused(tmp_path: Path, **more: Any) -> PenstockError:
+    (tmp_path / "orders.yaml").write_text(FILE)
+    with pytest.raises(PenstockError) as raised:
+        plan_adopt(load(tmp_path / "orders.yaml"), str(tmp_path / "old"), **more)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "named"),
+    [
+        (['{"logOffset":3}'], "ADOPT_OTHER_SOURCE", "files"),
+        (['{"sourceVersion":1,"reservoirId":"a","reservoirVersion":3,"index":-1}'], "ADOPT_OTHER_SOURCE", "Delta"),
+        (["7"], "ADOPT_OTHER_SOURCE", "an unknown one"),
+        (['{"orders":{"0":1}}', '{"clicks":{"0":1}}'], "ADOPT_SEVERAL_SOURCES", "Kafka, Kafka"),
+        (['{"orders":{"0":1}}', "-"], "ADOPT_SEVERAL_SOURCES", "nothing yet"),
+    ],
+)
+def test_job_of_other_sources_is_not_adopted(tmp_path: Path, lines: list[str], code: str, named: str) -> None:
+    write_job(tmp_path / "old", *lines)
+    error = refused(tmp_path)
+    assert (error.code, named in error.context["its sources"]) == (code, True)
+
+
+def test_job_with_an_open_batch_is_adopted_only_when_it_is_said_how(tmp_path: Path) -> None:
+    write_job(tmp_path / "old")
+    (tmp_path / "old/commits/1").unlink()
+    error = refused(tmp_path)
+    assert (error.code, error.context["last batch begun"]) == ("ADOPT_BATCH_OPEN", "1")
+    assert error.hint is not None
+    assert "--open-batch again" in error.hint
+    # Nobody listens there: it came as far as the broker.
+    assert refused(tmp_path, open_batch="again").code == "BROKER_UNREACHABLE"
+
+
+def test_job_with_state_is_not_adopted(tmp_path: Path) -> None:
+    write_job(tmp_path / "old")
+    (tmp_path / "old/state/0/0").mkdir(parents=True)
+    (tmp_path / "old/state/0/0/1.delta").write_bytes(b"")
+    assert refused(tmp_path).code == "ADOPT_HAS_STATE"
+
+
+def test_folder_without_a_job_is_not_adopted(tmp_path: Path) -> None:
+    assert refused(tmp_path).code == "ADOPT_NOTHING_THERE"
+
+
+def test_pipeline_that_has_a_checkpoint_adopts_nothing(tmp_path: Path) -> None:
+    write_job(tmp_path / "old")
+    write_job(tmp_path / "checkpoints/orders")
+    assert refused(tmp_path).code == "CHECKPOINT_OCCUPIED"

@@ -1,0 +1,142 @@
+"""The sinks' tokens and the brokers' logs, held against a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark_checkpoint import QUERY, lose, write_checkpoint
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.kafka import LogBounds
+from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
+from penstock.runtime.agreement import Standing, log_findings, sink_findings, topic_findings
+
+ENDS = [{0: 5}, {0: 10}, {0: 15}]
+
+
+def token(batch: int, start: int, end: int, query: str = QUERY) -> BatchToken:
+    return BatchToken("orders", query, batch, (OffsetRange("orders", 0, start, end),))
+
+
+def at(held: BatchToken | None, name: str = "out", **more: Any) -> Standing:
+    return Standing(name, Guarantee.EXACTLY_ONCE, held, more.pop("torn", None), **more)
+
+
+def codes(root: Path, *standings: Standing, committed: int | None = None) -> list[tuple[str, bool]]:
+    found = sink_findings(SparkCheckpoint(str(root)), standings, committed=committed)
+    return [(one.code, one.blocks) for one in found]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "cp", ENDS)
+
+
+@pytest.fixture
+def open_root(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "open", ENDS, committed=1)
+
+
+def test_sinks_at_the_last_batch_agree(root: Path) -> None:
+    assert codes(root, at(token(2, 10, 15))) == []
+
+
+def test_sinks_one_batch_apart_agree_while_it_is_open(open_root: Path) -> None:
+    assert codes(open_root, at(token(2, 10, 15)), at(token(1, 5, 10), "other")) == []
+    torn = at(token(1, 5, 10), torn="0: batch 2, 1: batch 1", begun=token(2, 10, 15))
+    assert codes(open_root, torn) == []
+
+
+def test_sink_ahead_of_the_checkpoint_blocks(root: Path) -> None:
+    assert codes(root, at(token(3, 15, 20))) == [("SINK_AHEAD", True)]
+    assert codes(root, at(token(2, 10, 15), torn="...", begun=token(3, 15, 20))) == [("SINK_AHEAD", True)]
+
+
+def test_sink_behind_the_checkpoint_blocks(root: Path, open_root: Path) -> None:
+    assert codes(root, at(token(1, 5, 10))) == [("SINK_BEHIND", True)]
+    assert codes(open_root, at(token(0, 0, 5))) == [("SINK_BEHIND", True)]
+
+
+def test_sink_behind_way_out_depends_on_the_others(root: Path) -> None:
+    checkpoint, behind = SparkCheckpoint(str(root)), at(token(1, 5, 10))
+    alone = sink_findings(checkpoint, [behind])[0]
+    assert "--resume-from-table" in alone.way_out
+    beside = sink_findings(checkpoint, [behind, at(token(2, 10, 15), "other")])[0]
+    assert "penstock replay FILE --sink" in beside.way_out
+
+
+def test_sink_asked_before_the_last_commit_of_a_running_stream_is_not_behind(root: Path) -> None:
+    assert codes(root, at(token(1, 5, 10)), committed=1) == []
+    assert codes(root, at(None), committed=-1) == []
+
+
+def test_sink_with_other_offsets_blocks(root: Path) -> None:
+    assert codes(root, at(token(2, 10, 14))) == [("SINK_TOKEN_MISMATCH", True)]
+
+
+def test_sink_without_a_token_is_a_warning_that_names_the_replay(root: Path) -> None:
+    (one,) = sink_findings(SparkCheckpoint(str(root)), [at(None, "new")])
+    assert (one.code, one.blocks) == ("SINK_HOLDS_NOTHING", False)
+    assert "penstock replay FILE --sink new --from earliest --to committed" in one.way_out
+
+
+def test_sink_that_keeps_no_token_of_every_batch_is_never_behind(root: Path) -> None:
+    assert codes(root, at(token(0, 0, 5), sparse=True), at(None, sparse=True)) == []
+    assert codes(root, at(token(3, 15, 20), sparse=True)) == [("SINK_AHEAD", True)]
+    assert codes(root, Standing("log", Guarantee.AT_LEAST_ONCE, None, None)) == []
+
+
+def test_sink_of_another_query_is_left_to_the_check_of_a_run(root: Path) -> None:
+    assert codes(root, at(token(7, 0, 5, "another"))) == []
+
+
+def test_sink_that_cannot_be_asked_is_a_finding_and_hides_no_other(root: Path) -> None:
+    away = Standing("pg", Guarantee.EXACTLY_ONCE, None, None, "SINK_AWAY no answer")
+    assert codes(root, away, at(token(3, 15, 20))) == [("SINK_UNREACHABLE", True), ("SINK_AHEAD", True)]
+
+
+def test_sink_whose_batch_is_purged_or_whose_file_is_gone_is_not_compared(root: Path) -> None:
+    lose(root, "offsets/2")
+    assert codes(root, at(token(2, 10, 15))) == [("SINK_AHEAD", True)]
+
+
+POSITION = {TopicPartition("orders", 0): 10, TopicPartition("orders", 1): 10}
+
+
+def bounds(*logs: tuple[int, int]) -> dict[TopicPartition, LogBounds]:
+    return {TopicPartition("orders", p): LogBounds(*log) for p, log in enumerate(logs)}
+
+
+@pytest.mark.parametrize(
+    ("logs", "expected"),
+    [
+        ([(0, 12), (10, 10)], []),
+        ([(11, 12), (0, 10)], ["OFFSETS_BEFORE_LOG"]),
+        ([(0, 9), (0, 10)], ["OFFSETS_BEYOND_LOG"]),
+        ([(0, 10)], ["PARTITION_GONE"]),
+        ([(11, 20)], ["OFFSETS_BEFORE_LOG", "PARTITION_GONE"]),
+    ],
+)
+def test_log_findings_name_what_was_lost(logs: list[tuple[int, int]], expected: list[str]) -> None:
+    found = log_findings(POSITION, bounds(*logs), "fail")
+    assert [(one.code, one.blocks) for one in found] == [(code, True) for code in expected]
+    assert [one.blocks for one in log_findings(POSITION, bounds(*logs), "record")] == [False] * len(expected)
+
+
+def test_log_findings_end_of_an_open_batch_counts(tmp_path: Path) -> None:
+    ends = {TopicPartition("orders", 0): 15}
+    found = log_findings(POSITION, bounds((0, 12), (0, 12)), "fail", open_ends=ends)
+    assert [(one.code, dict(one.context)) for one in found] == [
+        ("OFFSETS_BEYOND_LOG", {"orders[0] 15": "the log holds 0-12"})
+    ]
+
+
+def test_topic_findings_same_name_with_another_id() -> None:
+    noted, now = {"orders": "a", "gone": "x"}, {"orders": "b", "new": "c"}
+    (one,) = topic_findings(noted, now, "fail", stateful=False)
+    assert (one.code, one.blocks) == ("TOPIC_RECREATED", True)
+    assert [f.blocks for f in topic_findings(noted, now, "record", stateful=False)] == [False]
+    assert [f.blocks for f in topic_findings(noted, now, "record", stateful=True)] == [True]
+    assert topic_findings({"orders": "a"}, {"orders": "a"}, "fail", stateful=False) == []
