@@ -1,8 +1,8 @@
 """Many small batches merged into one table: how long is a batch at the end, against the start?
 
-With `maintenance` in the pipeline file, without it, and as a blog would write the job. Most events are new orders, the
-others change orders of the last few batches, so that each batch leaves a small file behind. Medians of a tenth of the
-batches, at the start (after a warm-up) and at the end.
+With `maintenance` in the pipeline file, without it, and as a blog would write the job. Every event is a new order with
+a random number, so that each batch leaves a small file behind, and each merge has to look into all that are there.
+Medians of a tenth of the batches, at the start (after a warm-up) and at the end.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from processes import BenchError, Process
 WITH, WITHOUT = "penstock with maintenance", "penstock without"
 JOBS = (WITH, WITHOUT, HAND_WRITTEN)
 ROWS = 1_000
-EVERY = "20 seconds"
+EVERY = "10 seconds"
 GROWTH = 1.2
 """How much longer a batch may be at the end than at the start, with `maintenance`."""
 
 _SECONDS = 3_600
-_WARM_UP = 5
+_WARM_UP = 10
 Say = Callable[[str], None]
 
 
@@ -124,11 +124,11 @@ def _run(name: str, brokers: str, topic: str, folder: Path, orders: int) -> Tend
     if len(landed) != orders or len(landed.unique()) != orders:
         raise BenchError(f"{name}: the table is wrong: {orders:,} orders, {len(landed):,} rows")
     taken = [batch.seconds for batch in batches]
-    part = max(3, len(taken) // 10)
+    part, warm = max(3, len(taken) // 10), min(_WARM_UP, len(taken) // 5)
     return TendedRun(
         job=name,
         batches=len(taken),
-        first_seconds=median(taken[_WARM_UP : _WARM_UP + part]),
+        first_seconds=median(taken[warm : warm + part]),
         last_seconds=median(taken[-part:]),
         total_seconds=total,
         upkeep_seconds=sum(seconds for _, seconds in notes),
@@ -170,14 +170,11 @@ def _pipeline(name: str, brokers: str, topic: str, folder: Path) -> Path:
 
 
 def _send(brokers: str, topic: str, events: int) -> int:
-    """Nine of ten events are new orders, the tenth changes one of the last 5,000. How many orders there are."""
-    chance, orders, began = random.Random(7), 0, datetime(2026, 1, 1, tzinfo=UTC)
+    """New orders, numbered by chance. How many there are."""
+    chance, began = random.Random(7), datetime(2026, 1, 1, tzinfo=UTC)
+    orders = [chance.getrandbits(62) for _ in range(events)]
     producer = Producer({"bootstrap.servers": brokers, **MANY})
-    for number in range(events):
-        if number % 10 == 9:
-            order = chance.randrange(max(0, orders - 5_000), orders)
-        else:
-            order, orders = orders, orders + 1
+    for number, order in enumerate(orders):
         body = {
             "order_id": order,
             "customer_id": f"c-{order % 1000}",
@@ -187,4 +184,4 @@ def _send(brokers: str, topic: str, events: int) -> int:
         producer.produce(topic, json.dumps(body).encode(), key=str(order).encode())
         producer.poll(0)
     producer.flush(60)
-    return orders
+    return len(set(orders))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from tests.cli.command import penstock
 from tests.tables import read_table
 
@@ -30,6 +29,7 @@ class Verified:
     """What `penstock checkpoint verify` said."""
 
     status: int
+    state: str
     findings: list[dict[str, Any]]
 
     @property
@@ -95,9 +95,10 @@ class Case:
             self.send()
             self.drain()
 
-    def command(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        file = self.file
-        return penstock(*(file.name if word == "FILE" else word for word in words), folder=file.parent, timeout=150)
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command, FILE standing for the pipeline file."""
+        named = (self.file.name if word == "FILE" else word for word in words)
+        return penstock(*named, folder=self.file.parent, timeout=150)
 
     def done(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command that must succeed."""
@@ -105,12 +106,19 @@ class Case:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended
 
+    def follow(self, way_out: str) -> None:
+        """Run every command that a way out names, as it is printed."""
+        commands = re.findall(r"penstock ([^\n(;]+)", way_out)
+        assert commands, way_out
+        for command in commands:
+            self.done(*command.split())
+
     def verify(self) -> Verified:
         ended = self.command("checkpoint", "verify", "--json", "FILE")
         assert ended.returncode in (0, 3), ended.stdout + ended.stderr
         body = json.loads(ended.stdout)
         assert body["blocks"] == (ended.returncode == 3)
-        return Verified(ended.returncode, body["findings"])
+        return Verified(ended.returncode, body["state"], body["findings"])
 
     def refused(self, code: str, *words: str) -> str:
         """What `penstock run` says when it must not start: the code, and words of the way out."""
@@ -144,7 +152,3 @@ class Case:
     def gaps(self) -> list[tuple[int, int, int | None]]:
         found = json.loads(self.done("gaps", "--json", "FILE").stdout)["gaps"]
         return [(one["partition"], one["start"], one["end"]) for one in found]
-
-    def sinks(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = yaml.safe_load(self.file.read_text())["sinks"]
-        return found

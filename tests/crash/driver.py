@@ -24,6 +24,7 @@ from penstock.cli.main import main
 from penstock.runtime.batch import BatchRunner
 
 _run_module: Any = importlib.import_module("penstock.runtime.run")
+_starting_module: Any = importlib.import_module("penstock.runtime.starting")
 _committing: list[str] = []
 
 
@@ -68,12 +69,12 @@ def trap_commits(kind: Any) -> None:
 
 def trap_tasks() -> None:
     """Have the tasks' traps imported in Spark's workers."""
-    start: Callable[..., Any] = _run_module.start_session
+    start: Callable[..., Any] = _starting_module.start_session
 
     def start_session(*args: Any, preload: Any = (), **kwargs: Any) -> Any:
         return start(*args, preload=(*preload, "tests.crash.task_traps"), **kwargs)
 
-    _run_module.start_session = start_session
+    _starting_module.start_session = start_session
 
 
 if __name__ == "__main__":

@@ -7,20 +7,24 @@ Spark will run N again with exactly those offsets.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, OffsetRange, TopicPartition
 
 _START_NOTE = ".penstock.start"
-_STATE_NOTE = ".penstock.state"
-_TOPICS_NOTE = ".penstock.topics"
-_AGAIN_NOTE = ".penstock.again"
+STATE_NOTE = ".penstock.state"
+TOPICS_NOTE = ".penstock.topics"
+AGAIN_NOTE = ".penstock.again"
+_MAINTAINED_NOTE = ".penstock.maintained"
 Offsets = dict[TopicPartition, int]
 
 
@@ -99,33 +103,44 @@ class SparkCheckpoint:
 
     def state_noted(self) -> str | None:
         """What the state of this checkpoint depends on, as Penstock noted it at the first run."""
-        return self._text(_STATE_NOTE)
+        return self._text(STATE_NOTE)
 
     def note_state(self, identity: str) -> None:
         """Note what the state depends on."""
-        self._note(_STATE_NOTE, identity)
+        self._note(STATE_NOTE, identity)
 
     def topic_ids(self) -> dict[str, str]:
         """The ids of the topics that the offsets are of, as far as they were noted."""
-        text = self._text(_TOPICS_NOTE)
-        return {} if text is None else {str(topic): str(one) for topic, one in self._json(_TOPICS_NOTE, text).items()}
+        text = self._text(TOPICS_NOTE)
+        return {} if text is None else {str(topic): str(one) for topic, one in self._json(TOPICS_NOTE, text).items()}
 
     def note_topic_ids(self, ids: dict[str, str]) -> None:
         """Note the ids of the topics."""
-        self._note(_TOPICS_NOTE, json.dumps(ids, sort_keys=True))
+        self._note(TOPICS_NOTE, json.dumps(ids, sort_keys=True))
+
+    def maintained_at(self) -> float | None:
+        """When the tables were last looked after, in seconds since 1970."""
+        try:
+            return float(self._text(_MAINTAINED_NOTE) or "")
+        except ValueError:
+            return None
+
+    def note_maintained(self, moment: float) -> None:
+        """Note that the tables were looked after: runs that end soon share one schedule."""
+        self._note(_MAINTAINED_NOTE, str(moment))
 
     def again(self) -> list[BatchToken]:
         """The batches that a restore left to be run again, oldest first."""
-        text = self._text(_AGAIN_NOTE)
+        text = self._text(AGAIN_NOTE)
         return [BatchToken.from_json(line) for line in text.splitlines()] if text else []
 
     def note_again(self, tokens: Sequence[BatchToken]) -> None:
         """Note the batches to be run again; with none the note goes."""
         filesystem, root = self._filesystem
         if tokens:
-            self._note(_AGAIN_NOTE, "\n".join(token.to_json() for token in tokens))
-        elif filesystem.exists(f"{root}/{_AGAIN_NOTE}"):
-            filesystem.rm_file(f"{root}/{_AGAIN_NOTE}")
+            self._note(AGAIN_NOTE, "\n".join(token.to_json() for token in tokens))
+        elif filesystem.exists(f"{root}/{AGAIN_NOTE}"):
+            filesystem.rm_file(f"{root}/{AGAIN_NOTE}")
 
     def _offset_log(self, batch_id: int) -> list[str]:
         text = self._text(f"offsets/{batch_id}")
@@ -139,8 +154,13 @@ class SparkCheckpoint:
     def _note(self, name: str, text: str) -> None:
         filesystem, root = self._filesystem
         filesystem.makedirs(root, exist_ok=True)
-        with filesystem.open(f"{root}/{name}", "wb") as file:
-            file.write(text.encode())
+        if isinstance(filesystem, LocalFileSystem):
+            # Whole or not at all: a full disk must not leave the note empty that was there.
+            draft = Path(root, f".draft{name}.{os.getpid()}")
+            draft.write_text(text)
+            draft.replace(f"{root}/{name}")
+        else:
+            filesystem.pipe_file(f"{root}/{name}", text.encode())
 
     def _batches(self, folder: str) -> list[int]:
         filesystem, root = self._filesystem

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from penstock.checkpoint.files import Offsets, SparkCheckpoint
+from penstock.checkpoint.files import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, Offsets, SparkCheckpoint
 from penstock.checkpoint.logs import CheckpointFiles, LogFile, read_files
 from penstock.checkpoint.state_stores import StateFiles, read_state, version_needed
 from penstock.errors import TerminalError
@@ -47,7 +47,8 @@ def file_findings(checkpoint: SparkCheckpoint, *, live: bool = False) -> list[Fi
 
 def findings_in(path: str, files: CheckpointFiles, state: StateFiles, *, live: bool = False) -> list[Finding]:
     """The same for files that were looked at already."""
-    return [*_findings(path, files, state, live)] if files.restoring is not None or files.all else []
+    there = files.restoring is not None or files.all or files.notes
+    return [*_findings(path, files, state, live)] if there else []
 
 
 def needed(files: CheckpointFiles) -> list[str]:
@@ -74,6 +75,7 @@ def _findings(path: str, files: CheckpointFiles, state: StateFiles, live: bool) 
         yield _unfinished(path, files.restoring)
     yield from _metadata(path, files, state)
     yield from _broken(path, files, state)
+    yield from _notes(path, files, state)
     yield from _gaps(path, files, state)
     yield from _checksums(path, files, state)
     if files.strays and not live:
@@ -134,6 +136,26 @@ def _broken(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Fi
             means,
             ways(state) if blocks else "",
         )
+
+
+def _notes(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Finding]:
+    for note in files.notes.values():
+        if note.problem is not None:
+            yield Finding(
+                "CHECKPOINT_FILE_BROKEN",
+                True,
+                f"checkpoint {path}: {note.name} cannot be used",
+                {"found": note.problem},
+                f"{_NOTED[note.name]} In no other place does that stand.",
+                f"{RESTORE}\n{AFRESH_STATE if state.kept else AFRESH}",
+            )
+
+
+_NOTED = {
+    AGAIN_NOTE: "It names the batches that are to be run again since the checkpoint was restored.",
+    TOPICS_NOTE: "It tells a topic from another one of the same name, made since: without it records may be skipped.",
+    STATE_NOTE: "It tells what the state is of.",
+}
 
 
 def _sources_missing(file: LogFile, files: CheckpointFiles) -> str | None:

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from fsspec.core import url_to_fs
 
-from penstock.checkpoint.files import Offsets
+from penstock.checkpoint.files import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, Offsets
 from penstock.checkpoint.writing import RESTORING
-from penstock.model import TopicPartition
+from penstock.model import BatchToken, TopicPartition
 
 Checksum = Literal["none", "right", "wrong", "unreadable"]
 """What the `.crc` file beside a file says of it. Spark's own logs are read without a look at it."""
@@ -75,6 +75,19 @@ class CheckpointFiles:
     """Files that a write left which did not come to its end."""
     restoring: str | None
     """What was begun to be written here and not ended."""
+    notes: Mapping[str, LogFile] = field(default_factory=dict)
+    """Penstock's own, as far as a run goes by them."""
+
+    @property
+    def again(self) -> tuple[BatchToken, ...]:
+        """The batches that a restore left to be run again: the sinks have them, and the state has not."""
+        note = self.notes.get(AGAIN_NOTE)
+        return tuple(_tokens(note.body)) if note is not None and note.problem is None else ()
+
+    @property
+    def newest(self) -> int | None:
+        """The newest batch that this checkpoint knows of, run again or not yet."""
+        return max((*self.offsets, *(token.batch_id for token in self.again)), default=None)
 
     @property
     def begun(self) -> int | None:
@@ -116,7 +129,9 @@ def read_files(path: str) -> CheckpointFiles:
     there = top | {f"commits/{n}" for n in commits} | {f"offsets/{n}" for n in offsets} | sources
     logs = [name for name in there if name == "metadata" or _own(name).isdigit()]
     sums = [_checksum_name(name) for name in logs if _checksum_name(name) in there]
-    bodies = _bodies(filesystem, root, [*logs, *sums, *([RESTORING] if RESTORING in top else [])])
+    noted = [name for name in (AGAIN_NOTE, TOPICS_NOTE, STATE_NOTE) if name in top]
+    bodies = _bodies(filesystem, root, [*logs, *sums, *noted, *([RESTORING] if RESTORING in top else [])])
+    notes = [name for name in noted if name in bodies]
     files = {
         name: LogFile(
             name,
@@ -135,6 +150,7 @@ def read_files(path: str) -> CheckpointFiles:
         sources={name: files[name] for name in sorted(files) if name.startswith("sources/")},
         strays=tuple(sorted(name for name in there if _STRAY.fullmatch(_own(name)) and not _penstock(name))),
         restoring=None if restoring is None else restoring.decode(errors="replace").strip(),
+        notes={name: LogFile(name, bodies[name], "none", _note_problem(name, bodies[name])) for name in notes},
     )
 
 
@@ -184,6 +200,22 @@ def _problem(name: str, body: bytes) -> str | None:
     if not head or not offsets or not all(line == _NO_OFFSETS or _is_offsets(line) for line in offsets):
         return "it is cut short"
     return None
+
+
+def _note_problem(name: str, body: bytes) -> str | None:
+    """Why a run could not use a note of Penstock's; none where it could."""
+    try:
+        if name == AGAIN_NOTE:
+            _tokens(body)
+        else:
+            json.loads(body)
+    except (ValueError, KeyError, TypeError):
+        return "it is cut short" if body.strip(b"\0 ") else "it is empty"
+    return None
+
+
+def _tokens(body: bytes) -> list[BatchToken]:
+    return [BatchToken.from_json(line) for line in body.decode().splitlines()]
 
 
 def _offsets(lines: Iterable[str]) -> Offsets:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from penstock.checkpoint.files import TOPICS_NOTE
 from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, Finding
 from penstock.config import PipelineConfig
 from penstock.ops.checkpoint_backup import backups_there
 from penstock.ops.checkpoint_look import Looked, foreign_findings, look
 from penstock.ops.checkpoint_repair import RepairPlan, plan_of
-from penstock.runtime.agreement import from_error, log_findings, topic_findings
+from penstock.runtime.agreement import from_error, log_findings, partition_findings, topic_findings
+from penstock.runtime.recreated import recreated_topics
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def verify_checkpoint(config: PipelineConfig) -> Verification:
     backups = sum(1 for one in backups_there(config) if one.kind == "backup")
     findings = [_with_way(one, repair, backups) for one in repair.findings]
     findings += foreign_findings(seen)
-    findings += _brokers(seen)
+    findings += [_with_way(one, repair, backups) for one in _brokers(seen)]
     return Verification(
         config.name, config.checkpoint, _told(seen), tuple(sorted(findings, key=lambda f: not f.blocks))
     )
@@ -66,18 +68,20 @@ def _brokers(seen: Looked) -> list[Finding]:
     assert brokers.bounds is not None
     begun, batch = seen.files.begun, seen.open_batch
     found: list[Finding] = []
+    note = seen.files.notes.get(TOPICS_NOTE)
+    noted = seen.checkpoint.topic_ids() if note is not None and note.problem is None else {}
     if begun is not None:
-        ids = dict(brokers.topic_ids)
-        found += topic_findings(seen.checkpoint.topic_ids(), ids, loss, stateful=seen.state.kept)
+        found += topic_findings(noted, dict(brokers.topic_ids), loss, stateful=seen.state.kept)
     open_ends = seen.ends(batch)
-    if batch is None or (seen.held_by_all and open_ends is not None):
+    # With state every open batch is read again: the sinks have its rows, and the state has not.
+    if batch is None or (seen.held_by_all and open_ends is not None and not seen.state.kept):
         position, open_ends = seen.ends(begun), None
     else:
         position = seen.starts(batch)
-    recreated = any(one.code == "TOPIC_RECREATED" for one in found)
-    if position is not None and not recreated:
+    if position is not None and not found:
         found += log_findings(position, brokers.bounds, loss, open_ends=open_ends)
-    return found
+    recreated = recreated_topics(noted, dict(brokers.topic_ids))
+    return found + partition_findings(seen.config.checkpoint, seen.files, seen.standings, brokers.bounds, recreated)
 
 
 def _told(seen: Looked) -> str:
@@ -86,4 +90,6 @@ def _told(seen: Looked) -> str:
         return "fresh: no batch has begun"
     told = f"batch {done} committed" if done is not None else "no batch committed"
     told = told if begun == done else f"{told}, batch {begun if begun is not None else 'none'} begun"
+    if seen.files.newest != begun:
+        told = f"{told}; a run goes through the batches to {seen.files.newest} again, for the state"
     return f"{told}; in use by {seen.live}" if seen.live is not None else told

@@ -31,8 +31,8 @@ from penstock.quarantine.records import (
 )
 from penstock.quarantine.states import with_states
 from penstock.readers import KafkaReader
+from penstock.runtime.targets import way_in
 
-_SECURITY = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.address.")
 _REPLICAS = 3
 _WHERE_SCHEMA = pa.schema(
     [
@@ -75,12 +75,15 @@ class QuarantinePlace:
         """Where redrives note how far they are."""
         return f"{self.config.checkpoint.rstrip('/')}-redrives"
 
-    def read(self, columns: Sequence[str] = FACTS, place: Place | None = None) -> pl.DataFrame:
-        """The records with how they stand, the oldest first."""
+    def read(
+        self, columns: Sequence[str] = FACTS, place: Place | None = None, marks: pl.DataFrame | None = None
+    ) -> pl.DataFrame:
+        """The records with how they stand, the oldest first; by the marks as they are now, unless some are given."""
         assert self.config.quarantine is not None
         columns = list(dict.fromkeys([*columns, "stage", "code"]))
         records = read_records(self.records, self.config.name, columns, place)
-        return with_states(records, self.read_marks(), self.config.quarantine.max_redrives)
+        marks = self.read_marks() if marks is None else marks
+        return with_states(records, marks, self.config.quarantine.max_redrives)
 
     def read_marks(self) -> pl.DataFrame:
         """Every mark."""
@@ -88,10 +91,7 @@ class QuarantinePlace:
 
     def selected(self, selection: Selection, columns: Sequence[str] = FACTS) -> pl.DataFrame:
         """The records that somebody means, with how they stand."""
-        if selection.where is not None:
-            columns = [*QUARANTINE_SCHEMA.names, SCHEMA_ID, *columns]
-        found = _chosen(self.read(columns), selection)
-        return found if selection.limit is None else found.head(selection.limit)
+        return chosen(self.read(columns_for(selection, columns)), selection)
 
     def marking(self, name: str) -> Sink:
         """A sink for marks: its name keeps the commits of redrives and of drops apart. A topic for it is made."""
@@ -132,8 +132,7 @@ class QuarantinePlace:
 def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:
     """The quarantine that the file names."""
     source, quarantine = config.source, config.quarantine
-    options = {name: text for name, text in cfg.reveal(source.options).items() if name.startswith(_SECURITY)}
-    settings = KafkaSettings(source.brokers, options)
+    settings = way_in(KafkaSettings(source.brokers, cfg.reveal(source.options)))
     if quarantine is not None and quarantine.table is not None:
         marks = HeldInTable(f"{quarantine.table.rstrip('/')}_redrives", MARK_SCHEMA)
         return QuarantinePlace(config, HeldInTable(quarantine.table), marks, settings)
@@ -148,7 +147,13 @@ def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:
     )
 
 
-def _chosen(records: pl.DataFrame, selection: Selection) -> pl.DataFrame:
+def columns_for(selection: Selection, columns: Sequence[str] = FACTS) -> list[str]:
+    """The columns that have to be read to select by them, and some more."""
+    return [*columns] if selection.where is None else [*QUARANTINE_SCHEMA.names, SCHEMA_ID, *columns]
+
+
+def chosen(records: pl.DataFrame, selection: Selection) -> pl.DataFrame:
+    """Those of the records that somebody means."""
     conditions = [
         pl.col(name).is_in(values)
         for name, values in (("code", selection.codes), ("topic", selection.topics))
@@ -158,8 +163,9 @@ def _chosen(records: pl.DataFrame, selection: Selection) -> pl.DataFrame:
         conditions.append(pl.col("quarantined_at") >= selection.since)
     if selection.until is not None:
         conditions.append(pl.col("quarantined_at") < selection.until)
-    chosen = records.filter(*conditions) if conditions else records
-    return chosen if selection.where is None else chosen.filter(_holds(selection.where, chosen))
+    found = records.filter(*conditions) if conditions else records
+    found = found if selection.where is None else found.filter(_holds(selection.where, found))
+    return found if selection.limit is None else found.head(selection.limit)
 
 
 def _holds(condition: str, records: pl.DataFrame) -> pl.Series:

@@ -18,7 +18,7 @@ from penstock import config as cfg
 from penstock.contracts import Sink
 from penstock.errors import MissingError
 from penstock.model import RAW_SCHEMA
-from penstock.ops.quarantine_place import QuarantinePlace, Selection, quarantine_of
+from penstock.ops.quarantine_place import QuarantinePlace, Selection, chosen, columns_for, quarantine_of
 from penstock.ops.redrive_runs import StoredPass, StoredRun, in_hand, runs_in, write_run
 from penstock.ops.redrive_ways import find_ways, narrowed, reached_by
 from penstock.quarantine.marks import IDENTITIES, RedriveMarks
@@ -29,6 +29,7 @@ from penstock.runtime.patience import StopRequest
 
 MOST_RECORDS = 200_000
 """How many records a batch has, unless `max_offsets` of the source says another number."""
+_CLOSED = (State.REDRIVEN.value, State.DROPPED.value)
 _WHY_LEFT = {
     State.PARKED.value: "parked: failed too often (--include-parked)",
     State.REDRIVEN.value: "redriven before",
@@ -53,6 +54,8 @@ class RedrivePlan:
     unfinished: tuple[StoredRun, ...] = ()
     """Redrives that were begun and not ended: they are finished first."""
     notices: tuple[str, ...] = ()
+    marks: int = 0
+    """How many marks there were: others may have come when it is applied."""
     _records: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False, compare=False)
 
     @property
@@ -108,7 +111,9 @@ def _plan(
     place: QuarantinePlace, selection: Selection, tried: pl.DataFrame, include_parked: bool, accept_duplicates: bool
 ) -> RedrivePlan:
     config = place.config
-    meant = place.selected(replace(selection, limit=None))
+    marks = place.read_marks()
+    every = place.read(columns_for(selection), marks=marks)
+    meant = chosen(every, replace(selection, limit=None))
     states = {State.WAITING.value, State.FAILED.value} | ({State.PARKED.value} if include_parked else set())
     left_out = {
         why: count
@@ -119,8 +124,8 @@ def _plan(
     waiting = waiting.join(tried, on=PLACE, how="anti", maintain_order="left")
     waiting = waiting if selection.limit is None else waiting.head(selection.limit)
     # A record's other rows go with it: they would take it to the same sinks again.
-    others = place.read().filter(pl.col("state").is_in([state.value for state in State if state.value not in _CLOSED]))
-    ways = find_ways(config, others.join(waiting, on=PLACE, how="semi"), accept_duplicates=accept_duplicates)
+    together = every.filter(~pl.col("state").is_in(_CLOSED)).join(waiting, on=PLACE, how="semi", maintain_order="left")
+    ways = find_ways(config, together, accept_duplicates=accept_duplicates)
     counts = ways.records.group_by("way", maintain_order=True).len().iter_rows()
     return RedrivePlan(
         config,
@@ -133,11 +138,9 @@ def _plan(
         {**left_out, **ways.left_out},
         tuple(run for run in runs_in(place.folder) if not run.finished),
         tuple(_notices(config)),
+        marks.height,
         ways.records,
     )
-
-
-_CLOSED = (State.REDRIVEN.value, State.DROPPED.value)
 
 
 def apply_redrive(
@@ -148,20 +151,23 @@ def apply_redrive(
     log: Path | None = None,
 ) -> RedriveResult:
     """Finish what was begun before, then redrive what the plan selects, as the records stand now."""
-    place, stop, done = quarantine_of(plan.config), stop or StopRequest(), []
+    place, stop = quarantine_of(plan.config), stop or StopRequest()
+    done: list[StoredRun] = []
     with place.alone():
         tried = in_hand(place.folder)
         for run in (run for run in runs_in(place.folder) if not run.finished):
             done.append(run)
             if not _carry(place, run, listener, stop, session, log):
                 return _result(place, done, finished=False)
-        now = _plan(place, plan.selection, tried, plan.include_parked, plan.accept_duplicates)
-        if now.records and not stop.asked():
-            run = write_run(place.folder, _bodies(place, now), plan.config.source.max_offsets or MOST_RECORDS)
-            done.append(run)
-            if not _carry(place, run, listener, stop, session, log):
-                return _result(place, done, finished=False)
-    return _result(place, done, finished=not stop.asked() or not now.records)
+        now = plan
+        if tried.height or place.read_marks().height != plan.marks:
+            now = _plan(place, plan.selection, tried, plan.include_parked, plan.accept_duplicates)
+        if not now.records:
+            return _result(place, done, finished=True)
+        if stop.asked():
+            return replace(_result(place, done, finished=False), left=now.records)
+        run = write_run(place.folder, _bodies(place, now), plan.config.source.max_offsets or MOST_RECORDS)
+        return _result(place, [*done, run], finished=_carry(place, run, listener, stop, session, log))
 
 
 def _bodies(place: QuarantinePlace, plan: RedrivePlan) -> list[tuple[tuple[str, ...] | None, pl.DataFrame]]:
@@ -237,9 +243,12 @@ def _result(place: QuarantinePlace, runs: list[StoredRun], *, finished: bool) ->
     marks = place.read_marks().filter(pl.col("run").is_in(names)).unique((*PLACE, "run"))
     counts = dict(marks.group_by("outcome").len().iter_rows())
     redriven, failed = counts.get("redriven", 0), counts.get("failed", 0)
-    parked = place.read().filter(pl.col("state") == State.PARKED.value).join(marks, on=PLACE, how="semi")
+    parked = 0
+    if failed:
+        now_parked = place.read().filter(pl.col("state") == State.PARKED.value)
+        parked = now_parked.join(marks, on=PLACE, how="semi").unique(PLACE).height
     left = sum(run.records for run in runs) - redriven - failed
-    return RedriveResult(tuple(names), redriven, failed, parked.unique(PLACE).height, finished, left)
+    return RedriveResult(tuple(names), redriven, failed, parked, finished, left)
 
 
 def _notices(config: cfg.PipelineConfig) -> Iterator[str]:

@@ -142,9 +142,9 @@ class RepairRules:
             return
         never_was = (
             begun is not None
-            and usable_ends(files, begun) is None
+            and (usable_ends(files, begun) is None or self._lacks_partitions(begun))
             and begun not in files.commits
-            and (self._newest is None or self._newest < begun)
+            and not self._has(begun)
         )
         if self._state.kept:
             if begun is not None and never_was and self._may_forget(begun):
@@ -174,11 +174,27 @@ class RepairRules:
             return "CHECKPOINT_FILE_BROKEN"
         if done is not None and (begun is None or done > begun):
             return "CHECKPOINT_GAP"
-        if self._newest is not None and (begun is None or self._newest > begun):
+        if (
+            begun is not None
+            and (done is None or done < begun)
+            and self._lacks_partitions(begun)
+            and not self._has(begun)
+        ):
+            return "PARTITION_LEFT_OUT"
+        if self._newest is not None and self._newest > (files.newest if files.newest is not None else -1):
             return "SINK_AHEAD"
         if begun == 0 and done is None and not any(file.problem is None for file in files.sources.values()):
             return "CHECKPOINT_GAP" if not files.sources else "CHECKPOINT_FILE_BROKEN"
         return None
+
+    def _lacks_partitions(self, batch: int) -> bool:
+        """Whether a batch leaves out partitions that the one before it had."""
+        here, before = usable_ends(self._files, batch), usable_ends(self._files, batch - 1)
+        return here is not None and before is not None and not before.keys() <= here.keys()
+
+    def _has(self, batch: int) -> bool:
+        """Whether some sink has something of a batch."""
+        return self._newest is not None and self._newest >= batch
 
     def _may_forget(self, batch: int) -> bool:
         """With state: no store has a version of this batch, which another batch of its number would not replace."""

@@ -24,6 +24,7 @@ from penstock.kafka.topics import TopicAdmin
 from penstock.model import OffsetRange, TopicPartition
 from penstock.ops.redrive_ways import narrowed
 from penstock.ops.replay_folder import ReplayRequest, StoredReplay, new_replay, replay_called, unfinished
+from penstock.ops.replay_marks import mark_replayed
 from penstock.ops.replay_ranges import (
     Missing,
     between,
@@ -130,13 +131,20 @@ def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: s
     found: StoredReplay | None = None
     if resume is not None:
         found = stored = replay_called(config.checkpoint, resume)
+        if stored.finished:
+            raise MissingError(
+                "REPLAY_FINISHED",
+                f"replay {resume} is finished: there is nothing to go on with",
+                context={"folder": stored.folder},
+                hint="to replay the same once more, leave --resume out",
+            )
     else:
         assert request is not None, "a replay is asked for, or named by its id"
         targets = choose_targets(live, request.sinks, request.into)
         found = unfinished(config.checkpoint, request, targets)
         stored, missing = (found, []) if found is not None else _new(live, request, targets, cluster, log, notices)
     pipeline = _pipeline(config, stored)
-    bounded = _bounded(stored, pipeline)
+    bounded = _bounded(stored, pipeline, config.checkpoint)
     return ReplayPlan(
         config=config,
         stored=stored,
@@ -174,13 +182,14 @@ def apply_replay(
     stored = plan.stored
     stored.write()
     pipeline = _pipeline(plan.config, stored)
-    bounded = _bounded(stored, pipeline)
+    bounded = _bounded(stored, pipeline, plan.config.checkpoint)
     summary = run_bounded(bounded, listener, stop, session, log)
     if not bounded.finished:
         return None
     if not stored.finished:
+        _mark(plan, listener)
         _delete_markers(pipeline, listener)
-        stored.finish({"batches": len(bounded.batches), **_counts(summary)})
+        stored.finish({"batches": len(bounded.batches), "offsets": plan.offsets, **_counts(summary)})
     return summary
 
 
@@ -248,11 +257,26 @@ def _pipeline(config: PipelineConfig, stored: StoredReplay) -> Pipeline:
     return prepared_for(replace(pipeline, targets=replace(pipeline.targets, gaps=None)), stored.targets, stored.ranges)
 
 
-def _bounded(stored: StoredReplay, pipeline: Pipeline) -> BoundedRun:
+def _bounded(stored: StoredReplay, pipeline: Pipeline, live_checkpoint: str) -> BoundedRun:
     at_once = any(one.way is Way.REPLACED for one in stored.targets)
     return BoundedRun(
-        pipeline, stored.query_id, cut(stored.ranges, stored.batch_offsets), stored.folder, at_once=at_once
+        pipeline,
+        stored.query_id,
+        cut(stored.ranges, stored.batch_offsets),
+        stored.folder,
+        at_once=at_once,
+        beside=live_checkpoint,
     )
+
+
+def _mark(plan: ReplayPlan, listener: Listener) -> None:
+    """Quarantined records that are in the pipeline's own targets now need no redrive."""
+    stored = plan.stored
+    sinks = [one.sink for one in stored.targets if one.way is not Way.INTO]
+    if sinks:
+        count = mark_replayed(plan.config, f"replay-{stored.id}", stored.query_id, stored.ranges, sinks)
+        if count:
+            listener(Notice(f"{count:,} quarantined records came in with it: they need no redrive any more"))
 
 
 def _planned(choice: TargetChoice, sink: Sink) -> PlannedTarget:

@@ -133,6 +133,8 @@ def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
         raise _needs_into(sink, "what is there cannot be told from what the replay would write, and would be twice")
     keeps = sink.coordinates and (flow.schema is None or COORDINATES in flow.schema.names)
     if not cfg.merges(sink):
+        if getattr(sink, "on_reject", "fail") == "quarantine":
+            raise _needs_into(sink, "`on_reject: quarantine` puts records aside batch by batch, and this is one commit")
         if keeps:
             return TargetChoice(sink.name, Way.REPLACED)
         why = "`coordinates` is off" if not sink.coordinates else f"the SQL leaves {COORDINATES} out"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.checkpoint.findings import AFRESH, REPAIR, RESTORE, Finding
+from penstock.checkpoint.findings import AFRESH, REPAIR, RESTORE, Finding, usable_ends
 from penstock.checkpoint.logs import CheckpointFiles, read_files
 from penstock.contracts import Sink, SlotSink
 from penstock.errors import PenstockError
@@ -41,6 +41,8 @@ class Standing:
     """Of a torn sink: the newest batch that some slot holds."""
     sparse: bool = False
     """A quarantine, and the like: it keeps no token of a batch that has nothing for it."""
+    taken_back: PenstockError | None = None
+    """What the sink would say to the next batch of its token's query, where batches of it were taken back."""
 
     @property
     def holds(self) -> BatchToken | None:
@@ -97,8 +99,17 @@ def compare_sinks(
             if committed is not None and not one.sparse:
                 found.append(_empty(one, committed))
         elif held.query_id == files.query_id:
-            found += _compared(path, files, one, held, committed, standings)
+            mine = [*_compared(path, files, one, held, committed, standings)]
+            if not mine and one.taken_back is not None:
+                mine = [from_error(one.taken_back, means=_TAKEN_BACK)]
+            found += mine
     return found
+
+
+_TAKEN_BACK = (
+    "The checkpoint agrees with the table as it is now, but the table remembers later batches of the same query: it "
+    "would not take others under their numbers."
+)
 
 
 def log_findings(
@@ -129,6 +140,61 @@ def log_findings(
             "" if records else _SAID[code][2],
         )
         for code, where in lost.items()
+    ]
+
+
+def partition_findings(
+    path: str,
+    files: CheckpointFiles,
+    standings: Sequence[Standing],
+    bounds: Mapping[TopicPartition, LogBounds],
+    recreated: frozenset[str] = frozenset(),
+) -> list[Finding]:
+    """Partitions that the file reads, and that a batch left out which had been read before.
+
+    Spark knows of them no more, and takes them for new ones: it would read them from their beginning, once more.
+    """
+    begun = files.begun
+    now = usable_ends(files, begun) if begun is not None else None
+    if begun is None or now is None:
+        return []
+    known: Offsets = {}
+    for batch in sorted(files.offsets):
+        known |= {at: end for at, end in (usable_ends(files, batch) or {}).items() if at.topic not in recreated}
+    left_out = {at: end for at, end in sorted(known.items()) if at in bounds and at not in now}
+    if not left_out:
+        return []
+    where = _cut(
+        {f"{at} from {end}": f"the log holds {bounds[at].start}-{bounds[at].end}" for at, end in left_out.items()}
+    )
+    if files.committed is None or files.committed < begun:
+        held = [one.holds for one in standings]
+        if any(token is not None and (token.query_id, token.batch_id) == (files.query_id, begun) for token in held):
+            return []
+        return [
+            Finding(
+                "PARTITION_LEFT_OUT",
+                True,
+                f"checkpoint {path}: batch {begun} was begun without {len(left_out)} of its partitions",
+                where,
+                "They were not in the file then, or not at the brokers, and now they are. Carried out as it is, the "
+                "batch would leave them behind, and the next would read them from their beginning.",
+                REPAIR,
+            )
+        ]
+    spec = ",".join(f"{at.topic}:{at.partition}={end}" for at, end in sorted({**known, **now}.items()) if at in bounds)
+    return [
+        Finding(
+            "PARTITION_BACK",
+            True,
+            f"{len(left_out)} partition{'s' if len(left_out) > 1 else ''} that the last batches left out "
+            f"{'are' if len(left_out) > 1 else 'is'} read again",
+            where,
+            "A run would read them from their beginning: what was read of them before would come twice.",
+            "to go on where each was left (or with 0, where a partition is another one than then):\n"
+            f"penstock checkpoint fork FILE --to PATH --offsets {spec}\n"
+            "then point `checkpoint:` at PATH, and run",
+        )
     ]
 
 
@@ -180,7 +246,17 @@ def _standing(sink: Sink, sparse: bool) -> Standing:
         return Standing(sink.name, sink.guarantee, None, None, f"{error.code} {error.line}", sparse=sparse)
     # A Kafka sink in its first batch tells of the batch before, which there is not.
     token = token if token is not None and token.batch_id >= 0 else None
-    return Standing(sink.name, sink.guarantee, token, torn, begun=begun, sparse=sparse)
+    taken_back = _refusal(sink, token) if token is not None and not isinstance(sink, SlotSink) else None
+    return Standing(sink.name, sink.guarantee, token, torn, begun=begun, sparse=sparse, taken_back=taken_back)
+
+
+def _refusal(sink: Sink, token: BatchToken) -> PenstockError | None:
+    """What the sink has against its own newest token, if anything."""
+    try:
+        sink.holds(token)
+    except PenstockError as error:
+        return error
+    return None
 
 
 def _newest_of_any_slot(sink: Sink) -> BatchToken | None:
@@ -205,7 +281,8 @@ def _compared(
 ) -> Iterable[Finding]:
     batch, begun = held.batch_id, files.begun
     sides = {"checkpoint": _batches(begun, done), f"sink {one.sink}": f"batch {batch}, {held.describe_ranges()}"}
-    if begun is None or batch > begun:
+    newest = files.newest
+    if newest is None or batch > newest:
         yield Finding(
             "SINK_AHEAD",
             True,
@@ -230,7 +307,8 @@ def _compared(
             _ways_behind(one, standings),
         )
         return
-    ends = files.offsets[batch].ends if batch in files.offsets else None
+    planned = next((token.ends for token in files.again if token.batch_id == batch), None)
+    ends = planned if planned is not None else files.offsets[batch].ends if batch in files.offsets else None
     if ends is not None and ends != held.ends:
         yield Finding(
             "SINK_TOKEN_MISMATCH",

@@ -121,6 +121,9 @@ class BatchRunner:
         if not self.after_restart:
             return [*quarantines, *targets]
         missing = [sink for sink in (*quarantines, *targets) if not sink.holds(token)]
+        if self.marks in missing:
+            # What a sink refuses is found by staging for it: one that has the batch is staged for again, and says so.
+            return [*targets]
         # A quarantine keeps no token of a batch without bad records. It is committed before the others, so a
         # target that has the batch vouches for it; one that commits in its tasks does not: they end earlier.
         vouched = any(sink not in missing and not isinstance(sink, SlotSink) for sink in targets)

@@ -8,8 +8,6 @@ batch behind it is looked up in the sinks, so that a run which was killed goes o
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,18 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from penstock.checkpoint import checkpoint_lock
-from penstock.contracts import MaintainedSink, Maintenance, Reader, Sink, SqlEngine, SqlSink, Stage
+from penstock.contracts import Reader, Sink
 from penstock.errors import MissingError, TransientError
 from penstock.kafka import Cluster
-from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, Manifest, OffsetRange, SlotAttempt
+from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange
 from penstock.runtime.batch import BatchRunner
 from penstock.runtime.batches import GivenBatches
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import in_our_terms, nothing_passes
 from penstock.runtime.flows import CurrentFlows
+from penstock.runtime.gathered import GatheredSink, put_whole
 from penstock.runtime.listener import BatchDone, Listener, Notice, Started, Stopping
 from penstock.runtime.patience import Patience, StopRequest
 from penstock.runtime.run import RunSummary
@@ -36,7 +33,6 @@ from penstock.runtime.starting import pinned_slots, session_for
 from penstock.runtime.upkeep import turn_at
 
 _PROGRESS = "progress.json"
-_MOST_SLOTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +54,8 @@ class BoundedRun:
     """Whether every sink is committed once, at the end, with one token over all the ranges."""
     check_log: bool = True
     """Whether the ranges are of topics that must still have them."""
+    beside: str | None = None
+    """The checkpoint of a stream that may write to the same tables: commits take turns with it."""
     give_up_after: float = 300.0
 
     @property
@@ -122,10 +120,10 @@ def run_bounded(
 def _carry(
     run: BoundedRun, listener: Listener, stop: StopRequest, session: Any, log: Path | None, summary: RunSummary
 ) -> None:
-    gathered: list[_Gathered] = []
+    gathered: list[GatheredSink] = []
 
     def later(sink: Sink) -> Sink:
-        gathered.append(_Gathered(sink, _whole(run), run.folder / "gathered" / sink.name))
+        gathered.append(GatheredSink(sink, _whole(run), run.folder / "gathered" / sink.name))
         return gathered[-1]
 
     pipeline = run.pipeline.with_sinks(later) if run.at_once else run.pipeline
@@ -160,11 +158,11 @@ def _carry(
             cores,
             tell,
             run.marks,
-            partial(turn_at, pipeline.config.checkpoint),
+            partial(turn_at, run.beside or pipeline.config.checkpoint),
         )
         if _all_batches(run, runner, spark, listener, stop, summary):
             for sink in gathered:
-                with turn_at(pipeline.config.checkpoint, sink):
+                with turn_at(run.beside or pipeline.config.checkpoint, sink):
                     sink.land()
             _note(run, len(run.batches), finished=True)
 
@@ -218,17 +216,7 @@ def _whole(run: BoundedRun) -> BatchToken:
 
 
 def _note(run: BoundedRun, done: int, finished: bool = False) -> None:
-    _put(run.folder / _PROGRESS, json.dumps({"done": done, "of": len(run.batches), "finished": finished}).encode())
-
-
-def _put(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
+    put_whole(run.folder / _PROGRESS, json.dumps({"done": done, "of": len(run.batches), "finished": finished}).encode())
 
 
 @dataclass(frozen=True)
@@ -236,77 +224,3 @@ class _OfSession:
     """What the lanes need of a batch's frame."""
 
     sparkSession: Any  # noqa: N815  Spark's own name
-
-
-class _Gathered:
-    """A sink whose batches are staged one by one and committed together: `land` does that, once.
-
-    What was staged is noted in a file for each batch, so that it is staged once.
-    """
-
-    def __init__(self, sink: Sink, token: BatchToken, folder: Path) -> None:
-        self._sink = sink
-        self._token = token
-        self._folder = folder
-
-    @property
-    def name(self) -> str:
-        return self._sink.name
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._sink.guarantee
-
-    @property
-    def target(self) -> str:
-        return self._sink.target
-
-    @property
-    def needs_sql(self) -> bool:
-        return isinstance(self._sink, SqlSink) and self._sink.needs_sql
-
-    def use(self, sql: SqlEngine) -> None:
-        assert isinstance(self._sink, SqlSink)
-        self._sink.use(sql)
-
-    @property
-    def takes_turns(self) -> bool:
-        return isinstance(self._sink, MaintainedSink) and self._sink.takes_turns
-
-    def maintenance(self) -> Maintenance:
-        assert isinstance(self._sink, MaintainedSink)
-        return self._sink.maintenance()
-
-    def prepare(self, schema: pa.Schema) -> None:
-        self._sink.prepare(schema)
-
-    def check(self, schema: pa.Schema) -> None:
-        self._sink.check(schema)
-
-    def last_commit(self) -> BatchToken | None:
-        return self._sink.last_commit()
-
-    def holds(self, token: BatchToken) -> bool:
-        return self._of(token.batch_id).exists() or self._sink.holds(self._token)
-
-    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
-        return self._sink.stage(self._token, self._seat(token, writer), schema)
-
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        _put(self._of(token.batch_id), pickle.dumps(list(manifests)))
-
-    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """What dead attempts left is removed when all is committed."""
-
-    def land(self) -> None:
-        """Commit what all batches staged."""
-        notes = sorted(self._folder.glob("*.manifests"), key=lambda path: int(path.stem))
-        manifests = [manifest for note in notes for manifest in pickle.loads(note.read_bytes())]
-        self._sink.commit(self._token, manifests)
-        self._sink.discard(self._token, manifests)
-
-    def _of(self, batch_id: int) -> Path:
-        return self._folder / f"{batch_id}.manifests"
-
-    def _seat(self, token: BatchToken, writer: SlotAttempt) -> SlotAttempt:
-        return replace(writer, slot=token.batch_id * _MOST_SLOTS + writer.slot)

@@ -29,8 +29,7 @@ class Chores:
         self._tell = tell
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        maintenance = pipeline.config.maintenance
-        self._due = time.monotonic() + maintenance.every.total_seconds() if maintenance is not None else None
+        self._checkpoint = SparkCheckpoint(pipeline.config.checkpoint)
 
     @staticmethod
     def need_tables(pipeline: Pipeline) -> bool:
@@ -51,7 +50,13 @@ class Chores:
     def between_batches(self) -> None:
         """Look after the tables if that is due; the next batch waits for it."""
         maintenance = self._pipeline.config.maintenance
-        if maintenance is None or self._due is None or time.monotonic() < self._due:
+        if maintenance is None:
+            return
+        last = self._checkpoint.maintained_at()
+        if last is not None and time.time() < last + maintenance.every.total_seconds():
+            return
+        self._checkpoint.note_maintained(time.time())
+        if last is None:
             return
         try:
             within = maintenance.within.total_seconds()
@@ -59,12 +64,11 @@ class Chores:
                 self._tell(line)
         except Exception as error:
             self._tell(f"maintenance was not done: {_said(error)}")
-        self._due = time.monotonic() + maintenance.every.total_seconds()
 
     def _back_up(self) -> None:
         asked = self._pipeline.config.checkpoint_backup
         assert asked is not None
-        checkpoint = SparkCheckpoint(self._pipeline.config.checkpoint)
+        checkpoint = self._checkpoint
         place, every = asked.to or backups_of(checkpoint.path), asked.every.total_seconds()
         due = 0.0
         with suppress(Exception):

@@ -83,10 +83,10 @@ def check_sinks(
             "sink": f"query {last.query_id}, batch {last.batch_id}, {last.describe_ranges()}",
         },
         hint="four ways out:\n"
-        "  put a copy of the checkpoint back: penstock checkpoint restore FILE\n"
-        "  go on where the table ends:        penstock run FILE --resume-from-table\n"
-        "  write to another table:            change the sink's path or table (a Kafka sink: its name), and run again\n"
-        "  read again, duplicates and all:    penstock run FILE --accept-duplicates",
+        "  put a backup of it back:          penstock checkpoint restore FILE\n"
+        "  go on where the table ends:       penstock run FILE --resume-from-table\n"
+        "  write to another table:           change the sink's path or table (a Kafka sink: its name), and run again\n"
+        "  read again, duplicates and all:   penstock run FILE --accept-duplicates",
     )
 
 

@@ -95,7 +95,7 @@ def run(
         tell = _once(listener)
         with (
             session_for(pipeline, options.log, session, tables=Chores.need_tables(pipeline)) as spark,
-            Chores(pipeline, spark, tell) as chores,
+            Chores(pipeline, spark, lambda text: listener(Notice(text))) as chores,
         ):
             _Loop(
                 pipeline, checkpoint, cluster, topics, start, options, listener, tell, stop, spark, chores, summary

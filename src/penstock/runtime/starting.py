@@ -23,7 +23,7 @@ def session_for(pipeline: Pipeline, log: Path | None, session: Any = None, *, ta
         yield session
         return
     # What the tasks unpickle lives in these.
-    sinks = {type(sink).__module__ for sink in pipeline.sinks}
+    sinks = {type(part).__module__ for part in (*pipeline.sinks, *pipeline.quarantines, pipeline.reader)}
     lane = "stream" if pipeline.stateful else pipeline.lane.lane
     preload = ("penstock.runtime.build", f"penstock.runtime.{lane}", *sorted(sinks), *pipeline.preload)
     name, settings = f"penstock {pipeline.config.name}", reveal(pipeline.config.spark)

@@ -222,11 +222,16 @@ def _rules(sink: cfg.DeltaSinkConfig | cfg.IcebergSinkConfig | cfg.PostgresSinkC
     return MergeRules(tuple(sink.keys or ()), sink.when_newer, sink.insert_only, prune_by=tuple(prune_by))
 
 
+def way_in(source: KafkaSettings) -> KafkaSettings:
+    """How to reach the cluster of the source, without what else its reader is told."""
+    return KafkaSettings(source.brokers, {k: v for k, v in source.options.items() if k.startswith(_SECURITY)})
+
+
 def _producing(sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> KafkaSettings:
     """The producer's settings; on the cluster of the source its way in is the source's."""
     options = cfg.reveal(sink.options)
     if sink.brokers in (None, source.brokers):
-        options = {**{k: v for k, v in source.options.items() if k.startswith(_SECURITY)}, **options}
+        options = {**way_in(source).options, **options}
     return KafkaSettings(sink.brokers or source.brokers, options)
 
 
@@ -239,11 +244,10 @@ def _quarantines(config: cfg.PipelineConfig, source: KafkaSettings, name: str, t
     if quarantine is not None and quarantine.topic is not None:
         from penstock.sinks.kafka import QuarantineTopic
 
-        options = {k: v for k, v in source.options.items() if k.startswith(_SECURITY)}
         topic = QuarantineTopic(
             config.name,
             f"{name}.topic",
-            KafkaSettings(source.brokers, options),
+            way_in(source),
             topic=quarantine.topic,
             # A slot's bad records come from the task that reads it and, behind an exchange, from the one that stages;
             # and that for each flow.

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import polars as pl
 import pytest
@@ -10,7 +12,7 @@ from tests.unit.ops.quarantines import TWO_SINKS, bad, pipeline
 
 from penstock import config as cfg
 from penstock.errors import MissingError
-from penstock.model import OffsetRange
+from penstock.model import BatchToken, OffsetRange
 from penstock.ops.quarantine import plan_drop
 from penstock.ops.quarantine_place import Selection, quarantine_of
 from penstock.ops.redrive import _bodies, plan_redrive
@@ -32,11 +34,6 @@ def mark(config: Any, offset: int, outcome: str, times: int = 1, **more: Any) ->
     sink.prepare(MARK_SCHEMA)
     for _ in range(times):
         row = {"pipeline": "orders", "topic": "orders", "partition": offset % 2, "offset": offset, "outcome": outcome}
-        from datetime import UTC, datetime
-        from uuid import uuid4
-
-        from penstock.model import BatchToken
-
         frame = pl.DataFrame([{**row, "marked_at": datetime.now(UTC), **more}])
         write_marks(sink, BatchToken("orders.redrive", uuid4().hex, 0, ()), frame)
 

@@ -34,6 +34,7 @@ def pipeline(folder: Path, *sinks: dict[str, Any], **keys: Any) -> Pipeline:
         "source": {"type": "kafka", "brokers": "localhost:1", "topics": ["orders"]},
         "decode": {"format": "json", "schema": "order_id BIGINT, amount DOUBLE, at TIMESTAMP, op STRING"},
         "sinks": list(sinks),
+        "quarantine": {"table": "lake/bad"},
         "checkpoint": "checkpoint",
         **keys,
     }
@@ -72,6 +73,7 @@ def test_same_target_where_it_is_safe_is_chosen_with_its_way(tmp_path: Path, sin
         ({"name": "files", "type": "parquet", "path": "lake/files"}, "would be twice"),
         ({**DELTA, "coordinates": False}, "`coordinates` is off"),
         (POSTGRES, "`coordinates` is off"),
+        ({**POSTGRES, "coordinates": True, "on_reject": "quarantine"}, "`on_reject: quarantine`"),
         ({**MERGE, "delete_when": "op = 'd'"}, "would come back"),
         ({**POSTGRES, "mode": "upsert", "keys": ["order_id"]}, "no `when_newer`"),
     ],
