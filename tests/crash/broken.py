@@ -15,6 +15,7 @@ from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
+from penstock.ops.gaps import find_gaps
 from penstock.runtime.run import RunOptions, RunSummary, run
 
 TWO_SINKS = [{"name": name, "type": "delta", "path": f"lake/{name}"} for name in ("out", "more")]
@@ -150,5 +151,4 @@ class Case:
             assert self.ids(table) == list(range(self.sent)), table
 
     def gaps(self) -> list[tuple[int, int, int | None]]:
-        found = json.loads(self.done("gaps", "--json", "FILE").stdout)["gaps"]
-        return [(one["partition"], one["start"], one["end"]) for one in found]
+        return [(gap.partition, gap.start, gap.end) for gap in find_gaps(load(self.file)).gaps]

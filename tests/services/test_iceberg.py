@@ -358,11 +358,11 @@ def test_hadoop_catalog_with_a_writer_in_between_both_land(hadoop: Lake, spark: 
     class Overtaken(IcebergSink):
         overtaken = False
 
-        def _land(self, batch: Any, items: Any, seen: Table) -> None:
+        def _land(self, batch: Any, items: Any, seen: Table, *more: Any) -> None:
             if not self.overtaken:
                 self.overtaken = True
                 land(other, token(0, 10, 12, pipeline="returns"))
-            super()._land(batch, items, seen)
+            super()._land(batch, items, seen, *more)
 
     sink = Overtaken("orders", "out", "shop.orders", str(hadoop.folder), catalog=hadoop.catalog)
     sink.use(SparkSql(spark))

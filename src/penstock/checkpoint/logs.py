@@ -204,13 +204,15 @@ def _problem(name: str, body: bytes) -> str | None:
 
 def _note_problem(name: str, body: bytes) -> str | None:
     """Why a run could not use a note of Penstock's; none where it could."""
+    if not body.strip(b"\0 "):
+        return "it is empty"
     try:
         if name == AGAIN_NOTE:
             _tokens(body)
         else:
             json.loads(body)
     except (ValueError, KeyError, TypeError):
-        return "it is cut short" if body.strip(b"\0 ") else "it is empty"
+        return "it is cut short"
     return None
 
 

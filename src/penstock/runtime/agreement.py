@@ -314,7 +314,7 @@ def _compared(
             "SINK_TOKEN_MISMATCH",
             True,
             f"sink {one.sink} holds batch {batch} with other offsets than checkpoint {path}",
-            {"checkpoint": _places(ends), f"sink {one.sink}": held.describe_ranges()},
+            {"checkpoint": _places(held.starts, ends), f"sink {one.sink}": held.describe_ranges()},
             "The checkpoint is of another past than the sink: edited by hand, or put together from two copies.",
             f"{RESTORE}\n{AFRESH}",
         )
@@ -362,8 +362,8 @@ def _batches(begun: int | None, done: int | None) -> str:
     return told if begun == done else f"{told}, batch {begun if begun is not None else 'none'} begun"
 
 
-def _places(ends: Offsets) -> str:
-    shown = ", ".join(f"{at} to {end}" for at, end in sorted(ends.items())[:_SHOWN])
+def _places(starts: Offsets, ends: Offsets) -> str:
+    shown = ", ".join(f"{at} {starts.get(at, 0)}-{end}" for at, end in sorted(ends.items())[:_SHOWN])
     return shown + (f" and {len(ends) - _SHOWN} more" if len(ends) > _SHOWN else "")
 
 

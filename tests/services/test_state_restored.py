@@ -1,0 +1,85 @@
+"""State that is restored from an older backup: the batches since are run again, and the table is as if nothing was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tables import read_table
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.config import load
+from penstock.ops.checkpoint_backup import apply_backup, plan_backup
+from penstock.ops.checkpoint_repair import plan_repair
+from penstock.ops.checkpoint_restore import apply_restore, plan_restore
+from penstock.ops.checkpoint_verify import verify_checkpoint
+from penstock.runtime.listener import BatchDone, Event
+from penstock.runtime.patience import StopRequest
+from penstock.runtime.run import RunOptions, run
+
+pytestmark = pytest.mark.services
+START = datetime(2026, 1, 1, tzinfo=UTC)
+STEPS = [
+    {"watermark": {"column": "event_time", "delay": "10 minutes"}},
+    {"dedupe": {"keys": ["order_id"], "within": "1 hour"}},
+]
+SENT = [
+    [(1, 0), (2, 0), (2, 1)],
+    [(1, 2), (3, 3), (4, 4)],
+    [(3, 5), (5, 40), (6, 31)],
+    [(7, 41), (5, 42)],
+]
+AFTER = [(4, 31), (7, 43), (6, 44), (8, 45), (3, 46)]
+
+
+def order(number: int, minutes: int) -> dict[str, Any]:
+    time = (START + timedelta(minutes=minutes)).isoformat()
+    return {"order_id": number, "customer_id": f"at {minutes}", "amount": 1.5, "event_time": time}
+
+
+def rows(file: Path) -> list[tuple[int, str]]:
+    found = read_table(file.parent / "lake/out", ["order_id", "customer_id"]).to_pylist()
+    return sorted((row["order_id"], row["customer_id"]) for row in found)
+
+
+def test_dedupe_restored_from_an_older_backup_lets_through_what_a_calm_run_does(
+    spark: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    topic = topics.create(1)
+    calm = pipeline_file(topic, name="calm", folder=tmp_path / "calm", transforms=STEPS)
+    file = pipeline_file(topic, transforms=STEPS)
+    config = load(file)
+    for number, sent in enumerate(SENT):
+        topics.send(topic, [order(*one) for one in sent])
+        for each in (calm, file):
+            run(load(each), RunOptions(), session=spark)
+        if number == 0:
+            apply_backup(plan_backup(config))
+    before = rows(file)
+    left = len(apply_restore(plan_restore(config)).reconciled.again)
+    assert left >= len(SENT) - 1
+    found = verify_checkpoint(config)
+    assert (found.findings, "again, for the state" in found.state) == ((), True)
+    assert (plan_repair(config).changes, plan_repair(config).refused) == ((), ())
+
+    # A run that is stopped behind the first of these batches leaves the others to the next.
+    stop = StopRequest()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, BatchDone):
+            stop.ask()
+
+    run(config, RunOptions(), listen, stop, session=spark)
+    assert SparkCheckpoint(config.checkpoint).again() != []
+    assert verify_checkpoint(config).findings == ()
+    assert rows(file) == before
+    topics.send(topic, [order(*one) for one in AFTER])
+    for each in (calm, file):
+        run(load(each), RunOptions(), session=spark)
+    assert SparkCheckpoint(config.checkpoint).again() == []
+    assert rows(file) == rows(calm)
+    assert len(rows(file)) > len(before)
+    assert verify_checkpoint(config).findings == ()
