@@ -121,6 +121,7 @@ def test_merge_leaves_no_staged_file_and_no_setting_behind(tmp_path: Path, engin
     assert unset["value"] == "<undefined>"
 
 
+@pytest.mark.long
 def test_merge_into_a_path_with_special_characters_lands(tmp_path: Path, engine: SqlEngine) -> None:
     path = tmp_path / "ünï it's `so` a=b+c"
     sink = prepared(path, engine)
@@ -143,6 +144,7 @@ NASTY = [
 ]
 
 
+@pytest.mark.long
 def test_merge_pruned_by_texts_of_every_kind_finds_each_again(tmp_path: Path, engine: SqlEngine) -> None:
     schema = ROWS.append(pa.field("text", pa.string()))
     sink = prepared(tmp_path, engine, MergeRules(keys=("text",), prune_by=("text",)), schema=schema)
@@ -169,6 +171,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+@pytest.mark.long
 def test_merge_by_keys_of_every_type_finds_the_extremes_again(tmp_path: Path, engine: SqlEngine) -> None:
     schema = pa.schema([*ROWS, *(pa.field(name, kind) for name, (kind, _) in KEYS.items())])
     sink = prepared(tmp_path, engine, MergeRules(keys=tuple(KEYS)), schema=schema)
@@ -312,6 +315,7 @@ def test_commit_of_another_writer_during_a_merge_conflicts_and_the_next_try_land
     assert operations == ["MERGE", "UPDATE", "MERGE", "CREATE TABLE"]
 
 
+@pytest.mark.long
 def test_merge_that_always_conflicts_is_given_up_as_transient(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +329,7 @@ def test_merge_that_always_conflicts_is_given_up_as_transient(
     assert len(list((tmp_path / "t" / "_penstock" / "staged").iterdir())) == 1
 
 
+@pytest.mark.long
 def test_restore_after_merges_is_noticed_and_the_newest_left_is_found(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, [[{"id": 0}]])
     sink = prepared(tmp_path, engine)
@@ -338,6 +343,7 @@ def test_restore_after_merges_is_noticed_and_the_newest_left_is_found(tmp_path: 
     assert sorted(notes(tmp_path)) == [0, 1]
 
 
+@pytest.mark.long
 def test_vacuum_and_optimize_leave_staged_files_and_tokens_alone(tmp_path: Path, engine: SqlEngine) -> None:
     sink = prepared(tmp_path, engine)
     land(sink, token(0), [{"id": 1}])

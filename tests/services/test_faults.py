@@ -124,6 +124,7 @@ def test_sql_that_spark_refuses_ends_before_a_batch_with_the_cause(
     assert not (file.parent / "lake/out").exists()
 
 
+@pytest.mark.long
 def test_sql_that_fails_on_a_row_ends_with_the_cause(topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(0)])

@@ -89,6 +89,7 @@ def test_iceberg_merges_go_on_after_a_compaction_and_an_expiry(tmp_path: Path, s
     assert sorted((row["id"], row["note"]) for row in rows) == [(0, "newer"), (1, "newer")]
 
 
+@pytest.mark.long
 def test_delta_table_with_deletion_vectors_is_looked_after_by_spark(tmp_path: Path, spark: Any) -> None:
     sink = DeltaSink("orders", "out", str(tmp_path / "t"))
     sink.prepare(SCHEMA)

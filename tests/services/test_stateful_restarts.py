@@ -254,6 +254,7 @@ def test_dedupe_across_batches_after_deaths_keeps_each_key_once(
     assert cut.held() == dict.fromkeys(cut.held(), expected)
 
 
+@pytest.mark.long
 def test_join_of_two_sources_after_deaths_gives_each_pair_and_each_lone_row_once(
     topics: Any, mortal: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +294,7 @@ def test_join_of_two_sources_after_deaths_gives_each_pair_and_each_lone_row_once
     assert cut.quarantined() == calm.quarantined() == [("MALFORMED_JSON", 3)]
 
 
+@pytest.mark.long
 def test_stateful_class_after_deaths_counts_each_row_once_and_tells_each_timer_once(
     topics: Any, mortal: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
