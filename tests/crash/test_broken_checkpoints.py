@@ -1,7 +1,8 @@
 """Checkpoints broken by real faults: `verify` names each, `run` refuses it, the way out works, the table is right.
 
-Nothing here is made by hand that a fault makes: files are cut and lost, a driver is killed, a disk fills up, a topic is
-made again, retention passes, a table is put back. Afterwards every record is in the table once, or in the gaps.
+Files are cut and lost, a driver is killed, a disk fills up, a topic is made again, retention passes, a table is put back.
+Where a driver has to die at one exact moment, it is made to, or the commit it did not write is taken away. Afterwards
+every record is in the table once, or in the gaps.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
     attempt(lambda: check_checkpoint(checkpoint))
     attempt(lambda: check_state(pipeline, checkpoint))
     resumed = attempt(lambda: check_sinks(pipeline, checkpoint, resume=resume, accept_duplicates=accept_duplicates))
-    attempt(lambda: check_agreement(pipeline, checkpoint))
+    attempt(lambda: check_agreement(pipeline, checkpoint, bounds))
     start: StartPoint | None = None
     if cluster is not None and bounds is not None:
         start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, resumed))

@@ -89,7 +89,8 @@ class BatchRunner:
             with self._timed("commit"):
                 self._commit(token, sinks, reports, gaps)
         else:
-            self._carry_state(frame, token)
+            with self._timed("stage"):
+                gaps = self._carry_state(frame, token, batch)
         for notice in sorted(set().union(*(r.notices for r in reports))):
             self.tell(notice)
         rejected = self._quarantine_rejected(token)
@@ -147,12 +148,22 @@ class BatchRunner:
                     raise told from error
         raise AssertionError("unreachable")
 
-    def _carry_state(self, frame: Any, token: BatchToken) -> None:
-        """Every sink has the batch. What is remembered from it is Spark's, and has to be brought forward again."""
-        for flow in self.flows():
-            if flow.streaming:
-                nothing = flow.of_batch(token, ())
-                nothing.stage(frame, nothing.works, ())
+    def _carry_state(self, frame: Any, token: BatchToken, batch: BatchRanges) -> list[Gap]:
+        """Every sink has the batch. What is remembered from it is Spark's, and has to be brought forward again.
+
+        For that its records are read once more, and one that is gone by now is missing in the state.
+        """
+        streaming = [flow.of_batch(token, ()) for flow in self.flows() if flow.streaming]
+        if not streaming:
+            return []
+        _, gaps = clip_to_log(batch, self._bounds(token))
+        if gaps and self.gaps is None:
+            raise data_loss(gaps, token.batch_id)
+        for flow in streaming:
+            flow.stage(frame, flow.works, ())
+        gaps = self._gaps_after(token, batch, gaps)
+        self._record(token, gaps)
+        return gaps
 
     def _stage_flow(self, frame: Any, flow: StagedFlow, readable: Sequence[OffsetRange]) -> list[SlotReport]:
         if flow.streaming:
@@ -185,11 +196,7 @@ class BatchRunner:
     def _commit(
         self, token: BatchToken, sinks: Sequence[Sink], reports: Sequence[SlotReport], gaps: Sequence[Gap]
     ) -> None:
-        if gaps and self.gaps is not None and not self.gaps.holds(token):
-            self.gaps.prepare(GAPS_SCHEMA)
-            out = Outlet([Inlet(self.gaps)], token, 0, GAPS_SCHEMA)
-            out.write(gap_rows(token, gaps))
-            self.gaps.commit(token, out.finish())
+        self._record(token, gaps)
         for sink in sinks:
             manifests = [m for r in reports for m in r.manifests if m.sink == sink.name]
             if sink in self.quarantines and not any(m.rows for m in manifests):
@@ -204,6 +211,13 @@ class BatchRunner:
             if quarantine not in sinks:
                 # It has the batch already; what was staged for it beside the others' rows is not needed.
                 quarantine.discard(token, [])
+
+    def _record(self, token: BatchToken, gaps: Sequence[Gap]) -> None:
+        if gaps and self.gaps is not None and not self.gaps.holds(token):
+            self.gaps.prepare(GAPS_SCHEMA)
+            out = Outlet([Inlet(self.gaps)], token, 0, GAPS_SCHEMA)
+            out.write(gap_rows(token, gaps))
+            self.gaps.commit(token, out.finish())
 
     def _rejected(self, token: BatchToken, marks: Sink) -> list[Manifest]:
         """The records that targets refused at their commits, staged for the marks."""

@@ -38,14 +38,16 @@ class LoggedBatches:
     cluster: Cluster
     recreated: frozenset[str] = field(default=frozenset())
     """Topics that are others than those the checkpoint was made with: the next batch begins where they do."""
+    gone: frozenset[str] = field(default=frozenset())
+    """Topics that were made again since the batch was begun, which a sink has already: the rest of it is lost."""
 
     def ranges(self, batch_id: int) -> BatchRanges:
         """By the offsets of the batch and of the one before."""
         return ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id), self.recreated)
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
-        """As the brokers say."""
-        return self.cluster.bounds(partitions)
+        """As the brokers say, of the topics that the batch is of."""
+        return self.cluster.bounds(at for at in partitions if at.topic not in self.gone)
 
     def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> int:
         """What the logs hold behind the batch."""

@@ -18,6 +18,7 @@ _PASSING_CAUSES = (
     "NotLeaderOrFollowerException",
     "LeaderNotAvailableException",
 )
+_DISK_FULL = ("No space left on device", "Disk quota exceeded")
 _MOST = 500
 # Spark's own wrappings; what they hold is the cause.
 _WRAPPING = re.compile(
@@ -53,6 +54,14 @@ def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockEr
             "writing to the checkpoint: another run of this pipeline was quicker",
             context={"cause": cause},
             hint="only one run may use a checkpoint; nothing was lost or written twice, and the other run goes on",
+        )
+    if any(sign in text for sign in _DISK_FULL):
+        return TerminalError(
+            "DISK_FULL",
+            "running the batch: a disk is full",
+            context={"cause": cause},
+            hint="make room where the checkpoint, the tables and Spark's local folder are, and run again: the batch "
+            "in hand is then run again, nothing is lost or twice",
         )
     if any(sign in text for sign in _PASSING_CAUSES):
         return TransientError(

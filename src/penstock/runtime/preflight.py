@@ -5,17 +5,18 @@ The same answers serve `plan`, which prints them, and `run`, which stops on what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.findings import file_findings
+from penstock.checkpoint.logs import read_files
 from penstock.contracts import Sink, SlotSink
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, TopicPartition
-from penstock.runtime.agreement import sink_findings, standings
+from penstock.runtime.agreement import log_findings, partition_findings, sink_findings, standings
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import nothing_passes
 
@@ -46,11 +47,26 @@ def check_checkpoint(checkpoint: SparkCheckpoint) -> None:
             raise finding.as_error()
 
 
-def check_agreement(pipeline: Pipeline, checkpoint: SparkCheckpoint) -> list[str]:
-    """Stop where a sink is ahead of the checkpoint or behind it; what is worth a word is given back."""
-    if checkpoint.last_begun() is None or checkpoint.again():
+def check_agreement(
+    pipeline: Pipeline,
+    checkpoint: SparkCheckpoint,
+    bounds: Mapping[TopicPartition, LogBounds] | None = None,
+    recreated: frozenset[str] = frozenset(),
+) -> list[str]:
+    """Stop where a sink is ahead of the checkpoint or behind it; what is worth a word is given back.
+
+    And where partitions were left out: before Spark begins a batch without them, which would stay begun.
+    """
+    begun = checkpoint.last_begun()
+    if begun is None:
         return []
-    found = sink_findings(checkpoint, standings(pipeline))
+    held = standings(pipeline)
+    found = sink_findings(checkpoint, held)
+    if bounds is not None:
+        found += partition_findings(checkpoint.path, read_files(checkpoint.path), held, bounds, recreated)
+        position = checkpoint.ends(begun) if checkpoint.last_committed() == begun else checkpoint.starts(begun)
+        lost = log_findings(position, bounds, pipeline.config.source.on_data_loss)
+        found += [one for one in lost if one.code == "PARTITION_GONE" and one.blocks]
     for finding in found:
         if finding.blocks:
             raise finding.as_error()

@@ -6,12 +6,15 @@ a word. With `on_data_loss: record` the next batch begins where the new log does
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.errors import TerminalError
+from penstock.checkpoint.writing import remove_file
+from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.kafka import Cluster
+from penstock.model import BatchToken
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.loss import ranges_of_batch
 
@@ -31,39 +34,74 @@ class TopicIds:
     checkpoint: SparkCheckpoint
     cluster: Cluster
     on_data_loss: str
+    recreated: frozenset[str] = frozenset()
+    """The topics that are others than those noted, until a batch has begun where they do."""
     _now: dict[str, str] = field(default_factory=dict)
-    _recreated: frozenset[str] = frozenset()
+    _stateful: bool = False
 
     def compare(self, topics: set[str], *, stateful: bool) -> None:
         """Look at the topics before the first batch; refuse where one is another, unless gaps are recorded."""
+        self._stateful = stateful
         with nothing_passes():
             self._now = self.cluster.topic_ids(topics)
         noted = self.checkpoint.topic_ids()
         if self.checkpoint.last_begun() is not None or self.checkpoint.initial() is not None:
-            self._recreated = recreated_topics(noted, self._now)
-        if self._recreated and (stateful or self.on_data_loss == "fail"):
-            raise topic_recreated(self._recreated, noted, self._now, stateful=stateful)
+            self.recreated = recreated_topics(noted, self._now)
+        if self.recreated and (stateful or self.on_data_loss == "fail"):
+            raise topic_recreated(self.recreated, noted, self._now, stateful=stateful)
         self._note(noted)
 
-    def of_batch(self, batch_id: int, runner: BatchRunner) -> frozenset[str]:
-        """The topics from whose beginning a batch is to be read.
+    def look_again(self) -> None:
+        """The same under a run, where a topic was made again meanwhile."""
+        self.compare(set(self._now), stateful=self._stateful)
+
+    def forget_open_batch(self, held: Iterable[BatchToken | None]) -> None:
+        """A batch that was begun on the old topics, and of which no sink has anything, never was: Spark begins it anew.
+
+        Its ends say nothing of the new logs, which may be shorter.
+        """
+        begun, done = self.checkpoint.last_begun(), self.checkpoint.last_committed()
+        if not self.recreated or begun is None or begun == done:
+            return
+        query_id = self.checkpoint.query_id()
+        if not any(token is not None and (token.query_id, token.batch_id) == (query_id, begun) for token in held):
+            remove_file(self.checkpoint.path, f"offsets/{begun}")
+
+    def of_batch(self, batch_id: int, runner: BatchRunner) -> tuple[frozenset[str], frozenset[str]]:
+        """The topics from whose beginning a batch is to be read, and those of which nothing of it is left.
 
         A batch that a sink holds with its own offsets was read before the topics were made again.
         """
-        if not self._recreated:
-            return self._recreated
+        self._refuse_changed()
+        if not self.recreated:
+            return self.recreated, frozenset()
         batch = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id))
         plain = replace(runner.token, batch_id=batch_id, ranges=batch.ranges)
-        return frozenset() if any(last == plain for last in _newest(runner)) else self._recreated
+        if any(last == plain for last in _newest(runner)):
+            return frozenset(), self.recreated
+        return self.recreated, frozenset()
+
+    def _refuse_changed(self) -> None:
+        """Raise where a topic was made again under this run: its new log may have grown past the batch already."""
+        now = self.cluster.topic_ids(self._now)
+        changed = recreated_topics(self._now, now)
+        if not changed:
+            return
+        error: PenstockError = topic_recreated(changed, self._now, now, stateful=self._stateful)
+        if self.on_data_loss == "record" and not self._stateful:
+            error = TransientError(
+                error.code, error.summary, context=error.context, hint="the run begins anew with the new topic"
+            )
+        raise error
 
     def settle(self, recreated: frozenset[str]) -> None:
         """A batch is committed that began where these topics do: from now on their offsets count."""
         if recreated:
-            self._recreated = frozenset()
+            self.recreated = frozenset()
             self._note({})
 
     def _note(self, noted: dict[str, str]) -> None:
-        known = {**self._now, **{topic: one for topic, one in noted.items() if topic in self._recreated}}
+        known = {**self._now, **{topic: one for topic, one in noted.items() if topic in self.recreated}}
         if {**noted, **known} != noted:
             self.checkpoint.note_topic_ids({**noted, **known})
 

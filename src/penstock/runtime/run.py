@@ -21,6 +21,7 @@ from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BAD_SCHEMA, BatchToken
 from penstock.runtime.again import BatchesAgain
+from penstock.runtime.agreement import standings
 from penstock.runtime.attendance import attended
 from penstock.runtime.batch import BatchRunner
 from penstock.runtime.batches import LoggedBatches
@@ -127,11 +128,12 @@ def _check(
     bounds = check_brokers(cluster, pipeline)
     check_checkpoint(checkpoint)
     topics.compare({at.topic for at in bounds}, stateful=pipeline.stateful)
+    _forget_open_batch(pipeline, topics)
     check_state(pipeline, checkpoint)
     resumed = check_sinks(
         pipeline, checkpoint, resume=options.resume_from_table, accept_duplicates=options.accept_duplicates
     )
-    for notice in check_agreement(pipeline, checkpoint):
+    for notice in check_agreement(pipeline, checkpoint, bounds, topics.recreated):
         listener(Notice(notice))
     start = start_point(pipeline, checkpoint, bounds, cluster, resumed)
     if start.notice:
@@ -143,6 +145,11 @@ def _check(
         for quarantine in _all_quarantines(pipeline):
             quarantine.prepare(BAD_SCHEMA)
     return start
+
+
+def _forget_open_batch(pipeline: Pipeline, topics: TopicIds) -> None:
+    if topics.recreated:
+        topics.forget_open_batch(one.holds for one in standings(pipeline))
 
 
 def _all_quarantines(pipeline: Pipeline) -> list[Sink]:
@@ -183,6 +190,9 @@ class _Loop:
             except TransientError as error:
                 if not patience.met(error, progress=self.summary.batches > done_before):
                     return
+                if error.code == "TOPIC_RECREATED":
+                    self.topics.look_again()
+                    _forget_open_batch(self.pipeline, self.topics)
 
     def _flows(self) -> CurrentFlows:
         """The flows, with every sink prepared for their columns."""
@@ -222,7 +232,7 @@ class _Loop:
                     flows.tell,
                     turn=partial(turn_at, self.checkpoint.path),
                 )
-            batches.recreated = self.topics.of_batch(batch_id, runner)
+            batches.recreated, batches.gone = self.topics.of_batch(batch_id, runner)
             metrics = runner.run(frame, batch_id)
             self.topics.settle(batches.recreated)
             self.summary.add(metrics)
