@@ -1,6 +1,6 @@
 """Checkpoints broken by real faults: `verify` names each, `run` refuses it, the way out works, the table is right.
 
-Files are cut and lost, a driver is killed, a disk fills up, a topic is made again, retention passes, a table is put back.
+Files are cut and lost, a driver is killed, a disk fills up, a topic is made again, retention passes, a table goes back.
 Where a driver has to die at one exact moment, it is made to, or the commit it did not write is taken away. Afterwards
 every record is in the table once, or in the gaps.
 """
