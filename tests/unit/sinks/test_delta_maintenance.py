@@ -55,14 +55,31 @@ class Impatient:
 
     def __init__(self, times: int) -> None:
         self.left = times
+        self.held = False
 
     @contextmanager
     def taken(self, deadline: float) -> Iterator[bool]:
+        self.held = True
         yield True
+        self.held = False
         self.left -= 1
 
     def wanted(self) -> bool:
         return self.left > 0
+
+
+def impatient(times: int, monkeypatch: pytest.MonkeyPatch) -> Impatient:
+    """Such a turn, in which no bite is ever quick enough to be done before it is seen."""
+    turn, send = Impatient(times), bites.Aside._send
+
+    def send_when_free(aside: bites.Aside, process: Any, what: Any) -> None:
+        if not (turn.held and turn.wanted()):
+            send(aside, process, what)
+
+    monkeypatch.setattr(bites.Aside, "_send", send_when_free)
+    monkeypatch.setattr(bites, "GRACE", -1.0)
+    monkeypatch.setattr(bites, "_POLL", 0.0)
+    return turn
 
 
 def test_compact_joins_small_files_and_keeps_rows_and_tokens(tmp_path: Path) -> None:
@@ -102,19 +119,15 @@ def test_compact_whose_time_is_up_leaves_the_table_as_it_is(tmp_path: Path) -> N
 def test_compact_that_the_stream_interrupts_gives_way_and_is_done_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bites, "GRACE", -1.0)
-    monkeypatch.setattr(bites, "_POLL", 0.0)
     care = small_files(tmp_path, 40).maintenance()
-    done = care.compact(Impatient(2), soon())
+    done = care.compact(impatient(2, monkeypatch), soon())
     assert (done.gave_way, done.left, done.removed) == (2, None, 40)
     assert ids(tmp_path) == list(range(40))
 
 
 def test_compact_that_gets_no_turn_ends_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bites, "GRACE", -1.0)
-    monkeypatch.setattr(bites, "_POLL", 0.0)
     monkeypatch.setattr("penstock.sinks.delta.maintenance.LOST_BITES", 2)
-    done = small_files(tmp_path, 40).maintenance().compact(Impatient(99), soon())
+    done = small_files(tmp_path, 40).maintenance().compact(impatient(99, monkeypatch), soon())
     assert (done.gave_way, done.left) == (2, "the stream left no room for it")
     assert ids(tmp_path) == list(range(40))
 
