@@ -1,26 +1,21 @@
-"""Part: redrive. Records that a run has quarantined, brought back in; against a live run that reads them as good ones.
-
-`python bench/redrive.py [ROWS]` runs it alone.
-"""
+"""Part: redrive. Records that a run has quarantined, brought back in; against a live run that finds them good."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import yaml
-from deltalake import DeltaTable
 from events import SCHEMA, create_topic, delete_topic, send_backlog
 from jobs import PENSTOCK_COMMAND
-from processes import BenchError, Process
+from machine import machine_facts
+from processes import Process
+from replay import check_landed, write_pipeline
 
 from tables import table
 
@@ -66,7 +61,7 @@ def run_redrive(brokers: str, folder: Path, rows: int, repeat: int, say: Callabl
             place = folder / "redrive"
             place.mkdir()
             run = (_live if job == LIVE else _redriven)(brokers, topic, place, rows, repetition)
-            _check(place / "table", rows)
+            check_landed("redrive", place / "table", rows)
             shutil.rmtree(place)
             runs.append(run)
             say(
@@ -93,15 +88,28 @@ def redrive_text(runs: list[RedriveRun]) -> list[str]:
     return ["## Redrive", table(("", "rows/s in all", "steady"), rows)]
 
 
+def write_redrive(runs: list[RedriveRun], folder: Path) -> None:
+    """The figures of this part, beside those of the others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken, machine = f"{datetime.now(UTC):%Y-%m-%d}", machine_facts()
+    body = {"taken_at": taken, "machine": machine, "runs": [asdict(run) for run in runs]}
+    (folder / "results.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    ratios = [redrive_ratio(runs, figure) for figure in (lambda run: run.rate, lambda run: run.steady_rate)]
+    said = f"Written by `bench/run.py --only redrive` on {taken}: rows {runs[0].rows:,}."
+    against = f"Against live: {ratios[0]:.2f} in all, {ratios[1]:.2f} steady; wanted at least {WANTED}."
+    parts = [said, *redrive_text(runs), against, "## Machine", table(("", ""), machine.items())]
+    (folder / "results.md").write_text("\n\n".join(["# Bench: redrive", *parts]) + "\n", encoding="utf-8")
+
+
 def _live(brokers: str, topic: str, folder: Path, rows: int, repetition: int) -> RedriveRun:
-    told, seconds = _run(LIVE, folder, "run", _pipeline(brokers, topic, folder, _MENDED), "--log-format", "json")
+    told, seconds = _run(LIVE, folder, "run", write_pipeline(brokers, topic, folder, _MENDED), "--log-format", "json")
     batches = [body for line in told if line.startswith("{") and (body := json.loads(line))["event"] == "batch"]
     return RedriveRun(LIVE, repetition, rows, seconds, sum(batch["seconds"] for batch in batches))
 
 
 def _redriven(brokers: str, topic: str, folder: Path, rows: int, repetition: int) -> RedriveRun:
-    _run("quarantine", folder, "run", _pipeline(brokers, topic, folder, _REFUSING))
-    file = _pipeline(brokers, topic, folder, _MENDED)
+    _run("quarantine", folder, "run", write_pipeline(brokers, topic, folder, _REFUSING))
+    file = write_pipeline(brokers, topic, folder, _MENDED)
     told, seconds = _run(REDRIVE, folder, "quarantine", "redrive", file)
     batches = [float(found[2]) for line in told if (found := _BATCH.match(line))]
     return RedriveRun(REDRIVE, repetition, rows, seconds, sum(batches))
@@ -112,42 +120,3 @@ def _run(name: str, folder: Path, *words: str | Path) -> tuple[list[str], float]
     with process:
         seconds = process.wait(_LONGEST_SECONDS)
     return list(process.lines()), seconds
-
-
-def _pipeline(brokers: str, topic: str, folder: Path, schema: str) -> Path:
-    body: dict[str, Any] = {
-        "name": "orders",
-        "source": {"type": "kafka", "brokers": brokers, "topics": [topic], "start": "earliest"},
-        "decode": {"format": "json", "schema": schema},
-        "quarantine": {"table": "quarantine"},
-        "sinks": [{"name": "orders_delta", "type": "delta", "path": "table"}],
-        "checkpoint": "checkpoint",
-        "trigger": {"available_now": True},
-    }
-    file = folder / "orders.yaml"
-    file.write_text(yaml.safe_dump(body, sort_keys=False), encoding="utf-8")
-    return file
-
-
-def _check(path: Path, rows: int) -> None:
-    landed = DeltaTable(path).to_pyarrow_table(columns=["order_id"]).column("order_id")
-    if not len(landed) == len(landed.unique()) == rows:
-        raise BenchError(f"redrive: the table is wrong: sent {rows:,}, landed {len(landed):,}")
-
-
-def main(rows: int) -> None:
-    """This part alone."""
-    from penstock.devstack import DevStack
-    from penstock.spark.jars import broker_classpath
-    from penstock.spark.java import find_java
-
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
-        folder = Path(name)
-        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
-            runs = run_redrive(stack.bootstrap, folder, rows, 1, print)
-    for what, figure in (("in all", lambda run: run.rate), ("steady", lambda run: run.steady_rate)):
-        print(f"redrive against live, {what}: {redrive_ratio(runs, figure):.2f}, wanted {WANTED}")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)

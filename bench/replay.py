@@ -66,7 +66,7 @@ def run_replay(brokers: str, folder: Path, rows: int, repeat: int, say: Say) -> 
     for repetition in range(repeat):
         place = folder / "replay"
         place.mkdir()
-        file = _pipeline(brokers, place, rows)
+        file = write_pipeline(brokers, _TOPIC, place, SCHEMA, rows // _BATCHES)
         committed = ("--from", "earliest", "--to", "committed")
         words: dict[str, Sequence[str | Path]] = {
             LIVE: ("run", file, "--log-format", "json"),
@@ -75,7 +75,7 @@ def run_replay(brokers: str, folder: Path, rows: int, repeat: int, say: Say) -> 
         }
         for job in JOBS:
             run = _run(job, place, words[job], rows, repetition)
-            _check(place / ("again" if job == INTO else "table"), rows)
+            check_landed("replay", place / ("again" if job == INTO else "table"), rows)
             runs.append(run)
             say(
                 f"replay {repetition + 1}/{repeat}: {job:26} {run.seconds:6.1f} s in all, {run.rate:9,.0f} rows/s;  "
@@ -137,17 +137,13 @@ def _batch(line: str) -> tuple[int, float] | None:
     return (int(found[1].replace(",", "")), float(found[2])) if found is not None else None
 
 
-def _pipeline(brokers: str, folder: Path, rows: int) -> Path:
+def write_pipeline(brokers: str, topic: str, folder: Path, schema: str, max_offsets: int | None = None) -> Path:
+    """A pipeline file into a Delta table, that ends when it has drained the topic."""
+    cap = {"max_offsets": max_offsets} if max_offsets is not None else {}
     body: dict[str, Any] = {
         "name": "orders",
-        "source": {
-            "type": "kafka",
-            "brokers": brokers,
-            "topics": [_TOPIC],
-            "start": "earliest",
-            "max_offsets": rows // _BATCHES,
-        },
-        "decode": {"format": "json", "schema": SCHEMA},
+        "source": {"type": "kafka", "brokers": brokers, "topics": [topic], "start": "earliest", **cap},
+        "decode": {"format": "json", "schema": schema},
         "quarantine": {"table": "quarantine"},
         "sinks": [{"name": "orders_delta", "type": "delta", "path": "table"}],
         "checkpoint": "checkpoint",
@@ -158,7 +154,8 @@ def _pipeline(brokers: str, folder: Path, rows: int) -> Path:
     return file
 
 
-def _check(path: Path, rows: int) -> None:
+def check_landed(part: str, path: Path, rows: int) -> None:
+    """Stop the bench where a table does not have every row once."""
     landed = DeltaTable(path).to_pyarrow_table(columns=["order_id"]).column("order_id")
     if not len(landed) == len(landed.unique()) == rows:
-        raise BenchError(f"replay: the table is wrong: sent {rows:,}, landed {len(landed):,}")
+        raise BenchError(f"{part}: the table is wrong: sent {rows:,}, landed {len(landed):,}")

@@ -23,6 +23,7 @@ from jobs import time_validate
 from machine import machine_facts
 from maintenance import run_maintenance, write_results
 from processes import BenchError
+from redrive import run_redrive, write_redrive
 from replay import run_replay, write_replay
 from report import profile_text, results_text
 from sinks import SINKS, run_sinks
@@ -37,7 +38,7 @@ from penstock.spark.java import find_java
 _ROOT = Path(__file__).parent.parent
 _BEGAN = time.monotonic()
 _PARTS = ("backlog", "caught-up", "sinks", "formats", "transforms")
-_APART = ("maintenance", "replay")
+_APART = ("maintenance", "replay", "redrive")
 """Parts that run only where they are asked for, with results of their own."""
 
 
@@ -50,8 +51,8 @@ def main() -> int:
         if asked.only == "maintenance":
             _measure_maintenance(asked)
             return 0
-        if asked.only == "replay":
-            _measure_replay(asked)
+        if asked.only in ("replay", "redrive"):
+            _measure_again(asked)
             return 0
         results = _measure(asked)
     except KeyboardInterrupt:
@@ -155,14 +156,16 @@ def _measure_maintenance(asked: argparse.Namespace) -> None:
     say(f"wrote results to {asked.out / 'maintenance'}")
 
 
-def _measure_replay(asked: argparse.Namespace) -> None:
+def _measure_again(asked: argparse.Namespace) -> None:
+    """Replay or redrive, against the live run of the same pipeline."""
+    run, write = (run_replay, write_replay) if asked.only == "replay" else (run_redrive, write_redrive)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         say("starting the broker")
         with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
-            runs = run_replay(stack.bootstrap, folder, asked.rows, asked.watches, say)
-    write_replay(runs, asked.out / "replay")
-    say(f"wrote results to {asked.out / 'replay'}")
+            runs = run(stack.bootstrap, folder, asked.rows, asked.watches, say)
+    write(runs, asked.out / asked.only)
+    say(f"wrote results to {asked.out / asked.only}")
 
 
 def _write(results: Results, folder: Path) -> None:

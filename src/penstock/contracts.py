@@ -223,6 +223,10 @@ class SlotSink(Protocol):
         """On the driver, after `prepare`: the number of slots, `cores` where nothing else decides."""
         ...
 
+    def begun(self) -> BatchToken | None:
+        """On the driver: the newest batch that some slot holds, whole or not."""
+        ...
+
     def torn(self) -> str | None:
         """On the driver: how the slots stand where the last batch is not whole."""
         ...

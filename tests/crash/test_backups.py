@@ -24,11 +24,12 @@ from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.manifest import Backup
 from penstock.config import load
 from penstock.ops.checkpoint_restore import apply_restore, plan_restore
-from penstock.runtime.agreement import sink_findings, standings
+from penstock.runtime.agreement import sink_findings
 from penstock.runtime.build import build
 from penstock.runtime.listener import BatchDone, Event
 from penstock.runtime.patience import StopRequest
 from penstock.runtime.run import RunOptions, run
+from penstock.runtime.standings import standings
 
 pytestmark = [pytest.mark.services, pytest.mark.long]
 SECONDS = int(os.environ.get("PENSTOCK_BACKUP_SECONDS", "60"))

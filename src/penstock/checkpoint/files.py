@@ -7,16 +7,14 @@ Spark will run N again with exactly those offsets.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 
+from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, OffsetRange, TopicPartition
 
@@ -154,13 +152,8 @@ class SparkCheckpoint:
     def _note(self, name: str, text: str) -> None:
         filesystem, root = self._filesystem
         filesystem.makedirs(root, exist_ok=True)
-        if isinstance(filesystem, LocalFileSystem):
-            # Whole or not at all: a full disk must not leave the note empty that was there.
-            draft = Path(root, f".draft{name}.{os.getpid()}")
-            draft.write_text(text)
-            draft.replace(f"{root}/{name}")
-        else:
-            filesystem.pipe_file(f"{root}/{name}", text.encode())
+        # A full disk must not leave the note empty that was there.
+        put_whole_at(filesystem, f"{root}/{name}", text.encode())
 
     def _batches(self, folder: str) -> list[int]:
         filesystem, root = self._filesystem

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from penstock.checkpoint.files import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, Offsets, SparkCheckpoint
 from penstock.checkpoint.logs import CheckpointFiles, LogFile, read_files
 from penstock.checkpoint.state_stores import StateFiles, read_state, version_needed
-from penstock.errors import TerminalError
+from penstock.errors import PenstockError, TerminalError
 
 REPAIR = "penstock checkpoint repair FILE    (with --dry-run: what it would change, or why it must not)"
 RESTORE = "penstock checkpoint restore FILE    (the newest backup, brought to where the sinks are)"
@@ -38,6 +38,11 @@ class Finding:
         return TerminalError(
             self.code, self.summary, context=self.context, hint=f"{self.means}\n{self.way_out}".strip()
         )
+
+
+def from_error(error: PenstockError, *, blocks: bool = True, means: str = "A run would stop at it.") -> Finding:
+    """What a check of a run raises, as a finding."""
+    return Finding(error.code, blocks, error.summary, error.context, means, error.hint or "")
 
 
 def file_findings(checkpoint: SparkCheckpoint, *, live: bool = False) -> list[Finding]:

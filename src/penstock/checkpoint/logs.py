@@ -23,7 +23,7 @@ from penstock.model import BatchToken, TopicPartition
 Checksum = Literal["none", "right", "wrong", "unreadable"]
 """What the `.crc` file beside a file says of it. Spark's own logs are read without a look at it."""
 
-_STRAY = re.compile(r"\..*(\.tmp|\.penstock-\d+)|\..*\.tmp\.crc")
+_STRAY = re.compile(r"\..*(\.tmp|\.penstock-\d+)|\..*\.tmp\.crc|\.draft(?!\.penstock\.).+")
 _NO_OFFSETS = "-"
 
 

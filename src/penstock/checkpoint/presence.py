@@ -17,12 +17,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 
+from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import MissingError
 
 RUN_NOTE, STOP_NOTE = ".penstock.run", ".penstock.stop"
@@ -176,15 +175,8 @@ class Presence:
             self._write(RUN_NOTE, _as_json(self._note))
 
     def _write(self, name: str, text: str) -> None:
-        """As a whole or not at all: local by a rename; an object store shows an object only when it is whole."""
         filesystem, root = self._filesystem
-        path = f"{root}/{name}"
-        if isinstance(filesystem, LocalFileSystem):
-            draft = f"{root}/.draft{name}.{os.getpid()}.{threading.get_ident()}"
-            filesystem.pipe_file(draft, text.encode())
-            Path(draft).replace(path)
-        else:
-            filesystem.pipe_file(path, text.encode())
+        put_whole_at(filesystem, f"{root}/{name}", text.encode(), durable=False)
 
     def _remove(self, name: str) -> None:
         with suppress(FileNotFoundError):

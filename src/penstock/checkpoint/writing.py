@@ -8,17 +8,15 @@ comes in one rename.
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 
 from penstock.checkpoint.files import Offsets
+from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import TerminalError
 
 RESTORING = ".penstock.restoring"
@@ -74,18 +72,9 @@ def put_initial(checkpoint: str, starts: Sequence[Offsets]) -> None:
 def put_file(checkpoint: str, name: str, body: bytes) -> None:
     """Write one file of the checkpoint, and leave no checksum of what was there."""
     filesystem, path = _at(checkpoint, name)
-    folder, _, own = path.rpartition("/")
-    filesystem.makedirs(folder, exist_ok=True)
-    if not isinstance(filesystem, LocalFileSystem):
-        filesystem.pipe_file(path, body)
-        return
-    begun = Path(folder, f".{own}.penstock-{os.getpid()}")
-    with begun.open("wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
+    filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     _remove(filesystem, _checksum(path))
-    begun.replace(path)
+    put_whole_at(filesystem, path, body)
 
 
 def remove_file(checkpoint: str, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from penstock.cli.arguments import File, Json
 from penstock.cli.render import counted, err, out, table
 from penstock.cli.times import ago
 from penstock.errors import MissingError
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at a checkpoint, check it, keep copies of it, put it right.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _PARTITIONS_SHOWN = 12
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
+from penstock.cli.arguments import DryRun, File, Json
 from penstock.cli.render import counted, err, out, table
 from penstock.cli.times import ago
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from penstock.ops.checkpoint_fork import ForkPlan
     from penstock.ops.checkpoint_restore import RestorePlan
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 _SHOWN = 12
 
 

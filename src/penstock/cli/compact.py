@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from penstock.cli.arguments import File, Json
 from penstock.cli.render import counted, err, out, table
 from penstock.cli.times import duration
 
@@ -23,7 +23,7 @@ _NUMBERS = ("files", "small", "size", "versions", "removed")
 
 
 def compact(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)],
+    file: File,
     sink: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Only this sink; or quarantine, gaps, redrives.", show_default=False),
@@ -36,7 +36,7 @@ def compact(
     ] = "7 days",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look.")] = False,
     no_clean: Annotated[bool, typer.Option("--no-clean", help="Join files; remove none.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Join small files of the tables and remove what nobody can need any more, also while the pipeline runs.
 

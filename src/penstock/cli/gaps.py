@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
+from penstock.cli.arguments import File, Json
 from penstock.cli.render import counted, out, table
 from penstock.cli.times import moment
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def gaps(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)],
+    file: File,
     since: Annotated[
         datetime | None,
         typer.Option(
@@ -29,7 +29,7 @@ def gaps(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List what was gone from the topic before it could be read, as `on_data_loss: record` wrote it down."""
     from penstock.config import load

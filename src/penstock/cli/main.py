@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from penstock.cli.arguments import File, Json
 from penstock.cli.checkpoint import app as checkpoint_app
 from penstock.cli.checkpoint_copies import add_to as add_checkpoint_copies
 from penstock.cli.compact import compact
@@ -39,8 +40,6 @@ app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(schema_app, name="schema")
 app.add_typer(quarantine_app, name="quarantine")
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _state = {"debug": False}
 
 

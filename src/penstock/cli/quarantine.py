@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from penstock.cli.arguments import DryRun, File, Json
 from penstock.cli.render import counted, err, out
 from penstock.cli.times import moment
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Bad records, with their bytes, and the way back in.", no_args_is_help=True)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Code = Annotated[list[str] | None, typer.Option("--code", metavar="CODE", help="Only this code; may be repeated.")]
 Topic = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be repeated.")]
 Since = Annotated[
@@ -43,7 +42,6 @@ Where = Annotated[
     typer.Option(metavar="SQL", help="A Spark SQL condition over the quarantine's columns.", show_default=False),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="At most so many, the oldest.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 
 
 @app.command("list")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 from rich.markup import escape
 
+from penstock.cli.arguments import DryRun, File, Json
 from penstock.cli.render import counted, err, out, table
 
 # Every command loads this module.
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
 From = Annotated[
     str | None,
     typer.Option(
@@ -66,8 +66,8 @@ def replay(
     accept_missing: Annotated[
         bool, typer.Option("--accept-missing", help="Go on where retention has eaten some of it.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Run some offsets again, beside the live run, into another target or where that is safe into the same one."""
     from penstock.config import load

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from penstock.cli.arguments import File, Json
 from penstock.cli.render import out
 from penstock.errors import MissingError
 
@@ -28,7 +29,7 @@ def schema(context: typer.Context) -> None:
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)],
+    file: File,
     candidate: Annotated[
         Path | None,
         typer.Option(help="A schema that is not registered yet, instead of the newest one.", show_default=False),
@@ -36,7 +37,7 @@ def check(
     subject: Annotated[
         str | None, typer.Option(help="The subject of the candidate, where there are several.", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say what the registry's newest schemas would change or break, before anyone deploys; exit 3 on a break."""
     from penstock.config import load

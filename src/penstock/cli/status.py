@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from penstock.cli.arguments import Json
 from penstock.cli.render import err, out, show_error, table
 from penstock.cli.times import ago
 from penstock.errors import DefinitionError
@@ -23,7 +24,6 @@ Files = Annotated[
     list[Path],
     typer.Argument(metavar="FILE...", help="The pipeline files; a folder for its *.yaml.", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _WIDEST = 1000
 _COLOURS = {"running": "green", "failed": "red", "killed": "red", "silent": "red", "wrong file": "red"}
 

@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 from rich.status import Status
 
+from penstock.cli.arguments import Json
 from penstock.cli.render import err, out, show_error
 from penstock.cli.times import duration
 from penstock.errors import TransientError
@@ -33,7 +34,7 @@ def stop(
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for it.")] = "120s",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run is gone, or only ask.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which runs would be asked.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Let a running pipeline finish its batch and stop, wherever it runs.
 

@@ -19,10 +19,10 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster
 from penstock.model import Guarantee
 from penstock.ops.starts import by_source, parse_offsets, put_in_place, refuse_occupied, refuse_outside, write_fresh
-from penstock.runtime.agreement import Standing, standings
 from penstock.runtime.build import Pipeline, build
 from penstock.runtime.preflight import check_brokers
 from penstock.runtime.recreated import recreated_topics
+from penstock.runtime.standings import Standing, standings
 
 _OF_ITS_QUERY = frozenset({"metadata", ".metadata.crc", ".penstock.again"})
 

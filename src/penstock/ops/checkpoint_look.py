@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.checkpoint.findings import Finding
+from penstock.checkpoint.findings import Finding, from_error
 from penstock.checkpoint.logs import CheckpointFiles, read_files
 from penstock.checkpoint.state_stores import StateFiles, read_state
 from penstock.checkpoint.whereabouts import find_run
@@ -19,7 +19,7 @@ from penstock.config import PipelineConfig, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import Guarantee, TopicPartition
-from penstock.runtime.agreement import Standing, from_error, standings
+from penstock.runtime.standings import Standing, standings
 from penstock.runtime.targets import Targets, build_targets
 
 _PATIENCE_SECONDS = 3.0

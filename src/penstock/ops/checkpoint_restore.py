@@ -21,8 +21,8 @@ from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken
 from penstock.ops.checkpoint_backup import backup_place, backups_there, newest_backup
 from penstock.ops.reconcile import Position, Reconciled, reconcile
-from penstock.runtime.agreement import standings
 from penstock.runtime.build import build
+from penstock.runtime.standings import standings
 
 _SAVED = "what was there is in "
 

@@ -16,7 +16,8 @@ from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint_look import Looked, foreign_findings, look
-from penstock.runtime.agreement import Standing, compare_sinks
+from penstock.runtime.agreement import compare_sinks
+from penstock.runtime.standings import Standing
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from penstock.checkpoint.files import TOPICS_NOTE
-from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, Finding
+from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, Finding, from_error
 from penstock.config import PipelineConfig
 from penstock.ops.checkpoint_backup import backups_there
 from penstock.ops.checkpoint_look import Looked, foreign_findings, look
 from penstock.ops.checkpoint_repair import RepairPlan, plan_of
-from penstock.runtime.agreement import from_error, log_findings, partition_findings, topic_findings
 from penstock.runtime.recreated import recreated_topics
+from penstock.runtime.source_agreement import log_findings, partition_findings, topic_findings
 
 
 @dataclass(frozen=True)

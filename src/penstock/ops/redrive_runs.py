@@ -20,6 +20,7 @@ from uuid import uuid4
 import polars as pl
 import pyarrow as pa
 
+from penstock.checkpoint.whole import put_whole
 from penstock.model import RAW_SCHEMA, OffsetRange
 from penstock.quarantine.marks import IDENTITIES
 from penstock.quarantine.records import PLACE, raw_records
@@ -71,7 +72,7 @@ class StoredRun:
     def finish(self, outcomes: Mapping[str, int]) -> None:
         """Note that it is done, and let its copies of the records go: the quarantine has them."""
         body = {"finished_at": datetime.now(UTC).isoformat(), "outcomes": dict(outcomes)}
-        _put(self.folder / _DONE, body)
+        put_whole(self.folder / _DONE, json.dumps(body).encode())
         for one in self.passes:
             one.file.unlink(missing_ok=True)
 
@@ -106,7 +107,8 @@ def write_run(folder: str, ways: Sequence[tuple[tuple[str, ...] | None, pl.DataF
         store(path, STORED_SCHEMA, _groups(cut))
         _sync(path)
         passes.append(StoredPass(uuid4().hex, sinks, cut.height, ranges_of_batches(cut), root / name / str(number)))
-    _put(fresh / _PLAN, {"run": name, "passes": [_as_json(one) for one in passes]})
+    body = {"run": name, "passes": [_as_json(one) for one in passes]}
+    put_whole(fresh / _PLAN, json.dumps(body).encode())
     fresh.rename(root / name)
     _sync(root)
     return StoredRun(name, root / name, tuple(passes))
@@ -156,13 +158,6 @@ def _from_json(body: dict[str, Any], folder: Path) -> StoredPass:
     batches = tuple(tuple(OffsetRange(*parts) for parts in batch) for batch in body["batches"])
     sinks = None if body["sinks"] is None else tuple(body["sinks"])
     return StoredPass(body["query_id"], sinks, body["records"], batches, folder)
-
-
-def _put(path: Path, body: dict[str, Any]) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(json.dumps(body))
-    _sync(fresh)
-    fresh.rename(path)
 
 
 def _sync(path: Path) -> None:

@@ -17,7 +17,7 @@ from penstock.checkpoint.logs import CheckpointFiles, LogFile
 from penstock.checkpoint.state_stores import StateFiles
 from penstock.checkpoint.writing import RESTORING
 from penstock.model import BatchToken, Guarantee
-from penstock.runtime.agreement import Standing
+from penstock.runtime.standings import Standing
 
 Act = Literal["remove", "remove checksum", "write offsets", "write commit", "write metadata", "write start"]
 

@@ -12,12 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import held_by
 from penstock.config import PipelineConfig
-from penstock.contracts import Reader, Sink, SlotSink
+from penstock.contracts import Sink, SlotSink
 from penstock.errors import MissingError, PenstockError
 from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.topics import TopicAdmin
@@ -36,6 +34,7 @@ from penstock.ops.replay_ranges import (
     resolve,
 )
 from penstock.ops.replay_targets import ReplacingSink, TargetChoice, Way, choose_targets, prepared_for, retargeted
+from penstock.ops.replay_times import first_times, times_of
 from penstock.runtime.bounded import BoundedRun, cut, run_bounded
 from penstock.runtime.build import Pipeline, build
 from penstock.runtime.listener import Listener, Notice
@@ -44,8 +43,6 @@ from penstock.runtime.preflight import check_brokers
 from penstock.runtime.run import RunSummary
 
 BATCH_OFFSETS = 500_000
-_PEEKED = 20
-"""So many offsets are looked at for a record's time: some of them may be holes."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: s
         stored=stored,
         targets=tuple(_planned(choice, sink) for choice, sink in zip(stored.targets, pipeline.sinks, strict=True)),
         batches=len(bounded.batches),
-        times=_times(live.reader, stored.ranges),
+        times=times_of(live.reader, stored.ranges),
         missing=tuple(missing),
         notices=tuple(notices),
         running=held_by(config.checkpoint),
@@ -235,7 +232,7 @@ def _new(
             },
             hint="\n".join(notices) or None,
         )
-    missing = lost_before(start, starts, ends, log, _first_times(live.reader, ranges) if start.time else {})
+    missing = lost_before(start, starts, ends, log, first_times(live.reader, ranges) if start.time else {})
     size = live.config.source.max_offsets or BATCH_OFFSETS
     return new_replay(live.config.checkpoint, request, tuple(ranges), size, targets), missing
 
@@ -303,32 +300,6 @@ def _topics_read(live: Pipeline, targets: Iterable[TargetChoice]) -> set[str] | 
     if any(flow.config.topics is None for flow in flows):
         return None
     return {topic for flow in flows for topic in flow.config.topics or ()}
-
-
-def _first_times(reader: Reader, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, datetime]:
-    """When the first record of each range was written."""
-    found: dict[TopicPartition, tuple[int, datetime]] = {}
-    heads = [replace(one, end=min(one.end, one.start + _PEEKED)) for one in ranges]
-    for rows in reader.read(heads):
-        columns = (rows.column(name).to_pylist() for name in ("topic", "partition", "offset", "timestamp"))
-        for topic, partition, offset, time in zip(*columns, strict=True):
-            at = TopicPartition(topic, partition)
-            if time is not None and (at not in found or offset < found[at][0]):
-                found[at] = (offset, time)
-    return {at: time for at, (_, time) in found.items()}
-
-
-def _times(reader: Reader, ranges: Sequence[OffsetRange]) -> tuple[datetime, datetime] | None:
-    heads = [replace(one, end=min(one.end, one.start + _PEEKED)) for one in ranges]
-    tails = [replace(one, start=max(one.start, one.end - _PEEKED)) for one in ranges]
-    found = [
-        time.as_py()
-        for ends in (heads, tails)
-        for rows in reader.read(ends)
-        for time in pc.min_max(rows.column("timestamp")).values()
-    ]
-    known = [time for time in found if time is not None]
-    return (min(known), max(known)) if known else None
 
 
 def _delete_markers(pipeline: Pipeline, listener: Listener) -> None:

@@ -7,7 +7,6 @@ same request goes on with it.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from penstock.checkpoint.whole import put_whole
 from penstock.errors import MissingError
 from penstock.model import OffsetRange
 from penstock.ops.replay_targets import TargetChoice, Way
@@ -67,11 +67,12 @@ class StoredReplay:
             "batch_offsets": self.batch_offsets,
             "targets": [{"sink": one.sink, "way": one.way.name, "into": one.into} for one in self.targets],
         }
-        _put(self.folder / _PLAN, body)
+        put_whole(self.folder / _PLAN, json.dumps(body, indent=1).encode())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Note what it did, and let go what was only needed on the way."""
-        _put(self.folder / _SUMMARY, {"finished_at": datetime.now(UTC).isoformat(), **summary})
+        body = {"finished_at": datetime.now(UTC).isoformat(), **summary}
+        put_whole(self.folder / _SUMMARY, json.dumps(body, indent=1).encode())
         shutil.rmtree(self.folder / _GATHERED, ignore_errors=True)
 
 
@@ -134,12 +135,3 @@ def _read(path: Path) -> StoredReplay:
         targets=tuple(TargetChoice(one["sink"], Way[one["way"]], one["into"]) for one in body["targets"]),
         planned_at=body["planned_at"],
     )
-
-
-def _put(path: Path, body: Mapping[str, Any]) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("w") as file:
-        json.dump(body, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)

@@ -23,8 +23,10 @@ from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import TopicPartition
 from penstock.ops.quarantined import Quarantined, quarantined_since
-from penstock.runtime.agreement import log_findings, sink_findings, standings, topic_findings
+from penstock.runtime.agreement import sink_findings
 from penstock.runtime.recreated import recreated_topics
+from penstock.runtime.source_agreement import log_findings, topic_findings
+from penstock.runtime.standings import standings
 from penstock.runtime.targets import Targets, build_targets
 
 _BROKER_SECONDS = 2.0

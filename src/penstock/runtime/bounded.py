@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.checkpoint import checkpoint_lock
+from penstock.checkpoint.whole import put_whole
 from penstock.contracts import Reader, Sink
 from penstock.errors import MissingError, TransientError
 from penstock.kafka import Cluster
@@ -25,7 +26,7 @@ from penstock.runtime.batches import GivenBatches
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import in_our_terms, nothing_passes
 from penstock.runtime.flows import CurrentFlows
-from penstock.runtime.gathered import GatheredSink, put_whole
+from penstock.runtime.gathered import GatheredSink
 from penstock.runtime.listener import BatchDone, Listener, Notice, Started, Stopping
 from penstock.runtime.patience import Patience, StopRequest
 from penstock.runtime.run import RunSummary

@@ -30,6 +30,7 @@ class Chores:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._checkpoint = SparkCheckpoint(pipeline.config.checkpoint)
+        self._maintained: float | None = None
 
     @staticmethod
     def need_tables(pipeline: Pipeline) -> bool:
@@ -52,10 +53,13 @@ class Chores:
         maintenance = self._pipeline.config.maintenance
         if maintenance is None:
             return
-        last = self._checkpoint.maintained_at()
-        if last is not None and time.time() < last + maintenance.every.total_seconds():
+        if self._maintained is None:
+            self._maintained = self._checkpoint.maintained_at()
+        last, now = self._maintained, time.time()
+        if last is not None and now < last + maintenance.every.total_seconds():
             return
-        self._checkpoint.note_maintained(time.time())
+        self._maintained = now
+        self._checkpoint.note_maintained(now)
         if last is None:
             return
         try:

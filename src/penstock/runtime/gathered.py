@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.checkpoint.whole import put_whole
 from penstock.contracts import MaintainedSink, Maintenance, Sink, SqlEngine, SqlSink, Stage
 from penstock.model import BatchToken, Guarantee, Manifest, SlotAttempt
 
@@ -84,6 +84,7 @@ class GatheredSink:
 
     def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Note what a batch staged."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         put_whole(self._of(token.batch_id), pickle.dumps(list(manifests)))
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
@@ -101,14 +102,3 @@ class GatheredSink:
 
     def _seat(self, token: BatchToken, writer: SlotAttempt) -> SlotAttempt:
         return replace(writer, slot=token.batch_id * _MOST_SLOTS + writer.slot)
-
-
-def put_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)

@@ -16,9 +16,11 @@ from penstock.contracts import Sink, SlotSink
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, TopicPartition
-from penstock.runtime.agreement import log_findings, partition_findings, sink_findings, standings
+from penstock.runtime.agreement import compare_sinks
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import nothing_passes
+from penstock.runtime.source_agreement import log_findings, partition_findings
+from penstock.runtime.standings import standings
 
 EARLIEST, LATEST = -2, -1
 
@@ -60,10 +62,10 @@ def check_agreement(
     begun = checkpoint.last_begun()
     if begun is None:
         return []
-    held = standings(pipeline)
-    found = sink_findings(checkpoint, held)
+    held, files = standings(pipeline), read_files(checkpoint.path)
+    found = compare_sinks(checkpoint.path, files, held, files.committed)
     if bounds is not None:
-        found += partition_findings(checkpoint.path, read_files(checkpoint.path), held, bounds, recreated)
+        found += partition_findings(checkpoint.path, files, held, bounds, recreated)
         position = checkpoint.ends(begun) if checkpoint.last_committed() == begun else checkpoint.starts(begun)
         lost = log_findings(position, bounds, pipeline.config.source.on_data_loss)
         found += [one for one in lost if one.code == "PARTITION_GONE" and one.blocks]

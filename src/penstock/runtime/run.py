@@ -21,7 +21,6 @@ from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BAD_SCHEMA, BatchToken
 from penstock.runtime.again import BatchesAgain
-from penstock.runtime.agreement import standings
 from penstock.runtime.attendance import attended
 from penstock.runtime.batch import BatchRunner
 from penstock.runtime.batches import LoggedBatches
@@ -42,6 +41,7 @@ from penstock.runtime.preflight import (
 )
 from penstock.runtime.query import BatchGate, start_query
 from penstock.runtime.recreated import TopicIds
+from penstock.runtime.standings import standings
 from penstock.runtime.starting import pinned_slots, session_for
 from penstock.runtime.state import check_state, note_state
 from penstock.runtime.upkeep import turn_at

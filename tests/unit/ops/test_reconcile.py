@@ -10,7 +10,7 @@ from penstock.checkpoint import Offsets
 from penstock.errors import PenstockError
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.reconcile import Position, Reconciled, reconcile
-from penstock.runtime.agreement import Standing
+from penstock.runtime.standings import Standing
 
 QUERY, OTHER = "query-1", "query-2"
 

@@ -11,7 +11,9 @@ from tests.spark_checkpoint import QUERY, lose, write_checkpoint
 from penstock.checkpoint import SparkCheckpoint
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.runtime.agreement import Standing, log_findings, sink_findings, topic_findings
+from penstock.runtime.agreement import sink_findings
+from penstock.runtime.source_agreement import log_findings, topic_findings
+from penstock.runtime.standings import Standing
 
 ENDS = [{0: 5}, {0: 10}, {0: 15}]
 

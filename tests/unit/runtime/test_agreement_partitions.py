@@ -13,7 +13,9 @@ from penstock.errors import TerminalError
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.repair_rules import Change, RepairRules
-from penstock.runtime.agreement import Standing, partition_findings, sink_findings
+from penstock.runtime.agreement import sink_findings
+from penstock.runtime.source_agreement import partition_findings
+from penstock.runtime.standings import Standing
 
 LOGS = {TopicPartition("orders", p): LogBounds(0, 20) for p in (0, 1)}
 

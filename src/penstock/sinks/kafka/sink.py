@@ -163,6 +163,10 @@ class KafkaSink:
             refuse_other_offsets(self.name, token, other)
         return bool(seats) and len(mine) == len(seats) and all(other.batch_id >= token.batch_id for other in mine)
 
+    def begun(self) -> BatchToken | None:
+        """The newest batch that some slot has."""
+        return newest_in_any(self._states())
+
     def torn(self) -> str | None:
         """How the slots stand where the last batch is not whole: another query must not go on from there."""
         states = self._states()
