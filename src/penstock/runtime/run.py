@@ -185,7 +185,9 @@ class _Loop:
                 until = again.next()
                 if not self._run_query(flows, until):
                     flows.stage()
-                elif until is None or self.stop.asked():
+                elif until is None:
+                    return
+                if self.stop.asked():
                     return
             except TransientError as error:
                 if not patience.met(error, progress=self.summary.batches > done_before):
