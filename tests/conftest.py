@@ -152,18 +152,18 @@ COLUMNS = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_ti
 
 @pytest.fixture
 def pipeline_file(tmp_path: Path, stack: Any) -> Callable[..., Path]:
-    """Writes a pipeline file; keyword arguments replace or add top-level keys, `source` is merged."""
+    """Writes a pipeline file; keyword arguments replace or add top-level keys, None removes one; `source` is merged."""
 
     def write(topic: str, name: str = "orders", folder: Path = tmp_path, **keys: Any) -> Path:
         import yaml
 
         source = {"type": "kafka", "brokers": stack.bootstrap, "topics": [topic], "start": "earliest"}
         given = keys.pop("source", {})
-        if "pattern" in given or "assign" in given:
+        if given is not None and ("pattern" in given or "assign" in given):
             del source["topics"]
         body: dict[str, Any] = {
             "name": name,
-            "source": {**source, **given},
+            "source": None if given is None else {**source, **given},
             "decode": {"format": "json", "schema": COLUMNS},
             "quarantine": {"table": "lake/quarantine"},
             "sinks": [{"name": "out", "type": "delta", "path": "lake/out", "mode": "append"}],

@@ -54,6 +54,8 @@ def test_plan_first_run_tells_the_whole_way(topics: Any, pipeline_file: Write) -
         "              exactly once; all rows; no batch yet",
         f"  checkpoint  {file.parent}/checkpoints/orders (fresh)",
         "  trigger     drain what is there, then stop",
+        "  flow        batches of about 20 seconds while behind, at most 2 minutes; a small one to begin with",
+        "  group       penstock.orders",
         "nothing is wrong; a run would start",
     ]
     assert not lake.exists(), "a plan writes nothing"

@@ -38,6 +38,8 @@ class RunFacts:
     lane: str = ""
     doing: str = "starting"
     """For people: `starting`, `running`, `waiting to try again: CODE`, `stopping`."""
+    phase: str | None = None
+    """What the batch in hand has come to: `stage`, `commit:<sink>`; nothing between batches."""
     batches: int = 0
     """How many this run has done."""
     batch_id: int | None = None
@@ -98,12 +100,13 @@ class Presence:
             ) from None
         self._note = note
 
-    def beat(self, facts: RunFacts | None = None) -> None:
-        """The run: that it lives, and what has changed."""
+    def beat(self, facts: RunFacts | None = None, *, now: bool = True) -> None:
+        """The run: that it lives, and what has changed; not `now`, with what is written next."""
         with self._writing:
             if self._note is not None and self._note.ended_at is None:
                 self._note = replace(self._note, at=datetime.now(UTC), facts=facts or self._note.facts)
-                self._rewrite()
+                if now:
+                    self._rewrite()
 
     def end(self, error: str | None = None) -> None:
         """The run: that it is over, and by which error, if by one."""

@@ -16,11 +16,16 @@ from penstock.cli.arguments import File, Json
 from penstock.cli.checkpoint import app as checkpoint_app
 from penstock.cli.checkpoint_copies import add_to as add_checkpoint_copies
 from penstock.cli.compact import compact
+from penstock.cli.dashboard import dashboard
 from penstock.cli.dev import app as dev_app
+from penstock.cli.diagnose import diagnose
 from penstock.cli.gaps import gaps
+from penstock.cli.lag import lag
+from penstock.cli.metrics import app as metrics_app
 from penstock.cli.quarantine import app as quarantine_app
-from penstock.cli.render import counted, err, out, show_error
+from penstock.cli.render import err, out, show_error
 from penstock.cli.replay import replay
+from penstock.cli.run import run
 from penstock.cli.schema import app as schema_app
 from penstock.cli.signals import interrupt_on_sigterm
 from penstock.cli.status import status
@@ -39,6 +44,7 @@ add_checkpoint_copies(checkpoint_app)
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(schema_app, name="schema")
 app.add_typer(quarantine_app, name="quarantine")
+app.add_typer(metrics_app, name="metrics")
 
 _state = {"debug": False}
 
@@ -102,67 +108,6 @@ def plan(
         show_plan(planned)
     if planned.problems:
         raise typer.Exit(MissingError.exit_code)
-
-
-@app.command()
-def run(
-    file: File,
-    available_now: Annotated[bool, typer.Option("--available-now", help="Drain what is there, then stop.")] = False,
-    resume_from_table: Annotated[
-        bool,
-        typer.Option("--resume-from-table", help="Fresh checkpoint: start from the offsets stored in the table."),
-    ] = False,
-    accept_duplicates: Annotated[
-        bool,
-        typer.Option("--accept-duplicates", help="Fresh checkpoint: read again what the table already has."),
-    ] = False,
-    log_format: Annotated[
-        Literal["auto", "text", "json"],
-        typer.Option(help="auto: a live view on a terminal, lines in a pipe."),
-    ] = "auto",
-    give_up_after: Annotated[
-        float, typer.Option(help="Seconds of failing retries before giving up with exit code 75.")
-    ] = 300.0,
-) -> None:
-    """Run a pipeline. SIGTERM and Ctrl-C finish the batch in hand and exit 0."""
-    from penstock.cli.signals import StopOnSignal
-    from penstock.cli.watch import choose_view
-    from penstock.config import load
-    from penstock.runtime.listener import Event, Started
-    from penstock.runtime.patience import StopRequest
-    from penstock.runtime.run import RunOptions
-    from penstock.runtime.run import run as run_pipeline
-    from penstock.spark.cache import cache_home
-
-    config = load(file)
-    stop = StopRequest()
-    signals = StopOnSignal(stop)
-    options = RunOptions(
-        available_now=available_now,
-        resume_from_table=resume_from_table,
-        accept_duplicates=accept_duplicates,
-        give_up_after=give_up_after,
-        log=cache_home() / "logs" / f"{config.name}.log",
-    )
-    view = choose_view(log_format)
-
-    def listen(event: Event) -> None:
-        signals.running = signals.running or isinstance(event, Started)
-        view(event)
-
-    try:
-        with view:
-            done = run_pipeline(config, options, listen, stop)
-    except KeyboardInterrupt:
-        if signals.running:
-            raise
-        err.print("stopped before the first batch")
-        return
-    if log_format != "json":
-        out.print(
-            f"{counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, {done.rows_out:,} out, "
-            f"{done.quarantined:,} quarantined, {done.seconds:.1f} s"
-        )
 
 
 @app.command()
@@ -248,7 +193,7 @@ def demo(
     run_demo(folder, events, keep)
 
 
-for _command in (status, stop, gaps, compact, replay):
+for _command in (run, status, stop, gaps, compact, replay, lag, diagnose, dashboard):
     app.command()(_command)
 
 

@@ -29,6 +29,10 @@ def show_plan(plan: RunPlan) -> None:
         out.print(f"              {sink.guarantee}; {escape(sink.takes)}; {escape(sink.holds)}")
     out.print(f"  checkpoint  {escape(plan.checkpoint)}")
     out.print(f"  trigger     {escape(plan.trigger)}")
+    out.print(f"  flow        {escape(plan.flow)}")
+    out.print(f"  group       {escape(plan.group) if plan.group else 'none: Kafka is not told the offsets'}")
+    for alert in plan.alerts:
+        out.print(f"  alert       {escape(alert)}")
     for notice in plan.notices:
         out.print(f"[yellow]note:[/] {escape(notice)}")
     for problem in plan.problems:

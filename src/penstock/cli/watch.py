@@ -17,7 +17,18 @@ from rich.table import Table
 from penstock.cli.render import counted, err, out
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
-from penstock.runtime.listener import BatchDone, Event, Notice, Retrying, Started, StateKept, Stopping
+from penstock.runtime.listener import (
+    AlertChanged,
+    BatchDone,
+    BatchPhase,
+    Event,
+    FlowChanged,
+    Notice,
+    Retrying,
+    Started,
+    StateKept,
+    Stopping,
+)
 
 
 class LineView:
@@ -41,6 +52,10 @@ class LineView:
                 out.print(f"{_now()} {_batch_line(metrics)}")
             case StateKept():
                 out.print(f"{_now()} {_state_line(event)}")
+            case FlowChanged(text=text):
+                out.print(f"{_now()} flow: {escape(text)}")
+            case AlertChanged():
+                err.print(f"{_now()} {_alert_line(event)}")
             case Notice(text):
                 err.print(f"{_now()} [yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
@@ -55,6 +70,12 @@ class JsonView(LineView):
     def __call__(self, event: Event) -> None:
         """Print the event as JSON."""
         match event:
+            case BatchPhase():
+                return
+            case FlowChanged():
+                body = {"event": "flow", **vars(event)}
+            case AlertChanged():
+                body = {"event": "alert", **vars(event)}
             case BatchDone(metrics):
                 body = metrics.as_json()
             case Started():
@@ -83,6 +104,7 @@ class LiveView:
         self._over = False
         self._last: BatchMetrics | None = None
         self._kept: StateKept | None = None
+        self._cap: FlowChanged | None = None
         self._batches = self._rows_in = self._rows_out = self._quarantined = 0
         self._codes: Counter[str] = Counter()
         self._live = Live(console=out, refresh_per_second=4, get_renderable=self._draw)
@@ -112,6 +134,10 @@ class LiveView:
                 self._state = "[green]running[/]"
             case StateKept():
                 self._kept = event
+            case FlowChanged():
+                self._cap = event
+            case AlertChanged():
+                self._live.console.print(f"{_now()} {_alert_line(event)}")
             case Notice(text):
                 self._live.console.print(f"[yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
@@ -144,6 +170,8 @@ class LiveView:
                 "watermark",
                 kept.watermark or "none",
             )
+        if self._cap is not None:
+            grid.add_row("  flow", f"{self._cap.cap:,} offsets a batch", self._cap.reason, self._cap.text)
         if self._over:
             return Group(f"{self._title}{self._state}", grid)
         total = f"  {counted(self._batches, 'batch', 'batches')}, {self._rows_in:,} rows in, {self._rows_out:,} out"
@@ -175,6 +203,10 @@ def _batch_line(m: BatchMetrics) -> str:
 def _state_line(kept: StateKept) -> str:
     mark = f", watermark {kept.watermark}" if kept.watermark is not None else ""
     return f"state after batch {kept.batch_id}: {counted(kept.rows, 'row')}, {_size(kept.size_bytes)}{mark}"
+
+
+def _alert_line(alert: AlertChanged) -> str:
+    return f"{'[red]alert[/]' if alert.firing else '[green]resolved[/]'} {escape(alert.rule)}: {escape(alert.text)}"
 
 
 def _size(count: int) -> str:

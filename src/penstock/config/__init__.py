@@ -4,6 +4,7 @@
 template in `penstock.config.jsonschema` and `penstock.config.template`: not everyone pays for importing them.
 """
 
+from penstock.config.alerts import AlertRuleConfig, AlertsConfig, WebhookConfig
 from penstock.config.ddl import ColumnsError
 from penstock.config.decode import (
     AvroDecodeConfig,
@@ -35,11 +36,13 @@ from penstock.config.everyday import (
 )
 from penstock.config.expressions import ExpressionError, read_expression
 from penstock.config.fields import reveal
+from penstock.config.flow import FlowConfig
 from penstock.config.flows import Flow, Side, flows, only_topic
 from penstock.config.load import load
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import InvalidDefinition, Positions, Problem
 from penstock.config.registry import RegistryConfig
+from penstock.config.sight import MetricsConfig, OtelConfig
 from penstock.config.sinks import (
     DeltaSinkConfig,
     EncodeConfig,
@@ -79,6 +82,8 @@ from penstock.config.transforms import (
 from penstock.config.upkeep import CheckpointBackupConfig, MaintenanceConfig
 
 __all__ = [
+    "AlertRuleConfig",
+    "AlertsConfig",
     "AvroDecodeConfig",
     "AvroKeyConfig",
     "ByTopicDecodeConfig",
@@ -99,6 +104,7 @@ __all__ = [
     "ExpressionError",
     "FlattenConfig",
     "Flow",
+    "FlowConfig",
     "FormatConfig",
     "IcebergCatalogConfig",
     "IcebergSinkConfig",
@@ -117,6 +123,8 @@ __all__ = [
     "MapArrowConfig",
     "MaskConfig",
     "MaskSettings",
+    "MetricsConfig",
+    "OtelConfig",
     "ParquetSinkConfig",
     "ParquetTableConfig",
     "PipelineConfig",
@@ -145,6 +153,7 @@ __all__ = [
     "TransformConfig",
     "TriggerConfig",
     "WatermarkConfig",
+    "WebhookConfig",
     "WhereConfig",
     "WindowConfig",
     "columns_after",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.config.alert_checks import check_alerts
 from penstock.config.decode_checks import check_decode
 from penstock.config.everyday import PythonConfig
 from penstock.config.flows import flows
@@ -27,6 +28,7 @@ def check(parts: Parts) -> None:
     check_registries(parts)
     _check_quarantine(parts)
     _check_trigger(parts)
+    check_alerts(parts)
     _check_lane(parts)
     known: dict[int, Known] = {}
     for flow in flows(parts):

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
+from penstock.config.alerts import AlertsConfig
 from penstock.config.columns import Column
 from penstock.config.decode import DecodeConfig
+from penstock.config.flow import FlowConfig
 from penstock.config.pipeline import QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path
+from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
@@ -45,6 +48,9 @@ class Parts:
     checkpoint_backup: CheckpointBackupConfig | None = None
     maintenance: MaintenanceConfig | None = None
     trigger: TriggerConfig | None = None
+    flow: FlowConfig | None = None
+    metrics: MetricsConfig | None = None
+    alerts: AlertsConfig | None = None
     spark: Mapping[str, str | SecretStr] | None = None
 
     def written(self, *path: str | int) -> bool:

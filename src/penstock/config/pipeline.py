@@ -7,9 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
+from penstock.config.alerts import AlertsConfig
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
+from penstock.config.flow import FlowConfig
 from penstock.config.problems import Positions
+from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig, Topic
 from penstock.config.sources import NamedSourceConfig
@@ -109,9 +112,30 @@ class PipelineConfig(Section):
         default=None, description="Compact and clean up the tables on a schedule, between batches."
     )
     trigger: TriggerConfig = Field(default=TriggerConfig(), description="When batches start.")
+    flow: FlowConfig = Field(
+        default=FlowConfig(),
+        description="How flow control sets the size of the batches, where `source.max_offsets` gives no fixed cap.",
+    )
+    metrics: MetricsConfig | None = Field(
+        default=None, description="Where the running pipeline tells its figures, for Prometheus and OpenTelemetry."
+    )
+    alerts: AlertsConfig | None = Field(
+        default=None, description="When the running pipeline calls for help, and where."
+    )
     spark: Settings = Field(default_factory=dict, description="Settings passed to Spark; each starts with `spark.`.")
 
     _positions: Positions | None = PrivateAttr(None)
+
+    @property
+    def group(self) -> str | None:
+        """The consumer group that is told how far the sinks are, if one is."""
+        named = self.source.group
+        return None if named is False else named or f"penstock.{self.name}"
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether flow control sets the size of the batches."""
+        return all(source.max_offsets is None for source in (self.source, *self.sources.values()))
 
     @property
     def positions(self) -> Positions:

@@ -128,13 +128,19 @@ class KafkaSourceConfig(Section):
         "the missing ranges, `record` goes on and writes each gap to `<quarantine.table>_gaps`.",
     )
     max_offsets: Count | None = Field(
-        default=None, description="The most offsets one batch takes. Left out, a batch takes everything that waits."
+        default=None,
+        description="A fixed cap: the most offsets one batch takes. Left out, flow control finds it (`flow`).",
     )
     min_offsets: Count | None = Field(
         default=None, description="Wait for this many new offsets before a batch starts. Needs `max_delay`."
     )
     max_delay: Duration | None = Field(
         default=None, description="The longest wait for `min_offsets`. Needs `min_offsets`."
+    )
+    group: Text | Literal[False] | None = Field(
+        default=None,
+        description="The consumer group that is told how far the sinks are, for Kafka's own tools; nothing is read by "
+        "it. Left out, `penstock.` and the pipeline's name; `false` for none.",
     )
     options: Settings = Field(
         default_factory=dict,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from penstock.config.durations import show_duration
 from penstock.config.parts import Parts
 from penstock.config.problems import Path, did_you_mean
 from penstock.config.sources import NamedSourceConfig
 
 _SELECTION = ("topics", "pattern", "assign")
-_SHARED = ("brokers", "options", "on_data_loss")
+_SHARED = ("brokers", "options", "on_data_loss", "group")
 
 
 def check_source(parts: Parts) -> None:
     """Report everything that is wrong with the source, or with the sources."""
+    _check_flow(parts)
     if parts.written("sources"):
         _check_sources(parts)
         return
@@ -36,6 +38,28 @@ def check_source(parts: Parts) -> None:
             "record writes the gaps beside the quarantine table, and there is none",
             hint="add quarantine: {table: ...}",
         )
+
+
+def _check_flow(parts: Parts) -> None:
+    flow = parts.flow
+    if flow is None:
+        return
+    names = [("source",), *(("sources", name) for name in parts.sources)]
+    fixed = next((name for name in names if parts.written(*name, "max_offsets")), None)
+    if parts.written("flow") and fixed is not None:
+        parts.report(
+            ("flow",),
+            f"there is a fixed cap: {'.'.join(fixed)}.max_offsets",
+            hint="leave one of them out; flow.max_offsets bounds what flow control finds",
+            at_key=True,
+        )
+    if flow.target_batch > flow.max_batch:
+        target, most = show_duration(flow.target_batch), show_duration(flow.max_batch)
+        here = ("flow", "target_batch" if parts.written("flow", "target_batch") else "max_batch")
+        parts.report(here, f"target_batch {target} is longer than max_batch {most}")
+    if flow.max_offsets is not None and flow.min_offsets > flow.max_offsets:
+        message = f"min_offsets {flow.min_offsets:,} is more than max_offsets {flow.max_offsets:,}"
+        parts.report(("flow", "min_offsets" if parts.written("flow", "min_offsets") else "max_offsets"), message)
 
 
 def _check_topics(parts: Parts) -> None:

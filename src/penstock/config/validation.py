@@ -13,11 +13,14 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from penstock.config.alerts import AlertsConfig
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import Location, Settings
+from penstock.config.flow import FlowConfig
 from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path, did_you_mean, suggest
+from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
@@ -35,6 +38,9 @@ _PARTS: Mapping[str, Any] = {
     "checkpoint_backup": CheckpointBackup,
     "maintenance": MaintenanceConfig,
     "trigger": TriggerConfig,
+    "flow": FlowConfig,
+    "metrics": MetricsConfig,
+    "alerts": AlertsConfig,
     "spark": Settings,
 }
 _LISTS: Mapping[str, Any] = {"transforms": TransformConfig, "routes": RouteConfig, "sinks": SinkConfig}

@@ -21,7 +21,15 @@ _EXPECTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
-_SHAPES: Mapping[str | int, str] = {"registry": "{url: ...}", "key": "{format: ...}", "by_topic": "{TOPIC: {...}}"}
+_SHAPES: Mapping[str | int, str] = {
+    "registry": "{url: ...}",
+    "key": "{format: ...}",
+    "by_topic": "{TOPIC: {...}}",
+    "webhook": "{url: ...}",
+    "alerts": "{rules: [...], webhook: {url: ...}}",
+    "metrics": "{port: 9400}",
+    "flow": "{target_batch: 20 seconds}",
+}
 Wording = tuple[str, tuple[str, ...], str | None]
 """A message, the context lines, and the hint."""
 
@@ -121,7 +129,7 @@ def _given(path: Path, value: Any, positions: Positions) -> str:
 
 def _hidden(path: Path) -> bool:
     """Whether what stands there may hold a secret."""
-    return any(isinstance(part, str) and (is_secret(part) or part in ("url", "registry")) for part in path)
+    return any(isinstance(part, str) and (is_secret(part) or part in ("url", "registry", "webhook")) for part in path)
 
 
 def _shown(value: Any) -> str:

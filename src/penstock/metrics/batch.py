@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
+
+from penstock.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,27 @@ class BatchMetrics:
     counts: Mapping[str, int] = field(default_factory=dict)
     """What the transforms counted: late rows, and the rows that broke each rule."""
     phases: Mapping[str, float] = field(default_factory=dict)
+    started_at: datetime | None = None
+    waited: float = 0.0
+    """Seconds between the batch before and this one."""
+    offsets: int = 0
+    """How many offsets the batch covers; with holes in the log there are fewer records."""
+    cap: int | None = None
+    """The most offsets that it could take, where there was such a number."""
+    gc_seconds: float = 0.0
+    """What the JVM of the driver spent on its garbage meanwhile."""
+    pressure: float = 0.0
+    """The share of the memory that was in use: of the driver's machine or the fullest one of a task."""
+    slot_rows: tuple[int, ...] = ()
+    """Rows in of the slots, most first."""
+    slot_rows_out: tuple[int, ...] = ()
+    """Rows out of the slots, most first; behind a shuffle they are others than those that read."""
+    slot_seconds: tuple[float, ...] = ()
+    """Seconds of the slots, slowest first."""
+    lags: Mapping[TopicPartition, int] = field(default_factory=dict, repr=False)
+    """The offsets behind the batch in each partition."""
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict, repr=False)
+    """The next offset of each partition of the batch."""
 
     @property
     def rows_per_second(self) -> float:
@@ -36,9 +59,13 @@ class BatchMetrics:
         return self.rows_in / self.seconds if self.seconds > 0 else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """For `--log-format json`."""
-        body = asdict(self)
+        """For `--log-format json` and the history: all but the partitions, of which there may be thousands."""
+        body = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("lags", "ends")}
         body["finished_at"] = self.finished_at.isoformat()
-        body["seconds"] = round(self.seconds, 3)
+        body["started_at"] = self.started_at.isoformat() if self.started_at is not None else None
+        for name in ("seconds", "waited", "gc_seconds", "pressure"):
+            body[name] = round(body[name], 3)
+        body["slot_rows"], body["slot_rows_out"] = list(self.slot_rows), list(self.slot_rows_out)
+        body["slot_seconds"] = [round(seconds, 3) for seconds in self.slot_seconds]
         body["phases"] = {name: round(value, 3) for name, value in self.phases.items()}
-        return {"event": "batch", **body}
+        return {"event": "batch", **body, "codes": dict(self.codes), "counts": dict(self.counts)}

@@ -19,6 +19,7 @@ from penstock.contracts import Sink, StatefulTransform
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, COMPUTED, COORDINATES
+from penstock.ops.plan_words import checkpoint_words, flow_words, trigger_words
 from penstock.quarantine import GAPS_SCHEMA
 from penstock.runtime.build import Flow, Pipeline, build, joined_schema
 from penstock.runtime.columns import step_output
@@ -119,7 +120,11 @@ class RunPlan:
     flows: tuple[PlannedFlow, ...]
     sinks: tuple[PlannedSink, ...]
     trigger: str
+    flow: str
     checkpoint: str
+    group: str | None
+    """The consumer group that is told how far the sinks are."""
+    alerts: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     problems: tuple[PenstockError, ...] = field(default=())
 
@@ -189,8 +194,11 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
             )
             for sink, seen in sinks
         ),
-        trigger=_trigger(config),
-        checkpoint=f"{config.checkpoint} ({_checkpoint_state(checkpoint)})",
+        trigger=trigger_words(config),
+        flow=flow_words(config),
+        group=config.group,
+        alerts=tuple(map(str, config.alerts.rules)) if config.alerts is not None else (),
+        checkpoint=f"{config.checkpoint} ({checkpoint_words(checkpoint)})",
         notices=(start.notice,) if start and start.notice else (),
         problems=tuple(problems),
     )
@@ -299,18 +307,3 @@ def _columns(schema: pa.Schema) -> tuple[str, ...]:
         for f in schema
         if f.name != COORDINATES and not f.name.startswith(COMPUTED)
     )
-
-
-def _trigger(config: PipelineConfig) -> str:
-    if config.trigger.available_now:
-        return "drain what is there, then stop"
-    every = config.trigger.every
-    return f"every {every.total_seconds():g} s" if every else "as fast as batches finish"
-
-
-def _checkpoint_state(checkpoint: SparkCheckpoint) -> str:
-    begun, done = checkpoint.last_begun(), checkpoint.last_committed()
-    if begun is None:
-        return "fresh"
-    state = f"query {(checkpoint.query_id() or 'unknown')[:8]}, batch {done if done is not None else 'none'} committed"
-    return state if begun == done else f"{state}, batch {begun} begun and to be run again"

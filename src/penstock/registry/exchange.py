@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import ssl
+import threading
+import time
 from dataclasses import dataclass
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, Final
@@ -40,6 +42,18 @@ class Refusal:
     message: str
 
 
+class _Asked(threading.local):
+    seconds = 0.0
+
+
+_asked = _Asked()
+
+
+def seconds_asked() -> float:
+    """How long this thread has waited for answers so far, from all registries."""
+    return _asked.seconds
+
+
 class Exchange:
     """Asks one registry. Connections are kept, but never across a fork: a child makes its own."""
 
@@ -56,12 +70,15 @@ class Exchange:
         url = f"{self.settings.url.rstrip('/')}{path}"
         # Given here, since the environment's bundle would win over one that the session has.
         verify = self.settings.ca_file
+        began = time.perf_counter()
         try:
             answer = self._connected().request(
                 "GET" if body is None else "POST", url, json=body, timeout=self.settings.timeout, verify=verify
             )
         except OSError as error:
             raise self._failed(error) from None
+        finally:
+            _asked.seconds += time.perf_counter() - began
         return self._read(answer)
 
     def close(self) -> None:

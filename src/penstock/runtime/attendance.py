@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.errors import PenstockError
 from penstock.runtime.build import Pipeline
-from penstock.runtime.listener import BatchDone, Event, Listener, Retrying, Started, Stopping
+from penstock.runtime.listener import BatchDone, BatchPhase, Event, Listener, Retrying, Started, Stopping
 from penstock.runtime.patience import StopRequest
 
 
@@ -25,7 +25,8 @@ def attended(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Itera
         heard = _after(facts, event)
         if heard != facts:
             facts = heard
-            presence.beat(facts)
+            # A phase is over soon: it is written with the next beat.
+            presence.beat(facts, now=not isinstance(event, BatchPhase))
         listener(event)
 
     error: str | None = "INTERRUPTED"
@@ -48,9 +49,12 @@ def _after(facts: RunFacts, event: Event) -> RunFacts:
             return replace(facts, doing=f"waiting to try again: {event.error.code}")
         case Stopping():
             return replace(facts, doing="stopping")
+        case BatchPhase(_, phase):
+            return replace(facts, phase=phase)
         case BatchDone(metrics):
             return replace(
                 facts,
+                phase=None,
                 doing=facts.doing if facts.doing == "stopping" else "running",
                 batches=facts.batches + 1,
                 batch_id=metrics.batch_id,

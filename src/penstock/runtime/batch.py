@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.contracts import Reader, RejectingSink, Sink, SlotSink
 from penstock.kafka import LogBounds
 from penstock.metrics import BatchMetrics
+from penstock.metrics.memory import memory_in_use
 from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, TopicPartition
 from penstock.quarantine import GAPS_SCHEMA, Gap, gap_rows
+from penstock.registry.exchange import seconds_asked
 from penstock.runtime.batches import Batches
 from penstock.runtime.faults import in_our_terms
 from penstock.runtime.inlet import Inlet
@@ -25,6 +27,9 @@ from penstock.runtime.slots import pin_slots, plan_slots
 END_PATIENCE = 120.0
 """How many seconds a log may end before the batch does until that is called a loss."""
 
+_FIGURES = 64
+"""Of how many slots the figures are told."""
+Figure = TypeVar("Figure", int, float)
 StageLane = Callable[[Any, Sequence[SlotWork], Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
 """Takes the batch's frame, and what to read: how a lane stages a batch."""
 
@@ -70,16 +75,22 @@ class BatchRunner:
     """One of the sinks, the last: it is given the bad records, those too that a target refuses at its commit."""
     turn: Callable[[Sink], AbstractContextManager[None]] = lambda sink: nullcontext()
     """What a commit to a sink's table is made in, where a compaction may be at it."""
+    garbage: Callable[[], float] = lambda: 0.0
+    """What the JVM has spent on its garbage so far, in seconds."""
+    enter: Callable[[int, str], None] = lambda batch_id, phase: None
+    """Told which phase a batch enters."""
     after_restart: bool = True
+    _batch_id: int = -1
     _clock: dict[str, float] = field(default_factory=dict)
 
     def run(self, frame: Any, batch_id: int) -> BatchMetrics:
         """Carry one batch from its offsets to every sink's commit."""
-        began, self._clock = time.perf_counter(), {}
+        began, started_at, self._clock = time.perf_counter(), datetime.now(UTC), {}
+        garbage, asked, self._batch_id = self.garbage(), seconds_asked(), batch_id
         with self._timed("offsets"):
             batch = self.batches.ranges(batch_id)
             token = self._token(batch_id, batch)
-            lag = self.batches.behind(token, self.batches.bounds(token.ends))
+            lags = self.batches.behind(token, self.batches.bounds(token.ends))
         sinks = self._not_committed(token)
         reports: list[SlotReport] = []
         gaps: list[Gap] = []
@@ -105,12 +116,21 @@ class BatchRunner:
             quarantined=sum(r.quarantined for r in reports) + rejected,
             bytes_in=sum(r.bytes_in for r in reports),
             slots=sum(1 for r in reports if r.rows_in),
-            lag=lag,
+            lag=sum(lags.values()),
             skipped=not sinks,
             gaps=len(gaps),
             codes=_added(report.codes for report in reports),
             counts=_added(report.counts for report in reports),
-            phases={**self._clock, **_task_seconds(reports)},
+            phases={**self._clock, **_task_seconds(reports), "registry": seconds_asked() - asked},
+            started_at=started_at,
+            offsets=sum(len(one) for one in token.ranges),
+            gc_seconds=self.garbage() - garbage,
+            pressure=max([memory_in_use(), *(r.pressure for r in reports)]),
+            slot_rows=_most(r.rows_in for r in reports),
+            slot_rows_out=_most(r.rows_out for r in reports),
+            slot_seconds=_most(r.took for r in reports),
+            lags=lags,
+            ends=token.ends,
         )
 
     def _token(self, batch_id: int, batch: BatchRanges) -> BatchToken:
@@ -203,7 +223,7 @@ class BatchRunner:
                 continue
             if sink is self.marks:
                 manifests += self._rejected(token, sink)
-            with self.turn(sink):
+            with self.turn(sink), self._timed(f"commit:{sink.name}"):
                 sink.commit(token, manifests)
             if self.after_restart:
                 sink.discard(token, manifests)
@@ -246,6 +266,7 @@ class BatchRunner:
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
+        self.enter(self._batch_id, phase)
         began = time.perf_counter()
         yield
         self._clock[phase] = self._clock.get(phase, 0.0) + time.perf_counter() - began
@@ -257,6 +278,10 @@ def _task_seconds(reports: Sequence[SlotReport]) -> dict[str, float]:
         for phase, seconds in report.seconds.items():
             total[f"task_{phase}"] = total.get(f"task_{phase}", 0.0) + seconds
     return total
+
+
+def _most(figures: Iterable[Figure]) -> tuple[Figure, ...]:
+    return tuple(sorted((one for one in figures if one), reverse=True)[:_FIGURES])
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

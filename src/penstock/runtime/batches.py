@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, OffsetRange, TopicPartition
 from penstock.runtime.loss import BatchRanges, ranges_of_batch
@@ -25,8 +25,8 @@ class Batches(Protocol):
         """Where the logs begin and end now."""
         ...
 
-    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> int:
-        """How many offsets lie behind a batch."""
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
+        """How many offsets of each partition lie behind a batch."""
         ...
 
 
@@ -49,9 +49,9 @@ class LoggedBatches:
         """As the brokers say, of the topics that the batch is of."""
         return self.cluster.bounds(at for at in partitions if at.topic not in self.gone)
 
-    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> int:
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
         """What the logs hold behind the batch."""
-        return sum(max(0, bounds[at].end - end) for at, end in token.ends.items() if at in bounds)
+        return {at: max(0, bounds[at].end - end) for at, end in token.ends.items() if at in bounds}
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,9 @@ class GivenBatches:
         ends = {r.topic_partition: r.end for batch in self.batches for r in batch}
         return {at: LogBounds(0, ends[at]) for at in partitions}
 
-    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> int:
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
         """The batches that follow."""
-        return sum(len(r) for batch in self.batches[token.batch_id + 1 :] for r in batch)
+        left: Offsets = {}
+        for one in (r for batch in self.batches[token.batch_id + 1 :] for r in batch):
+            left[one.topic_partition] = left.get(one.topic_partition, 0) + len(one)
+        return left

@@ -21,6 +21,7 @@ from penstock.runtime.slot import (
     joined,
     outlet_of,
     quarantine_refused,
+    reporting,
     sides_of,
     stage_rows,
     transformed,
@@ -57,20 +58,17 @@ def stage_direct(frame: Any, works: Sequence[SlotWork], slots: Slots) -> list[Sl
 
 def run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
     """In a task: one slot of one flow."""
-    report = SlotReport(slot)
-    with outlet_of(work, slot) as out, sides_of(work, slot) as sides:
+    with reporting(slot) as report, outlet_of(work, slot) as out, sides_of(work, slot) as sides:
         rows = transformed(decoded(work, ranges, sides, report), work.transforms, report)
         stage_rows(rows, out, report)
         quarantine_refused(work, sides, report, out)
-        with report.timed("stage"):
-            report.manifests = sides.finish() + out.finish()
+        report.finish(sides, out)
     return report
 
 
 def share_slot(works: Sequence[SlotWork], slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
     """In a task: one slot of several flows that read the same records."""
-    report = SlotReport(slot)
-    with ExitStack() as stages:
+    with reporting(slot) as report, ExitStack() as stages:
         ends = [(w, stages.enter_context(outlet_of(w, slot)), stages.enter_context(sides_of(w, slot))) for w in works]
         for batch in decoded(works[0], ranges, ends[0][2], report):
             for work, out, _ in ends:
@@ -78,8 +76,7 @@ def share_slot(works: Sequence[SlotWork], slot: int, ranges: Sequence[OffsetRang
                 report.refused_on(work.route)
         for work, out, sides in ends:
             quarantine_refused(work, sides, report, out)
-            with report.timed("stage"):
-                report.manifests += sides.finish() + out.finish()
+            report.finish(sides, out)
     return report
 
 
@@ -87,8 +84,7 @@ def _send(
     work: SlotWork, cut: int, count: int, slot: int, ranges: Sequence[OffsetRange]
 ) -> Iterator[tuple[int, bytes]]:
     """Read one slot up to the dedupe and give its rows out by key, with the slot's report at the end."""
-    report = SlotReport(slot)
-    with sides_of(work, slot) as sides:
+    with reporting(slot) as report, sides_of(work, slot) as sides:
         dedupe = work.transforms[cut]
         assert isinstance(dedupe, Dedupe)
         rows = joined(list(transformed(decoded(work, ranges, sides, report), work.transforms[:cut], report)))
@@ -101,7 +97,7 @@ def _send(
                     if mine.num_rows:
                         yield bucket, _to_ipc(mine)
         quarantine_refused(work, sides, report)
-        report.manifests = sides.finish()
+        report.finish(sides)
     yield slot, pickle.dumps(report)
 
 
@@ -109,8 +105,8 @@ def _receiver(
     work: SlotWork, cut: int, count: int
 ) -> Callable[[int, Iterable[tuple[int, bytes]]], Iterator[SlotReport]]:
     def receive(bucket: int, items: Iterable[tuple[int, bytes]]) -> Iterator[SlotReport]:
-        report = SlotReport(count + bucket)
-        with outlet_of(work, bucket) as out, sides_of(work, count + bucket) as sides:
+        side = count + bucket
+        with reporting(side) as report, outlet_of(work, bucket) as out, sides_of(work, side) as sides:
             blocks = []
             for _, item in items:
                 if item.startswith(_IPC):
@@ -119,8 +115,7 @@ def _receiver(
                     yield pickle.loads(item)
             stage_rows(transformed(blocks, work.transforms[cut:], report), out, report)
             quarantine_refused(work, sides, report, out)
-            with report.timed("stage"):
-                report.manifests = sides.finish() + out.finish()
+            report.finish(sides, out)
         yield report
 
     return receive

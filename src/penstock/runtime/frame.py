@@ -18,7 +18,16 @@ from pyspark import TaskContext
 
 from penstock.contracts import Transform
 from penstock.model import COORDINATES, OffsetRange
-from penstock.runtime.slot import SlotReport, SlotWork, decoded, outlet_of, quarantine_refused, sides_of, stage_rows
+from penstock.runtime.slot import (
+    SlotReport,
+    SlotWork,
+    decoded,
+    outlet_of,
+    quarantine_refused,
+    reporting,
+    sides_of,
+    stage_rows,
+)
 from penstock.runtime.slots import pinned_slot
 from penstock.runtime.steps import Told, apply_steps, numbered, quarantine_all, spark_schema
 
@@ -72,35 +81,31 @@ def pinned_by_record(frame: Any, work: SlotWork) -> Any:
 def _reading(work: SlotWork, slots: Slots, read: Told) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
     def run(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for slot in (number for task in tasks for number in task.column(0).to_pylist()):
-            report = SlotReport(slot)
-            with sides_of(work, slot) as sides:
+            with reporting(slot) as report, sides_of(work, slot) as sides:
                 yield from decoded(work, slots[slot], sides, report)
                 quarantine_refused(work, sides, report)
-                report.manifests = sides.finish()
+                report.finish(sides)
             read.add(report)
 
     return run
 
 
 def _drain(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
-    report = SlotReport(slot)
-    with sides_of(work, slot) as sides:
+    with reporting(slot) as report, sides_of(work, slot) as sides:
         for _ in decoded(work, ranges, sides, report):
             pass
         quarantine_refused(work, sides, report)
-        report.manifests = sides.finish()
+        report.finish(sides)
     return report
 
 
 def _staging(work: SlotWork) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         slot = TaskContext.get().partitionId()
-        report = SlotReport(slot)
-        with outlet_of(work, slot) as out:
+        with reporting(slot) as report, outlet_of(work, slot) as out:
             rows = (b.rename_columns(work.schema.names).cast(work.schema) for b in batches)
             stage_rows(rows, out, report)
-            with report.timed("stage"):
-                report.manifests = out.finish()
+            report.finish(out=out)
             report.refused = out.refused
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])
 

@@ -25,6 +25,16 @@ class Started:
     reason: str
     partitions: int
     query_id: str | None
+    cores: int = 1
+    """How many tasks run at once."""
+
+
+@dataclass(frozen=True)
+class BatchPhase:
+    """What the batch in hand has come to: `offsets`, `stage`, `commit:<sink>`."""
+
+    batch_id: int
+    phase: str
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,28 @@ class StateKept:
 
 
 @dataclass(frozen=True)
+class FlowChanged:
+    """The batches that follow take at most another number of offsets."""
+
+    batch_id: int | None
+    """The batch behind which it was decided; none before the first."""
+    cap: int
+    before: int | None
+    reason: str
+    """A word that stays."""
+    text: str
+
+
+@dataclass(frozen=True)
+class AlertChanged:
+    """A rule of `alerts` begins to hold, or holds no longer."""
+
+    rule: str
+    firing: bool
+    text: str
+
+
+@dataclass(frozen=True)
 class Retrying:
     """A fault that may pass: what it was, and when it is tried again."""
 
@@ -59,5 +91,5 @@ class Stopping:
     """A stop was asked for; the batch in hand is finished first."""
 
 
-Event = Notice | Started | BatchDone | StateKept | Retrying | Stopping
+Event = Notice | Started | BatchPhase | BatchDone | StateKept | FlowChanged | AlertChanged | Retrying | Stopping
 Listener = Callable[[Event], None]

@@ -67,13 +67,24 @@ class BatchGate:
 
 
 def start_query(
-    session: Any, pipeline: Pipeline, start: StartPoint, gate: BatchGate, drain: bool, stream: Stream | None = None
+    session: Any,
+    pipeline: Pipeline,
+    start: StartPoint,
+    gate: BatchGate,
+    drain: bool,
+    stream: Stream | None = None,
+    cap: int | None = None,
 ) -> Any:
-    """Start the query over Spark's Kafka source, or over several that a stream joins."""
+    """Start the query over Spark's Kafka source, or over several that a stream joins.
+
+    A source without a cap of its own has its share of `cap`.
+    """
     config = pipeline.config
+    shares = max(1, len(config.sources))
+    share = max(1, cap // shares) if cap is not None else None
     mode = "append"
     if stream is None:
-        frame = _read(session, pipeline, start, pipeline.subscription, config.source)
+        frame = _read(session, pipeline, start, pipeline.subscription, config.source, share)
     else:
         mode = "update" if stream.layout.changes else "append"
         own = reveal(config.spark)
@@ -82,7 +93,9 @@ def start_query(
         ends = "false" if draining and stream.layout.by_the_clock else "true"
         for name, value in {**STATE_SETTINGS, "spark.sql.streaming.noDataMicroBatches.enabled": ends}.items():
             session.conf.set(name, own.get(name, value))
-        frame = stream.frame(session, {one.name: _raw(session, pipeline, start, one) for one in stream.layout.inputs})
+        frame = stream.frame(
+            session, {one.name: _raw(session, pipeline, start, one, share) for one in stream.layout.inputs}
+        )
     writer = frame.writeStream.queryName(config.name).outputMode(mode).foreachBatch(gate)
     writer = writer.option("checkpointLocation", config.checkpoint)
     if drain or config.trigger.available_now:
@@ -98,6 +111,7 @@ def _read(
     start: StartPoint,
     subscription: Subscription,
     source: KafkaSourceConfig,
+    cap: int | None,
     **more: str,
 ) -> Any:
     reader = session.readStream.format("kafka").options(**{**pipeline.settings.for_spark(), **more})
@@ -106,11 +120,11 @@ def _read(
     # Spark would ask three times before it says anything; the run itself tries again, and says so.
     reader = reader.option("fetchOffset.numRetries", "1")
     return reader.options(
-        **_subscribed(subscription), **_starting(start, subscription, source), **_limits(source)
+        **_subscribed(subscription), **_starting(start, subscription, source), **_limits(source, cap)
     ).load()
 
 
-def _raw(session: Any, pipeline: Pipeline, start: StartPoint, one: StreamInput) -> Any:
+def _raw(session: Any, pipeline: Pipeline, start: StartPoint, one: StreamInput, cap: int | None) -> Any:
     """The records of one input, as Spark's own reader gives them."""
     config = pipeline.config
     source: KafkaSourceConfig = config.sources.get(one.name, config.source)
@@ -119,7 +133,7 @@ def _raw(session: Any, pipeline: Pipeline, start: StartPoint, one: StreamInput) 
         subscription = Subscription(source.topics or (), None, None)
     # By default this reader waits half a second at the end of every partition.
     quick = {"kafka.fetch.max.wait.ms": "10", "kafka.max.poll.records": "10000", "includeHeaders": "true"}
-    return _read(session, pipeline, start, subscription, source, **quick)
+    return _read(session, pipeline, start, subscription, source, cap, **quick)
 
 
 def _subscribed(subscription: Subscription) -> dict[str, str]:
@@ -143,10 +157,10 @@ def _starting(start: StartPoint, subscription: Subscription, source: KafkaSource
     return {"startingOffsets": asked if isinstance(asked, str) else "earliest"}
 
 
-def _limits(source: KafkaSourceConfig) -> dict[str, str]:
+def _limits(source: KafkaSourceConfig, cap: int | None) -> dict[str, str]:
     limits: dict[str, str] = {}
-    if source.max_offsets is not None:
-        limits["maxOffsetsPerTrigger"] = str(source.max_offsets)
+    if (most := source.max_offsets or cap) is not None:
+        limits["maxOffsetsPerTrigger"] = str(most)
     if source.min_offsets is not None:
         limits["minOffsetsPerTrigger"] = str(source.min_offsets)
     if source.max_delay is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,17 @@ from penstock.contracts import Sink
 from penstock.errors import PenstockError, TransientError
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
-from penstock.model import BAD_SCHEMA, BatchToken
+from penstock.metrics.history import history_of
+from penstock.model import BAD_SCHEMA
 from penstock.runtime.again import BatchesAgain
 from penstock.runtime.attendance import attended
-from penstock.runtime.batch import BatchRunner
-from penstock.runtime.batches import LoggedBatches
 from penstock.runtime.build import Pipeline, build
+from penstock.runtime.carrier import Carrier
 from penstock.runtime.chores import Chores
 from penstock.runtime.faults import in_our_terms, nothing_passes, only_reporting_failed
+from penstock.runtime.flow_control import FlowControl
 from penstock.runtime.flows import CurrentFlows
-from penstock.runtime.listener import BatchDone, Listener, Notice, Started, StateKept, Stopping
+from penstock.runtime.listener import Listener, Notice, Started, StateKept, Stopping
 from penstock.runtime.patience import Patience, StopRequest
 from penstock.runtime.preflight import (
     StartPoint,
@@ -41,10 +41,10 @@ from penstock.runtime.preflight import (
 )
 from penstock.runtime.query import BatchGate, start_query
 from penstock.runtime.recreated import TopicIds
+from penstock.runtime.sight import sighted
 from penstock.runtime.standings import standings
 from penstock.runtime.starting import pinned_slots, session_for
 from penstock.runtime.state import check_state, note_state
-from penstock.runtime.upkeep import turn_at
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,12 @@ def run(
     began = time.monotonic()
     pipeline, stop, summary = build(config), stop or StopRequest(), RunSummary()
     checkpoint = SparkCheckpoint(config.checkpoint)
-    with checkpoint_lock(config.checkpoint), attended(pipeline, stop, listener) as listener:
+    history = history_of(config.checkpoint)
+    with (
+        checkpoint_lock(config.checkpoint),
+        attended(pipeline, stop, listener) as listener,
+        sighted(pipeline, history, listener) as listener,
+    ):
         cluster = Cluster(pipeline.settings)
         topics = TopicIds(checkpoint, cluster, config.source.on_data_loss)
         start = _check(pipeline, checkpoint, cluster, topics, options, listener)
@@ -98,8 +103,21 @@ def run(
             session_for(pipeline, options.log, session, tables=Chores.need_tables(pipeline)) as spark,
             Chores(pipeline, spark, lambda text: listener(Notice(text))) as chores,
         ):
+            control = FlowControl(config, history, spark.sparkContext.defaultParallelism)
             _Loop(
-                pipeline, checkpoint, cluster, topics, start, options, listener, tell, stop, spark, chores, summary
+                pipeline,
+                checkpoint,
+                cluster,
+                topics,
+                start,
+                options,
+                listener,
+                tell,
+                stop,
+                spark,
+                chores,
+                control,
+                summary,
             ).run()
     summary.seconds = time.monotonic() - began
     return summary
@@ -169,6 +187,7 @@ class _Loop:
     stop: StopRequest
     session: Any
     chores: Chores
+    control: FlowControl
     summary: RunSummary
     told: bool = False
 
@@ -210,39 +229,25 @@ class _Loop:
 
     def _run_query(self, flows: CurrentFlows, until: int | None) -> bool:
         """Run the query to its end, or behind a batch; false where it must be started again at once."""
-        runner: BatchRunner | None = None
-
         stream = flows.new_stream()
-        batches = LoggedBatches(self.checkpoint, self.cluster)
-
-        def run_batch(frame: Any, batch_id: int) -> None:
-            nonlocal runner
-            self.chores.between_batches()
-            if runner is None:
-                query_id = self.checkpoint.query_id()
-                assert query_id is not None, "Spark writes the metadata before the first batch"
-                runner = BatchRunner(
-                    BatchToken(self.pipeline.config.name, query_id, 0, ()),
-                    flows.now,
-                    self.pipeline.sinks,
-                    self.pipeline.quarantines,
-                    batches,
-                    self.pipeline.reader,
-                    self.pipeline.targets.gaps,
-                    self.pipeline.targets.rejects,
-                    frame.sparkSession.sparkContext.defaultParallelism,
-                    flows.tell,
-                    turn=partial(turn_at, self.checkpoint.path),
-                )
-            batches.recreated, batches.gone = self.topics.of_batch(batch_id, runner)
-            metrics = runner.run(frame, batch_id)
-            self.topics.settle(batches.recreated)
-            self.summary.add(metrics)
-            self.listener(BatchDone(metrics))
-
-        gate = BatchGate(run_batch, until)
+        carrier = Carrier(
+            self.pipeline,
+            self.checkpoint,
+            self.cluster,
+            self.topics,
+            flows,
+            self.chores,
+            self.control,
+            self.session,
+            self.listener,
+            self.summary.add,
+        )
+        gate = BatchGate(carrier, until)
         try:
-            query = start_query(self.session, self.pipeline, self.start, gate, self.options.available_now, stream)
+            query = start_query(
+                self.session, self.pipeline, self.start, gate, self.options.available_now, stream, self.control.cap
+            )
+            carrier.knows(query)
         except Exception as error:
             raise in_our_terms(error, self.pipeline.settings.brokers) from error
         self._tell_started()
@@ -267,7 +272,11 @@ class _Loop:
         if not self.told:
             self.told = True
             lane, query_id = self.pipeline.lane, self.checkpoint.query_id()
-            self.listener(Started(self.pipeline.config.name, lane.lane, lane.reason, len(self.start.offsets), query_id))
+            cores = self.session.sparkContext.defaultParallelism
+            name, partitions = self.pipeline.config.name, len(self.start.offsets)
+            self.listener(Started(name, lane.lane, lane.reason, partitions, query_id, cores))
+            if (begun := self.control.begun()) is not None:
+                self.listener(begun)
 
     def _watch(self, query: Any, gate: BatchGate) -> None:
         told = -1

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, TellingDecoder, Transform
 from penstock.errors import PenstockError
+from penstock.metrics.memory import memory_in_use
 from penstock.model import (
     BAD_SCHEMA,
     DELETES,
@@ -29,6 +30,7 @@ from penstock.model import (
     TopicPartition,
     bad_records,
 )
+from penstock.registry.exchange import seconds_asked
 from penstock.runtime.inlet import Inlet
 from penstock.transforms import Dedupe
 
@@ -87,13 +89,29 @@ class SlotReport:
     notices: set[str] = field(default_factory=set)
     seconds: dict[str, float] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)
+    took: float = 0.0
+    """Seconds from the slot's first line to its last."""
+    pressure: float = 0.0
+    """The share of its machine's memory that was in use at its end."""
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         """Add the time inside to a phase."""
         began = time.perf_counter()
         yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
+        self.spent(phase, time.perf_counter() - began)
+
+    def spent(self, phase: str, seconds: float) -> None:
+        """Add to a phase."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    def finish(self, sides: Sides | None = None, out: Outlet | None = None) -> None:
+        """Finish what was staged, first the sides, and keep the manifests."""
+        with self.timed("stage"):
+            for end in (sides, out):
+                self.manifests += end.finish() if end is not None else []
+        for sink, seconds in (out.seconds if out is not None else {}).items():
+            self.spent(f"stage:{sink}", seconds)
 
     def take(self, split: Split) -> pa.RecordBatch:
         """The rows of a transform that go on; what it refused and counted is kept here."""
@@ -110,6 +128,16 @@ class SlotReport:
         ]
 
 
+@contextmanager
+def reporting(slot: int) -> Iterator[SlotReport]:
+    """The report of one slot, which is whole when the work inside is done."""
+    report, began, asked = SlotReport(slot), time.perf_counter(), seconds_asked()
+    yield report
+    report.took, report.pressure = time.perf_counter() - began, memory_in_use()
+    if (waited := seconds_asked() - asked) > 0:
+        report.spent("registry", waited)
+
+
 class Outlet:
     """The stages of one attempt: opened together, finished together, or aborted together."""
 
@@ -117,6 +145,8 @@ class Outlet:
         writer = SlotAttempt(slot, uuid.uuid4().hex[:12])
         self._stages: list[tuple[Inlet, Stage]] = []
         self.refused: list[Refusal] = []
+        self.seconds: dict[str, float] = {}
+        """What each sink took."""
         try:
             for inlet in inlets:
                 self._stages.append((inlet, inlet.sink.stage(token, writer, inlet.schema(schema))))
@@ -129,17 +159,28 @@ class Outlet:
         for inlet, stage in self._stages:
             mine = inlet.rows(rows)
             if mine.num_rows:
-                self.refused += [replace(refusal, by=inlet.sink.name) for refusal in stage.write(mine)]
+                with self._timed(inlet):
+                    refused = stage.write(mine)
+                self.refused += [replace(refusal, by=inlet.sink.name) for refusal in refused]
 
     def finish(self) -> list[Manifest]:
         """Finish every stage, last those whose end is the commit."""
-        ordered = sorted(self._stages, key=lambda one: isinstance(one[0].sink, SlotSink))
-        return [stage.finish() for _, stage in ordered]
+        manifests = []
+        for inlet, stage in sorted(self._stages, key=lambda one: isinstance(one[0].sink, SlotSink)):
+            with self._timed(inlet):
+                manifests.append(stage.finish())
+        return manifests
 
     def abort(self) -> None:
         """Remove what was staged."""
         for _, stage in self._stages:
             stage.abort()
+
+    @contextmanager
+    def _timed(self, inlet: Inlet) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[inlet.sink.name] = self.seconds.get(inlet.sink.name, 0.0) + time.perf_counter() - began
 
 
 class Sides:

@@ -1,0 +1,157 @@
+"""When a running pipeline calls for help, and where: rules over its own figures, a webhook, a topic."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
+
+from penstock.config.durations import show_duration
+from penstock.config.fields import Count, Duration, Name, Section, Text, wrong
+from penstock.config.source import Topic
+
+KINDS = ("lag_over", "behind_over", "no_commit_for", "quarantine_over", "restarts_over")
+"""What a rule can look at: each has exactly one of these keys."""
+
+HELD = ("lag_over", "behind_over", "quarantine_over")
+"""The kinds that take `for`."""
+
+_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
+_FOR = timedelta(minutes=5)
+_WITHIN = timedelta(minutes=10)
+
+
+def _to_share(value: Any) -> Any:
+    if isinstance(value, str) and (found := _SHARE.fullmatch(value)):
+        value = float(found[1]) / (100 if found[2] else 1)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong("expected a share, such as 5 % or 0.05")
+    if not 0 <= value < 1:
+        raise wrong("a share is from 0 up and below 1", "write it as 5 % or as 0.05")
+    return float(value)
+
+
+def _check_url(url: SecretStr) -> SecretStr:
+    try:
+        parts = urlsplit(url.get_secret_value())
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise wrong("the address of a webhook begins with http:// or https:// and a host")
+    return url
+
+
+Share = Annotated[
+    float,
+    BeforeValidator(_to_share),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+                {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*%\s*$|\$\{(env|file):"},
+            ],
+            "examples": ["5 %", 0.05],
+        }
+    ),
+]
+
+
+class AlertRuleConfig(Section):
+    """One thing to look at: exactly one of `lag_over`, `behind_over`, `no_commit_for`, `quarantine_over`, ...
+
+    It fires once when it begins to hold, and resolves once when it does not any more.
+    """
+
+    name: Name | None = Field(
+        default=None, description="What the rule is called in messages. Left out, its kind: `lag_over`, ..."
+    )
+    lag_over: Count | None = Field(
+        default=None, description="More offsets than this wait to be read, over all partitions, all through `for`."
+    )
+    behind_over: Duration | None = Field(
+        default=None, description="The first unread record of some partition is older than this, all through `for`."
+    )
+    no_commit_for: Duration | None = Field(
+        default=None, description="There are records to read, and nothing was committed for this long."
+    )
+    quarantine_over: Share | None = Field(
+        default=None,
+        description="Of the records read in the last `for`, a larger share than this went to the quarantine.",
+    )
+    restarts_over: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="It had to be started again more often than this in the last `within`."
+    )
+    hold: Duration | None = Field(
+        default=None,
+        alias="for",
+        description="How long it must hold before it fires; 5 minutes where left out. For `quarantine_over` the time "
+        "over which the share is taken.",
+    )
+    within: Duration | None = Field(
+        default=None, description="For `restarts_over`: the time in which they are counted; 10 minutes where left out."
+    )
+
+    @property
+    def kind(self) -> str:
+        """The one key that says what is looked at."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def title(self) -> str:
+        """What the rule is called: its own name, else its kind."""
+        return self.name or self.kind
+
+    @property
+    def limit(self) -> float:
+        """What is too much: offsets, seconds, a share or a number of restarts."""
+        value = getattr(self, self.kind)
+        return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+    @property
+    def span(self) -> timedelta:
+        """The time that the rule looks at: `for`, `within`, or what it itself says."""
+        if self.kind == "restarts_over":
+            return self.within or _WITHIN
+        return self.no_commit_for or self.hold or _FOR
+
+    def __str__(self) -> str:
+        """The rule as a person would say it, for `plan`."""
+        over = show_duration(self.span)
+        match self.kind:
+            case "lag_over":
+                return f"lag over {self.lag_over:,} for {over}"
+            case "behind_over":
+                return f"behind over {show_duration(self.behind_over or _FOR)} for {over}"
+            case "no_commit_for":
+                return f"no commit for {over}"
+            case "quarantine_over":
+                return f"over {self.limit * 100:g} % quarantined in {over}"
+        return f"over {self.restarts_over} restarts in {over}"
+
+
+class WebhookConfig(Section):
+    """An HTTP address that takes each alert as JSON, by POST."""
+
+    url: Annotated[SecretStr, AfterValidator(_check_url)] = Field(
+        description="The address. Where it is a secret itself, by reference: `${env:ALERT_URL}`.",
+    )
+    headers: dict[Text, SecretStr] = Field(
+        default_factory=dict,
+        description='Headers to send along; secrets by reference: `{Authorization: "Bearer ${env:ALERT_TOKEN}"}`.',
+    )
+
+
+class AlertsConfig(Section):
+    """Rules that the running pipeline looks at, and where it says that one fires or resolves. Give `webhook`, `topic`
+    or both."""
+
+    rules: Annotated[tuple[AlertRuleConfig, ...], Field(strict=False, min_length=1)] = Field(
+        description="What to look at, each with its own dash."
+    )
+    webhook: WebhookConfig | None = Field(default=None, description="Where to POST alerts.")
+    topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
+    every: Duration = Field(default=timedelta(seconds=5), description="How often the rules are looked at.")

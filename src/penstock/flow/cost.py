@@ -1,0 +1,132 @@
+"""What a batch costs, learned from the ones before: a fixed part, and a part for each offset.
+
+One line, `fixed + per_offset * offsets`, is laid through the newest batches that it explains. Going back from the
+newest, a batch that the line cannot explain is passed over; at two in a row the cost was another one before, and
+nothing older counts. So a hiccup is forgotten, and a change is believed when it is seen twice, or at once when a batch
+took twice as long as it should have. The slope of the line comes from all these batches, its level from the last few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.flow.batches import Observed, telling
+
+_NEWEST = 30
+_HALF_LIFE = 8
+_TOLERANCE = 0.5
+_SLACK = 0.5
+"""Seconds by which batches differ for no reason: much for a batch of half a second, and nothing for one of twenty."""
+_SHORTEST = 0.25
+_FAR_LONGER = 2.0
+_LEAST_ERROR = 0.1
+_SPREAD = 3.0
+"""By how much sizes must differ to tell the two parts apart; a slow drift looks like a fixed cost within less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds that a batch takes before its first offset, and for each of them."""
+
+    fixed: float
+    per_offset: float
+
+    def of(self, offsets: float) -> float:
+        """How long a batch of so many offsets takes."""
+        return self.fixed + self.per_offset * offsets
+
+    def offsets_in(self, seconds: float) -> float:
+        """How many offsets fit into a batch of so many seconds."""
+        if seconds <= self.fixed:
+            return 0.0
+        return (seconds - self.fixed) / self.per_offset if self.per_offset > 0 else math.inf
+
+
+def estimate(history: Sequence[Observed]) -> Cost | None:
+    """The present cost of a batch, or none where no batch tells of it."""
+    batches = explained(history)
+    return _levelled(_line(batches)[0], batches) if batches else None
+
+
+def certain(batches: Sequence[Observed]) -> Cost:
+    """The cost as it is safe to act upon: no more is put down to the fixed part than is sure.
+
+    So nobody expects that a larger batch is cheap before larger and smaller ones were seen.
+    """
+    line, error = _line(batches)
+    sizes = [batch.offsets for batch in batches]
+    fixed = max(0.0, line.fixed - 2 * error) if max(sizes) >= _SPREAD * min(sizes) else 0.0
+    weights = [max(batch.seconds, _SHORTEST) ** -2 * batch.offsets for batch in batches]
+    each = sum(w * (b.seconds - fixed) for w, b in zip(weights, batches, strict=True))
+    total = sum(w * b.offsets for w, b in zip(weights, batches, strict=True))
+    return _levelled(Cost(fixed, max(0.0, each / total)), batches)
+
+
+def explained(history: Sequence[Observed]) -> list[Observed]:
+    """The newest batches that one line explains, newest first."""
+    newest = _worth_a_look(telling(history)[::-1])
+    chosen = _explained(newest)
+    if len(chosen) > 2 or len(newest) < 3:
+        return chosen
+    before = _explained(newest[1:])
+    if len(before) <= len(chosen) or newest[0].seconds > _FAR_LONGER * certain(before).of(newest[0].offsets) + _SLACK:
+        return chosen
+    return before
+
+
+def _worth_a_look(newest: Sequence[Observed]) -> list[Observed]:
+    """The newest, and of the older ones those of quite another size: only they tell the two parts apart."""
+    size = newest[0].offsets if newest else 0
+    others = [one for one in newest[_NEWEST : 2 * _NEWEST] if not size / _SPREAD < one.offsets < size * _SPREAD]
+    return [*newest[:_NEWEST], *others]
+
+
+def _explained(newest: Sequence[Observed]) -> list[Observed]:
+    chosen: list[Observed] = []
+    missed = 0
+    for batch in newest:
+        more = [*chosen, batch]
+        line, _ = _line(more)
+        if all(_fits(line, one) for one in more):
+            chosen, missed = more, 0
+        elif (missed := missed + 1) == 2:
+            break
+    return chosen
+
+
+def _fits(line: Cost, batch: Observed) -> bool:
+    less, more = sorted((line.of(batch.offsets), batch.seconds))
+    return more <= less * (1 + _TOLERANCE) + _SLACK
+
+
+def _line(batches: Sequence[Observed]) -> tuple[Cost, float]:
+    """The line with the least relative errors, neither part below zero; and the standard error of its fixed part."""
+    weight = offsets = squares = seconds = products = 0.0
+    for batch in batches:
+        one = max(batch.seconds, _SHORTEST) ** -2
+        weight += one
+        offsets += one * batch.offsets
+        squares += one * batch.offsets**2
+        seconds += one * batch.seconds
+        products += one * batch.offsets * batch.seconds
+    spread = weight * squares - offsets**2
+    if spread <= 1e-9 * weight * squares:
+        return Cost(0.0, products / squares), math.inf
+    line = Cost((squares * seconds - offsets * products) / spread, (weight * products - offsets * seconds) / spread)
+    if line.per_offset <= 0:
+        line = Cost(seconds / weight, 0.0)
+    elif line.fixed <= 0:
+        line = Cost(0.0, products / squares)
+    errors = [(one.seconds - line.of(one.offsets)) / max(one.seconds, _SHORTEST) for one in batches]
+    variance = max(_LEAST_ERROR**2, sum(error**2 for error in errors) / max(1, len(errors) - 2))
+    return line, math.sqrt(variance * squares / spread)
+
+
+def _levelled(line: Cost, batches: Sequence[Observed]) -> Cost:
+    """The line moved up or down to where the newest batches are."""
+    ratios = [(one.seconds + _SLACK) / (line.of(one.offsets) + _SLACK) for one in batches]
+    weights = [0.5 ** (age / _HALF_LIFE) for age in range(len(ratios))]
+    level = sum(w * r for w, r in zip(weights, ratios, strict=True)) / sum(weights)
+    return Cost(line.fixed * level, line.per_offset * level)

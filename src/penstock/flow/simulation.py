@@ -1,0 +1,173 @@
+"""A pipeline on paper: records arrive, batches take them at a given cost, and something decides how large they are.
+
+Pure: the same arguments give the same run, noise included. The tests of the controller, `penstock simulate` and the
+chart in the docs are made of it. Time is in seconds from the beginning.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from penstock.config.flow import FlowConfig
+from penstock.flow.batches import Observed
+from penstock.flow.controller import Decision, decide
+
+_KEPT = 100
+_LOOK_EVERY = 0.1
+
+Control = Callable[[Sequence[Observed]], Decision]
+"""What gives the cap of the next batch."""
+
+
+@dataclass(frozen=True)
+class Burst:
+    """A higher rate for a while."""
+
+    rate: float
+    start: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Records a second, and bursts in which it is another number of them."""
+
+    rate: float
+    bursts: tuple[Burst, ...] = ()
+
+    def until(self, time: float) -> float:
+        """How many have arrived by then."""
+        more = sum((one.rate - self.rate) * min(max(time - one.start, 0.0), one.seconds) for one in self.bursts)
+        return self.rate * time + more
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a batch costs: `fixed` seconds, and `per_offset` seconds of one core for each offset.
+
+    The offsets are shared by the cores, one partition being read by no more than one of them.
+    """
+
+    fixed: float
+    per_offset: float
+    cores: int = 1
+    partitions: int = 200
+    hot: float = 1.0
+    """How much more than the others the first partition gets."""
+    noise: float = 0.0
+    """The spread of a batch's time around what it should be: 0.2 is about 20 %."""
+    load: Callable[[float], tuple[float, float]] = lambda time: (1.0, 1.0)
+    """By what the fixed cost and the one for each offset are multiplied at a time: a slow sink, a drift."""
+    record_bytes: float = 200.0
+    memory_bytes: float = math.inf
+    """Where the memory is full; a batch holds all its bytes at once."""
+
+    @property
+    def busiest(self) -> float:
+        """The share of a batch's offsets that the busiest core has."""
+        return max(1 / min(self.cores, self.partitions), self.hot / (self.hot + self.partitions - 1))
+
+    def seconds(self, offsets: float, time: float, dice: random.Random) -> float:
+        """How long a batch takes."""
+        fixed, each = self.load(time)
+        exact = self.fixed * fixed + self.per_offset * each * offsets * self.busiest
+        return exact * math.exp(dice.gauss(0.0, self.noise)) if self.noise else exact
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch of a simulated run, and the decision that gave it its cap."""
+
+    start: float
+    batch: Observed
+    decision: Decision
+
+    @property
+    def end(self) -> float:
+        """When it was committed."""
+        return self.start + self.batch.seconds
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A simulated run."""
+
+    arrivals: Arrivals
+    waiting: float
+    """The backlog at the beginning."""
+    steps: tuple[Step, ...]
+    _ends: tuple[float, ...] = field(repr=False, default=())
+    _done: tuple[int, ...] = field(repr=False, default=())
+
+    def backlog(self, time: float) -> float:
+        """How many offsets had arrived by then and were not committed."""
+        at = bisect_right(self._ends, time)
+        return self.waiting + self.arrivals.until(time) - (self._done[at - 1] if at else 0)
+
+    def caught_up(self, after: float, below: float) -> float | None:
+        """Seconds from a time until a commit leaves no more than `below` behind it; none where that never happens."""
+        for end in self._ends:
+            if end >= after and self.backlog(end) <= below:
+                return end - after
+        return None
+
+    @property
+    def longest(self) -> float:
+        """Seconds of the longest batch."""
+        return max((step.batch.seconds for step in self.steps), default=0.0)
+
+    @property
+    def changes(self) -> list[Step]:
+        """The batches whose cap was not that of the one before."""
+        pairs = zip(self.steps, self.steps[1:], strict=False)
+        return [later for earlier, later in pairs if later.batch.cap != earlier.batch.cap]
+
+
+def adaptive(flow: FlowConfig, cores: int = 1) -> Control:
+    """The controller, as a run has it."""
+    return lambda history: decide(flow, history, cores)
+
+
+def fixed(cap: int) -> Control:
+    """Always the same cap."""
+    return lambda history: Decision(cap, "fixed", f"{cap:,} offsets, as the file says")
+
+
+def simulate(
+    work: Work,
+    arrivals: Arrivals,
+    control: Control,
+    seconds: float,
+    *,
+    waiting: float = 0.0,
+    trigger: float = 0.0,
+    history: Sequence[Observed] = (),
+    seed: int = 0,
+) -> Simulated:
+    """Run for so long. `waiting` lies in the topic at the beginning, `history` is of an earlier run."""
+    dice = random.Random(seed)
+    seen, steps, done, time = list(history), list[Step](), list[int](), 0.0
+    while time < seconds:
+        # Spark takes of each partition in proportion to what waits there, so the shares stay what they are.
+        lag = int(waiting + arrivals.until(time)) - (done[-1] if done else 0)
+        if lag < 1:
+            time += max(trigger, _LOOK_EVERY)
+            continue
+        decision = control(seen[-_KEPT:])
+        offsets = min(lag, decision.cap)
+        took = work.seconds(offsets, time, dice)
+        size = round(offsets * work.record_bytes)
+        pressure = min(1.0, 0.3 + 0.7 * size / work.memory_bytes)
+        seen.append(Observed(len(seen), offsets, offsets, took, size, lag - offsets, decision.cap, pressure))
+        steps.append(Step(time, seen[-1], decision))
+        done.append(offsets + (done[-1] if done else 0))
+        time = max(time + took, _next_turn(time, trigger))
+    return Simulated(arrivals, waiting, tuple(steps), tuple(step.end for step in steps), tuple(done))
+
+
+def _next_turn(time: float, trigger: float) -> float:
+    return (math.floor(time / trigger) + 1) * trigger if trigger else time

@@ -1,0 +1,128 @@
+"""What the rules of the controller look at: the aim, the bounds, the present cap, and what the history says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from penstock.config.flow import FlowConfig
+from penstock.flow.batches import MOST_OFFSETS, Observed, telling
+from penstock.flow.cost import Cost, certain, explained
+
+_START = 10_000
+_LARGEST_RECORD_BYTES = 1 << 20
+"""What Kafka takes by default: the first batch fits into the memory also when every record is of this size."""
+_AUTO_BYTES_A_CORE = 1 << 30
+_MARGIN, _WORST = 0.75, 0.95
+_TIMES_FIXED = 15
+_FULL = 0.5
+_REMEMBERED = 100
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One look at the batches before. Nothing here decides anything."""
+
+    flow: FlowConfig
+    history: Sequence[Observed]
+    cores: int
+
+    @cached_property
+    def seen(self) -> list[Observed]:
+        """The batches that tell something, oldest first."""
+        return telling(self.history)
+
+    @cached_property
+    def last(self) -> Observed:
+        """The last one of them."""
+        return self.seen[-1]
+
+    @cached_property
+    def cap(self) -> int:
+        """The cap of the last batch. Where that had none: the largest of the last few, or a start."""
+        if self.history and self.history[-1].cap > 0:
+            return self.within_bounds(self.history[-1].cap)
+        start = min(_START, self.bytes // _LARGEST_RECORD_BYTES)
+        return self.within_bounds(max([start, *(one.offsets for one in self.seen[-8:])]))
+
+    @cached_property
+    def bytes(self) -> int:
+        """How many bytes of messages a batch may hold."""
+        return self.flow.memory or _AUTO_BYTES_A_CORE * max(1, self.cores)
+
+    @cached_property
+    def record_bytes(self) -> float:
+        """The size of a record in the last batches, or in the last one alone if they are larger there."""
+        few = self.seen[-10:]
+        mean = sum(max(0, one.bytes_in) for one in few) / sum(one.offsets for one in few)
+        return max(mean, self.last.bytes_in / self.last.offsets) if self.last.offsets >= self.cap / 10 else mean
+
+    @cached_property
+    def held(self) -> float:
+        """How many offsets fit into the memory, by their bytes."""
+        return self.bytes / self.record_bytes if self.record_bytes > 0 else math.inf
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether the last batch was about as large as the cap let it be, so that the cap is what made it long."""
+        return self.last.offsets >= _FULL * self.cap
+
+    @cached_property
+    def limit(self) -> float:
+        """The most seconds that a batch is expected to take: `max_batch` and a margin."""
+        return _MARGIN * self.flow.max_batch.total_seconds()
+
+    @cached_property
+    def target(self) -> float:
+        """`target_batch` in seconds, or the limit if that is less."""
+        return min(self.flow.target_batch.total_seconds(), self.limit)
+
+    @cached_property
+    def aim(self) -> float:
+        """How many seconds a full batch should take: longer than the target where much of that would be fixed cost."""
+        return min(max(self.target, _TIMES_FIXED * self.cost.fixed), self.limit)
+
+    @cached_property
+    def batches(self) -> list[Observed]:
+        """The newest batches that have one cost, newest first."""
+        return explained(self.history)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """That cost."""
+        return certain(self.batches)
+
+    @cached_property
+    def largest(self) -> Observed:
+        """The largest of these batches."""
+        return max(self.batches, key=lambda one: one.offsets)
+
+    @cached_property
+    def safe(self) -> float:
+        """What ends within `max_batch` even if all the time of the largest batches were due to their offsets."""
+        large = [one for one in self.batches[:8] if one.offsets >= 0.7 * self.largest.offsets] or [self.largest]
+        return _WORST * self.flow.max_batch.total_seconds() / max(one.seconds / one.offsets for one in large)
+
+    @cached_property
+    def shrunk(self) -> int | None:
+        """How many batches ago the cap was last made smaller, as far as that is remembered."""
+        return next((ago for ago, change in enumerate(reversed(self._changes)) if change < 0), None)
+
+    @cached_property
+    def turns(self) -> int:
+        """How often the cap was made smaller after it had been made larger."""
+        signs = [change > 0 for change in self._changes if change]
+        return sum(not later and earlier for earlier, later in zip([True, *signs], signs, strict=False))
+
+    @cached_property
+    def _changes(self) -> list[int]:
+        caps = [one.cap for one in self.history[-_REMEMBERED:] if one.cap > 0]
+        return [later - earlier for earlier, later in pairwise(caps)]
+
+    def within_bounds(self, offsets: float) -> int:
+        """The nearest number that the file allows."""
+        high = min(self.flow.max_offsets or MOST_OFFSETS, MOST_OFFSETS)
+        return int(max(min(self.flow.min_offsets, high), min(high, offsets)))

@@ -1,0 +1,174 @@
+"""A pipeline's own consumer group: what its sinks have committed, told to Kafka, so that Kafka's tools see it too.
+
+Nobody joins the group: it stays empty, and no rebalance ever happens. It is a copy for others to look at. Nothing is
+read from it to go on, and a stream whose copy cannot be written goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from penstock.errors import PenstockError, TerminalError
+from penstock.kafka.settings import KafkaSettings
+from penstock.kafka.topics import kafka_failure, kafka_failures
+from penstock.model import TopicPartition
+
+_FLUSH_SECONDS = 5.0
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+# Kafka forgets the offsets of an empty group after a time without commits, seven days unless the brokers say otherwise.
+_REFRESH_SECONDS = 3600.0
+# What the coordinator says to a commit from outside while the group has members.
+_IN_USE = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
+
+
+class GroupOffsets:
+    """The offsets of one group, through one client that is kept. It joins nothing, and waits for an answer as long as
+    the option `socket.timeout.ms` says, or `timeout`.
+
+    It is a consumer, not an admin client: librdkafka (2.x) looks for the consumer that an admin client does not have
+    when a coordinator is not there yet, and takes the whole process down.
+    """
+
+    def __init__(self, settings: KafkaSettings, group: str, timeout: float = 10.0) -> None:
+        self._brokers, self._group = settings.brokers, group
+        self._timeout = float(settings.options.get("socket.timeout.ms", timeout * 1000)) / 1000
+        milliseconds = int(self._timeout * 1000)
+        # How long a commit waits for the coordinator is the session's timeout, though there is no session; in the newer
+        # protocol of groups it is not ours to set.
+        waits = {"group.protocol": "classic", "session.timeout.ms": milliseconds, "socket.timeout.ms": milliseconds}
+        owned = {"group.id": group, "enable.auto.commit": False, "enable.auto.offset.store": False, "log_level": 0}
+        with kafka_failures("opening a Kafka client", self._brokers):
+            self._consumer = Consumer({**settings.for_librdkafka(), **waits, **owned})
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Say that these are the next offsets to read."""
+        if not offsets:
+            return
+        wanted = [ClientPartition(at.topic, at.partition, offset) for at, offset in sorted(offsets.items())]
+        self._ask(
+            lambda: self._consumer.commit(offsets=wanted, asynchronous=False),
+            f"committing offsets to consumer group {self._group}",
+        )
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets that the group has; a partition of which it has none is left out."""
+        wanted = [ClientPartition(at.topic, at.partition) for at in sorted(set(partitions))]
+        if not wanted:
+            return {}
+        found = self._ask(
+            lambda: self._consumer.committed(wanted, timeout=self._timeout),
+            f"asking for the offsets of consumer group {self._group}",
+        )
+        return {TopicPartition(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
+
+    def close(self) -> None:
+        """Let go of the client."""
+        self._consumer.close()
+
+    def _ask(self, ask: Callable[[], Iterable[Any] | None], doing: str) -> list[Any]:
+        try:
+            answer = list(ask() or ())
+        except KafkaException as error:
+            raise self._failure(error.args[0], doing) from None
+        for at in answer:
+            if at.error is not None:
+                raise self._failure(at.error, f"{doing}, {at.topic}[{at.partition}]")
+        return answer
+
+    def _failure(self, error: KafkaError, doing: str) -> PenstockError:
+        if error.code() == KafkaError._WAIT_COORD:
+            error = KafkaError(KafkaError._TIMED_OUT, error.str())
+        if error.code() not in _IN_USE:
+            return kafka_failure(error, doing, self._brokers)
+        return TerminalError(
+            "GROUP_IN_USE",
+            f"{doing}: the group has members",
+            context={"client": f"{error.name()}: {error.str()}"},
+            hint="end the consumers that joined it, or name another one in source.group",
+        )
+
+
+class GroupCommitter:
+    """Commits to a group beside the stream, in a thread of its own: nothing here waits for brokers, or raises.
+
+    What could not be committed is tried again, less and less often. `tell` hears once why it fails, and None when it
+    works again; it is called in that thread.
+    """
+
+    def __init__(self, settings: KafkaSettings, group: str, tell: Callable[[str | None], None]) -> None:
+        self._settings, self._group, self._tell = settings, group, tell
+        self._news = threading.Condition()
+        self._newest: dict[TopicPartition, int] = {}
+        self._fresh = self._closing = self._failing = False
+        self._thread = threading.Thread(target=self._run, name=f"group {group}", daemon=True)
+        self._thread.start()
+
+    def put(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have these committed soon: those of every partition. Of several only the newest are."""
+        with self._news:
+            self._newest = dict(offsets)
+            self._fresh = True
+            self._news.notify()
+
+    def close(self) -> None:
+        """Commit what waits, for a few seconds at most, and end."""
+        with self._news:
+            self._closing = True
+            self._news.notify()
+        self._thread.join(_FLUSH_SECONDS)
+
+    def _run(self) -> None:
+        group: GroupOffsets | None = None
+        wait = _REFRESH_SECONDS
+        while (offsets := self._next(wait)) is not None:
+            try:
+                group = group or GroupOffsets(self._settings, self._group)
+                group.commit(offsets)
+            except Exception as error:
+                _let_go(group)
+                group = None
+                wait = min(2 * wait, _LONGEST_WAIT) if self._failing else _FIRST_WAIT
+                self._say(error)
+                if self._closing:
+                    return
+                self._fresh = True
+            else:
+                wait = _REFRESH_SECONDS
+                self._say(None)
+        _let_go(group)
+
+    def _next(self, wait: float) -> dict[TopicPartition, int] | None:
+        """The offsets to commit, once there are new ones or `wait` is over; none at the end."""
+        due = time.monotonic() + wait
+        with self._news:
+            # While it fails, new offsets do not hurry it: a refusal does not come once a batch.
+            while not self._closing and (self._failing or not self._fresh) and time.monotonic() < due:
+                self._news.wait(due - time.monotonic())
+            if self._closing and not self._fresh:
+                return None
+            self._fresh = False
+            return self._newest
+
+    def _say(self, error: Exception | None) -> None:
+        if (error is not None) == self._failing:
+            return
+        self._failing = error is not None
+        with suppress(Exception):
+            self._tell(_in_a_line(error) if error is not None else None)
+
+
+def _let_go(group: GroupOffsets | None) -> None:
+    if group is not None:
+        with suppress(Exception):
+            group.close()
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{error.code} {error.line}" if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

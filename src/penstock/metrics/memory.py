@@ -1,0 +1,25 @@
+"""How full the memory is that this process may use: the machine's, or that of its control group where one is set."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def memory_in_use() -> float:
+    """The share in use, from 0 to 1; what the system can give back at once counts as free."""
+    machine = psutil.virtual_memory()
+    return max(1.0 - machine.available / machine.total, _of_group(_GROUP))
+
+
+def _of_group(folder: Path) -> float:
+    with suppress(OSError, ValueError, KeyError):
+        limit = int((folder / "memory.max").read_text())
+        lines = (folder / "memory.stat").read_text().splitlines()
+        cached = int(dict(line.split() for line in lines)["inactive_file"])
+        return min(1.0, (int((folder / "memory.current").read_text()) - cached) / limit)
+    return 0.0

@@ -1,0 +1,84 @@
+"""How lag moves: looks at several moments enter, offsets a second leave. Pure, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import linear_regression
+from typing import Any
+
+from penstock.model import TopicPartition
+
+_WINDOW, _LONGEST_WINDOW = timedelta(minutes=2), timedelta(minutes=15)
+_OLDEST = timedelta(hours=1)
+_SHORTEST = timedelta(seconds=1)
+_BATCHES_COVERED = 4
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Where the logs ended and what was read of them at one moment."""
+
+    at: datetime
+    ends: Mapping[TopicPartition, int]
+    positions: Mapping[TopicPartition, int]
+
+    @property
+    def lags(self) -> dict[TopicPartition, int]:
+        """The offsets that waited, by partition."""
+        return {at: max(0, end - self.positions[at]) for at, end in self.ends.items() if at in self.positions}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Offsets a second; none where it takes a second look to tell."""
+
+    growth: float | None = None
+    incoming: float | None = None
+    processing: float | None = None
+    partitions: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """The growth of each partition."""
+
+
+def samples_in(entries: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """The looks that a run noted in its history."""
+    return [
+        Sample(datetime.fromisoformat(entry["at"]), _by_partition(entry["ends"]), _by_partition(entry["committed"]))
+        for entry in entries
+        if entry["event"] == "lag" and "ends" in entry and "committed" in entry
+    ]
+
+
+def window_of(batches: Sequence[Mapping[str, Any]]) -> timedelta:
+    """How far to look back: over several batches, since lag falls when one commits and rises in between."""
+    longest = max((one.get("seconds", 0.0) + one.get("waited", 0.0) for one in batches), default=0.0)
+    return min(max(_WINDOW, timedelta(seconds=_BATCHES_COVERED * longest)), _LONGEST_WINDOW)
+
+
+def rates_of(samples: Sequence[Sample], now: Sample, window: timedelta = _WINDOW) -> Rates:
+    """What the looks in the window say; where there are none in it, the newest one within an hour."""
+    earlier = sorted((one for one in samples if now.at - one.at >= _SHORTEST), key=lambda one: one.at)
+    used = [one for one in earlier if now.at - one.at <= window] or earlier[-1:]
+    if not used or now.at - used[0].at > _OLDEST:
+        return Rates()
+    series = [*used, now]
+    moments = [(one.at - used[0].at).total_seconds() for one in series]
+    growth = _slope(moments, [sum(one.lags.values()) for one in series])
+    incoming = max(0.0, _slope(moments, [sum(one.ends[at] for at in one.lags) for one in series]))
+    span, before, after = moments[-1], used[0].lags, now.lags
+    partitions = {at: (lag - before[at]) / span for at, lag in after.items() if at in before}
+    return Rates(growth, incoming, max(0.0, incoming - growth), partitions)
+
+
+def _slope(moments: Sequence[float], values: Sequence[int]) -> float:
+    return linear_regression(moments, values).slope
+
+
+def _by_partition(offsets: Mapping[str, Sequence[int | None]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, partition): offset
+        for topic, parts in offsets.items()
+        for partition, offset in enumerate(parts)
+        if offset is not None
+    }

@@ -1,0 +1,95 @@
+"""What Spark calls for each batch of a query: what is due between two batches, the batch, and what comes of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.kafka import Cluster
+from penstock.metrics import BatchMetrics
+from penstock.model import BatchToken
+from penstock.runtime.batch import BatchRunner
+from penstock.runtime.batches import LoggedBatches
+from penstock.runtime.build import Pipeline
+from penstock.runtime.chores import Chores
+from penstock.runtime.flow_control import FlowControl
+from penstock.runtime.flows import CurrentFlows
+from penstock.runtime.listener import BatchDone, BatchPhase, Listener
+from penstock.runtime.read_limit import set_cap
+from penstock.runtime.recreated import TopicIds
+from penstock.runtime.upkeep import turn_at
+from penstock.spark.garbage import Garbage
+
+_QUERY_SECONDS = 10.0
+
+
+@dataclass
+class Carrier:
+    """Carries the batches of one query, on the driver."""
+
+    pipeline: Pipeline
+    checkpoint: SparkCheckpoint
+    cluster: Cluster
+    topics: TopicIds
+    flows: CurrentFlows
+    chores: Chores
+    control: FlowControl
+    session: Any
+    listener: Listener
+    count: Callable[[BatchMetrics], None]
+    _runner: BatchRunner | None = None
+    _query: Any = None
+    _known: threading.Event = field(default_factory=threading.Event)
+    _idle_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self._batches = LoggedBatches(self.checkpoint, self.cluster)
+
+    def knows(self, query: Any) -> None:
+        """The query, once Spark has started it; its first batch may have begun before."""
+        self._query = query
+        self._known.set()
+
+    def __call__(self, frame: Any, batch_id: int) -> None:
+        """Carry a batch."""
+        waited = time.monotonic() - self._idle_since if self._idle_since is not None else 0.0
+        self.chores.between_batches()
+        runner = self._runner = self._runner or self._begin(frame)
+        self._batches.recreated, self._batches.gone = self.topics.of_batch(batch_id, runner)
+        metrics = replace(runner.run(frame, batch_id), waited=waited, cap=self.control.cap)
+        self.topics.settle(self._batches.recreated)
+        self.count(metrics)
+        self.listener(BatchDone(metrics))
+        self._set_flow(metrics)
+        self._idle_since = time.monotonic()
+
+    def _set_flow(self, metrics: BatchMetrics) -> None:
+        changed = self.control.learn(metrics)
+        if changed is None or not self._known.wait(_QUERY_SECONDS):
+            return
+        set_cap(self.session, self._query, self.pipeline.config.source, changed.cap)
+        self.listener(changed)
+
+    def _begin(self, frame: Any) -> BatchRunner:
+        query_id = self.checkpoint.query_id()
+        assert query_id is not None, "Spark writes the metadata before the first batch"
+        return BatchRunner(
+            BatchToken(self.pipeline.config.name, query_id, 0, ()),
+            self.flows.now,
+            self.pipeline.sinks,
+            self.pipeline.quarantines,
+            self._batches,
+            self.pipeline.reader,
+            self.pipeline.targets.gaps,
+            self.pipeline.targets.rejects,
+            frame.sparkSession.sparkContext.defaultParallelism,
+            self.flows.tell,
+            turn=partial(turn_at, self.checkpoint.path),
+            garbage=Garbage(self.session),
+            enter=lambda batch_id, phase: self.listener(BatchPhase(batch_id, phase)),
+        )

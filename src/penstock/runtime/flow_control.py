@@ -1,0 +1,57 @@
+"""Flow control in a run: learns from each batch, and sets what the next one may take. A fixed cap is left as it is."""
+
+from __future__ import annotations
+
+from penstock.config import PipelineConfig
+from penstock.flow import Decision, Observed, decide, observed_in
+from penstock.metrics import BatchMetrics
+from penstock.metrics.history import History
+from penstock.runtime.listener import FlowChanged
+
+_REMEMBERED = 50
+
+
+class FlowControl:
+    """The cap of one run. What earlier runs have learned is in their history, and holds from the first batch on."""
+
+    def __init__(self, config: PipelineConfig, history: History, cores: int) -> None:
+        self._flow, self._cores = config.flow, cores
+        self._seen: list[Observed] = []
+        self.decision: Decision | None = None
+        self.fixed = config.source.max_offsets
+        if config.adaptive:
+            self._seen = observed_in(history.read(events=("batch",)))[-_REMEMBERED:]
+            self.decision = decide(self._flow, self._seen, cores)
+
+    @property
+    def cap(self) -> int | None:
+        """The most offsets that the next batch takes."""
+        return self.decision.cap if self.decision is not None else self.fixed
+
+    def begun(self) -> FlowChanged | None:
+        """What the first batch may take, and why."""
+        return _changed(None, None, self.decision) if self.decision is not None else None
+
+    def learn(self, batch: BatchMetrics) -> FlowChanged | None:
+        """Learn from a batch; a change for the next ones, where there is one."""
+        if self.decision is None:
+            return None
+        before = self.decision.cap
+        seen = Observed(
+            batch_id=batch.batch_id,
+            offsets=batch.offsets,
+            rows=batch.rows_in,
+            seconds=batch.seconds,
+            bytes_in=batch.bytes_in,
+            backlog=batch.lag,
+            cap=before,
+            pressure=batch.pressure,
+            skipped=batch.skipped,
+        )
+        self._seen = [*self._seen[1 - _REMEMBERED :], seen]
+        self.decision = decide(self._flow, self._seen, self._cores)
+        return _changed(batch.batch_id, before, self.decision) if self.decision.cap != before else None
+
+
+def _changed(batch_id: int | None, before: int | None, decision: Decision) -> FlowChanged:
+    return FlowChanged(batch_id, decision.cap, before, decision.reason, decision.text)

@@ -1,0 +1,60 @@
+"""A run's own log: what is added is read again, whole lines only, and it stays small."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from penstock.metrics.history import History, history_of
+
+
+def test_history_entries_are_read_in_order_by_kind_and_time(tmp_path: Path) -> None:
+    history = History(tmp_path / "below" / "h")
+    for number in range(3):
+        history.add("batch", batch_id=number)
+        history.add("notice", text="so")
+    assert [entry["batch_id"] for entry in history.read(events=("batch",))] == [0, 1, 2]
+    assert [entry["event"] for entry in history.read()] == ["batch", "notice"] * 3
+    assert history.read(since=datetime.now(UTC) + timedelta(minutes=1)) == []
+    assert len(history.read(since=datetime.now(UTC) - timedelta(minutes=1))) == 6
+
+
+def test_history_that_is_full_keeps_the_file_before_and_no_more(tmp_path: Path) -> None:
+    history = History(tmp_path / "h", most_bytes=2_000)
+    for number in range(500):
+        history.add("batch", batch_id=number)
+    numbers = [entry["batch_id"] for entry in history.read()]
+    assert numbers == list(range(numbers[0], 500))
+    assert 10 < len(numbers) < 100
+    assert {path.name for path in tmp_path.iterdir()} == {"h", "h.1"}
+
+
+def test_history_with_broken_lines_gives_the_others(tmp_path: Path) -> None:
+    history = History(tmp_path / "h")
+    history.add("batch", batch_id=1)
+    with history.path.open("ab") as file:
+        file.write(b'{"at": "now", "event": "batch"}\n[]\nnull\n{"event": "batch"}\n\xff\xfe\n{"at": "2026-01-0')
+    assert [entry["batch_id"] for entry in history.read()] == [1]
+
+
+def test_history_that_cannot_be_written_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    history = History(tmp_path / "file" / "h")
+    history.add("batch", batch_id=1)
+    History(tmp_path / "other").add("batch", wrong=object())
+    assert history.read() == []
+
+
+def test_history_of_a_local_checkpoint_is_in_it_and_of_another_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert history_of(str(tmp_path)).path == tmp_path / ".penstock.history"
+    assert history_of(f"file://{tmp_path}").path == tmp_path / ".penstock.history"
+    monkeypatch.delenv("PENSTOCK_HOME", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    there = history_of("s3://bucket/checkpoints/orders")
+    assert there.path == tmp_path / "penstock/history/s3-bucket-checkpoints-orders.jsonl"
+    there.add("batch", batch_id=1)
+    assert len(there.read()) == 1

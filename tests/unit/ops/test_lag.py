@@ -1,0 +1,317 @@
+"""Lag on paper: rates, hot partitions, words, where a pipeline stands, and why its group differs. No broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark_checkpoint import QUERY, put, write_checkpoint
+
+from penstock.checkpoint import Offsets
+from penstock.checkpoint.logs import read_files
+from penstock.checkpoint.state_stores import read_state
+from penstock.config import PipelineConfig, load
+from penstock.errors import MissingError, TerminalError
+from penstock.kafka import Cluster, LogBounds
+from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
+from penstock.ops.checkpoint_look import Brokers, Looked
+from penstock.ops.lag import LagReport, PartitionLag, hot_partitions
+from penstock.ops.lag_group import GroupView, group_note
+from penstock.ops.lag_place import place_of
+from penstock.ops.lag_rates import Sample, rates_of, samples_in, window_of
+from penstock.ops.lag_words import spell
+from penstock.runtime.standings import Standing
+
+NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+FILE = """\
+name: orders
+source: {type: kafka, brokers: "127.0.0.1:1", topics: [orders], start: START}
+decode: {format: json, schema: "order_id BIGINT NOT NULL"}
+quarantine: {table: lake/bad}
+sinks: [{name: out, type: delta, path: lake/orders}]
+checkpoint: checkpoints/orders
+"""
+
+
+def sample(seconds: float, end: int, position: int) -> Sample:
+    return Sample(NOW + timedelta(seconds=seconds), {P0: end}, {P0: position})
+
+
+def test_rates_of_a_steady_backlog_are_exact() -> None:
+    looks = [sample(-s, 10_000 - 100 * s, 5_000 - 400 * s) for s in (5, 10, 15, 60)]
+    rates = rates_of(looks, sample(0, 10_000, 5_000))
+    assert rates.growth == pytest.approx(-300)
+    assert rates.incoming == pytest.approx(100)
+    assert rates.processing == pytest.approx(400)
+    assert rates.partitions[P0] == pytest.approx(-300)
+
+
+def test_rates_of_lag_that_rises_and_falls_with_every_batch_are_near_none() -> None:
+    # 100 come in each second, and a batch of 1,000 ends every 10 seconds.
+    looks = [sample(s - 119, 100 * s, 1000 * (s // 10)) for s in range(0, 120, 5)]
+    rates = rates_of(looks[:-1], looks[-1])
+    assert rates.incoming == pytest.approx(100)
+    assert abs(rates.growth or 0.0) < 5
+
+
+def test_rates_look_back_no_further_than_they_must() -> None:
+    long_ago, fresh = sample(-3000, 0, 0), sample(-10, 900, 0)
+    now = sample(0, 1000, 0)
+    assert rates_of([long_ago, fresh], now).growth == pytest.approx(10)
+    assert rates_of([long_ago], now).growth == pytest.approx(1000 / 3000)
+    assert rates_of([sample(-4000, 0, 0)], now).growth is None
+    assert rates_of([sample(-0.2, 900, 0)], now).growth is None
+    assert rates_of([], now).growth is None
+
+
+def test_window_covers_several_batches() -> None:
+    assert window_of([]) == timedelta(minutes=2)
+    assert window_of([{"seconds": 100.0, "waited": 10.0}]) == timedelta(seconds=440)
+    assert window_of([{"seconds": 5000.0}]) == timedelta(minutes=15)
+
+
+def test_samples_come_from_the_looks_in_a_history() -> None:
+    entries: list[dict[str, Any]] = [
+        {"event": "lag", "at": NOW.isoformat(), "ends": {"orders": [None, 9]}, "committed": {"orders": [None, 4]}},
+        {"event": "batch", "at": NOW.isoformat()},
+    ]
+    (found,) = samples_in(entries)
+    assert (found.at, found.lags) == (NOW, {P1: 5})
+
+
+@pytest.mark.parametrize(
+    ("lags", "hot"),
+    [
+        ([100_000, 10, 20, 30], [0]),
+        ([5000, 4000, 4500, 4200], []),
+        ([999, 0, 0], []),
+        ([5000, 0], [0]),
+        ([5000], []),
+        ([12_000, 11_000, 4000, 4000, 4000, 13_000], [0, 5]),
+        ([], []),
+    ],
+)
+def test_hot_partitions_have_several_times_the_lag_of_the_others(lags: list[int], hot: list[int]) -> None:
+    found = hot_partitions({TopicPartition("orders", number): lag for number, lag in enumerate(lags)})
+    assert sorted(at.partition for at in found) == hot
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.44, "0.4 s"), (59, "59 s"), (60, "1 min"), (200, "3 min 20 s"), (3600, "1 h"), (9000, "2 h 30 min"),
+     (90_000, "1 d 1 h"), (86_400 * 12, "12 d")],
+)  # fmt: skip
+def test_spell_has_two_units(seconds: float, text: str) -> None:
+    assert spell(seconds) == text
+
+
+def report(**facts: Any) -> LagReport:
+    whole: dict[str, Any] = {
+        "pipeline": "orders", "at": NOW, "partitions": (), "total": 12_340, "behind_seconds": 200.0, "growth": None,
+        "input_rate": None, "processing_rate": None, "catch_up_seconds": None, "group": "penstock.orders", "notes": (),
+        "running": True,
+    }  # fmt: skip
+    return LagReport(**{**whole, **facts})
+
+
+BEHIND = "12,340 behind, the oldest unread record is 3 min 20 s old; "
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"growth": 120.0, "input_rate": 500.0}, BEHIND + "growing by 120/s: it does not catch up"),
+        ({"growth": -100.0, "catch_up_seconds": 123.4}, BEHIND + "shrinking by 100/s: caught up in about 2 min 3 s"),
+        ({"growth": 0.1}, BEHIND + "neither growing nor shrinking: it does not catch up"),
+        ({}, BEHIND + "whether that grows is not known yet"),
+        ({"running": False}, BEHIND + "the pipeline does not run"),
+        ({"running": False, "growth": 55.0}, BEHIND + "the pipeline does not run, and 55/s come in"),
+        ({"running": False, "never_ran": True}, BEHIND + "it has not run yet"),
+        ({"total": 0, "behind_seconds": 0.0}, "caught up: nothing waits"),
+        (
+            {"growth": 200.0, "input_rate": 500.0, "batch_offsets": 10_000},
+            BEHIND + "it keeps up: no more waits than the next batch or two take",
+        ),
+        (
+            {"growth": 400.0, "input_rate": 500.0, "batch_offsets": 10_000},
+            BEHIND + "growing by 400/s: it does not catch up",
+        ),
+    ],
+)
+def test_report_says_in_words_where_it_leads(facts: dict[str, Any], text: str) -> None:
+    assert report(**facts).text == text
+
+
+def test_report_as_json_has_the_shape_that_others_rely_on() -> None:
+    one = PartitionLag("orders", 3, 10, 2010, 2000, 7.5, None, 5, True)
+    body = report(partitions=(one,), total=2000).as_json()
+    assert body["partitions"] == [
+        {"topic": "orders", "partition": 3, "committed": 10, "end": 2010, "lag": 2000, "seconds_behind": 7.5,
+         "growth": None, "group": 5, "hot": True}
+    ]  # fmt: skip
+    assert (body["total"], body["hot"], body["at"]) == (2000, ["orders[3]"], "2026-01-31T08:00:00+00:00")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> PipelineConfig:
+    return pipeline(tmp_path, "earliest")
+
+
+def pipeline(folder: Path, start: str) -> PipelineConfig:
+    (folder / "orders.yaml").write_text(FILE.replace("START", start))
+    return load(folder / "orders.yaml")
+
+
+def seen(
+    config: PipelineConfig,
+    standings: Sequence[Standing] = (),
+    bounds: Mapping[TopicPartition, LogBounds] | None = None,
+    topic_ids: Mapping[str, str] | None = None,
+) -> Looked:
+    files = read_files(config.checkpoint)
+    logs = bounds or {P0: LogBounds(0, 100), P1: LogBounds(7, 100)}
+    brokers = Brokers(logs, topic_ids or {})
+    return Looked(config, None, files.committed, tuple(standings), files, read_state(config.checkpoint), brokers)
+
+
+def standing(name: str, batch: int | None, ends: Offsets, **more: Any) -> Standing:
+    ranges = tuple(OffsetRange(at.topic, at.partition, 0, end) for at, end in ends.items())
+    token = None if batch is None else BatchToken("orders", more.pop("query", QUERY), batch, ranges)
+    return Standing(name, more.pop("guarantee", Guarantee.EXACTLY_ONCE), token, None, **more)
+
+
+def no_brokers() -> Cluster:
+    raise AssertionError("nobody has to be asked")
+
+
+TWO_BATCHES = [{0: 10, 1: 20}, {0: 30, 1: 40}]
+
+
+@pytest.mark.parametrize(
+    ("sinks", "committed"),
+    [
+        ([standing("a", 1, {P0: 30, P1: 40}), standing("b", 1, {P0: 30, P1: 40})], {P0: 30, P1: 40}),
+        ([standing("a", 1, {P0: 30, P1: 40}), standing("b", 0, {P0: 10, P1: 20})], {P0: 10, P1: 20}),
+        # One that keeps no token has what the checkpoint says.
+        (
+            [standing("a", 1, {P0: 30, P1: 40}), standing("b", None, {}, guarantee=Guarantee.AT_LEAST_ONCE)],
+            {P0: 10, P1: 20},
+        ),
+        ([standing("a", 1, {P0: 30, P1: 40}), standing("b", None, {}, error="away")], {P0: 10, P1: 20}),
+        ([standing("a", 7, {P0: 90, P1: 90}, query="another")], {P0: 10, P1: 20}),
+        # A quarantine keeps no token of a batch without bad records.
+        ([standing("a", 1, {P0: 30, P1: 40}), standing("bad", 0, {P0: 10, P1: 20}, sparse=True)], {P0: 30, P1: 40}),
+        ([standing("a", 1, {P0: 30}), standing("b", 1, {P0: 30})], {P0: 30}),
+    ],
+)
+def test_place_is_the_least_that_any_sink_has(
+    config: PipelineConfig, sinks: list[Standing], committed: Offsets
+) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES, committed=0)
+    place = place_of(seen(config, sinks), no_brokers)
+    assert place.committed == committed
+    assert place.positions == {P0: committed[P0], P1: committed.get(P1, 7)}
+
+
+def test_place_with_a_sink_behind_the_checkpoint_says_so(config: PipelineConfig) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
+    place = place_of(seen(config, [standing("out", 0, {P0: 10, P1: 20})]), no_brokers)
+    assert place.committed == {P0: 10, P1: 20}
+    assert "sink out is at batch 0, behind batch 1" in place.notes[0]
+
+
+def test_place_before_the_first_commit_is_where_the_first_batch_begins(config: PipelineConfig) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES[:1], committed=-1, start={0: 3, 1: 8})
+    assert place_of(seen(config, [standing("out", None, {})]), no_brokers).committed == {P0: 3, P1: 8}
+
+
+@pytest.mark.parametrize(
+    ("start", "positions"),
+    [
+        ("earliest", {P0: 0, P1: 7}),
+        ("latest", {P0: 100, P1: 100}),
+        ('{orders: {"0": 60}}', {P0: 60, P1: 7}),
+    ],
+)
+def test_place_of_a_pipeline_that_never_ran_is_its_start(tmp_path: Path, start: str, positions: Offsets) -> None:
+    place = place_of(seen(pipeline(tmp_path, start)), no_brokers)
+    assert (place.committed, place.positions) == (None, positions)
+
+
+def test_place_in_a_topic_that_was_made_again_is_its_beginning(config: PipelineConfig) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
+    (Path(config.checkpoint) / ".penstock.topics").write_text('{"orders": "old"}')
+    place = place_of(seen(config, topic_ids={"orders": "new"}), no_brokers)
+    assert place.positions == {P0: 0, P1: 7}
+    assert "made again" in place.notes[0]
+
+
+def test_place_with_a_broken_checkpoint_is_what_the_sinks_say_or_an_error(config: PipelineConfig) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
+    put(Path(config.checkpoint) / "offsets/1", "")
+    assert place_of(seen(config, [standing("out", 1, {P0: 30, P1: 40})]), no_brokers).committed == {P0: 30, P1: 40}
+    with pytest.raises(TerminalError) as raised:
+        place_of(seen(config, [standing("out", None, {})]), no_brokers)
+    assert raised.value.code == "CHECKPOINT_FILE_BROKEN"
+
+
+GROUP = GroupView("penstock.orders", {P0: 30, P1: 40})
+
+
+def noted(config: PipelineConfig, group: GroupView, committed: Offsets | None, **more: Any) -> str | None:
+    files = read_files(config.checkpoint)
+    return group_note(group, committed, files, more.get("entries", ()), running=more.get("running", False))
+
+
+def test_group_note_where_both_say_the_same_is_none(config: PipelineConfig) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
+    assert noted(config, GROUP, {P0: 30, P1: 40}) is None
+    assert noted(config, GroupView("g"), None) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "committed", "more", "words"),
+    [
+        (GroupView(None), {P0: 30, P1: 40}, {}, "source.group is false"),
+        (GroupView("g", error=MissingError("KAFKA_NOT_AUTHORIZED", "asking")), {P0: 30}, {}, "KAFKA_NOT_AUTHORIZED"),
+        (GroupView("g"), {P0: 30, P1: 40}, {}, "g has no offsets: no run committed to it, or Kafka has forgotten"),
+        (GroupView("g"), {P0: 30, P1: 40}, {"running": True}, "no batch was committed to it yet"),
+        (GROUP, None, {}, "this pipeline has committed none"),
+        (
+            replace(GROUP, offsets={P0: 10, P1: 20}),
+            {P0: 30, P1: 40},
+            {"running": True},
+            "it is at batch 0, the sinks at batch 1: it follows in a moment",
+        ),
+        (replace(GROUP, offsets={P0: 10, P1: 20}), {P0: 30, P1: 40}, {}, "the last run ended before it was told"),
+        (GROUP, {P0: 10, P1: 20}, {}, "it is at batch 1, the sinks at batch 0: a sink was put back"),
+        (replace(GROUP, offsets={P0: 5, P1: 40}), {P0: 30, P1: 40}, {}, "in orders[0]: its offsets are of no batch"),
+        (
+            replace(GROUP, offsets={P0: 10, P1: 20}),
+            {P0: 30, P1: 40},
+            {"entries": [{"event": "group", "at": NOW.isoformat(), "error": "GROUP_IN_USE has members"}]},
+            "fails since 08:00:00 UTC: GROUP_IN_USE has members",
+        ),
+        (
+            replace(GROUP, offsets={P0: 10, P1: 20}),
+            {P0: 30, P1: 40},
+            {
+                "entries": [
+                    {"event": "group", "at": NOW.isoformat(), "error": "GROUP_IN_USE has members"},
+                    {"event": "group", "at": NOW.isoformat(), "error": None},
+                ]
+            },
+            "it is at batch 0",
+        ),
+    ],
+)
+def test_group_note_says_why_the_two_differ(
+    config: PipelineConfig, group: GroupView, committed: Offsets | None, more: dict[str, Any], words: str
+) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
+    assert words in (noted(config, group, committed, **more) or "")
