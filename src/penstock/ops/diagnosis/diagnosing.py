@@ -1,0 +1,66 @@
+"""From evidence to a ranked list. A cause is a function of the evidence; none knows of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.config import PipelineConfig
+from penstock.ops.diagnosis.cause import Cause, Diagnosis
+from penstock.ops.diagnosis.collecting import Looked, collect
+from penstock.ops.diagnosis.evidence import Evidence
+from penstock.ops.diagnosis.flow import cap_low, input_above_rate, trigger_long
+from penstock.ops.diagnosis.growth import small_files, state_grows
+from penstock.ops.diagnosis.memory import gc_pressure
+from penstock.ops.diagnosis.records import quarantine_storm
+from penstock.ops.diagnosis.services import slow_broker, slow_registry, slow_sink
+from penstock.ops.diagnosis.spread import few_partitions, hot_partition, skewed_keys
+from penstock.ops.diagnosis.stuck import batch_stuck
+from penstock.ops.diagnosis.wording import span
+
+CAUSES: Sequence[Callable[[Evidence], Cause | None]] = (
+    batch_stuck,
+    quarantine_storm,
+    slow_sink,
+    slow_broker,
+    slow_registry,
+    gc_pressure,
+    trigger_long,
+    cap_low,
+    skewed_keys,
+    hot_partition,
+    few_partitions,
+    state_grows,
+    small_files,
+    input_above_rate,
+)
+"""In the order in which equally weighty ones are told."""
+
+
+def diagnose(config: PipelineConfig) -> Diagnosis:
+    """Look at everything about a pipeline and say why it is slow or stuck; no causes where it is neither."""
+    return weigh(collect(config))
+
+
+def weigh(looked: Looked) -> Diagnosis:
+    """The causes that the evidence shows, the weightiest first."""
+    evidence = looked.evidence
+    found = [cause for cause in (find(evidence) for find in CAUSES) if cause is not None]
+    ranked = tuple(sorted(found, key=lambda cause: -cause.weight))
+    return Diagnosis(evidence.config.name, evidence.at, ranked, looked.looked, (*looked.notes, *_notes(evidence)))
+
+
+def _notes(evidence: Evidence) -> list[str]:
+    """How far the evidence carries."""
+    if not evidence.batches:
+        return ["the history has no batch yet: what only batches tell is not known"]
+    found = []
+    if not evidence.run.running:
+        ago = span(evidence.age(evidence.batches[-1].at).total_seconds())
+        found.append(f"the pipeline does not run now: what its batches tell is {ago} old")
+    if evidence.behind and (processing := evidence.processing_rate) and (came := evidence.input_rate) is not None:
+        if processing > came:
+            needed = evidence.lag / (processing - came)
+            found.append(f"it is {evidence.lag:,} offsets behind and catches up: at this rate in {span(needed)}")
+        else:
+            found.append(f"it is {evidence.lag:,} offsets behind and does not catch up")
+    return found

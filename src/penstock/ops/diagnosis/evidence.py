@@ -1,0 +1,175 @@
+"""What a diagnosis goes by: the run's history, the checkpoint, the brokers, the tables, the registries, the file.
+
+A value that was collected once. What could not be looked at is absent, and a cause that needs it is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from penstock.checkpoint import Offsets
+from penstock.checkpoint.whereabouts import Whereabouts
+from penstock.config import KafkaSinkConfig, PipelineConfig, flows, remembers
+from penstock.kafka import LogBounds
+from penstock.model import TopicPartition
+from penstock.model.upkeep import TableFigures
+from penstock.ops.diagnosis.figures import Batch, Kept, Retried, middle
+
+_FEWEST = 2
+_LONGER = 1.5
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """How far the checkpoint is."""
+
+    begun: int | None = None
+    begun_at: datetime | None = None
+    committed: int | None = None
+    position: Offsets = field(default_factory=dict)
+    """Where the next batch begins."""
+    maintained_at: datetime | None = None
+
+    @property
+    def open_batch(self) -> int | None:
+        """The batch that has begun and is not committed."""
+        if self.begun is None or (self.committed is not None and self.committed >= self.begun):
+            return None
+        return self.begun
+
+
+@dataclass(frozen=True)
+class BrokerFacts:
+    """What the brokers say, and how long one answer took."""
+
+    bounds: Mapping[TopicPartition, LogBounds]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table that the pipeline writes."""
+
+    name: str
+    target: str
+    figures: TableFigures
+
+
+@dataclass(frozen=True)
+class RegistryFacts:
+    """A registry, and how long one answer took."""
+
+    url: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that was seen at one moment."""
+
+    config: PipelineConfig
+    at: datetime
+    run: Whereabouts = field(default_factory=lambda: Whereabouts("none", None, None))
+    batches: tuple[Batch, ...] = ()
+    """The last ones, oldest first."""
+    before: tuple[Batch, ...] = ()
+    """Those before them, as far as the history goes back."""
+    states: tuple[Kept, ...] = ()
+    retries: tuple[Retried, ...] = ()
+    arrived: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """How much each log grew during the last batches."""
+    checkpoint: CheckpointFacts = field(default_factory=CheckpointFacts)
+    brokers: BrokerFacts | None = None
+    tables: tuple[TableFacts, ...] = ()
+    registries: tuple[RegistryFacts, ...] = ()
+    cores: int | None = None
+    """How many tasks can run side by side."""
+
+    @property
+    def file(self) -> str:
+        """The pipeline file as a command names it."""
+        return str(self.config.file or "FILE")
+
+    @cached_property
+    def lags(self) -> dict[TopicPartition, int]:
+        """The offsets that wait in each partition now; empty where the brokers could not be asked."""
+        if self.brokers is None:
+            return {}
+        position = self.checkpoint.position
+        return {at: max(0, log.end - position.get(at, log.start)) for at, log in self.brokers.bounds.items()}
+
+    @property
+    def lag(self) -> int:
+        """The offsets that wait: now, or as the last batch saw them."""
+        return sum(self.lags.values()) if self.brokers is not None else self.batches[-1].lag if self.batches else 0
+
+    @cached_property
+    def behind(self) -> bool:
+        """Whether more waits than a batch takes, and did so before: a pipeline that keeps up is not behind."""
+        if len(self.batches) < _FEWEST:
+            return False
+        last = self.batches[-1]
+        return all(batch.lag > 0 for batch in self.batches[-_FEWEST:]) and min(last.lag, self.lag) >= last.offsets
+
+    @property
+    def slow(self) -> bool:
+        """Whether it is behind, or keeps up with batches that take longer than the file asks for."""
+        return self.behind or self.typical_seconds > _LONGER * self.config.flow.target_batch.total_seconds()
+
+    @property
+    def seconds(self) -> float:
+        """The batches' own time in all."""
+        return sum(batch.seconds for batch in self.batches)
+
+    @property
+    def cycle(self) -> float:
+        """The time of the batches and between them."""
+        return sum(batch.cycle for batch in self.batches)
+
+    @property
+    def input_rate(self) -> float | None:
+        """Offsets a second that came while the last batches ran."""
+        span, taken = self._span, sum(batch.offsets for batch in self.batches[1:])
+        return (taken + self.batches[-1].lag - self.batches[0].lag) / span if span else None
+
+    @property
+    def processing_rate(self) -> float | None:
+        """Offsets a second that the last batches took."""
+        span, taken = self._span, sum(batch.offsets for batch in self.batches[1:])
+        return taken / span if span else None
+
+    @property
+    def _span(self) -> float:
+        if len(self.batches) < _FEWEST:
+            return 0.0
+        return (self.batches[-1].started_at - self.batches[0].started_at).total_seconds()
+
+    @property
+    def typical_seconds(self) -> float:
+        """How long a batch takes."""
+        return middle(batch.seconds for batch in self.batches)
+
+    @property
+    def last_batches(self) -> str:
+        """For the evidence: which batches it is about."""
+        first, last = self.batches[0], self.batches[-1]
+        one = first.batch_id == last.batch_id
+        return f"batch {last.batch_id}" if one else f"batches {first.batch_id} to {last.batch_id}"
+
+    @cached_property
+    def whole_partitions(self) -> str | None:
+        """Why one task reads a partition whole, where it does; elsewhere large ones are split."""
+        for flow in flows(self.config):
+            if flow.sides or any(map(remembers, flow.transforms)):
+                return "the steps with state have Spark read, one task for each partition"
+        for sink in self.config.sinks:
+            if isinstance(sink, KafkaSinkConfig) and sink.guarantee == "exactly_once":
+                return f"sink {sink.name} writes in transactions, one slot for each partition"
+        return None
+
+    def age(self, when: datetime) -> timedelta:
+        """How long ago something was."""
+        return self.at - when

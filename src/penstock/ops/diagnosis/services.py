@@ -1,0 +1,170 @@
+"""What the batches wait for: a sink, the brokers, a schema registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.config import DeltaSinkConfig, IcebergSinkConfig, KafkaSinkConfig, PostgresSinkConfig, reveal
+from penstock.ops.diagnosis.cause import Cause
+from penstock.ops.diagnosis.evidence import Evidence
+from penstock.ops.diagnosis.wording import percent, size, span
+
+_HALF = 0.5
+_LONG = 0.5
+"""Seconds of a batch below which nothing is called slow."""
+_QUICK_ROWS = 50_000
+"""Rows a second above which a sink or a broker is quick, whatever its share."""
+_SLOW_ANSWER = 0.5
+_REGISTRY_SHARE = 0.3
+
+_FEW_BYTES = ("fetch.max.bytes", "fetch.message.max.bytes", "max.partition.fetch.bytes", "receive.message.max.bytes")
+_AT_MOST = {
+    "fetch.min.bytes": 100_000,
+    "fetch.wait.max.ms": 500,
+    "fetch.max.wait.ms": 500,
+    "fetch.queue.backoff.ms": 200,
+    "fetch.error.backoff.ms": 1000,
+}
+_AT_LEAST = {
+    **dict.fromkeys(_FEW_BYTES, 1_000_000),
+    "queued.min.messages": 1000,
+    "queued.max.messages.kbytes": 1024,
+    "max.poll.records": 500,
+}
+
+
+def slow_sink(evidence: Evidence) -> Cause | None:
+    """Most of the batches' time goes to one sink, and it takes few rows for that."""
+    if not evidence.slow:
+        return None
+    took = {
+        name: sum(batch.sink_seconds(name, evidence.cores) for batch in evidence.batches) for name in _sinks(evidence)
+    }
+    name = max(took, key=lambda one: took[one], default=None)
+    if name is None:
+        return None
+    spent, count = took[name], len(evidence.batches)
+    rate = sum(batch.rows_out for batch in evidence.batches) / spent if spent else _QUICK_ROWS
+    if spent < _HALF * evidence.seconds or spent < _LONG * count or rate >= _QUICK_ROWS:
+        return None
+    committed = sum(batch.phases.get(f"commit:{name}", 0.0) for batch in evidence.batches)
+    others = [f"{other} {span(took[other] / count)}" for other in took if other != name]
+    return Cause(
+        "SLOW_SINK",
+        _weight(spent, evidence),
+        f"sink {name} takes {percent(min(1.0, spent / evidence.seconds))} of every batch",
+        (
+            f"{evidence.last_batches}: sink {name} {span(spent / count)} of {span(evidence.seconds / count)} a batch",
+            f"{span(committed / count)} of it is the commit; {rate:,.0f} rows a second",
+            *([f"the other sinks: {', '.join(others)}"] if others else ()),
+        ),
+        _faster_sink(evidence, name),
+    )
+
+
+def slow_broker(evidence: Evidence) -> Cause | None:
+    """Most of the batches' time goes to waiting for records or offsets, and few bytes come."""
+    if not evidence.slow:
+        return None
+    batches, count = evidence.batches, len(evidence.batches)
+    read = sum(batch.wall("task_read", evidence.cores) for batch in batches)
+    asked = sum(batch.phases.get("offsets", 0.0) for batch in batches)
+    answer = evidence.brokers.seconds if evidence.brokers is not None else 0.0
+    spent = read + asked
+    rate = sum(batch.rows_in for batch in batches) / spent if spent else _QUICK_ROWS
+    waits = spent >= _HALF * evidence.seconds and spent >= _LONG * count and rate < _QUICK_ROWS
+    if not waits and answer < _SLOW_ANSWER:
+        return None
+    bytes_in = sum(batch.bytes_in for batch in batches)
+    setting = _odd_setting(evidence)
+    told = [
+        f"{evidence.last_batches}: reading takes {span(read / count)} and asking for offsets {span(asked / count)} of "
+        f"{span(evidence.seconds / count)} a batch",
+        f"{size(bytes_in / spent if spent else 0)} and {rate:,.0f} records a second come while it reads",
+    ]
+    if evidence.brokers is not None:
+        told.append(f"the brokers take {answer * 1000:.0f} ms to answer now")
+    if setting is not None:
+        told.append(f"source.options has {setting[0]}: {setting[1]}")
+    change = (
+        f"remove {setting[0]} from source.options"
+        if setting is not None
+        else f"run the pipeline nearer to {evidence.config.source.brokers}, or look at what keeps these brokers busy"
+    )
+    return Cause("SLOW_BROKER", _weight(spent, evidence), _reading(evidence, spent, answer), tuple(told), change)
+
+
+def slow_registry(evidence: Evidence) -> Cause | None:
+    """A good part of the batches' time goes to questions to a schema registry."""
+    if not evidence.slow:
+        return None
+    batches, count = evidence.batches, len(evidence.batches)
+    before = sum(batch.phases.get("registry", 0.0) for batch in batches)
+    within = sum(batch.wall("task_registry", evidence.cores) for batch in batches)
+    spent = before + within
+    if spent < _REGISTRY_SHARE * evidence.seconds or spent < _LONG * count:
+        return None
+    slowest = max(evidence.registries, key=lambda one: one.seconds, default=None)
+    told = [
+        f"{evidence.last_batches}: {span(spent / count)} of {span(evidence.seconds / count)} a batch are spent waiting "
+        f"for its answers",
+        f"{span(before / count)} before the tasks, for the newest version; {span(within / count)} in them, for schemas",
+    ]
+    if slowest is not None:
+        told.append(f"{slowest.url} takes {slowest.seconds * 1000:.0f} ms to answer now")
+    pinned = before > within
+    return Cause(
+        "SLOW_REGISTRY",
+        _weight(spent, evidence),
+        f"the schema registry takes {percent(min(1.0, spent / evidence.seconds))} of every batch",
+        tuple(told),
+        "decode.version: the number of the version in use, instead of latest: it is then not asked for in every batch"
+        if pinned
+        else "decode.registry.url: the address of a registry, or of a replica of it, nearer to the pipeline",
+    )
+
+
+def _weight(spent: float, evidence: Evidence) -> float:
+    return 0.5 + 0.4 * min(1.0, spent / evidence.cycle) if evidence.cycle else 0.5
+
+
+def _sinks(evidence: Evidence) -> set[str]:
+    phases: Iterable[str] = (phase for batch in evidence.batches for phase in batch.phases)
+    return {phase.partition(":")[2] for phase in phases if phase.startswith(("commit:", "task_stage:"))}
+
+
+def _reading(evidence: Evidence, spent: float, answer: float) -> str:
+    if spent >= _HALF * evidence.seconds:
+        return f"{percent(min(1.0, spent / evidence.seconds))} of every batch is spent waiting for the brokers"
+    return f"the brokers take {span(answer)} to answer"
+
+
+def _odd_setting(evidence: Evidence) -> tuple[str, str] | None:
+    """A fetch setting of the file that is known to slow a reader down."""
+    for name, value in reveal(evidence.config.source.options).items():
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if number > _AT_MOST.get(name, number) or number < _AT_LEAST.get(name, number):
+            return name, value
+    return None
+
+
+def _faster_sink(evidence: Evidence, name: str) -> str:
+    at = next((i for i, sink in enumerate(evidence.config.sinks) if sink.name == name), None)
+    sink = evidence.config.sinks[at] if at is not None else None
+    match sink:
+        case PostgresSinkConfig():
+            return (
+                f"in the database, see what every row of {sink.table} costs: SELECT tgname, "
+                f"pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = '{sink.table}'::regclass AND NOT tgisinternal"
+            )
+        case DeltaSinkConfig() | IcebergSinkConfig() if sink.mode == "merge" and not sink.prune_by:
+            return f"sinks[{at}].prune_by: [a column that recent rows share]: a merge then reads less of the table"
+        case DeltaSinkConfig() | IcebergSinkConfig():
+            return f"penstock compact {evidence.file} --sink {name}; or storage for {name} that is nearer"
+        case KafkaSinkConfig():
+            return f"sinks[{at}].options: {{compression.type: lz4, linger.ms: 50}}"
+        case _:
+            return f"storage for {name} that is nearer, or a pipeline of its own for it: the others then do not wait"

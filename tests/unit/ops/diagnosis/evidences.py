@@ -1,0 +1,94 @@
+"""Evidence as values: a pipeline that is behind, and what may be odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.config import PipelineConfig, load
+from penstock.kafka import LogBounds
+from penstock.model import TopicPartition
+from penstock.ops.diagnosis.cause import Cause
+from penstock.ops.diagnosis.collecting import Looked
+from penstock.ops.diagnosis.diagnosing import weigh
+from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence
+from penstock.ops.diagnosis.figures import Batch
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+COLUMNS = "id BIGINT NOT NULL, who STRING, at TIMESTAMP"
+WATERMARK = {"watermark": {"column": "at", "delay": "10 minutes"}}
+
+
+def config(folder: Path, **keys: Any) -> PipelineConfig:
+    """A pipeline; keyword arguments replace or add top-level keys, `source` is merged."""
+    source = {"type": "kafka", "brokers": "127.0.0.1:1", "topics": ["orders"], **keys.pop("source", {})}
+    body = {
+        "name": "orders",
+        "source": source,
+        "decode": {"format": "json", "schema": COLUMNS},
+        "quarantine": {"table": "lake/bad"},
+        "sinks": [{"name": "out", "type": "delta", "path": "lake/orders"}],
+        "checkpoint": "checkpoints/orders",
+        **keys,
+    }
+    if "sources" in body:
+        del body["source"], body["decode"]
+    file = folder / "orders.yaml"
+    file.write_text(yaml.safe_dump(body, sort_keys=False))
+    return load(file)
+
+
+def batch(number: int, seconds: float = 8.0, **figures: Any) -> Batch:
+    """Batch after batch, half a second between them, most of the time spent transforming."""
+    waited = figures.pop("waited", 0.5)
+    at = NOW - timedelta(seconds=(20 - number) * (seconds + waited))
+    spent = {"offsets": 0.01, "stage": seconds, "task_read": 0.2, "task_decode": 0.3, "task_transform": 12.0}
+    phases = {**spent, "task_stage": 0.4, "task_stage:out": 0.4, "commit": 0.1, "commit:out": 0.1}
+    fixed: dict[str, Any] = {
+        "rows_in": 10_000,
+        "rows_out": 10_000,
+        "bytes_in": 1_000_000,
+        "offsets": 10_000,
+        "cap": 10_000,
+        "lag": 50_000,
+        "slot_rows": (5_000, 5_000),
+        "slot_rows_out": (5_000, 5_000),
+        "slot_seconds": (7.5, 7.4),
+    }
+    phases |= figures.pop("phases", {})
+    return Batch(number, at, at - timedelta(seconds=seconds), seconds, waited, **{**fixed, **figures}, phases=phases)
+
+
+def batches(count: int = 6, **figures: Any) -> tuple[Batch, ...]:
+    return tuple(batch(number, **figures) for number in range(count))
+
+
+def brokers(*lags: int, seconds: float = 0.003) -> BrokerFacts:
+    bounds = {TopicPartition("orders", number): LogBounds(0, lag) for number, lag in enumerate(lags)}
+    return BrokerFacts(bounds, seconds)
+
+
+def behind(pipeline: PipelineConfig, **facts: Any) -> Evidence:
+    """A pipeline with a backlog that stays as it is, and nothing else that is odd."""
+    made = Evidence(pipeline, NOW, batches=batches(), cores=2, brokers=brokers(25_000, 25_000))
+    return replace(made, checkpoint=CheckpointFacts(5, NOW, 5), **facts) if "checkpoint" not in facts else replace(
+        made, **facts
+    )  # fmt: skip
+
+
+def caught_up(evidence: Evidence) -> Evidence:
+    """The same with nothing waiting."""
+    return replace(evidence, batches=tuple(replace(one, lag=0) for one in evidence.batches), brokers=brokers(0, 0))
+
+
+def causes(evidence: Evidence) -> Sequence[Cause]:
+    return weigh(Looked(evidence, (), ())).causes
+
+
+def codes(evidence: Evidence) -> list[str]:
+    return [cause.code for cause in causes(evidence)]

@@ -1,0 +1,94 @@
+"""Evidence from a history, a checkpoint and a table as they are on disk, with no broker to be asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from tests.unit.ops.diagnosis.evidences import config
+
+from penstock.metrics.history import History, history_of
+from penstock.model import TopicPartition
+from penstock.ops.diagnosis import diagnose
+from penstock.ops.diagnosis.collecting import collect
+from penstock.ops.diagnosis.figures import input_in, recent_batches
+
+OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"orders":{"0":10}}'
+NO_ANSWER = {"options": {"socket.timeout.ms": "300"}}
+
+
+def add_batch(history: History, number: int, **facts: Any) -> None:
+    now = datetime.now(UTC).isoformat()
+    fixed = {
+        "seconds": 1.0,
+        "waited": 0.1,
+        "rows_in": 100,
+        "rows_out": 100,
+        "offsets": 100,
+        "lag": 0,
+        "started_at": now,
+    }
+    history.add("batch", batch_id=number, **{**fixed, **facts})
+
+
+def test_collect_takes_the_last_run_without_its_first_batch(tmp_path: Path) -> None:
+    history = History(tmp_path / "history")
+    for run in range(2):
+        history.add("started", lane="direct", partitions=1, pid=1, cores=3)
+        for number in range(5):
+            add_batch(history, run * 5 + number)
+        add_batch(history, run * 5 + 4, skipped=True)
+    entries = history.read()
+    assert [batch.batch_id for batch in recent_batches(entries)] == [6, 7, 8, 9]
+    history.add("started", lane="direct", partitions=1, pid=1, cores=3)
+    add_batch(history, 10)
+    # One batch tells little: those of the run before it are taken too.
+    assert [batch.batch_id for batch in recent_batches(history.read())] == [8, 9, 10]
+
+
+def test_collect_leaves_out_batches_that_are_none(tmp_path: Path) -> None:
+    history = History(tmp_path / "history")
+    add_batch(history, 0)
+    add_batch(history, 1, offsets=0, rows_in=0)
+    add_batch(history, 2, seconds="?")
+    add_batch(history, 3, cap=None, phases={"commit:out": 1.0})
+    assert [batch.batch_id for batch in recent_batches(history.read())] == [0, 3]
+
+
+def test_input_is_what_each_log_grew_by_since_then(tmp_path: Path) -> None:
+    history, began = History(tmp_path / "history"), datetime.now(UTC)
+    history.add("lag", ends={"a": [10, None]}, committed={}, total=0, behind_seconds=None)
+    history.add("lag", ends={"a": [25, 5], "b": [7]}, committed={}, total=0, behind_seconds=None)
+    assert input_in(history.read(), began) == {TopicPartition("a", 0): 15}
+    assert input_in(history.read(), datetime.now(UTC)) == {}
+
+
+def test_collect_tells_what_could_not_be_looked_at_and_all_the_rest(tmp_path: Path) -> None:
+    pipeline = config(tmp_path, source=NO_ANSWER)
+    checkpoint = Path(pipeline.checkpoint)
+    for name, text in {"offsets/0": OFFSETS, "commits/0": "v1\n{}", "offsets/1": OFFSETS}.items():
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text(text)
+    history = history_of(pipeline.checkpoint)
+    history.add("started", lane="direct", partitions=1, pid=1, cores=3)
+    for number in range(4):
+        add_batch(history, number)
+    write_deltalake(tmp_path / "lake/orders", pa.table({"id": [1]}))
+    found = collect(pipeline)
+    evidence = found.evidence
+    assert (evidence.checkpoint.open_batch, evidence.cores, len(evidence.batches)) == (1, 3, 3)
+    assert [(table.name, table.figures.files) for table in evidence.tables] == [("out", 1)]
+    assert evidence.brokers is None
+    [note] = found.notes
+    assert note.startswith("the brokers could not be looked at: BROKER_UNREACHABLE")
+    assert any(line.startswith("history: batches 1 to 3, 1.0 s each") for line in found.looked)
+    assert diagnose(pipeline).causes == ()
+
+
+def test_diagnosis_of_a_pipeline_that_never_ran_says_so(tmp_path: Path) -> None:
+    found = diagnose(config(tmp_path, source=NO_ANSWER))
+    assert found.causes == ()
+    assert "the history has no batch yet: what only batches tell is not known" in found.notes
