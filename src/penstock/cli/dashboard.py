@@ -1,0 +1,123 @@
+"""`penstock dashboard`: a web page of the pipelines, served on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from penstock.cli.arguments import Json
+from penstock.cli.render import counted, err, out
+from penstock.errors import MissingError
+
+# Every command loads this module.
+if TYPE_CHECKING:
+    from penstock.dashboard import Dashboard
+
+_PORT = 9500
+_PORTS = 100
+_TURN_SECONDS = 0.2
+TOKEN_VARIABLE = "PENSTOCK_DASHBOARD_TOKEN"
+
+
+def dashboard(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE...]",
+            help="The pipeline files; a folder for its *.yaml. Left out, those here.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help=f"The port. Left out, {_PORT} or the next free one.", show_default=False),
+    ] = None,
+    open_it: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Open it in a browser. Left out, on a terminal with a display."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar=TOKEN_VARIABLE, help="The token; better by the variable. Left out, a new one."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show pipelines in a browser: flows, lag, batches, quarantine, checkpoint, diagnosis. Ctrl-C ends it.
+
+    Only this machine can reach it, only with its token, and nothing can be changed by it.
+    """  # fmt: skip
+    chosen = _files(files)
+    served = _start(chosen, port, token)
+    try:
+        _tell(served, len(chosen), as_json)
+        if open_it if open_it is not None else not as_json and _has_display():
+            import webbrowser
+
+            webbrowser.open(served.url)
+        # Not for ever at once: with polars loaded a Ctrl-C does not wake what waits without an end.
+        while not threading.Event().wait(_TURN_SECONDS):
+            continue
+    except KeyboardInterrupt:
+        pass
+    finally:
+        served.stop()
+    if served.busy:
+        # A broker or a table that does not answer is not waited for; nothing was written.
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _files(given: list[Path] | None) -> list[Path]:
+    from penstock.ops.status import files_of
+
+    missing = [str(file) for file in given or () if not file.exists()]
+    if missing:
+        raise MissingError("FILE_MISSING", f"there is no {', '.join(missing)}", hint="name pipeline files or folders")
+    found = files_of(given or [Path()])
+    if not found:
+        where = ", ".join(map(str, given)) if given else "this folder"
+        raise MissingError(
+            "NO_PIPELINES",
+            f"there is no *.yaml in {where}",
+            hint="name the pipeline files: penstock dashboard FILE...\nor make one: penstock init",
+        )
+    return found
+
+
+def _start(files: list[Path], port: int | None, token: str | None) -> Dashboard:
+    from penstock.dashboard import Dashboard
+
+    wanted = [port] if port is not None else [*range(_PORT, _PORT + _PORTS), 0]
+    for number in wanted:
+        served = Dashboard(files, port=number, token=token)
+        try:
+            served.start()
+        except MissingError as error:
+            if error.code != "PORT_TAKEN" or number == wanted[-1]:
+                raise
+            continue
+        if port is None and served.port != _PORT:
+            err.print(f"port {_PORT} is taken: this is at {served.port}")
+        return served
+    raise AssertionError("unreachable")
+
+
+def _tell(served: Dashboard, files: int, as_json: bool) -> None:
+    if as_json:
+        told = {"url": served.url, "token": served.token, "port": served.port, "pipelines": list(served.pipelines)}
+        print(json.dumps(told), flush=True)
+        return
+    out.print(f"{counted(files, 'pipeline')}: {escape(served.url)}")
+    err.print("Ctrl-C ends it")
+
+
+def _has_display() -> bool:
+    shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return shown and sys.stdout.isatty()

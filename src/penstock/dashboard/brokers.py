@@ -1,0 +1,92 @@
+"""Where the logs end, asked once for all pipelines of a cluster, through a client that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.config import PipelineConfig, reveal
+from penstock.errors import PenstockError
+from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
+from penstock.model import TopicPartition
+
+_PATIENCE = 3.0
+Lists = dict[str, list[int | None]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The offsets of one pipeline: where its logs end and how far its checkpoint is, or why they are not known."""
+
+    ends: Lists
+    committed: Lists
+    problem: str | None = None
+
+
+def settings_of(config: PipelineConfig) -> KafkaSettings:
+    """How a pipeline reaches its brokers."""
+    return KafkaSettings(config.source.brokers, reveal(config.source.options))
+
+
+def same_cluster(config: PipelineConfig) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """What two pipelines share that can be asked about together."""
+    settings = settings_of(config)
+    return settings.brokers, tuple(sorted(settings.options.items()))
+
+
+class ClusterLook:
+    """One cluster."""
+
+    def __init__(self) -> None:
+        self._cluster: Cluster | None = None
+
+    def __call__(self, configs: Mapping[str, PipelineConfig]) -> dict[str, Asked]:
+        """Ask for every pipeline; a topic that is missing is the trouble of that pipeline alone."""
+        wanted: dict[str, list[TopicPartition]] = {}
+        found: dict[str, Asked] = {}
+        try:
+            cluster = self._cluster = self._cluster or Cluster(settings_of(next(iter(configs.values()))), _PATIENCE)
+            for name, config in configs.items():
+                source = config.source
+                try:
+                    named = Subscription(source.topics or (), source.pattern, source.assign)
+                    wanted[name] = cluster.partitions(named)
+                except PenstockError as error:
+                    if error.code == "BROKER_UNREACHABLE":
+                        raise
+                    found[name] = Asked({}, {}, _told(error))
+            bounds = cluster.bounds({at for some in wanted.values() for at in some})
+        except PenstockError as error:
+            return {name: Asked({}, {}, _told(error)) for name in configs}
+        for name, partitions in wanted.items():
+            found[name] = _asked(configs[name], {at: bounds[at] for at in partitions if at in bounds})
+        return found
+
+
+def in_lists(offsets: Mapping[TopicPartition, int]) -> Lists:
+    """Offsets as a history has them: a list for each topic, by partition number."""
+    found: Lists = {}
+    for at, offset in sorted(offsets.items()):
+        line = found.setdefault(at.topic, [])
+        line.extend([None] * (at.partition - len(line)))
+        line.append(offset)
+    return found
+
+
+def _asked(config: PipelineConfig, bounds: Mapping[TopicPartition, LogBounds]) -> Asked:
+    ends = in_lists({at: log.end for at, log in bounds.items()})
+    try:
+        checkpoint = SparkCheckpoint(config.checkpoint)
+        done = checkpoint.last_committed()
+        held = checkpoint.ends(done) if done is not None else checkpoint.initial()
+    except (PenstockError, OSError) as error:
+        return Asked(ends, {}, _told(error) if isinstance(error, PenstockError) else None)
+    if held is None and config.source.start != "earliest":
+        return Asked(ends, {})
+    # A partition that the checkpoint does not have yet is read from its beginning.
+    return Asked(ends, in_lists({at: (held or {}).get(at, log.start) for at, log in bounds.items()}))
+
+
+def _told(error: PenstockError) -> str:
+    return f"{error.code} {error.line}"

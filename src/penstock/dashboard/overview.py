@@ -1,0 +1,145 @@
+"""A pipeline in one line, and how well it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.checkpoint.presence import RunNote
+from penstock.dashboard.facts import Facts
+from penstock.dashboard.rates import rates_of
+from penstock.dashboard.recent import in_utc, moment, shown_time
+
+_SERIES = 60
+_FAR_BEHIND = 300.0
+_NO_BATCH = 600.0
+_A_MINUTE = 12
+"""Columns: a run tells of its lag every five seconds."""
+_GROWTH = 1.2
+
+
+def overview_row(facts: Facts, now: float) -> dict[str, Any]:
+    """What the overview says of a pipeline."""
+    recent = facts.recent
+    note = facts.run.note if facts.run is not None else None
+    rates = rates_of(list(recent.batches), recent.started_at, now) if facts.running else rates_of((), None, now)
+    health, problem = _health(facts, now)
+    return {
+        "id": facts.id,
+        "file": facts.file,
+        "name": facts.config.name if facts.config is not None else facts.id,
+        "state": facts.state,
+        "doing": note.facts.doing if note is not None and facts.running else None,
+        "since": _since(facts, note),
+        "lane": (note.facts.lane if note is not None else None) or recent.lane,
+        **_last_batch(facts, note),
+        "rows_in_rate": rates.rows_in,
+        "rows_out_rate": rates.rows_out,
+        "quarantined_rate": rates.quarantined,
+        "lag": lag_of(facts),
+        "behind_seconds": behind_of(facts),
+        "cap": recent.cap,
+        "health": health,
+        "problem": problem,
+        "lag_series": [column.total for column in list(recent.columns)[-_SERIES:]],
+    }
+
+
+def lag_of(facts: Facts) -> int | None:
+    """The offsets that wait: as last told by the run or by the brokers."""
+    if facts.config is None:
+        return None
+    if facts.recent.columns:
+        return facts.recent.columns[-1].total
+    note = facts.run.note if facts.run is not None else None
+    return note.facts.lag if note is not None else None
+
+
+def behind_of(facts: Facts) -> float | None:
+    """The age of the first unread record; 0 where nothing waits, none where nobody has looked at one."""
+    columns = facts.recent.columns
+    if facts.config is None or not columns:
+        return None
+    if columns[-1].total == 0:
+        return 0.0
+    if columns[-1].behind_seconds is not None:
+        return columns[-1].behind_seconds
+    told: float | None = facts.found("lag").get("behind_seconds")
+    return told
+
+
+def _since(facts: Facts, note: RunNote | None) -> str | None:
+    if note is None:
+        return None
+    return in_utc(note.started_at if facts.running else note.ended_at or note.at)
+
+
+def _last_batch(facts: Facts, note: RunNote | None) -> dict[str, Any]:
+    if facts.recent.batches:
+        last = facts.recent.batches[-1]
+        return {"batch_id": last["id"], "batch_at": last["at"], "batch_seconds": last["seconds"]}
+    told = note.facts if note is not None else None
+    return {
+        "batch_id": told.batch_id if told is not None else None,
+        "batch_at": shown_time(told.batch_at) if told is not None and told.batch_at is not None else None,
+        "batch_seconds": told.batch_seconds if told is not None else None,
+    }
+
+
+def _health(facts: Facts, now: float) -> tuple[str, str | None]:
+    """How well a pipeline is, and the one thing to know about it."""
+    for health, problem in (("bad", _broken(facts)), ("warn", _troubled(facts, now))):
+        if problem is not None:
+            return health, problem
+    return "ok", None
+
+
+def _broken(facts: Facts) -> str | None:
+    if facts.config is None:
+        return facts.wrong
+    if facts.unseen is not None:
+        return facts.unseen
+    run = facts.run
+    blocking = facts.found("files").get("blocking") if not facts.running else None
+    if blocking:
+        return str(blocking)
+    if run is None or run.note is None:
+        return None
+    match run.state:
+        case "failed":
+            return f"the last run was ended by {run.note.error}"
+        case "killed":
+            return "the last run was killed; the next one repairs what it left"
+        case "silent":
+            return f"{run.note.who} has not been heard of since {run.note.at:%Y-%m-%d %H:%M:%S} UTC"
+    return None
+
+
+def _troubled(facts: Facts, now: float) -> str | None:
+    asked = facts.looks.get("brokers")
+    if not facts.running:
+        return asked.problem if asked is not None else None
+    recent = facts.recent
+    note = facts.run.note if facts.run is not None else None
+    if note is not None and note.facts.doing.startswith("waiting"):
+        return f"the run is {note.facts.doing}"
+    if recent.firing:
+        return f"{recent.firing[-1]['rule']}: {recent.firing[-1]['text']}"
+    behind, columns = behind_of(facts), recent.columns
+    if behind is not None and behind > _FAR_BEHIND:
+        before = columns[-_A_MINUTE].total if len(columns) >= _A_MINUTE else columns[0].total
+        growing = ", and the lag grows" if columns[-1].total > before * _GROWTH else ""
+        return f"{_told(behind)} behind{growing}"
+    waiting = lag_of(facts)
+    last = moment(recent.batches[-1]["at"]) if recent.batches else None
+    if waiting and last is not None and now - last > _NO_BATCH:
+        return f"no batch for {_told(now - last)}, and {waiting:,} offsets wait"
+    return asked.problem if asked is not None and not _tells_itself(facts) else None
+
+
+def _tells_itself(facts: Facts) -> bool:
+    return bool(facts.recent.columns)
+
+
+def _told(seconds: float) -> str:
+    minutes = int(seconds // 60)
+    return f"{minutes} minutes" if minutes < 120 else f"{minutes // 60} hours"

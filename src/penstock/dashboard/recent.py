@@ -1,0 +1,206 @@
+"""What a pipeline's history tells of its last minutes: batches, lags, decisions, alerts; bounded, whatever it holds.
+
+Entries go in one by one as they are written. Lags are kept as columns of whole numbers over one order of the
+partitions: 120 columns of a thousand partitions take a megabyte.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.dashboard.batch_phases import wall_phases
+
+MOST_COLUMNS = 120
+_MOST_BATCHES = 120
+_MOST_WORDS = 50
+_UNKNOWN = -1
+Place = tuple[str, int]
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LagColumn:
+    """The lag of every partition at one time; -1 where it is not known."""
+
+    number: int
+    """Counts up: what a page has is told by the last number that it was sent."""
+    at: str
+    lags: Numbers
+    total: int
+    behind_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where each partition is, as last told, in the order of the columns."""
+
+    places: tuple[Place, ...] = ()
+    committed: tuple[int, ...] = ()
+    """-1 where it is not known."""
+    ends: tuple[int, ...] = ()
+
+
+class Recent:
+    """The last minutes of one pipeline."""
+
+    def __init__(self) -> None:
+        self.batches: deque[dict[str, Any]] = deque(maxlen=_MOST_BATCHES)
+        self.decisions: deque[dict[str, Any]] = deque(maxlen=_MOST_WORDS)
+        self.alerts: deque[dict[str, Any]] = deque(maxlen=_MOST_WORDS)
+        self.notices: deque[dict[str, Any]] = deque(maxlen=_MOST_WORDS)
+        self.columns: deque[LagColumn] = deque(maxlen=MOST_COLUMNS)
+        self.seen = Seen()
+        self.order = 0
+        """Changes whenever the order of the partitions does: columns sent before are then of no use."""
+        self.totals = {"rows_in": 0, "rows_out": 0, "quarantined": 0}
+        """Of this run, as far as the history goes back."""
+        self.codes: dict[str, int] = {}
+        self.started_at: str | None = None
+        self.lane: str | None = None
+        self.cap: int | None = None
+        self.group_error: str | None = None
+        self._numbers = 0
+        self._shape: object = None
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        """Take in one entry. One that is not shaped as it should be is left out."""
+        taking = getattr(self, f"_take_{entry['event']}", None)
+        try:
+            if taking is not None:
+                taking(shown_time(entry["at"]), entry)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return
+
+    def add_column(
+        self,
+        at: str,
+        ends: Mapping[str, Sequence[int | None]],
+        committed: Mapping[str, Sequence[int | None]],
+        behind_seconds: float | None = None,
+    ) -> None:
+        """Where every partition ends and how far the sinks are: a list for each topic, by partition number."""
+        topics = sorted(ends)
+        tops = [_numbers(ends[topic]) for topic in topics]
+        done = [_numbers(committed.get(topic, ()), len(top)) for topic, top in zip(topics, tops, strict=True)]
+        end = np.concatenate(tops) if tops else _numbers(())
+        there = end != _UNKNOWN
+        shape = (topics, [len(top) for top in tops], there.tobytes())
+        if shape != self._shape:
+            self._shape = shape
+            self._reorder(tuple((t, int(p)) for t, top in zip(topics, tops, strict=True) for p in _known(top)))
+        end, at_sinks = end[there], (np.concatenate(done) if done else end)[there]
+        lags = np.where(at_sinks == _UNKNOWN, _UNKNOWN, np.maximum(end - at_sinks, 0))
+        self.seen = Seen(self.seen.places, tuple(at_sinks.tolist()), tuple(end.tolist()))
+        self._numbers += 1
+        total = int(lags[lags != _UNKNOWN].sum())
+        self.columns.append(LagColumn(self._numbers, at, lags, total, behind_seconds))
+
+    @property
+    def firing(self) -> list[dict[str, Any]]:
+        """The alerts that have not been resolved."""
+        last = {alert["rule"]: alert for alert in self.alerts}
+        return [alert for alert in last.values() if alert["state"] == "firing"]
+
+    def _reorder(self, places: tuple[Place, ...]) -> None:
+        before = {place: number for number, place in enumerate(self.seen.places)}
+        moved = np.array([before.get(place, _UNKNOWN) for place in places], np.int64)
+        kept = []
+        for column in self.columns:
+            # The place behind the last stands for what was not there.
+            lags = np.append(column.lags, _UNKNOWN)[moved]
+            kept.append(replace(column, lags=lags))
+        self.columns.clear()
+        self.columns.extend(kept)
+        self.seen = Seen(places)
+        self.order += 1
+
+    def _take_batch(self, at: str, entry: Mapping[str, Any]) -> None:
+        seconds = float(entry["seconds"])
+        shown = {
+            "id": entry["batch_id"],
+            "at": at,
+            "seconds": seconds,
+            "waited": float(entry.get("waited") or 0.0),
+            "rows_in": int(entry["rows_in"]),
+            "rows_out": int(entry["rows_out"]),
+            "quarantined": int(entry["quarantined"]),
+            "offsets": entry.get("offsets"),
+            "cap": entry.get("cap"),
+            "lag": entry.get("lag"),
+            "phases": wall_phases(seconds, entry.get("phases") or {}),
+        }
+        self.batches.append(shown)
+        self.cap = shown["cap"]
+        for name in self.totals:
+            self.totals[name] += int(entry[name])
+        for code, count in (entry.get("codes") or {}).items():
+            self.codes[code] = self.codes.get(code, 0) + int(count)
+
+    def _take_flow(self, at: str, entry: Mapping[str, Any]) -> None:
+        self.cap = entry["cap"]
+        names = ("batch_id", "cap", "before", "reason", "text")
+        self.decisions.append({"at": at, **{name: entry.get(name) for name in names}})
+
+    def _take_lag(self, at: str, entry: Mapping[str, Any]) -> None:
+        self.add_column(at, entry["ends"], entry["committed"], entry.get("behind_seconds"))
+
+    def _take_started(self, at: str, entry: Mapping[str, Any]) -> None:
+        self.started_at, self.lane = at, entry.get("lane")
+        self.totals = dict.fromkeys(self.totals, 0)
+        self.codes = {}
+        self.group_error = None
+
+    def _take_retry(self, at: str, entry: Mapping[str, Any]) -> None:
+        delay = float(entry.get("delay") or 0)
+        told = f"{entry['code']} {entry.get('summary', '')}; trying again in {delay:.0f} s".strip()
+        self.notices.append({"at": at, "text": told})
+
+    def _take_ended(self, at: str, entry: Mapping[str, Any]) -> None:
+        error = entry.get("error")
+        self.notices.append({"at": at, "text": f"the run ended by {error}" if error else "the run ended"})
+
+    def _take_notice(self, at: str, entry: Mapping[str, Any]) -> None:
+        self.notices.append({"at": at, "text": str(entry["text"])})
+
+    def _take_alert(self, at: str, entry: Mapping[str, Any]) -> None:
+        self.alerts.append({"at": at, **{name: entry.get(name) for name in ("rule", "state", "text")}})
+
+    def _take_group(self, at: str, entry: Mapping[str, Any]) -> None:
+        self.group_error = entry.get("error")
+
+
+def _numbers(line: Sequence[int | None], length: int | None = None) -> Numbers:
+    """Whole numbers, -1 for those that are not known, and for what is missing up to a length."""
+    try:
+        found = np.array(line, np.int64)
+    except TypeError:
+        found = np.array([_UNKNOWN if one is None else one for one in line], np.int64)
+    if length is None or len(found) == length:
+        return found
+    return np.concatenate([found, np.full(max(0, length - len(found)), _UNKNOWN, np.int64)])[:length]
+
+
+def _known(numbers: Numbers) -> Numbers:
+    return np.flatnonzero(numbers != _UNKNOWN).astype(np.int64)
+
+
+def shown_time(text: str) -> str:
+    """A time as the page gets it: in UTC, to the millisecond, so that times sort as texts."""
+    return in_utc(datetime.fromisoformat(text))
+
+
+def in_utc(when: datetime) -> str:
+    """The same of a moment."""
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def moment(text: str) -> float:
+    """A time that the page gets, in seconds since 1970."""
+    return datetime.fromisoformat(text).timestamp()

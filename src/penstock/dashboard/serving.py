@@ -1,0 +1,127 @@
+"""The dashboard as a server on this machine: in a thread of its own, beside a run or alone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import uvicorn
+
+from penstock.dashboard.guarding import Guard
+from penstock.dashboard.routes import Pages
+from penstock.dashboard.watching import Watcher
+from penstock.errors import DefinitionError, MissingError
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~-]{16,200}")
+_GRACE = 1
+_PATIENCE = 5.0
+
+
+class Dashboard:
+    """A web page of some pipelines: read only, for whoever has the token. It never takes a lock or writes a file."""
+
+    def __init__(self, files: Sequence[Path], host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise DefinitionError(
+                "TOKEN_UNUSABLE",
+                "the token of the dashboard has 16 to 200 letters, digits or . _ ~ -",
+                hint="leave it out for a new one at each start",
+            )
+        self.host, self.port = host, port
+        self.token = token or secrets.token_urlsafe(24)
+        self._watcher = Watcher(files)
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pages: Pages | None = None
+
+    @property
+    def url(self) -> str:
+        """The link that opens it."""
+        return f"http://{self.host}:{self.port}/?token={self.token}"
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """The ids of the pipelines."""
+        return tuple(self._watcher.watches)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still being asked that may not answer; nothing depends on it."""
+        return self._watcher.busy
+
+    def start(self) -> str:
+        """Serve; gives the link. Raises where the port is taken."""
+        listener = self._bind()
+        self.port = int(listener.getsockname()[1])
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(listener, started), name="penstock-web", daemon=True)
+        self._thread.start()
+        started.wait(_PATIENCE)
+        self._watcher.start()
+        return self.url
+
+    def stop(self) -> None:
+        """End at once: open streams end too."""
+        self._watcher.stop()
+        if self._server is None or self._thread is None or self._loop is None or self._pages is None:
+            return
+        self._server.should_exit = True
+        try:
+            self._loop.call_soon_threadsafe(self._pages.over.set)
+        except RuntimeError:
+            return
+        self._thread.join(_PATIENCE)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _bind(self) -> socket.socket:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self.host, self.port))
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            raise MissingError(
+                "PORT_TAKEN",
+                f"listening at {self.host}:{self.port}: {error.strerror}",
+                hint="name another port: --port PORT",
+            ) from None
+        return listener
+
+    def _serve(self, listener: socket.socket, started: threading.Event) -> None:
+        async def serve() -> None:
+            pages = self._pages = Pages(self._watcher)
+            hosts = frozenset(f"{name}:{self.port}" for name in {"127.0.0.1", "localhost", self.host})
+            # Cookies know no ports: two dashboards must not overwrite each other's.
+            app = Guard(pages.app(), hosts, self.token, f"penstock-{self.port}")
+            config = uvicorn.Config(
+                app,
+                lifespan="off",
+                ws="none",
+                loop="asyncio",
+                http="h11",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=_GRACE,
+            )
+            self._loop, self._server = asyncio.get_running_loop(), uvicorn.Server(config)
+            started.set()
+            await self._server.serve(sockets=[listener])
+
+        with listener:
+            asyncio.run(serve())

@@ -1,0 +1,54 @@
+"""Debian's Chromium, once for each file of tests, and pages in it that must not complain or ask another host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.debian import program
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = program("chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Root has no sandbox, and a small /dev/shm fills up.
+        found = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a link in a new browser profile; at the end of the test no page may have complained or called elsewhere."""
+    contexts: list[Any] = []
+    wrong: list[str] = []
+
+    def open_page(url: str, hash_path: str = "", width: int = 1280, height: int = 800, **settings: Any) -> Any:
+        host = urlsplit(url).netloc
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, locale="en-US", timezone_id="UTC", **settings
+        )
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.complaints = wrong
+        page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda asked: None if urlsplit(asked.url).netloc == host else wrong.append(asked.url))
+        page.add_init_script(
+            "addEventListener('securitypolicyviolation', (e) => console.error(`refused ${e.violatedDirective}`))"
+        )
+        page.goto(url + hash_path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []

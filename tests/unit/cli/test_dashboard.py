@@ -1,0 +1,121 @@
+"""`penstock dashboard` as a process: what it prints, where it listens, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from tests.unit.dashboard.pipelines import SECRET, ago, committed, definition, lag, write_history
+
+from penstock.cli.dashboard import TOKEN_VARIABLE
+
+TOKEN = "a-token-of-ones-own-1234"
+_COMMAND = """
+import sys, typer
+from penstock.cli.dashboard import dashboard
+from penstock.cli.signals import interrupt_on_sigterm
+from penstock.cli.render import show_error
+from penstock.errors import PenstockError
+interrupt_on_sigterm()
+try:
+    typer.run(dashboard)
+except PenstockError as error:
+    show_error(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", _COMMAND, *words]
+
+
+def refused(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=30)
+
+
+@contextmanager
+def running(folder: Path, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """The command with `--json`, and what it printed."""
+    process = subprocess.Popen(
+        command(*words, "--json", "--no-open"),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_dashboard_of_this_folder_is_served_until_a_signal_ends_it(tmp_path: Path, number: int) -> None:
+    for name in ("orders", "returns"):
+        file = definition(tmp_path, name)
+        # Brokers that take connections and never answer: what is asked of them is not waited for.
+        file.write_text(file.read_text().replace('"300"', '"60000"').replace("'300'", "'60000'"))
+        committed(file, {0: 5})
+        write_history(file, [lag(ago(1), name, [9], [4])])
+    with running(tmp_path, "--port", "0") as (process, told):
+        assert told["pipelines"] == ["orders", "returns"] and told["token"] in told["url"]
+        session = requests.Session()
+        session.get(told["url"], timeout=10)
+        answer = session.get(told["url"].partition("?")[0] + "api/overview", timeout=10)
+        assert {one["id"]: one["lag"] for one in answer.json()["pipelines"]} == {"orders": 5, "returns": 5}
+        watched = session.get(told["url"].partition("?")[0] + "api/events?pipeline=orders", stream=True, timeout=10)
+        assert next(watched.iter_lines()) == b"retry: 2000"
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        assert time.monotonic() - began < 3
+        assert process.stderr is not None and process.stderr.read() == ""
+
+
+def test_dashboard_takes_its_token_from_the_environment(tmp_path: Path) -> None:
+    definition(tmp_path)
+    with running(tmp_path, "orders.yaml", "--port", "0", **{TOKEN_VARIABLE: TOKEN}) as (_, told):
+        assert told["token"] == TOKEN
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        answer = requests.get(f"http://127.0.0.1:{told['port']}/api/pipelines/orders", headers=headers, timeout=10)
+        assert answer.json()["name"] == "orders" and SECRET not in answer.text
+
+
+def test_dashboard_whose_port_is_taken_takes_the_next_and_says_so(tmp_path: Path) -> None:
+    definition(tmp_path)
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 9500))
+            taken.listen()
+        except OSError:
+            pass  # Somebody else has it: as good.
+        with running(tmp_path) as (process, told):
+            assert 9500 < told["port"] < 9600
+            process.terminate()
+            process.wait(10)
+            assert process.stderr is not None
+            assert f"port 9500 is taken: this is at {told['port']}" in process.stderr.read()
+        asked = refused(tmp_path, "--port", "9500")
+    assert asked.returncode == 3 and "PORT_TAKEN" in asked.stderr
+
+
+def test_dashboard_without_pipelines_says_the_way_out(tmp_path: Path) -> None:
+    none = refused(tmp_path)
+    assert none.returncode == 3 and "NO_PIPELINES" in none.stderr and "penstock init" in none.stderr
+    missing = refused(tmp_path, "nowhere.yaml")
+    assert missing.returncode == 3 and "nowhere.yaml" in missing.stderr
