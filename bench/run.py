@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from backlog import run_backlog
+from burst import FULL, QUICK, run_burst
+from burst_report import write_burst
 from caught_up import run_caught_up
 from charts import draw_backlog, draw_caught_up
 from formats import run_formats
 from jobs import time_validate
 from machine import machine_facts
 from maintenance import run_maintenance, write_results
+from overhead import run_overhead
 from processes import BenchError
 from redrive import run_redrive, write_redrive
 from replay import run_replay, write_replay
@@ -38,7 +41,7 @@ from penstock.spark.java import find_java
 _ROOT = Path(__file__).parent.parent
 _BEGAN = time.monotonic()
 _PARTS = ("backlog", "caught-up", "sinks", "formats", "transforms")
-_APART = ("maintenance", "replay", "redrive")
+_APART = ("maintenance", "replay", "redrive", "burst")
 """Parts that run only where they are asked for, with results of their own."""
 
 
@@ -53,6 +56,9 @@ def main() -> int:
             return 0
         if asked.only in ("replay", "redrive"):
             _measure_again(asked)
+            return 0
+        if asked.only == "burst":
+            _measure_burst(asked)
             return 0
         results = _measure(asked)
     except KeyboardInterrupt:
@@ -165,6 +171,20 @@ def _measure_again(asked: argparse.Namespace) -> None:
         with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
             runs = run(stack.bootstrap, folder, asked.rows, asked.watches, say)
     write(runs, asked.out / asked.only)
+    say(f"wrote results to {asked.out / asked.only}")
+
+
+def _measure_burst(asked: argparse.Namespace) -> None:
+    """A burst onto a slow sink, and what it costs a run to show itself."""
+    setting = QUICK if asked.quick else FULL
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        say("starting the broker")
+        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
+            overhead = run_overhead(stack.bootstrap, folder, asked.seconds, say)
+            runs = run_burst(stack.bootstrap, folder, setting, say)
+    for line in write_burst(runs, overhead, setting, asked.out / asked.only):
+        say(line)
     say(f"wrote results to {asked.out / asked.only}")
 
 
