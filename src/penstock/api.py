@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from penstock.config import PipelineConfig
     from penstock.ops.plan import RunPlan
     from penstock.runtime.listener import Listener
+    from penstock.runtime.options import RunSummary
     from penstock.runtime.patience import StopRequest
-    from penstock.runtime.run import RunSummary
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Pipeline:
         and left open; without one Spark is started and stopped. Faults that may pass are tried again for
         `give_up_after` seconds.
         """
-        from penstock.runtime.run import RunOptions, run
+        from penstock.runtime.options import RunOptions
+        from penstock.runtime.run import run
         from penstock.spark.cache import cache_home
 
         options = RunOptions(

@@ -13,7 +13,7 @@ from tests.crash import traps
 
 from penstock.contracts import SlotSink
 from penstock.model import Manifest
-from penstock.runtime.slot import Outlet
+from penstock.runtime.outlet import Outlet
 
 _outlet: Any = Outlet
 _finish: Callable[[Outlet], list[Manifest]] = Outlet.finish

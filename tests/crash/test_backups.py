@@ -27,8 +27,9 @@ from penstock.ops.checkpoint_restore import apply_restore, plan_restore
 from penstock.runtime.agreement import sink_findings
 from penstock.runtime.build import build
 from penstock.runtime.listener import BatchDone, Event
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 from penstock.runtime.standings import standings
 
 pytestmark = [pytest.mark.services, pytest.mark.long]

@@ -27,8 +27,9 @@ from penstock.config import load
 from penstock.errors import PenstockError
 from penstock.ops.checkpoint_verify import verify_checkpoint
 from penstock.runtime.listener import BatchDone, Event
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 
 pytestmark = [pytest.mark.services, pytest.mark.crash]
 long = pytest.mark.long

@@ -11,7 +11,8 @@ import pytest
 from tests.tables import read_table
 
 from penstock.config import load
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 

@@ -24,8 +24,9 @@ from penstock.checkpoint.whereabouts import find_run
 from penstock.cli.main import main
 from penstock.config import load
 from penstock.errors import PenstockError
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```$|^<!-- then: (\S+) -->$", re.MULTILINE | re.DOTALL)
 _EXITS = re.compile(r"\s+# exits (\d+)$")

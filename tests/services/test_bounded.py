@@ -16,8 +16,9 @@ from penstock.model import OffsetRange
 from penstock.runtime.bounded import BoundedRun, cut, run_bounded
 from penstock.runtime.build import build
 from penstock.runtime.listener import BatchDone, Event
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

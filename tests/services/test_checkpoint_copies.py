@@ -21,7 +21,8 @@ from penstock.ops.checkpoint_adopt import apply_adopt, plan_adopt
 from penstock.ops.checkpoint_backup import apply_backup, plan_backup
 from penstock.ops.checkpoint_fork import apply_fork, plan_fork
 from penstock.ops.checkpoint_restore import apply_restore, plan_restore
-from penstock.runtime.run import RunOptions, RunSummary, run
+from penstock.runtime.options import RunOptions, RunSummary
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -24,8 +24,9 @@ from penstock.ops.checkpoint_look import sinks_of
 from penstock.ops.checkpoint_repair import apply_repair, plan_repair
 from penstock.ops.checkpoint_show import show_checkpoint
 from penstock.ops.checkpoint_verify import verify_checkpoint
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 from penstock.runtime.standings import Standing, standings
 
 pytestmark = pytest.mark.services

@@ -24,7 +24,8 @@ from penstock.config import load
 from penstock.ops.case_reports import failure_lines
 from penstock.ops.cases import SparkWhenNeeded, run_file
 from penstock.ops.schema import plan_schema_check
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 EXAMPLES = Path(__file__).parents[2] / "examples"

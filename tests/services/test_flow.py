@@ -12,7 +12,8 @@ from tests.tables import read_table
 from penstock.config import load
 from penstock.metrics.history import history_of
 from penstock.runtime.listener import BatchDone, Event, FlowChanged
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -21,7 +21,8 @@ from tests.producers import RegistryProducer
 from tests.tables import read_table
 
 from penstock.config import load
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -16,7 +16,8 @@ from tests.protos import descriptor_set, message_classes
 from tests.tables import read_table
 
 from penstock.config import load
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -21,7 +21,8 @@ from penstock.config import load
 from penstock.contracts import Decoder
 from penstock.model import COORDINATES, RAW_SCHEMA, Split
 from penstock.runtime.build import build
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 

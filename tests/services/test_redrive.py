@@ -18,7 +18,8 @@ from penstock.ops.quarantine_place import Selection, quarantine_of
 from penstock.ops.quarantine_show import show_record
 from penstock.ops.redrive import apply_redrive, plan_redrive
 from penstock.quarantine.marks import RedriveMarks
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

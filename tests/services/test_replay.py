@@ -19,8 +19,9 @@ from penstock.model import COORDINATES, OffsetRange
 from penstock.ops.replay import apply_replay, plan_replay
 from penstock.ops.replay_folder import ReplayRequest
 from penstock.runtime.listener import BatchDone, Event
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

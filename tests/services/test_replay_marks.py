@@ -13,7 +13,8 @@ from penstock.config import load
 from penstock.ops.quarantine_place import quarantine_of
 from penstock.ops.replay import apply_replay, plan_replay
 from penstock.ops.replay_folder import ReplayRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -23,8 +23,9 @@ from penstock.kafka import KafkaSettings
 from penstock.model import OffsetRange
 from penstock.readers import KafkaReader
 from penstock.runtime.listener import BatchDone, Event, Notice
+from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, RunSummary, run
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

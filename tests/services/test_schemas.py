@@ -18,8 +18,9 @@ from penstock.errors import MissingError
 from penstock.ops.plan import plan_run
 from penstock.ops.schema import plan_schema_check
 from penstock.runtime.listener import BatchDone, Event, Notice, Retrying
+from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, RunSummary, run
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

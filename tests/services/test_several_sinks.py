@@ -14,7 +14,8 @@ from tests.tables import read_table
 
 from penstock.config import load
 from penstock.ops.plan import plan_run
-from penstock.runtime.run import RunOptions, RunSummary, run
+from penstock.runtime.options import RunOptions, RunSummary
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -17,8 +17,9 @@ from penstock.ops.checkpoint_repair import plan_repair
 from penstock.ops.checkpoint_restore import apply_restore, plan_restore
 from penstock.ops.checkpoint_verify import verify_checkpoint
 from penstock.runtime.listener import BatchDone, Event
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.runtime.run import RunOptions, RunSummary, run
+from penstock.runtime.options import RunOptions, RunSummary
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 

@@ -28,7 +28,8 @@ from tests.tables import read_table
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.errors import MissingError, PenstockError
-from penstock.runtime.run import RunOptions, RunSummary, run
+from penstock.runtime.options import RunOptions, RunSummary
+from penstock.runtime.run import run
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergSink
 from penstock.sinks.parquet import ParquetSink

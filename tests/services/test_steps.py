@@ -13,7 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from penstock.config import load
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.runtime.listener import BatchDone, Event, Notice
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 

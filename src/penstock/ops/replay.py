@@ -38,9 +38,9 @@ from penstock.ops.replay_times import first_times, times_of
 from penstock.runtime.bounded import BoundedRun, cut, run_bounded
 from penstock.runtime.build import Pipeline, build
 from penstock.runtime.listener import Listener, Notice
+from penstock.runtime.options import RunSummary
 from penstock.runtime.patience import StopRequest
 from penstock.runtime.preflight import check_brokers
-from penstock.runtime.run import RunSummary
 
 BATCH_OFFSETS = 500_000
 

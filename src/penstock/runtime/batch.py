@@ -21,7 +21,9 @@ from penstock.runtime.batches import Batches
 from penstock.runtime.faults import in_our_terms
 from penstock.runtime.inlet import Inlet
 from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss
-from penstock.runtime.slot import Outlet, SlotReport, SlotWork, refused_records
+from penstock.runtime.outlet import Outlet, SlotWork
+from penstock.runtime.refused import refused_records
+from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.slots import pin_slots, plan_slots
 
 END_PATIENCE = 120.0

@@ -28,8 +28,8 @@ from penstock.runtime.faults import in_our_terms, nothing_passes
 from penstock.runtime.flows import CurrentFlows
 from penstock.runtime.gathered import GatheredSink
 from penstock.runtime.listener import BatchDone, Listener, Notice, Started, Stopping
+from penstock.runtime.options import RunSummary
 from penstock.runtime.patience import Patience, StopRequest
-from penstock.runtime.run import RunSummary
 from penstock.runtime.starting import pinned_slots, session_for
 from penstock.runtime.upkeep import turn_at
 

@@ -14,18 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.model import OffsetRange
-from penstock.runtime.slot import (
-    SlotReport,
-    SlotWork,
-    decoded,
-    joined,
-    outlet_of,
-    quarantine_refused,
-    reporting,
-    sides_of,
-    stage_rows,
-    transformed,
-)
+from penstock.runtime.outlet import SlotWork, outlet_of, sides_of
+from penstock.runtime.slot import decoded, joined, quarantine_refused, stage_rows, transformed
+from penstock.runtime.slot_report import SlotReport, reporting
 from penstock.transforms import Dedupe
 
 Slots = Sequence[tuple[OffsetRange, ...]]

@@ -24,8 +24,8 @@ from penstock.runtime.build import Flow, Pipeline, as_nullable
 from penstock.runtime.direct import can_share, stage_direct
 from penstock.runtime.faults import in_our_terms, nothing_passes, refused_step
 from penstock.runtime.lookups import Lookups
+from penstock.runtime.outlet import SlotWork
 from penstock.runtime.schemas import Place, Registered, registered
-from penstock.runtime.slot import SlotWork
 from penstock.runtime.transforming import Placed
 from penstock.spark.sql import SparkSql
 from penstock.transforms import Join

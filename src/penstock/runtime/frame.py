@@ -18,16 +18,9 @@ from pyspark import TaskContext
 
 from penstock.contracts import Transform
 from penstock.model import COORDINATES, OffsetRange
-from penstock.runtime.slot import (
-    SlotReport,
-    SlotWork,
-    decoded,
-    outlet_of,
-    quarantine_refused,
-    reporting,
-    sides_of,
-    stage_rows,
-)
+from penstock.runtime.outlet import SlotWork, outlet_of, sides_of
+from penstock.runtime.slot import decoded, quarantine_refused, stage_rows
+from penstock.runtime.slot_report import SlotReport, reporting
 from penstock.runtime.slots import pinned_slot
 from penstock.runtime.steps import Told, apply_steps, numbered, quarantine_all, spark_schema
 

@@ -16,15 +16,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.contracts import FrameTransform, Transform
 from penstock.model import Refusal
-from penstock.runtime.slot import (
-    SlotReport,
-    SlotWork,
-    apply_all,
-    errors_for_spark,
-    quarantine,
-    refused_records,
-    sides_of,
-)
+from penstock.runtime.outlet import SlotWork, errors_for_spark, sides_of
+from penstock.runtime.refused import refused_records
+from penstock.runtime.slot import apply_all, quarantine
+from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.slots import pinned_slot
 from penstock.transforms import Join
 

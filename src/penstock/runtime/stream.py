@@ -20,7 +20,9 @@ from penstock.model import COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, Split,
 from penstock.runtime.build import as_nullable
 from penstock.runtime.frame import pinned_by_record, stage_rows_of
 from penstock.runtime.layout import Layout, StreamInput
-from penstock.runtime.slot import SlotReport, SlotWork, apply_all, errors_for_spark
+from penstock.runtime.outlet import SlotWork, errors_for_spark
+from penstock.runtime.slot import apply_all
+from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.steps import Told, apply_steps, quarantine_all, spark_schema
 from penstock.transforms import Dedupe, Enrich, PythonFrame, Sql, Watermark
 from penstock.transforms.columns import find_column, quote

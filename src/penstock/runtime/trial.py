@@ -32,7 +32,7 @@ from penstock.runtime.direct import run_slot, share_slot, stage_direct
 from penstock.runtime.faults import in_our_terms
 from penstock.runtime.flows import CurrentFlows
 from penstock.runtime.memory import CollectingSink, MemoryReader, ranges_of
-from penstock.runtime.slot import SlotReport
+from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.trial_registry import Given
 
 QUARANTINE = "quarantine"

@@ -22,7 +22,7 @@ from penstock.runtime.faults import in_our_terms
 from penstock.runtime.flows import CurrentFlows
 from penstock.runtime.layout import StreamInput
 from penstock.runtime.memory import MemoryReader, ranges_of
-from penstock.runtime.slot import SlotReport
+from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.state import STATE_SETTINGS
 from penstock.runtime.steps import spark_schema
 from penstock.runtime.stream import CLOCK

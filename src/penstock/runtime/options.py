@@ -1,0 +1,39 @@
+"""What a run is asked beside its file, and what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.metrics import BatchMetrics
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line may add to the file."""
+
+    available_now: bool = False
+    resume_from_table: bool = False
+    accept_duplicates: bool = False
+    give_up_after: float = 300.0
+    log: Path | None = None
+
+
+@dataclass
+class RunSummary:
+    """What a run did."""
+
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+    last: BatchMetrics | None = field(default=None, repr=False)
+
+    def add(self, batch: BatchMetrics) -> None:
+        """Count a batch."""
+        self.batches += 1
+        self.rows_in += batch.rows_in
+        self.rows_out += batch.rows_out
+        self.quarantined += batch.quarantined
+        self.last = batch
