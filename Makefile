@@ -20,7 +20,7 @@ install: $(VENV)/.compiled ## the environment in .venv, and the jars; a second r
 	@$(PYTHON_IN) -m penstock.spark.jars
 
 demo: install ## the whole thing on this machine: broker, events, pipeline, tables, summary
-	$(VENV)/bin/penstock demo
+	$(VENV)/bin/penstock demo $(ARGS)
 
 # Those in tests/services mostly wait, those in tests/contract do not: so in that order, and beside them what needs neither
 # Spark nor a server.

@@ -18,33 +18,41 @@ from rich.progress import (
 )
 
 from penstock.cli.render import counted, out, table
+from penstock.cli.run import run as run_command
 from penstock.cli.signals import undisturbed
 from penstock.devstack import DevStack
-from penstock.ops.demo import DemoSummary, fresh_folder, run_demo
+from penstock.ops.demo import DemoSummary, fresh_folder, live_demo, run_demo
 from penstock.runtime.listener import BatchDone, Event, Notice, Started
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java
 
 
-def demo(folder: Path, events: int, keep: bool) -> None:
-    """Run the demo; the stack is ended afterwards unless it is kept."""
+def demo(folder: Path, events: int, keep: bool, with_dashboard: bool = False) -> None:
+    """Run the demo, and on with the dashboard if asked; the stack is ended afterwards unless it is kept."""
     began = time.monotonic()
     folder = fresh_folder(folder)
     stack = DevStack(folder / "dev", java=find_java().executable, classpath=broker_classpath(), brokers=1, port=None)
     with ExitStack() as cleanup:
-        bars = cleanup.enter_context(
-            Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                console=out,
-                transient=out.is_terminal,
-            )
-        )
-        starting = bars.add_task("starting a Kafka broker", total=1)
         cleanup.push(partial(_end_stack, stack, keep))
+        summary = _run(folder, events, stack)
+        _show(summary, time.monotonic() - began, keep, with_dashboard)
+        if with_dashboard:
+            out.print("\n[bold]now live[/], with a burst every minute; Ctrl-C ends it")
+            with live_demo(folder, events, stack) as file:
+                run_command(file, with_dashboard=True)
+
+
+def _run(folder: Path, events: int, stack: DevStack) -> DemoSummary:
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=out,
+        transient=out.is_terminal,
+    ) as bars:
+        starting = bars.add_task("starting a Kafka broker", total=1)
         stack.stop()  # an earlier demo may have left its broker up, with its topic
         stack.start()
         bars.update(starting, completed=1)
@@ -65,8 +73,7 @@ def demo(folder: Path, events: int, keep: bool) -> None:
                 case _:
                     pass
 
-        summary = run_demo(folder, events, stack, listen, progress)
-    _show(summary, time.monotonic() - began, keep)
+        return run_demo(folder, events, stack, listen, progress)
 
 
 def _end_stack(stack: DevStack, keep: bool, kind: type[BaseException] | None, *_: object) -> None:
@@ -77,7 +84,7 @@ def _end_stack(stack: DevStack, keep: bool, kind: type[BaseException] | None, *_
         stack.stop()
 
 
-def _show(s: DemoSummary, seconds: float, keep: bool) -> None:
+def _show(s: DemoSummary, seconds: float, keep: bool, with_dashboard: bool) -> None:
     rows = table("orders", "count", numbers=("count",))
     rows.add_row("sent", f"{s.sent:,}")
     rows.add_row("landed in the table", f"{s.landed:,}")
@@ -102,8 +109,13 @@ def _show(s: DemoSummary, seconds: float, keep: bool) -> None:
         out.print(f"  {sample['topic']}[{sample['partition']}] offset {sample['offset']}  {sample['code']}")
         out.print(f"    {escape(sample['message'])}")
         out.print(f"    {escape(value)}", style="dim")
+    if with_dashboard:
+        return
     file = s.folder / "orders.yaml"
     out.print("\n[bold]try next[/]")
+    out.print(
+        f"  penstock demo --dashboard --dir {s.folder}    [dim]# the same, and on with more orders and a web page[/]"
+    )
     out.print(f"  less {file}")
     out.print(f"  penstock validate {file}")
     if keep:

@@ -186,11 +186,14 @@ def demo(
     ),
     events: Annotated[int, typer.Option(min=150_000, help="How many orders to send.")] = 200_000,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the broker up afterwards.")] = False,
+    with_dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Afterwards go on: more orders, and the dashboard, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """The whole thing on this machine: a real broker, events with faults in them, the pipeline, the summary."""
     from penstock.cli.demo import demo as run_demo
 
-    run_demo(folder, events, keep)
+    run_demo(folder, events, keep, with_dashboard)
 
 
 for _command in (run, status, stop, gaps, compact, replay, lag, diagnose, dashboard):

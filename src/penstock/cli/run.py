@@ -44,8 +44,8 @@ def run(
     from penstock.cli.watch import choose_view
     from penstock.config import load
     from penstock.runtime.listener import Event, Started
+    from penstock.runtime.options import RunOptions
     from penstock.runtime.patience import StopRequest
-    from penstock.runtime.run import RunOptions
     from penstock.runtime.run import run as run_pipeline
     from penstock.spark.cache import cache_home
 
@@ -82,9 +82,14 @@ def run(
 
 @contextmanager
 def _dashboard(file: Path, listener: Listener) -> Iterator[None]:
+    import webbrowser
+
+    from penstock.cli.dashboard import has_display
     from penstock.dashboard.serving import Dashboard
     from penstock.runtime.listener import Notice
 
     with Dashboard([file]) as dashboard:
         listener(Notice(f"dashboard at {dashboard.url}"))
+        if has_display():
+            webbrowser.open(dashboard.url)
         yield

@@ -24,7 +24,7 @@ source:
   topics: [{topic}]              # or  pattern: "{topic}-.*"   or  assign: {{{topic}: [0, 1]}}
   start: earliest                # earliest | latest | 2026-01-31T08:00:00Z | {{{topic}: {{"0": 1500}}}}; first run only
   on_data_loss: fail             # fail | record   (record: go on, and write down exactly what is missing)
-  # max_offsets: 500000          # the most offsets a batch takes; left out, a batch takes everything that waits
+  # max_offsets: 500000          # the most offsets a batch takes; left out, batches are as large as their time allows
   # options:                     # anything else the Kafka client takes
   #   security.protocol: SASL_SSL
   #   sasl.password: ${{env:KAFKA_PASSWORD}}
@@ -59,6 +59,12 @@ sinks:
 checkpoint: checkpoints/{name}
 
 trigger: {{every: 10 seconds}}     # or {{available_now: true}}: read what is there and stop
+
+# flow: {{target_batch: 20 seconds, max_batch: 2 minutes}}   # how long batches should and may take
+# metrics: {{port: 9400}}          # for Prometheus, at /metrics
+# alerts:
+#   rules: [{{behind_over: 10 minutes, for: 5 minutes}}]
+#   webhook: {{url: "${{env:ALERT_WEBHOOK}}"}}
 """
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +25,12 @@ from penstock.kafka import Cluster
 from penstock.ops.demo_events import BATCH_OFFSETS, PARTITIONS, Expected, demo_messages
 from penstock.runtime.build import build
 from penstock.runtime.listener import Listener
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.options import RunOptions
+from penstock.runtime.run import run
 
 _MARK = ".penstock-demo"
+_LIVE_RATE, _TICK_SECONDS = 1_500, 0.2
+_MINUTE, _BURST_SECONDS = 60.0, 12.0
 _PIPELINE = """\
 name: orders
 source:
@@ -31,8 +38,7 @@ source:
   brokers: {brokers}
   topics: [orders]
   start: earliest
-  max_offsets: {batch}
-decode:
+{limit}decode:
   format: json
   schema: "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_time TIMESTAMP"
 quarantine:
@@ -48,7 +54,7 @@ sinks:
     mode: append
     partition_by: [event_date]
 checkpoint: checkpoints/orders
-trigger: {{available_now: true}}
+trigger: {trigger}
 """
 
 
@@ -78,8 +84,7 @@ Progress = Callable[[str, int, int], None]
 def run_demo(folder: Path, events: int, stack: DevStack, listener: Listener, progress: Progress) -> DemoSummary:
     """Send, run, count. The folder is fresh and the stack up; both are left. Raises if the numbers do not add up."""
     began = time.monotonic()
-    file = folder / "orders.yaml"
-    file.write_text(_PIPELINE.format(brokers=stack.bootstrap, batch=BATCH_OFFSETS))
+    file = _write(folder, stack, limit=f"  max_offsets: {BATCH_OFFSETS}\n", trigger="{available_now: true}")
     expected = _send(stack.bootstrap, events, progress)
     config = load(file)
     done = run(config, RunOptions(log=folder / "spark.log"), listener)
@@ -112,6 +117,20 @@ def run_demo(folder: Path, events: int, stack: DevStack, listener: Listener, pro
     return summary
 
 
+@contextmanager
+def live_demo(folder: Path, events: int, stack: DevStack) -> Iterator[Path]:
+    """The demo's pipeline, now as one that runs on, and more orders for it until the end: its file."""
+    file = _write(folder, stack, limit="", trigger="{every: 2 seconds}")
+    over = threading.Event()
+    sending = threading.Thread(target=_keep_sending, args=(stack.bootstrap, events, over), daemon=True)
+    sending.start()
+    try:
+        yield file
+    finally:
+        over.set()
+        sending.join(10)
+
+
 def fresh_folder(folder: Path) -> Path:
     """An empty place for the demo: what an earlier one left is removed, anything else is refused."""
     folder = folder.resolve()
@@ -128,11 +147,28 @@ def fresh_folder(folder: Path) -> Path:
     return folder
 
 
-def _send(brokers: str, events: int, progress: Progress) -> Expected:
-    admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
-    for created in admin.create_topics([NewTopic("orders", PARTITIONS, 1)]).values():
-        created.result()
-    producer = Producer(
+def _write(folder: Path, stack: DevStack, *, limit: str, trigger: str) -> Path:
+    file = folder / "orders.yaml"
+    file.write_text(_PIPELINE.format(brokers=stack.bootstrap, limit=limit, trigger=trigger))
+    return file
+
+
+def _keep_sending(brokers: str, first: int, over: threading.Event) -> None:
+    """Orders at a steady rate, and ten times as many for a few seconds of every minute."""
+    producer = _producer(brokers)
+    messages = demo_messages(sys.maxsize - first, Expected(), first)
+    began = time.monotonic()
+    while not over.wait(_TICK_SECONDS):
+        burst = (time.monotonic() - began) % _MINUTE >= _MINUTE - _BURST_SECONDS
+        for message in islice(messages, int(_LIVE_RATE * _TICK_SECONDS) * (10 if burst else 1)):
+            producer.produce("orders", message.value, message.key, message.partition)
+        producer.poll(0)
+    producer.purge()
+    producer.flush(5)
+
+
+def _producer(brokers: str) -> Producer:
+    return Producer(
         {
             "bootstrap.servers": brokers,
             "linger.ms": 50,
@@ -141,6 +177,13 @@ def _send(brokers: str, events: int, progress: Progress) -> Expected:
             "log_level": 0,
         }
     )
+
+
+def _send(brokers: str, events: int, progress: Progress) -> Expected:
+    admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
+    for created in admin.create_topics([NewTopic("orders", PARTITIONS, 1)]).values():
+        created.result()
+    producer = _producer(brokers)
     expected, failed = Expected(), Counter[str]()
 
     def delivered(error: Any, _: Any) -> None:

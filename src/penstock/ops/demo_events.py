@@ -56,10 +56,10 @@ class Expected:
         return self.sent - self.duplicates - self.filtered - sum(self.quarantined.values())
 
 
-def demo_messages(count: int, expected: Expected) -> Iterator[Message]:
-    """`count` messages, round robin over the partitions; `expected` is filled in on the way."""
+def demo_messages(count: int, expected: Expected, first: int = 0) -> Iterator[Message]:
+    """`count` messages from number `first` on, round robin over the partitions; `expected` is filled in on the way."""
     twice: dict[int, tuple[int, bytes]] = {}
-    for number in range(count):
+    for number in range(first, first + count):
         position, partition = divmod(number, PARTITIONS)
         expected.sent += 1
         if number in twice:
@@ -75,7 +75,7 @@ def demo_messages(count: int, expected: Expected) -> Iterator[Message]:
             expected.filtered += negative
             value = _order(number, negative)
             # The copy lands two rounds later and in another partition, well inside the same batch.
-            if position % _TWICE_EVERY == 50 and number + 2 * PARTITIONS + 3 < count:
+            if position % _TWICE_EVERY == 50 and number + 2 * PARTITIONS + 3 < first + count:
                 twice[number + 2 * PARTITIONS + 3] = (number, value)
             yield Message(partition, f"o-{number}".encode(), value)
 
