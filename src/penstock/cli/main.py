@@ -28,6 +28,7 @@ from penstock.cli.replay import replay
 from penstock.cli.run import run
 from penstock.cli.schema import app as schema_app
 from penstock.cli.signals import interrupt_on_sigterm
+from penstock.cli.simulate import simulate
 from penstock.cli.status import status
 from penstock.cli.stop import stop
 from penstock.errors import MissingError, PenstockError
@@ -196,7 +197,7 @@ def demo(
     run_demo(folder, events, keep, with_dashboard)
 
 
-for _command in (run, status, stop, gaps, compact, replay, lag, diagnose, dashboard):
+for _command in (run, status, stop, gaps, compact, replay, lag, diagnose, simulate, dashboard):
     app.command()(_command)
 
 

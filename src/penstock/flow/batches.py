@@ -8,6 +8,8 @@ from typing import Any
 
 MOST_OFFSETS = 10**12
 """More than any batch: what stands for no bound."""
+REMEMBERED = 50
+"""How many batches are looked at."""
 _SHORTEST, _LONGEST = 0.001, 10.0**7
 
 

@@ -3,7 +3,7 @@
 Enters: the aim and the bounds of the file, and the finished batches, those of an earlier run among them. Leaves: the
 cap, why, and a sentence about it. Guaranteed: the cap is within the bounds of the file; it grows only while more waits
 than a batch holds, and never to more than would end within `max_batch` if all the time of the largest batch that was
-seen were due to its offsets.
+seen were due to its offsets. One batch that took far longer than foreseen makes the next one smaller.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from statistics import median
 
 from penstock.config.flow import FlowConfig
 from penstock.flow.batches import Observed
+from penstock.flow.cost import SPREAD
 from penstock.flow.situation import Situation
 
 REASONS: Mapping[str, str] = {
@@ -32,11 +33,12 @@ REASONS: Mapping[str, str] = {
 _DEAD_BAND = 0.2
 _GROWTH = 10.0
 _GROWTH_AFTER_SHRINKING = 2.0
-_PATIENCE = 3
 _EARLY = 8
 _SPREAD = 4
+_ENOUGH = 3.5
 _HALVE_AT, _HOLD_AT = 0.9, 0.8
 _HELPED = 0.02
+_MOST_SURPRISE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def decide(flow: FlowConfig, history: Sequence[Observed], cores: int = 1) -> Dec
     now = Situation(flow, history, cores)
     if not now.seen:
         return Decision(now.cap, "start", f"nothing is known yet: {_n(now.cap)} offsets")
-    for rule in (_full_memory, _too_many_bytes, _slow, _slow_while_caught_up, _caught_up, _hold, _grow):
+    for rule in (_full_memory, _too_many_bytes, _tell_apart, _slow, _slow_while_caught_up, _caught_up, _hold, _grow):
         if (decision := rule(now)) is not None:
             return decision
     return Decision(now.cap, "steady", f"{_took(now.last)}, {_aim(now)}: {_n(now.cap)} stay")
@@ -77,13 +79,32 @@ def _too_many_bytes(now: Situation) -> Decision | None:
     return _change(now, now.held * (1 - _DEAD_BAND / 2), "memory", why)
 
 
+def _tell_apart(now: Situation) -> Decision | None:
+    """Small batches are slow, and no smaller ones could show that it is not their offsets: larger ones can."""
+    few = now.cap < SPREAD * now.start
+    slow = (1 - _DEAD_BAND) * now.target <= now.last.seconds <= now.limit
+    behind = now.full and now.last.backlog >= now.cap and now.last.pressure <= _HOLD_AT
+    if now.told_apart or not (few and slow and behind) or now.patience:
+        return None
+    worst = now.limit * now.last.offsets / now.last.seconds
+    enough = _ENOUGH * min(one.offsets for one in now.batches)
+    chosen = min(enough, worst, now.safe, now.held * (1 - _DEAD_BAND / 2))
+    if chosen < now.cap * (1 + _DEAD_BAND):
+        return None
+    why = f"{_took(now.last)}, {_n(now.last.backlog)} wait, and a larger batch tells how much of it is fixed cost"
+    return _change(now, chosen, "learning", why)
+
+
 def _slow(now: Situation) -> Decision | None:
+    if not now.full or now.short or now.last.seconds <= now.aim:
+        return None
     wanted = now.cost.offsets_in(now.aim)
-    if not now.full or now.last.seconds <= now.aim or wanted >= now.cap * (1 - _DEAD_BAND):
+    if wanted >= now.cap * (1 - _DEAD_BAND):
         return None
     if now.cost.fixed >= now.limit:
         return Decision(now.cap, "slow", f"{_took(now.last)}, and smaller batches take as long: {_n(now.cap)} stay")
-    return _change(now, wanted, "slow", f"{_took(now.last)}, {_aim(now)}")
+    # What became slow in the middle of the batch is slower than the whole of it tells.
+    return _change(now, wanted / min(now.surprise, _MOST_SURPRISE), "slow", f"{_took(now.last)}, {_aim(now)}")
 
 
 def _slow_while_caught_up(now: Situation) -> Decision | None:
@@ -108,11 +129,9 @@ def _caught_up(now: Situation) -> Decision | None:
 def _hold(now: Situation) -> Decision | None:
     if now.last.pressure > _HOLD_AT:
         return Decision(now.cap, "memory", f"memory is {now.last.pressure:.0%} full: {_n(now.cap)} stay")
-    patience = _PATIENCE * 2 ** max(0, now.turns - 1)
-    if now.shrunk is not None and now.shrunk < patience:
-        left = patience - now.shrunk
+    if now.patience:
         return Decision(
-            now.cap, "steady", f"made smaller {_times(now.turns)} of late: {_n(now.cap)} stay for {left} more"
+            now.cap, "steady", f"made smaller {_times(now.turns)} of late: {_n(now.cap)} stay for {now.patience} more"
         )
     return None
 

@@ -20,9 +20,10 @@ _TOLERANCE = 0.5
 _SLACK = 0.5
 """Seconds by which batches differ for no reason: much for a batch of half a second, and nothing for one of twenty."""
 _SHORTEST = 0.25
-_FAR_LONGER = 2.0
+FAR_LONGER = 2.0
+"""A batch that takes so many times as long as foreseen is believed at once."""
 _LEAST_ERROR = 0.1
-_SPREAD = 3.0
+SPREAD = 3.0
 """By how much sizes must differ to tell the two parts apart; a slow drift looks like a fixed cost within less."""
 
 
@@ -57,7 +58,7 @@ def certain(batches: Sequence[Observed]) -> Cost:
     """
     line, error = _line(batches)
     sizes = [batch.offsets for batch in batches]
-    fixed = max(0.0, line.fixed - 2 * error) if max(sizes) >= _SPREAD * min(sizes) else 0.0
+    fixed = max(0.0, line.fixed - 2 * error) if max(sizes) >= SPREAD * min(sizes) else 0.0
     weights = [max(batch.seconds, _SHORTEST) ** -2 * batch.offsets for batch in batches]
     each = sum(w * (b.seconds - fixed) for w, b in zip(weights, batches, strict=True))
     total = sum(w * b.offsets for w, b in zip(weights, batches, strict=True))
@@ -66,20 +67,41 @@ def certain(batches: Sequence[Observed]) -> Cost:
 
 def explained(history: Sequence[Observed]) -> list[Observed]:
     """The newest batches that one line explains, newest first."""
-    newest = _worth_a_look(telling(history)[::-1])
+    newest = _worth_a_look(_since_a_turn(telling(history))[::-1])
     chosen = _explained(newest)
     if len(chosen) > 2 or len(newest) < 3:
         return chosen
     before = _explained(newest[1:])
-    if len(before) <= len(chosen) or newest[0].seconds > _FAR_LONGER * certain(before).of(newest[0].offsets) + _SLACK:
+    if len(before) <= len(chosen) or newest[0].seconds > FAR_LONGER * certain(before).of(newest[0].offsets) + _SLACK:
         return chosen
     return before
+
+
+def _since_a_turn(seen: Sequence[Observed]) -> list[Observed]:
+    """Those after the batch in which it became slow, which the cap was made smaller for.
+
+    A part of that batch had the cost from before: it tells neither. If what follows costs what it cost before, it was a
+    hiccup, and what is older counts too.
+    """
+    for at in range(len(seen) - 2, 0, -1):
+        before, turn, after = seen[at - 1 : at + 2]
+        if after.cap < turn.cap and _far_longer(before, turn):
+            old, new = _since_a_turn(seen[:at]), list(seen[at + 1 :])
+            line, few = certain(explained(old)), new[:3]
+            hiccup = _alike(sum(line.of(one.offsets) for one in few), sum(one.seconds for one in few))
+            return [*old, *new] if hiccup else new
+    # Of the first one it is not known what came before it.
+    return list(seen[1:] if len(seen) > 1 and seen[1].cap < seen[0].cap else seen)
+
+
+def _far_longer(before: Observed, batch: Observed) -> bool:
+    return batch.seconds > FAR_LONGER * before.seconds * max(1.0, batch.offsets / before.offsets) + _SLACK
 
 
 def _worth_a_look(newest: Sequence[Observed]) -> list[Observed]:
     """The newest, and of the older ones those of quite another size: only they tell the two parts apart."""
     size = newest[0].offsets if newest else 0
-    others = [one for one in newest[_NEWEST : 2 * _NEWEST] if not size / _SPREAD < one.offsets < size * _SPREAD]
+    others = [one for one in newest[_NEWEST : 2 * _NEWEST] if not size / SPREAD < one.offsets < size * SPREAD]
     return [*newest[:_NEWEST], *others]
 
 
@@ -89,15 +111,15 @@ def _explained(newest: Sequence[Observed]) -> list[Observed]:
     for batch in newest:
         more = [*chosen, batch]
         line, _ = _line(more)
-        if all(_fits(line, one) for one in more):
+        if all(_alike(line.of(one.offsets), one.seconds) for one in more):
             chosen, missed = more, 0
         elif (missed := missed + 1) == 2:
             break
     return chosen
 
 
-def _fits(line: Cost, batch: Observed) -> bool:
-    less, more = sorted((line.of(batch.offsets), batch.seconds))
+def _alike(foreseen: float, seconds: float) -> bool:
+    less, more = sorted((foreseen, seconds))
     return more <= less * (1 + _TOLERANCE) + _SLACK
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.config.flow import FlowConfig
-from penstock.flow.batches import Observed
+from penstock.flow.batches import REMEMBERED, Observed
 from penstock.flow.controller import Decision, decide
 
-_KEPT = 100
 _LOOK_EVERY = 0.1
+_PARTS = 20
 
 Control = Callable[[Sequence[Observed]], Decision]
 """What gives the cap of the next batch."""
@@ -49,7 +49,7 @@ class Arrivals:
 class Work:
     """What a batch costs: `fixed` seconds, and `per_offset` seconds of one core for each offset.
 
-    The offsets are shared by the cores, one partition being read by no more than one of them.
+    The offsets are shared by the cores. A partition is read by one of them, unless `split` lets several share it.
     """
 
     fixed: float
@@ -58,9 +58,10 @@ class Work:
     partitions: int = 200
     hot: float = 1.0
     """How much more than the others the first partition gets."""
+    split: bool = False
     noise: float = 0.0
     """The spread of a batch's time around what it should be: 0.2 is about 20 %."""
-    load: Callable[[float], tuple[float, float]] = lambda time: (1.0, 1.0)
+    load: Callable[[float], tuple[float, float]] | None = None
     """By what the fixed cost and the one for each offset are multiplied at a time: a slow sink, a drift."""
     record_bytes: float = 200.0
     memory_bytes: float = math.inf
@@ -69,13 +70,24 @@ class Work:
     @property
     def busiest(self) -> float:
         """The share of a batch's offsets that the busiest core has."""
-        return max(1 / min(self.cores, self.partitions), self.hot / (self.hot + self.partitions - 1))
+        if self.split:
+            return 1 / self.cores
+        rounds = math.ceil(self.partitions / self.cores)
+        return max(rounds / self.partitions, self.hot / (self.hot + self.partitions - 1))
 
     def seconds(self, offsets: float, time: float, dice: random.Random) -> float:
         """How long a batch takes."""
-        fixed, each = self.load(time)
-        exact = self.fixed * fixed + self.per_offset * each * offsets * self.busiest
+        exact = self._exact(self.per_offset * offsets * self.busiest, time)
         return exact * math.exp(dice.gauss(0.0, self.noise)) if self.noise else exact
+
+    def _exact(self, work: float, time: float) -> float:
+        if self.load is None:
+            return work + self.fixed
+        # A change in the middle of a batch meets what is left of it, and the commit at its end.
+        now = time
+        for _ in range(_PARTS):
+            now += work / _PARTS * self.load(now)[1]
+        return now + self.fixed * self.load(now)[0] - time
 
 
 @dataclass(frozen=True)
@@ -157,7 +169,7 @@ def simulate(
         if lag < 1:
             time += max(trigger, _LOOK_EVERY)
             continue
-        decision = control(seen[-_KEPT:])
+        decision = control(seen[-REMEMBERED:])
         offsets = min(lag, decision.cap)
         took = work.seconds(offsets, time, dice)
         size = round(offsets * work.record_bytes)

@@ -10,16 +10,18 @@ from itertools import pairwise
 
 from penstock.config.flow import FlowConfig
 from penstock.flow.batches import MOST_OFFSETS, Observed, telling
-from penstock.flow.cost import Cost, certain, explained
+from penstock.flow.cost import FAR_LONGER, SPREAD, Cost, certain, explained
 
 _START = 10_000
 _LARGEST_RECORD_BYTES = 1 << 20
 """What Kafka takes by default: the first batch fits into the memory also when every record is of this size."""
 _AUTO_BYTES_A_CORE = 1 << 30
-_MARGIN, _WORST = 0.75, 0.95
+_MARGIN, _LEAST_SHARE, _WORST = 0.75, 0.4, 0.95
 _TIMES_FIXED = 15
+_TIMES_SPREAD = 3
 _FULL = 0.5
 _REMEMBERED = 100
+_PATIENCE = 3
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,17 @@ class Situation:
         """The cap of the last batch. Where that had none: the largest of the last few, or a start."""
         if self.history and self.history[-1].cap > 0:
             return self.within_bounds(self.history[-1].cap)
-        start = min(_START, self.bytes // _LARGEST_RECORD_BYTES)
-        return self.within_bounds(max([start, *(one.offsets for one in self.seen[-8:])]))
+        return self.within_bounds(max([self.start, *(one.offsets for one in self.seen[-8:])]))
+
+    @cached_property
+    def start(self) -> int:
+        """The cap of a pipeline of which nothing is known."""
+        return self.within_bounds(min(_START, self.bytes // _LARGEST_RECORD_BYTES))
 
     @cached_property
     def bytes(self) -> int:
         """How many bytes of messages a batch may hold."""
-        return self.flow.memory or _AUTO_BYTES_A_CORE * max(1, self.cores)
+        return _bytes(self.flow, self.cores)
 
     @cached_property
     def record_bytes(self) -> float:
@@ -70,10 +76,20 @@ class Situation:
         """Whether the last batch was about as large as the cap let it be, so that the cap is what made it long."""
         return self.last.offsets >= _FULL * self.cap
 
+    @property
+    def short(self) -> bool:
+        """Whether the last batch was shorter than any aim, whatever it may cost: most are, and this is soon told."""
+        least = _LEAST_SHARE * self.flow.max_batch.total_seconds()
+        return self.last.seconds <= min(self.flow.target_batch.total_seconds(), least)
+
     @cached_property
     def limit(self) -> float:
-        """The most seconds that a batch is expected to take: `max_batch` and a margin."""
-        return _MARGIN * self.flow.max_batch.total_seconds()
+        """The most seconds that a batch is expected to take: `max_batch` and a margin, wider where batches differ."""
+        full = [one for one in self.batches if one.offsets >= _FULL * self.cap]
+        squares = sum((one.seconds / self.cost.of(one.offsets) - 1) ** 2 for one in full)
+        spread = math.sqrt(squares / max(1, len(full)))
+        share = max(_LEAST_SHARE, min(_MARGIN, 1 / (1 + _TIMES_SPREAD * spread)))
+        return share * self.flow.max_batch.total_seconds()
 
     @cached_property
     def target(self) -> float:
@@ -83,7 +99,7 @@ class Situation:
     @cached_property
     def aim(self) -> float:
         """How many seconds a full batch should take: longer than the target where much of that would be fixed cost."""
-        return min(max(self.target, _TIMES_FIXED * self.cost.fixed), self.limit)
+        return _aim(self.target, self.cost, self.limit)
 
     @cached_property
     def batches(self) -> list[Observed]:
@@ -94,6 +110,13 @@ class Situation:
     def cost(self) -> Cost:
         """That cost."""
         return certain(self.batches)
+
+    @cached_property
+    def surprise(self) -> float:
+        """How many times as long as foreseen the last batch took, where that is a change and no mere noise; else 1."""
+        before = explained(self.seen[:-1])
+        times = self.last.seconds / certain(before).of(self.last.offsets) if before else 1.0
+        return times if times > FAR_LONGER else 1.0
 
     @cached_property
     def largest(self) -> Observed:
@@ -107,9 +130,20 @@ class Situation:
         return _WORST * self.flow.max_batch.total_seconds() / max(one.seconds / one.offsets for one in large)
 
     @cached_property
+    def told_apart(self) -> bool:
+        """Whether these batches differ enough in size to tell the fixed part of the cost from the other."""
+        sizes = [one.offsets for one in self.batches]
+        return max(sizes) >= SPREAD * min(sizes)
+
+    @cached_property
     def shrunk(self) -> int | None:
         """How many batches ago the cap was last made smaller, as far as that is remembered."""
         return next((ago for ago, change in enumerate(reversed(self._changes)) if change < 0), None)
+
+    @cached_property
+    def patience(self) -> int:
+        """For how many batches more it stays after it was made smaller: ever longer, the more turns it took."""
+        return max(0, _PATIENCE * 2 ** max(0, self.turns - 1) - self.shrunk) if self.shrunk is not None else 0
 
     @cached_property
     def turns(self) -> int:
@@ -124,5 +158,25 @@ class Situation:
 
     def within_bounds(self, offsets: float) -> int:
         """The nearest number that the file allows."""
-        high = min(self.flow.max_offsets or MOST_OFFSETS, MOST_OFFSETS)
-        return int(max(min(self.flow.min_offsets, high), min(high, offsets)))
+        return _within_bounds(self.flow, offsets)
+
+
+def settled(flow: FlowConfig, cost: Cost, cores: int, record_bytes: float) -> int:
+    """The cap at which a pipeline with such a backlog ends up, where every batch costs exactly that."""
+    limit = _MARGIN * flow.max_batch.total_seconds()
+    held = _bytes(flow, cores) / record_bytes if record_bytes > 0 else math.inf
+    aim = _aim(min(flow.target_batch.total_seconds(), limit), cost, limit)
+    return _within_bounds(flow, min(cost.offsets_in(aim), held))
+
+
+def _aim(target: float, cost: Cost, limit: float) -> float:
+    return min(max(target, _TIMES_FIXED * cost.fixed), limit)
+
+
+def _bytes(flow: FlowConfig, cores: int) -> int:
+    return flow.memory or _AUTO_BYTES_A_CORE * max(1, cores)
+
+
+def _within_bounds(flow: FlowConfig, offsets: float) -> int:
+    high = min(flow.max_offsets or MOST_OFFSETS, MOST_OFFSETS)
+    return int(max(min(flow.min_offsets, high), min(high, offsets)))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from penstock.config import PipelineConfig
-from penstock.flow import Decision, Observed, decide, observed_in
+from penstock.flow import REMEMBERED, Decision, Observed, decide, observed_in
 from penstock.metrics import BatchMetrics
 from penstock.metrics.history import History
 from penstock.runtime.listener import FlowChanged
-
-_REMEMBERED = 50
 
 
 class FlowControl:
@@ -20,7 +18,7 @@ class FlowControl:
         self.decision: Decision | None = None
         self.fixed = config.source.max_offsets
         if config.adaptive:
-            self._seen = observed_in(history.read(events=("batch",)))[-_REMEMBERED:]
+            self._seen = observed_in(history.read(events=("batch",)))[-REMEMBERED:]
             self.decision = decide(self._flow, self._seen, cores)
 
     @property
@@ -48,7 +46,7 @@ class FlowControl:
             pressure=batch.pressure,
             skipped=batch.skipped,
         )
-        self._seen = [*self._seen[1 - _REMEMBERED :], seen]
+        self._seen = [*self._seen[1 - REMEMBERED :], seen]
         self.decision = decide(self._flow, self._seen, self._cores)
         return _changed(batch.batch_id, before, self.decision) if self.decision.cap != before else None
 
