@@ -22,9 +22,10 @@ PAGES = Path(__file__).parents[2] / "docs" / "runbooks"
 def behind(folder: Folder) -> None:
     """More waits than the cap of a batch lets through for a long time."""
     folder.edit("start: earliest", "start: earliest\n  max_offsets: 100")
-    folder.send(3_000)
+    folder.edit("every: 10 seconds", "every: 200 ms")
+    folder.send(30_000)
     folder.start()
-    folder.await_batch(0)
+    folder.await_batch(4)
 
 
 def damaged_checkpoint(folder: Folder) -> None:
@@ -94,7 +95,7 @@ HAPPENS: dict[str, Callable[[Folder], None]] = {"checkpoint-deleted": checkpoint
 """What goes wrong later on a page, where it says `<!-- then: ... -->`."""
 
 HOLDS: dict[str, dict[str, int]] = {
-    "behind": {"lake/orders": 3_000},
+    "behind": {"lake/orders": 30_000},
     "damaged-checkpoint": {"lake/orders": 650},
     "last-tuesday-again": {"lake/orders": 788, "lake/tuesday": 200},
     "rubbish-for-an-hour": {"lake/orders": 530},

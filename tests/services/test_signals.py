@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import requests
 from deltalake import DeltaTable
 from tests.services.running import PENSTOCK, Running, wait_for
 
@@ -138,3 +140,18 @@ def test_demo_interrupted_leaves_nothing(tmp_path: Path, number: int, when: str)
         assert running.process.wait(40) == 130, running.complained
         running.await_nobody_left()
         assert "Traceback" not in running.complained
+
+
+def test_demo_with_the_dashboard_goes_on_until_ctrl_c(tmp_path: Path) -> None:
+    with Running(tmp_path, "demo", "--dashboard", "--dir", str(tmp_path / "demo")) as running:
+        running.await_text("dashboard at ")
+        running.await_text("batch 6:")
+        link = re.search(r"(http://127\.0\.0\.1:\d+)/\?token=(\S+)", running.complained)
+        assert link is not None and "it adds up" in running.printed
+        shown = requests.get(f"{link[1]}/api/overview", headers={"Authorization": f"Bearer {link[2]}"}, timeout=10)
+        [row] = shown.json()["pipelines"]
+        assert (row["name"], row["state"]) == ("orders", "running")
+        running.interrupt_group()
+        assert running.process.wait(40) == 0, running.complained
+        running.await_nobody_left()
+        assert not [word for word in NOISE if word in running.complained + running.printed], running.complained

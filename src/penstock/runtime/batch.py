@@ -78,7 +78,7 @@ class BatchRunner:
     turn: Callable[[Sink], AbstractContextManager[None]] = lambda sink: nullcontext()
     """What a commit to a sink's table is made in, where a compaction may be at it."""
     garbage: Callable[[], float] = lambda: 0.0
-    """What the JVM has spent on its garbage so far, in seconds."""
+    """What the JVM has spent on its garbage since it was asked last, in seconds."""
     enter: Callable[[int, str], None] = lambda batch_id, phase: None
     """Told which phase a batch enters."""
     after_restart: bool = True
@@ -88,7 +88,7 @@ class BatchRunner:
     def run(self, frame: Any, batch_id: int) -> BatchMetrics:
         """Carry one batch from its offsets to every sink's commit."""
         began, started_at, self._clock = time.perf_counter(), datetime.now(UTC), {}
-        garbage, asked, self._batch_id = self.garbage(), seconds_asked(), batch_id
+        asked, self._batch_id = seconds_asked(), batch_id
         with self._timed("offsets"):
             batch = self.batches.ranges(batch_id)
             token = self._token(batch_id, batch)
@@ -126,7 +126,7 @@ class BatchRunner:
             phases={**self._clock, **_task_seconds(reports), "registry": seconds_asked() - asked},
             started_at=started_at,
             offsets=sum(len(one) for one in token.ranges),
-            gc_seconds=self.garbage() - garbage,
+            gc_seconds=self.garbage(),
             pressure=max([memory_in_use(), *(r.pressure for r in reports)]),
             slot_rows=_most(r.rows_in for r in reports),
             slot_rows_out=_most(r.rows_out for r in reports),
