@@ -1,4 +1,4 @@
-"""The results of the part `burst` as JSON, as a page and as a picture."""
+"""The results of the part `burst`: runs and the overhead enter; JSON, a page, a picture and the verdicts leave."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from burst import ADAPTIVE, BACK_TO_NORMAL, BEST, HIGH, LOW, BurstRun, Setting
+from burst_chart import draw_burst
 from burst_events import TIMES
+from burst_run import ADAPTIVE, BEST, BurstRun, Setting
 from machine import machine_facts
 from overhead import SCRAPE_SECONDS, Overhead, overhead_json
 
 from tables import table
 
 CATCH_UP, MEMORY, SHARE = 1.1, 1.1, 0.01
-"""At most so many times the time to catch up and the memory of the best fixed cap; at most this share of a batch."""
-_COLORS = {ADAPTIVE: "#0b6e99", BEST: "#2e8b57", HIGH: "#c0392b", LOW: "#8a8f98"}
+"""At most so many times the time to catch up and the memory; under this share of a batch."""
+_MEMORY = ("memory before", "in the burst", "after it")
 _MEBIBYTE = 2**20
 
 
@@ -75,7 +72,13 @@ def verdicts(runs: Sequence[BurstRun], overhead: Overhead, setting: Setting) -> 
             _verdict(adaptive.longest_batch <= setting.max_batch),
         ),
         (
-            "adaptive, memory against the best fixed cap",
+            "adaptive, the most memory while catching up against the most during the burst",
+            f"at most {MEMORY} times",
+            f"{adaptive.memory_growth:.2f} times",
+            _verdict(adaptive.memory_growth <= MEMORY),
+        ),
+        (
+            "adaptive, the most memory against the best fixed cap",
             f"at most {MEMORY} times",
             f"{memory:.2f} times",
             _verdict(memory <= MEMORY),
@@ -89,59 +92,34 @@ def verdicts(runs: Sequence[BurstRun], overhead: Overhead, setting: Setting) -> 
     ]
 
 
-def draw_burst(runs: Sequence[BurstRun], setting: Setting, file: Path) -> None:
-    """What waits and how long the batches are, over time, a curve for each variant."""
-    figure, (above, below) = plt.subplots(2, 1, figsize=(8, 6.4), sharex=True, layout="constrained")
-    for run in runs:
-        label = run.variant if run.cap is None else f"{run.variant} ({run.cap:,})"
-        color, width = _COLORS[run.variant], 2.0 if run.variant == ADAPTIVE else 1.2
-        starts = [one.started_at - run.burst_began for one in run.moments]
-        above.plot(starts, [one.waiting for one in run.moments], label=label, color=color, linewidth=width)
-        ends = [one.finished_at - run.burst_began for one in run.moments]
-        below.plot(ends, [one.seconds for one in run.moments], ".-", color=color, linewidth=width, markersize=4)
-    for axes in (above, below):
-        axes.axvspan(0, setting.burst_seconds, color="black", alpha=0.06, linewidth=0)
-        axes.spines[["top", "right"]].set_visible(False)
-    below.axhline(setting.max_batch, color="black", linewidth=0.8, linestyle=":")
-    below.annotate("max_batch", (1, setting.max_batch), ("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
-    above.set_ylabel("events that wait")
-    above.yaxis.set_major_formatter("{x:,.0f}")
-    above.legend(frameon=False, fontsize=9)
-    below.set_ylabel("seconds of a batch")
-    below.set_xlabel("seconds from the beginning of the burst")
-    rate = f"{TIMES} times the normal rate for {setting.burst_seconds:g} s, onto a slow sink"
-    figure.suptitle(rate, fontsize=10)
-    figure.savefig(file, dpi=130, metadata={"Software": None})
-    plt.close(figure)
-
-
 def _burst_text(runs: Sequence[BurstRun], setting: Setting) -> list[str]:
-    columns = ("", "cap", "caught up in", "longest batch", "batches", "most waiting", "memory before", "at its peak")
+    columns = ("", "cap", "caught up in", "longest batch", "batches", "most waiting", *_MEMORY)
     rows = [
         (
             run.variant,
             f"{run.cap:,}" if run.cap is not None else _caps(run),
-            f"{run.catch_up_seconds:.1f} s"
-            if run.catch_up_seconds is not None
-            else f"not in {setting.patience_seconds:g} s",
+            _caught_up(run, setting),
             f"{run.longest_batch:.1f} s",
             str(len(run.moments)),
             f"{run.most_waiting:,}",
-            f"{run.memory_before / _MEBIBYTE:,.0f} MiB",
-            f"{run.memory_peak / _MEBIBYTE:,.0f} MiB",
+            *(f"{held / _MEBIBYTE:,.0f} MiB" for held in (run.memory_before, run.memory_burst, run.memory_after)),
         )
         for run in runs
     ]
     load = (
         f"{setting.rate:,} events a second, then {TIMES * setting.rate:,} for {setting.burst_seconds:g} s, then "
-        f"{setting.rate:,} again. The commit of the sink, an upsert into PostgreSQL, takes {setting.fixed_seconds:g} s "
-        f"and a second for {setting.rows_a_second:,} rows more than it would. "
-        f"`flow: {{target_batch: {setting.target_batch:g} seconds, max_batch: {setting.max_batch:g} seconds}}`."
+        f"{setting.rate:,} again: the same events for every variant, one variant after the other. The commit of the "
+        f"sink, an upsert into PostgreSQL, sleeps {setting.fixed_seconds:g} s and a second for each "
+        f"{setting.rows_a_second:,} rows. "
+        f"`flow: {{target_batch: {setting.target_batch:g} seconds, max_batch: {setting.max_batch:g} seconds}}`. "
+        "Adaptive flow starts without a history. The *best fixed cap* is the one that caught up first, of those tried "
+        "here that had no batch over `max_batch`; four times too high and too low is against that."
     )
     caught = (
-        f"*Caught up*: from the end of the burst until a batch starts that finds at most {BACK_TO_NORMAL:g} times what "
-        "batches found before it, by the run's own log. *Memory*: what the driver, its JVM and the workers hold, "
-        "looked at twice a second. Every table held each event once."
+        f"*Caught up*: from the end of the burst until a batch starts that finds at most {setting.calm:,} events, by "
+        "the run's own log. *Longest batch*: of all batches, from when Spark hands it over to its commit. *Memory*: "
+        "the most that the driver, its JVM and the workers held before the burst, during it, and from then on, looked "
+        "at twice a second. Every table held each event once."
     )
     decided = next((run for run in runs if run.variant == ADAPTIVE and run.decisions), None)
     return [
@@ -149,9 +127,14 @@ def _burst_text(runs: Sequence[BurstRun], setting: Setting) -> list[str]:
         load,
         table(columns, rows),
         caught,
-        "![what waits and how long batches are, over time](burst.png)",
+        "![what waits, how long batches are and the memory, over time](burst.png)",
         *(_decisions_text(decided) if decided is not None else []),
     ]
+
+
+def _caught_up(run: BurstRun, setting: Setting) -> str:
+    took = run.catch_up_seconds
+    return f"{took:.1f} s" if took is not None else f"not in {setting.patience_seconds:g} s"
 
 
 def _caps(run: BurstRun) -> str:
@@ -172,10 +155,13 @@ def _overhead_text(found: Overhead) -> list[str]:
               for part, took in sorted(found.beside.items())]  # fmt: skip
     how = (
         f"A caught-up stream into a Delta table, {found.rate:,} events a second in {found.partitions} partitions, "
-        f"{count} batches of {each:.2f} s, the metrics endpoint asked every {SCRAPE_SECONDS:g} s. "
-        "Measured in the run itself with clocks around the calls that a batch waits for (on the driver; each task also "
-        "looks once at the memory), and by the processor time of the threads beside it, those of their Kafka clients "
-        "too, as though each cycle had been taken from a batch."
+        f"{count} batches of {each:.2f} s on average, the metrics endpoint asked every {SCRAPE_SECONDS:g} s. "
+        "In one run, two sums over the same batches: the wall time of the calls that a batch waits for on the driver "
+        "(the history's line, the figures, the hand-over to the consumer group, the looks at memory and garbage), and "
+        "the processor time of all threads that show the run to others, their Kafka clients among them, as though each "
+        "cycle of theirs had been taken from a batch. The share is both over the batches' own wall time. Not in it: "
+        "the one look of each task at the memory, and the file that `status` reads "
+        f"({found.presence / count * 1000:.2f} ms a batch)."
     )
     total = ("in all", f"{found.share * each * 1000:.2f} ms", f"{found.share:.2%}")
     return ["## History and metrics", how, table(("", "a batch", "share"), [*waited, *beside, total])]
@@ -189,12 +175,12 @@ def _run_json(run: BurstRun) -> dict[str, Any]:
         "cap": run.cap,
         "sent": run.sent,
         "burst_seconds": round(run.burst_ended - since, 2),
-        "normal_waiting": run.normal_waiting,
         "catch_up_seconds": round(run.catch_up_seconds, 2) if run.catch_up_seconds is not None else None,
         "longest_batch": run.longest_batch,
         "most_waiting": run.most_waiting,
         "memory_before_bytes": run.memory_before,
-        "memory_peak_bytes": run.memory_peak,
+        "memory_burst_bytes": run.memory_burst,
+        "memory_after_bytes": run.memory_after,
         "batches": [
             {
                 "started": round(one.started_at - since, 2),

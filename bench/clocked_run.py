@@ -17,6 +17,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 
 from penstock.config import load
+from penstock.kafka import ages
 from penstock.runtime import batch, sight
 from penstock.runtime.listener import BatchDone, Event, Started
 from penstock.runtime.patience import StopRequest
@@ -24,7 +25,14 @@ from penstock.runtime.run import run
 from penstock.spark.garbage import Garbage
 
 _LOOK_SECONDS = 0.2
-_ENDPOINT = "metrics endpoint"
+_HEARD = "history, metrics and group"
+_LOOKOUT, _GROUP, _ENDPOINT, _CLIENTS = (
+    "look at the brokers",
+    "consumer group",
+    "metrics endpoint",
+    "their Kafka clients",
+)
+_PARTS = (_LOOKOUT, _GROUP, _ENDPOINT, _CLIENTS)
 _CLIENT = "rdk:"
 """How the names of librdkafka's threads begin."""
 
@@ -36,7 +44,7 @@ class Clocks:
         self.warm = False
         self.batches, self.batch_seconds = 0, 0.0
         self.in_batch: defaultdict[str, float] = defaultdict(float)
-        self._requests = 0.0
+        self.presence = self._requests = self._looked = 0.0
         self._not_ours: set[int] = set()
         self._took: dict[int, tuple[str, float]] = {}
         self._at_warm: dict[int, float] = {}
@@ -56,6 +64,22 @@ class Clocks:
 
         setattr(owner, name, clocked)
 
+    def around_listener(self) -> None:
+        """What hears the run behind its sight, the file that `status` reads, is timed apart."""
+        make = sight.Sight.__init__
+
+        def made(one: Any, pipeline: Any, history: Any, listener: Any) -> None:
+            def apart(event: Event) -> None:
+                began = time.perf_counter()
+                listener(event)
+                took = time.perf_counter() - began if self.warm else 0.0
+                self.presence += took
+                self.in_batch[_HEARD] -= took
+
+            make(one, pipeline, history, apart)
+
+        sight.Sight.__init__ = made  # type: ignore
+
     def around_requests(self) -> None:
         """An answer of the metrics endpoint has a thread of its own, which lives too shortly to be looked at."""
         timed = ThreadingMixIn.process_request_thread
@@ -66,20 +90,43 @@ class Clocks:
 
         ThreadingMixIn.process_request_thread = clocked  # type: ignore
 
-    def begin(self) -> None:
-        """The threads of Kafka clients that there are already are those of the batches."""
-        self._not_ours = {thread for thread, (native, _) in _threads().items() if native.startswith(_CLIENT)}
+    def around_start(self) -> None:
+        """The threads of Kafka clients that there are before a run begins to show itself are those of the batches."""
+        start = sight.Sight._start
+
+        def marked(one: Any) -> None:
+            self._not_ours = {thread for thread, (native, _) in _threads().items() if native.startswith(_CLIENT)}
+            start(one)
+
+        sight.Sight._start = marked  # type: ignore
+
+    def around_ages(self) -> None:
+        """The client that reads the ages of records lives shortly: its threads are looked at before they end."""
+        clocks = self
+
+        class LookedAt(ages.Consumer):  # type: ignore
+            def close(self) -> None:
+                before = time.thread_time()
+                clocks.look()
+                clocks._looked += time.thread_time() - before if clocks.warm else 0.0
+                super().close()
+
+        ages.Consumer = LookedAt  # type: ignore
 
     def look(self) -> None:
-        """Processor time of the threads beside the batches, looked at again and again: some end on the way."""
+        """Take down the processor time of the threads beside the batches."""
+        named = {thread.native_id: thread.name for thread in threading.enumerate()}
+        for thread, (native, took) in _threads().items():
+            part = _part_of(named.get(thread), native)
+            if part is not None and thread not in self._not_ours:
+                self._took[thread] = (part, took)
+                if not self.warm:
+                    self._at_warm[thread] = took
+
+    def keep_looking(self) -> None:
+        """Again and again: some threads end on the way."""
         while not self._over.wait(_LOOK_SECONDS):
-            named = {thread.native_id: thread.name for thread in threading.enumerate()}
-            for thread, (native, took) in _threads().items():
-                part = _part_of(named.get(thread), native)
-                if part is not None and thread not in self._not_ours:
-                    self._took[thread] = (part, took)
-                    if not self.warm:
-                        self._at_warm[thread] = took
+            self.look()
 
     def stop(self) -> None:
         """No more looks."""
@@ -88,20 +135,23 @@ class Clocks:
     @property
     def beside(self) -> dict[str, float]:
         """Processor time behind the warm-up, by part."""
-        total: defaultdict[str, float] = defaultdict(float, {_ENDPOINT: self._requests})
+        missed = set(_PARTS) - {part for part, _ in self._took.values()}
+        if missed:
+            raise RuntimeError(f"no thread was seen of: {', '.join(sorted(missed))}")
+        total = dict.fromkeys(_PARTS, 0.0) | {_ENDPOINT: self._requests, _LOOKOUT: -self._looked}
         for thread, (part, took) in self._took.items():
             total[part] += took - self._at_warm.get(thread, 0.0)
-        return dict(total)
+        return total
 
 
 def _part_of(name: str | None, native: str) -> str | None:
     """What a thread is for, where it shows the run to others."""
     if name is None:
-        return "their Kafka clients" if native.startswith(_CLIENT) else None
-    if name == "penstock-sight":
-        return "look at the brokers"
+        return _CLIENTS if native.startswith(_CLIENT) else None
+    if name == "penstock-lookout":
+        return _LOOKOUT
     if name.startswith("group "):
-        return "consumer group"
+        return _GROUP
     return _ENDPOINT if "serve_forever" in name else None
 
 
@@ -119,28 +169,30 @@ def run_clocked(file: Path, warm_up: float) -> dict[str, Any]:
     """Run until SIGTERM. All in seconds: the batches, what they waited for, and processor time of threads beside."""
     clocks, stop, began = Clocks(), StopRequest(), time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: stop.ask())
-    clocks.around(sight.Sight, "hear", "history, metrics and group")
+    clocks.around(sight.Sight, "hear", _HEARD)
     clocks.around(batch, "memory_in_use", "how full the memory is")
     clocks.around(Garbage, "__call__", "garbage of the JVM")
+    clocks.around_listener()
     clocks.around_requests()
+    clocks.around_start()
+    clocks.around_ages()
 
     def listen(event: Event) -> None:
         nonlocal began
         if isinstance(event, Started):
             began = time.monotonic()
-            clocks.begin()
         elif isinstance(event, BatchDone):
             if clocks.warm:
                 clocks.batches += 1
                 clocks.batch_seconds += event.metrics.seconds
             clocks.warm = time.monotonic() - began > warm_up
 
-    looking = threading.Thread(target=clocks.look, name="bench-look", daemon=True)
+    looking = threading.Thread(target=clocks.keep_looking, name="bench-look", daemon=True)
     looking.start()
     run(load(file), listener=listen, stop=stop)
     clocks.stop()
     looking.join()
-    told = {"batches": clocks.batches, "batch_seconds": clocks.batch_seconds}
+    told = {"batches": clocks.batches, "batch_seconds": clocks.batch_seconds, "presence": clocks.presence}
     return {**told, "in_batch": dict(clocks.in_batch), "beside": clocks.beside}
 
 

@@ -33,13 +33,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Overhead:
-    """All in seconds. `in_batch` is what the batches waited for, by part; `beside` the processor time of threads."""
+    """All in seconds. `in_batch` is what the batches waited for, by part; `beside` the processor time of threads;
+    `presence` what they waited for the file that `status` reads, which is not among these."""
 
     partitions: int
     rate: int
     scrapes: int
     batches: int
     batch_seconds: float
+    presence: float
     in_batch: dict[str, float]
     beside: dict[str, float]
 
@@ -83,7 +85,9 @@ def run_overhead(brokers: str, folder: Path, seconds: float, say: Say) -> Overhe
     shutil.rmtree(place)
     found = Overhead(partitions=PARTITIONS, rate=RATE, scrapes=scrapes, **told)
     each = found.batch_seconds / found.batches
-    say(f"overhead: {found.batches} batches of {each:.2f} s, {found.share:.2%} of a batch")
+    say(f"overhead: {found.batches} batches of {each:.2f} s, {found.share:.2%} of a batch; of these")
+    for part, took in (found.in_batch | found.beside).items():
+        say(f"overhead: {took / found.batch_seconds:.2%} {part}")
     return found
 
 

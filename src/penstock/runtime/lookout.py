@@ -14,8 +14,9 @@ from penstock.kafka.ages import first_unread
 from penstock.model import TopicPartition
 
 LOOK_SECONDS = 5.0
-_AGES_EVERY = 3
-"""Reading records for their ages is dearer than asking for offsets: it is done at every third look."""
+_AGES_EVERY = 4
+"""Reading records for their times is dearer than asking for offsets: it is done at every fourth look, and not for a
+partition whose first unread record is still the one that was read."""
 _BROKER_SECONDS = 5.0
 
 
@@ -45,7 +46,8 @@ class Lookout:
 
     def __init__(self, settings: KafkaSettings, committed: Callable[[], Offsets], tell: Callable[[Seen], None]) -> None:
         self._settings, self._committed, self._tell = settings, committed, tell
-        self._ages: Mapping[TopicPartition, float] = {}
+        self._first: dict[TopicPartition, tuple[int, datetime]] = {}
+        self._ages: dict[TopicPartition, float] = {}
         self._woken, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-lookout", daemon=True)
         self._thread.start()
@@ -76,8 +78,12 @@ class Lookout:
         ends = {at: bounds.end for at, bounds in cluster.bounds(committed).items()}
         unread = {at: committed[at] for at, end in ends.items() if end > committed[at]}
         now = datetime.now(UTC)
-        if with_ages and unread:
-            found = first_unread(self._settings, unread)
-            self._ages = {at: max(0.0, (now - when).total_seconds()) for at, when in found.items()}
-        self._ages = {at: age for at, age in self._ages.items() if at in unread}
+        if with_ages:
+            moved = {at: start for at, start in unread.items() if self._first.get(at, (None,))[0] != start}
+            found = first_unread(self._settings, moved) if moved else {}
+            self._first |= {at: (moved[at], when) for at, when in found.items()}
+        # The age of a record that was carried meanwhile is the last one that is known, and does not grow.
+        first = {at: when for at, (start, when) in self._first.items() if unread.get(at) == start}
+        ages = {**self._ages, **{at: max(0.0, (now - when).total_seconds()) for at, when in first.items()}}
+        self._ages = {at: age for at, age in ages.items() if at in unread}
         self._tell(Seen(now, committed, ends, self._ages))
