@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ class Seen:
     committed: Offsets
     ends: Offsets
     behind: Mapping[TopicPartition, float] = field(default_factory=dict)
-    """The age in seconds of the first unread record, where one is unread and could be looked at."""
+    """The age in seconds of the first unread record, or the most that it can be; where one waits, and that is known."""
 
     @property
     def lags(self) -> Offsets:
@@ -47,7 +48,7 @@ class Lookout:
     def __init__(self, settings: KafkaSettings, committed: Callable[[], Offsets], tell: Callable[[Seen], None]) -> None:
         self._settings, self._committed, self._tell = settings, committed, tell
         self._first: dict[TopicPartition, tuple[int, datetime]] = {}
-        self._ages: dict[TopicPartition, float] = {}
+        self._earlier: deque[tuple[datetime, Offsets]] = deque(maxlen=2 * _AGES_EVERY)
         self._woken, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-lookout", daemon=True)
         self._thread.start()
@@ -82,8 +83,25 @@ class Lookout:
             moved = {at: start for at, start in unread.items() if self._first.get(at, (None,))[0] != start}
             found = first_unread(self._settings, moved) if moved else {}
             self._first |= {at: (moved[at], when) for at, when in found.items()}
-        # The age of a record that was carried meanwhile is the last one that is known, and does not grow.
-        first = {at: when for at, (start, when) in self._first.items() if unread.get(at) == start}
-        ages = {**self._ages, **{at: max(0.0, (now - when).total_seconds()) for at, when in first.items()}}
-        self._ages = {at: age for at, age in ages.items() if at in unread}
-        self._tell(Seen(now, committed, ends, self._ages))
+        since = {
+            at: when
+            for at, start in unread.items()
+            if (when := unread_since(start, self._first.get(at), [(seen, e.get(at)) for seen, e in self._earlier]))
+        }
+        self._earlier.append((now, ends))
+        behind = {at: max(0.0, (now - when).total_seconds()) for at, when in since.items()}
+        self._tell(Seen(now, committed, ends, behind))
+
+
+def unread_since(
+    start: int, read: tuple[int, datetime] | None, ends: Iterable[tuple[datetime, int | None]]
+) -> datetime | None:
+    """The time of the record at `start`, or the latest that it is known to be no older than.
+
+    `read` is the offset and the time of the record that was read last, `ends` where the log ended at earlier looks:
+    what lies behind either is newer.
+    """
+    if read is not None and read[0] == start:
+        return read[1]
+    before = [seen for seen, end in ends if end is not None and end <= start]
+    return max([*before, read[1]] if read is not None and read[0] < start else before, default=None)
