@@ -19,12 +19,13 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.dashboard import Dashboard
 from penstock.runtime.listener import BatchDone, Event
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 GOOD, BAD, LATER = 300, 4, 50
-PATIENCE = 20_000
+PATIENCE = 60_000
 
 
 @contextmanager
@@ -36,13 +37,13 @@ def running(file: Path, spark: Any, rows: int) -> Any:
         if isinstance(event, BatchDone):
             done[0] += event.metrics.rows_in
 
-    work = threading.Thread(target=run, args=(load(file), RunOptions(stop=stop), listen), kwargs={"session": spark})
+    work = threading.Thread(target=run, args=(load(file), RunOptions(), listen, stop, spark), daemon=True)
     work.start()
     try:
         wait_for(lambda: done[0] >= rows or not work.is_alive(), "the rows to be read")
         yield
     finally:
-        stop.set()
+        stop.ask()
         work.join(60)
 
 

@@ -298,15 +298,32 @@ def test_narrow_screens_need_no_scrolling_to_the_side(served: Dashboard, opened:
 COLOURS_DRAWN = """async () => {
   for (let frame = 0; frame < 3; frame += 1) await new Promise(requestAnimationFrame);
   const canvas = document.querySelector('#lag canvas');
-  const pixels = new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+  const line = canvas.getContext('2d').getImageData(canvas.width - 30, 0, 1, canvas.height - 30);
+  const pixels = new Uint32Array(line.data.buffer);
   return new Set(pixels).size;
+}"""
+
+
+CALLS_OF_A_DRAWING = """async () => {
+  let calls = 0;
+  const methods = CanvasRenderingContext2D.prototype;
+  for (const name of ['fillRect', 'fillText', 'stroke', 'fill', 'drawImage', 'putImageData']) {
+    const before = methods[name];
+    methods[name] = function (...words) {
+      calls += 1;
+      return before.apply(this, words);
+    };
+  }
+  document.dispatchEvent(new CustomEvent('themechange'));
+  for (let frame = 0; frame < 3; frame += 1) await new Promise(requestAnimationFrame);
+  return calls;
 }"""
 
 
 def test_thousand_partitions_are_drawn_and_told(served: Dashboard, opened: Open) -> None:
     page = opened(served.url, "#/p/wide")
     page.get_by_text("1,000 partitions, 120 moments").wait_for()
-    assert page.evaluate(COLOURS_DRAWN) > 8
+    assert page.evaluate(COLOURS_DRAWN) >= 4, "partitions of other lags are other shades in one moment"
     assert page.locator(".hot-ones").inner_text() == f"Hot: wide[{HOT}] {900_000 - 500 - COLUMNS + 1:,}"
     box = page.locator("#lag .plot").bounding_box()
     page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 400 * (HOT + 0.5) / PARTITIONS)
@@ -320,19 +337,8 @@ def test_thousand_partitions_are_drawn_and_told(served: Dashboard, opened: Open)
     assert page.locator("#lag tbody tr").first.inner_text().split() == (
         f"wide[{HOT}] 619 900,000 899,381 – ▲ hot".split()
     )
-    spent = page.evaluate("""async () => {
-      const frames = [];
-      let before = performance.now();
-      for (let at = 0; at < 20; at += 1) {
-        document.dispatchEvent(new CustomEvent('themechange'));
-        await new Promise(requestAnimationFrame);
-        await new Promise(requestAnimationFrame);
-        frames.push(performance.now() - before);
-        before = performance.now();
-      }
-      return frames.sort((a, b) => a - b)[10];
-    }""")
-    assert spent < 150, "a drawing of a thousand partitions holds up two frames"
+    calls = page.evaluate(CALLS_OF_A_DRAWING)
+    assert 0 < calls < 500, "the work of a drawing goes by the size of the screen, not by the number of cells"
 
 
 def test_page_keeps_no_more_than_it_shows(served: Dashboard, opened: Open) -> None:
@@ -416,6 +422,7 @@ def test_connection_that_breaks_is_told_and_comes_back(folder: Path, opened: Ope
         page.locator("[data-link=live] tbody tr").wait_for()
         fresh = page.locator(".c-lag .n").evaluate("(n) => getComputedStyle(n).fontStyle")
     page.locator("[data-link=reconnecting]").wait_for()
+    assert page.locator("#lost").is_visible()
     assert page.locator("#lost").inner_text().startswith("The connection is lost")
     assert "What stands here is of" in page.locator("#lost").inner_text()
     stale = page.locator(".c-lag .n").evaluate("(n) => getComputedStyle(n).fontStyle")

@@ -57,7 +57,7 @@ def dashboard(
     served = _start(chosen, port, token)
     try:
         _tell(served, len(chosen), as_json)
-        if open_it if open_it is not None else not as_json and _has_display():
+        if open_it if open_it is not None else not as_json and has_display():
             import webbrowser
 
             webbrowser.open(served.url)
@@ -118,6 +118,7 @@ def _tell(served: Dashboard, files: int, as_json: bool) -> None:
     err.print("Ctrl-C ends it")
 
 
-def _has_display() -> bool:
+def has_display() -> bool:
+    """Whether a browser could be opened for whoever sits there."""
     shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return shown and sys.stdout.isatty()

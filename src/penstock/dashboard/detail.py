@@ -11,7 +11,7 @@ from penstock.dashboard.overview import behind_of, lag_of, overview_row
 from penstock.dashboard.rates import Rates
 
 _CHECKPOINT: dict[str, Any] = {"committed": None, "begun": None, "sinks": [], "findings": []}
-_DIAGNOSIS: dict[str, Any] = {"at": None, "causes": []}
+_DIAGNOSIS: dict[str, Any] = {"at": None, "causes": [], "idle": None, "notes": []}
 
 
 def detail(facts: Facts, now: float) -> dict[str, Any]:
@@ -27,18 +27,30 @@ def detail(facts: Facts, now: float) -> dict[str, Any]:
         "flow": graph,
         "batches": batches,
         "phases": in_order(batches),
+        "target": _target(facts),
         "quarantine": _quarantine(facts),
         "decisions": list(recent.decisions),
-        "checkpoint": {**_CHECKPOINT, **facts.found("checkpoint")},
+        "checkpoint": {**_CHECKPOINT, **facts.found("checkpoint"), "at": _looked_at(facts, "checkpoint")},
         "diagnosis": {**_DIAGNOSIS, **facts.found("diagnosis")},
         "lag_report": _lag_report(facts),
         "alerts": list(recent.alerts),
         "notices": [*recent.notices, *_unseen(facts)],
+        "unseen": {name: _not_seen(facts, name) for name in ("checkpoint", "diagnosis", "quarantine")},
     }
 
 
-def _quarantine(facts: Facts) -> dict[str, Any]:
-    """By the table where there is one; else the codes that this run has counted."""
+def _target(facts: Facts) -> dict[str, Any] | None:
+    """How long flow control wants a batch to take while there is a backlog, or that the file fixes the cap."""
+    if facts.config is None:
+        return None
+    fixed = not facts.config.adaptive
+    return {"seconds": None if fixed else facts.config.flow.target_batch.total_seconds(), "fixed": fixed}
+
+
+def _quarantine(facts: Facts) -> dict[str, Any] | None:
+    """By the table where there is one; else the codes that this run has counted. None where there is no quarantine."""
+    if facts.config is not None and facts.config.quarantine is None:
+        return None
     found = facts.found("quarantine")
     counted = found.get("by_code")
     if counted is None:
@@ -57,6 +69,16 @@ def _lag_report(facts: Facts) -> dict[str, Any]:
         "group": group,
         "group_note": facts.recent.group_error or found.get("group_note"),
     }
+
+
+def _looked_at(facts: Facts, name: str) -> str | None:
+    return facts.looks[name].at if name in facts.looks else None
+
+
+def _not_seen(facts: Facts, name: str) -> str | None:
+    """Why a look has nothing to show; None where it has."""
+    looked = facts.looks.get(name)
+    return "Being looked at…" if looked is None else looked.problem
 
 
 def _unseen(facts: Facts) -> list[dict[str, Any]]:

@@ -68,7 +68,9 @@ class _Graph:
             return [[self._side(side.name, side.topics, side.decode, side.transforms) for side in sides]]
         source = self._config.source
         named = ", ".join(source.topics or source.assign or ()) or str(source.pattern)
-        count = f"{self._partitions:,} partitions" if self._partitions else ("pattern" if source.pattern else "topics")
+        count = _counted(self._partitions, "partition") if self._partitions else "a pattern of topics"
+        if not self._partitions and not source.pattern:
+            count = _counted(len(source.topics or source.assign or ()), "topic")
         self._node("source", "source", named, count, self._in)
         heads: dict[str, str] = {}
         for flow in self._ways:
@@ -179,6 +181,10 @@ class _Graph:
         for start in starts:
             self._edge(start, end, amount)
         return [end]
+
+
+def _counted(many: int, what: str) -> str:
+    return f"{many:,} {what}" if many == 1 else f"{many:,} {what}s"
 
 
 def _cut(text: str) -> str:

@@ -83,4 +83,4 @@ def look_for_causes(config: PipelineConfig) -> Found:
         {"code": one.code, "summary": one.summary, "evidence": list(one.evidence), "change": one.change}
         for one in found.causes
     ]
-    return {"at": in_utc(found.at), "causes": causes}
+    return {"at": in_utc(found.at), "causes": causes, "idle": found.idle, "notes": list(found.notes)}

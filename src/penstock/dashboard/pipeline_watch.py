@@ -35,7 +35,7 @@ _RUN_SECONDS = 3.0
 _SILENT_SECONDS = 20.0
 """A run that tells of its lag does so every five."""
 _WATCHED_SECONDS = 45.0
-_PERIODS: Mapping[str, float] = {"lag": 15, "quarantine": 15, "checkpoint": 30, "diagnosis": 30}
+_PERIODS: Mapping[str, float] = {"lag": 10, "quarantine": 10, "checkpoint": 10, "diagnosis": 15}
 """How often the looks at a watched pipeline are made, at most."""
 _LONGEST = 600
 _Signature = tuple[int, ...] | None
@@ -71,7 +71,7 @@ class PipelineWatch:
         """Look at what is cheap. What is wrong is part of what is known."""
         self._poll_file()
         config = self.facts.config
-        if config is None or "://" in config.checkpoint:
+        if config is None or not _is_local(config.checkpoint):
             return
         self._poll_run(config)
         entries = self._tail.read() if self._tail is not None else []
@@ -201,6 +201,11 @@ class PipelineWatch:
 def _lists(places: list[tuple[str, int, int, int]]) -> tuple[Lists, Lists]:
     at = {TopicPartition(topic, partition): (done, end) for topic, partition, done, end in places}
     return in_lists({p: end for p, (_, end) in at.items()}), in_lists({p: done for p, (done, _) in at.items()})
+
+
+def _is_local(checkpoint: str) -> bool:
+    """Whether there can be a run on it: this version locks local folders only."""
+    return "://" not in checkpoint or checkpoint.startswith("file://")
 
 
 def _signature(path: Path) -> _Signature:

@@ -81,8 +81,12 @@ def _in_table(path: str, pipeline: str) -> Found:
     try:
         held = QueryBuilder().register("held", DeltaTable(path))
         counts = _rows(held, f"SELECT code, count(*) AS count FROM held WHERE {mine} GROUP BY code ORDER BY 2 DESC, 1")
+        # The newest of each code, then the second of each: a storm of one must not hide the others.
+        place = 'row_number() OVER (PARTITION BY code ORDER BY quarantined_at DESC, "offset" DESC)'
         newest = _rows(
-            held, f'SELECT {names} FROM held WHERE {mine} ORDER BY quarantined_at DESC, "offset" DESC LIMIT {_SAMPLES}'
+            held,
+            f"SELECT {names} FROM (SELECT {names}, {place} AS place FROM held WHERE {mine}) "
+            f'ORDER BY place, quarantined_at DESC, "offset" DESC LIMIT {_SAMPLES}',
         )
     except Exception as error:
         raise MissingError("TABLE_UNREACHABLE", f"reading {path}: {type(error).__name__}") from error

@@ -26,6 +26,7 @@ from tests.unit.dashboard.pipelines import (
 from penstock.checkpoint.lock import checkpoint_lock
 from penstock.checkpoint.presence import RUN_NOTE
 from penstock.dashboard.watching import Watcher
+from penstock.ops.status import find_status
 from penstock.quarantine import QUARANTINE_SCHEMA
 
 ROW = {
@@ -34,13 +35,18 @@ ROW = {
 }  # fmt: skip
 DETAIL = ROW | {
     "flow", "batches", "phases", "heat", "quarantine", "decisions", "checkpoint", "diagnosis", "lag_report", "alerts",
-    "notices",
+    "notices", "target", "unseen",
 }  # fmt: skip
 
 
-def row(watcher: Watcher, name: str = "orders") -> dict[str, Any]:
+def _rows(watcher: Watcher) -> list[dict[str, Any]]:
     watcher.poll()
-    return next(one for one in json.loads(watcher.overview.rows) if one["id"] == name)
+    found: list[dict[str, Any]] = json.loads(watcher.overview.rows)
+    return found
+
+
+def row(watcher: Watcher, name: str = "orders") -> dict[str, Any]:
+    return next(one for one in _rows(watcher) if one["id"] == name)
 
 
 def detail(watcher: Watcher, name: str = "orders") -> dict[str, Any]:
@@ -85,6 +91,8 @@ def test_a_running_pipeline_is_told_by_its_own_history(tmp_path: Path) -> None:
     assert [one["id"] for one in shown["batches"]] == [0, 1, 2, 3]
     assert set(shown["batches"][0]["phases"]) == set(shown["phases"])
     assert shown["decisions"][0]["reason"] == "behind"
+    assert shown["target"] == {"seconds": 20.0, "fixed": False}
+    assert set(shown["unseen"].values()) == {"Being looked at…"}
     assert shown["heat"]["columns"] == [[50, 0], [10, 0]] and shown["heat"]["append"] is False
     assert shown["heat"]["partitions"][0] == {
         "topic": "orders", "partition": 0, "committed": 90, "end": 100, "lag": 10, "seconds_behind": None, "hot": False,
@@ -122,6 +130,10 @@ def test_a_run_that_ended_is_told_by_how_it_ended(tmp_path: Path) -> None:
         "killed": ("killed", "bad"), "never": ("not running", "ok"),
     }  # fmt: skip
     assert "SINK_TOKEN_MISMATCH" in row(watcher, "failed")["problem"]
+    files["wrong"] = tmp_path / "wrong.yaml"
+    files["wrong"].write_text("name: wrong\n")
+    told = {one["id"]: one["state"] for one in _rows(Watcher(list(files.values())))}
+    assert told == {Path(one.file).stem: one.state for one in find_status(list(files.values()))}, "as status says it"
     assert (row(watcher, "done")["lag"], row(watcher, "done")["doing"]) == (3, None)
 
 
@@ -149,6 +161,16 @@ def test_a_wrong_file_is_shown_as_such_and_comes_back_when_it_is_mended(tmp_path
     assert row(watcher, "bad")["state"] == "not running"
 
 
+def test_a_checkpoint_that_is_named_by_an_address_of_this_machine_is_watched_too(tmp_path: Path) -> None:
+    file = definition(tmp_path, checkpoint=f"file://{tmp_path}/checkpoints/orders")
+    committed(file, {0: 5})
+    write_history(file, [batch(1, ago(3)), lag(ago(0), "orders", [9], [5])])
+    with checkpoint_lock(str(checkpoint_of(file))):
+        runs(file)
+        found = row(Watcher([file]))
+    assert (found["state"], found["batch_id"], found["lag"]) == ("running", 1, 4)
+
+
 def test_a_broken_checkpoint_is_shown_as_such(tmp_path: Path) -> None:
     file = definition(tmp_path)
     (committed(file, {0: 5}, {0: 9}) / "metadata").unlink()
@@ -156,6 +178,7 @@ def test_a_broken_checkpoint_is_shown_as_such(tmp_path: Path) -> None:
     look(watcher)
     found = row(watcher)
     assert (found["health"], found["problem"].split()[0]) == ("bad", "CHECKPOINT_METADATA_LOST")
+    assert set(detail(watcher)["unseen"].values()) == {None}
     findings = detail(watcher)["checkpoint"]["findings"]
     assert findings[0]["code"] == "CHECKPOINT_METADATA_LOST" and findings[0]["way_out"]
 
@@ -213,8 +236,8 @@ def test_details_of_a_watched_pipeline_have_what_only_a_look_can_tell(tmp_path: 
     assert shown["quarantine"]["by_code"] == [{"code": "A", "count": 3}, {"code": "B", "count": 1}]
     assert shown["quarantine"]["today"] == 3
     samples = shown["quarantine"]["samples"]
-    assert [sample["offset"] for sample in samples] == [3, 2, 1, 0]
-    assert [sample["value"] for sample in samples] == [None, "\ufffd\ufffd", "x" * 200, "old"]
+    assert [sample["offset"] for sample in samples] == [3, 0, 2, 1], "the newest of each code, then the others"
+    assert [sample["value"] for sample in samples] == [None, "old", "\ufffd\ufffd", "x" * 200]
     assert (shown["checkpoint"]["committed"], shown["checkpoint"]["begun"]) == (1, 1)
     assert next(sink["name"] for sink in shown["checkpoint"]["sinks"]) == "out"
     assert shown["diagnosis"]["at"] is not None

@@ -1,7 +1,7 @@
 // What is said in words: diagnosis, quarantine, flow decisions, the checkpoint against the tables, alerts and notices.
 
 import { attr, h, list, setMark, text, time } from './dom.js';
-import { count, NONE, plural, showTime } from './format.js';
+import { clockTime, count, NONE, plural, showTime } from './format.js';
 import { panel } from './panel.js';
 
 export class DiagnosisPanel {
@@ -9,16 +9,20 @@ export class DiagnosisPanel {
     this.panel = panel('diagnosis', 'Diagnosis');
     this.none = h('p', { class: 'none' });
     this.causes = h('ol', { class: 'causes' });
-    this.panel.body.append(this.none, this.causes);
+    this.notes = h('ul', { class: 'notes' });
+    this.panel.body.append(this.none, this.causes, this.notes);
     this.element = this.panel.element;
   }
 
-  update({ diagnosis }) {
+  update({ diagnosis, unseen }) {
     const causes = diagnosis?.causes ?? [];
-    this.none.hidden = causes.length > 0;
+    const idle = diagnosis?.idle ?? null;
+    this.none.hidden = causes.length > 0 && idle === null;
     this.causes.hidden = !causes.length;
-    text(this.none, diagnosis?.at ? 'No cause of trouble is seen.' : 'Not looked at yet.');
-    this.panel.remark(causes.length ? `${plural(causes.length, 'likely cause')}, the likeliest first` : '');
+    attr(this.element, 'data-slim', !causes.length);
+    text(this.none, unseen.diagnosis ?? idle ?? 'Nothing is slow or stuck.');
+    list(this.notes, diagnosis?.notes ?? [], (line) => line, () => h('li'), text);
+    this.panel.remark(causes.length ? `${plural(causes.length, 'likely cause')}${causes.length > 1 ? ', the likeliest first' : ''}, looked at ${clockTime(diagnosis.at)}` : '');
     list(
       this.causes, causes, (cause) => cause.code,
       () => h('li', {}, h('h3'), h('code'), h('ul'), h('p', { class: 'change' }, h('strong', {}, 'Change'), ' ', h('span'))),
@@ -36,19 +40,20 @@ export class DiagnosisPanel {
 export class QuarantinePanel {
   constructor() {
     this.panel = panel('quarantine', 'Quarantine by reason');
-    this.none = h('p', { class: 'none' }, 'Nothing is in quarantine.');
+    this.none = h('p', { class: 'none' });
     this.codes = h('ul', { class: 'codes' });
     this.samples = h('ul', { class: 'samples', tabindex: '0', 'aria-label': 'Samples' });
-    this.shown = h('details', { class: 'behind', open: true }, h('summary', {}, 'Samples, the newest first'), this.samples);
+    this.shown = h('details', { class: 'behind', open: true }, h('summary', {}, 'Samples, the newest of each reason first'), this.samples);
     this.panel.body.append(this.none, this.codes, this.shown);
     this.element = this.panel.element;
   }
 
-  update({ quarantine }) {
+  update({ quarantine, unseen }) {
     const codes = [...(quarantine?.by_code ?? [])].sort((a, b) => b.count - a.count);
     const samples = quarantine?.samples ?? [];
     const most = Math.max(...codes.map((one) => one.count), 1);
     this.none.hidden = codes.length + samples.length > 0;
+    text(this.none, quarantine ? unseen.quarantine ?? 'Nothing is in quarantine.' : 'This pipeline has none: it stops at the first bad record.');
     this.codes.hidden = !codes.length;
     this.shown.hidden = !samples.length;
     const today = quarantine?.today;
@@ -134,7 +139,7 @@ function updateDecision(node, one) {
 export class CheckpointPanel {
   constructor() {
     this.panel = panel('checkpoint', 'Checkpoint against the tables');
-    this.none = h('p', { class: 'none' }, 'There is no checkpoint yet: the first run makes it.');
+    this.none = h('p', { class: 'none' });
     this.words = h('p', { class: 'checkpoint-words' });
     this.body = h('tbody');
     this.table = h(
@@ -144,14 +149,17 @@ export class CheckpointPanel {
       this.body,
     );
     this.findings = h('ul', { class: 'findings' });
-    this.panel.body.append(this.none, this.words, this.table, this.findings);
+    this.looked = h('p', { class: 'looked' }, 'looked at ', time());
+    this.panel.body.append(this.none, this.words, this.table, this.findings, this.looked);
     this.element = this.panel.element;
   }
 
-  update({ checkpoint }) {
+  update({ checkpoint, unseen }) {
     const known = checkpoint && (checkpoint.committed !== null || checkpoint.begun !== null || checkpoint.sinks?.length);
     this.none.hidden = Boolean(known);
-    this.words.hidden = this.table.hidden = !known;
+    text(this.none, unseen.checkpoint ?? 'There is no checkpoint yet: the first run makes it.');
+    this.words.hidden = this.table.hidden = this.looked.hidden = !known;
+    showTime(this.looked.lastChild, checkpoint?.at);
     const sinks = checkpoint?.sinks ?? [];
     const differ = sinks.filter((sink) => sink.agrees === false).length;
     this.panel.remark(!known ? '' : differ ? `${plural(differ, 'sink')} ${differ === 1 ? 'differs' : 'differ'}` : sinks.some((sink) => sink.agrees) ? 'they agree' : '');

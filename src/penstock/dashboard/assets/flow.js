@@ -6,10 +6,11 @@ import { count, rate } from './format.js';
 import { panel } from './panel.js';
 
 const NARROWEST = 128;
-const WIDEST = 230;
+const WIDEST = 250;
 const LABEL = 92;
 const HIGH = 74;
 const STEP = 20;
+const DETAIL = 18;
 const BETWEEN = 22;
 const RAIL = 18;
 const KINDS = { source: 'reads', decode: 'decodes', transform: 'transforms', quarantine: 'sets aside', sink: 'writes' };
@@ -118,7 +119,7 @@ function layers(nodes, edges) {
 }
 
 const hasTotal = (node) => node.total !== null && node.total !== undefined;
-const highOf = (node) => HIGH - (hasTotal(node) ? 0 : STEP - 2) + (node.steps ? (node.steps.length - 1) * STEP : 0);
+const highOf = (node) => HIGH - (hasTotal(node) ? 0 : STEP - 2) + (node.steps ? (node.steps.length - 1) * STEP : node.detail ? DETAIL : 0);
 
 function sideBySide(columns, width) {
   const wide = Math.min(WIDEST, (width - (columns.length - 1) * LABEL) / columns.length);
@@ -132,7 +133,7 @@ function sideBySide(columns, width) {
   columns.forEach((column, number) => {
     let y = main(column).length ? (above - tall(main(column))) / 2 : above / 2;
     for (const node of column) {
-      if (node.kind === 'quarantine') y = Math.max(y, above / 2 + HIGH / 2 + BETWEEN);
+      if (node.kind === 'quarantine') y = Math.max(y, above / 2 + (HIGH + DETAIL) / 2 + BETWEEN);
       boxes.set(node.id, { x: number * (wide + gap), y, width: wide, height: highOf(node) });
       y += highOf(node) + BETWEEN;
     }
@@ -233,6 +234,7 @@ function updateBox(node, item, place) {
   }
   const [, words, total] = node.children;
   const lines = item.steps ?? [item];
+  attr(words, 'data-alone', !item.steps);
   list(
     words, lines, (step) => step.id, () => h('p', {}, h('strong'), ' ', h('span')),
     (line, step) => {

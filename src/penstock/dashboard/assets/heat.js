@@ -154,10 +154,13 @@ export class HeatPanel {
     this.image.getContext('2d').putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(this.image, frame.left, 0, frame.cell * columns.length, frame.height);
+    // Before the first moment the rows go on, pale, to their names.
+    context.fillStyle = colour('--sunk');
+    context.fillRect(frame.first, 0, frame.left - frame.first, frame.height);
     const row = frame.height / many;
     if (row < 6) return;
     context.fillStyle = colour('--surface');
-    for (let place = 1; place < many; place += 1) context.fillRect(frame.left, place * row - 0.5, frame.right - frame.left, 1);
+    for (let place = 1; place < many; place += 1) context.fillRect(frame.first, place * row - 0.5, frame.right - frame.first, 1);
   }
 
   worstOf(column, from, to) {

@@ -39,6 +39,11 @@ export function behindWords(one) {
   return one.lag === 0 && !one.behind_seconds ? 'caught up' : span(one.behind_seconds);
 }
 
+/** A rate of a pipeline; what does not run has none. */
+export function rateOf(one, name) {
+  return isRunning(one) ? rate(one[name]) : NONE;
+}
+
 /** The mark of a pipeline: a ring where it is not running and nothing is wrong with that. */
 export function markOf(one) {
   return one.health === 'ok' && !isRunning(one) ? 'off' : one.health;
@@ -170,15 +175,16 @@ function updateRow(row, one) {
   const [link, file, problem] = name.children;
   text(link, one.name);
   attr(link, 'href', `#/p/${encodeURIComponent(one.id)}`);
-  text(file, one.file);
+  text(file, one.file.split('/').at(-1));
+  attr(file, 'title', one.file);
   text(problem, one.problem);
   text(lag.firstChild, amount(one.lag));
   attr(lag.firstChild, 'title', one.lag === null ? null : count(one.lag));
   drawSparkline(lag.lastChild, one.lag_series);
   text(behind.firstChild, behindWords(one));
-  text(rowsIn.firstChild, rate(one.rows_in_rate));
-  text(rowsOut.firstChild, rate(one.rows_out_rate));
-  text(quarantined.firstChild, rate(one.quarantined_rate));
+  text(rowsIn.firstChild, rateOf(one, 'rows_in_rate'));
+  text(rowsOut.firstChild, rateOf(one, 'rows_out_rate'));
+  text(quarantined.firstChild, rateOf(one, 'quarantined_rate'));
   attr(quarantined, 'data-some', one.quarantined_rate > 0);
   const [id, took, at] = batch.children;
   text(id, one.batch_id === null || one.batch_id === undefined ? NONE : count(one.batch_id));

@@ -6,7 +6,7 @@ import { CheckpointPanel, DecisionPanel, DiagnosisPanel, NewsPanel, QuarantinePa
 import { FlowPanel } from './flow.js';
 import { amount, count, NONE, rate, seconds, showTime, span } from './format.js';
 import { HeatPanel } from './heat.js';
-import { behindWords, isRunning, markOf } from './overview.js';
+import { behindWords, isRunning, markOf, rateOf } from './overview.js';
 
 const SINCE = { running: 'started', silent: 'last heard of' };
 
@@ -86,9 +86,9 @@ export class PipelinePage {
     const figures = [
       { key: 'lag', name: 'Lag', value: amount(one.lag), note: grows },
       { key: 'behind', name: 'Behind', value: behindWords(one), note: report?.catch_up_seconds ? `caught up in ${span(report.catch_up_seconds)}` : null },
-      { key: 'in', name: 'Rows in', value: rate(one.rows_in_rate), note: null },
-      { key: 'out', name: 'Rows out', value: rate(one.rows_out_rate), note: null },
-      { key: 'quarantined', name: 'Quarantined', value: rate(one.quarantined_rate), note: null, health: one.quarantined_rate > 0 ? 'some' : null },
+      { key: 'in', name: 'Rows in', value: rateOf(one, 'rows_in_rate'), note: null },
+      { key: 'out', name: 'Rows out', value: rateOf(one, 'rows_out_rate'), note: null },
+      { key: 'quarantined', name: 'Quarantined', value: rateOf(one, 'quarantined_rate'), note: null, health: one.quarantined_rate > 0 ? 'some' : null },
       { key: 'batch', name: 'Last batch', value: seconds(one.batch_seconds), note: one.batch_id === null || one.batch_id === undefined ? null : `batch ${count(one.batch_id)}`, at: one.batch_at },
       { key: 'cap', name: 'Cap', value: count(one.cap), note: one.cap ? 'offsets a batch' : null },
     ];
