@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +18,12 @@ from tests.services.running import Running, wait_for
 from tests.slow_proxy import slowed
 
 from penstock.config import load
+from penstock.errors import PenstockError
 from penstock.ops.diagnosis import Cause, diagnose
 from penstock.runtime.listener import BatchDone, Event
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import RunOptions, run
+from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
@@ -35,7 +38,7 @@ DEDUPE = {"dedupe": {"keys": ["id"], "within": "10 minutes"}}
 POSTGRES = {"name": "pg", "type": "postgres", "url": "${env:DIAGNOSED}", "table": "orders"}
 TABLE = "CREATE TABLE orders (id bigint NOT NULL, who text, at timestamptz)"
 SLEEPY = """
-CREATE FUNCTION sleepy() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END $$;
+CREATE FUNCTION sleepy() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$;
 CREATE TRIGGER sleepy BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION sleepy()
 """
 
@@ -58,7 +61,7 @@ class Pipeline:
         self.file = self._write(self.topic, **{"decode": JSON, "trigger": None, **keys})
         return self.file
 
-    def go(self, batches: int | None = None) -> None:
+    def go(self, batches: int | None = None, **options: Any) -> None:
         """Run until so many batches are done, or all is read."""
         done = 0
 
@@ -68,7 +71,14 @@ class Pipeline:
             if done == batches:
                 self.stop.ask()
 
-        run(load(self.file), RunOptions(available_now=batches is None), listen, self.stop, self._spark)
+        # Batches that never come are a failure, not a test without an end.
+        patience = threading.Timer(120, self.stop.ask)
+        patience.start()
+        try:
+            run(load(self.file), RunOptions(available_now=batches is None, **options), listen, self.stop, self._spark)
+        finally:
+            patience.cancel()
+        assert done >= (batches or 0)
 
     def causes(self) -> tuple[Cause, ...]:
         return diagnose(load(self.file)).causes
@@ -114,9 +124,9 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
 
 
 def test_healthy_pipeline_has_no_cause_while_it_drains_and_when_it_has(topics: Any, pipeline: Pipeline) -> None:
-    topics.send(pipeline.topic, events(5_000))
-    pipeline.write(flow={"min_offsets": 100, "target_batch": "500 ms"})
-    pipeline.go(batches=3)
+    topics.send(pipeline.topic, events(20_000))
+    pipeline.write(flow={"min_offsets": 100, "target_batch": "5 seconds"})
+    pipeline.go(batches=2)
     assert pipeline.causes() == ()
     pipeline.stop = StopRequest()
     pipeline.go()
@@ -124,6 +134,27 @@ def test_healthy_pipeline_has_no_cause_while_it_drains_and_when_it_has(topics: A
     assert found.causes == ()
     assert any(line.startswith("brokers: 2 partitions, 0 offsets wait") for line in found.looked)
     assert any(line.startswith("table out: ") for line in found.looked)
+
+
+def test_run_that_failed_is_first_with_its_error_and_what_waits(topics: Any, pipeline: Pipeline) -> None:
+    topics.send(pipeline.topic, events(200))
+    pipeline.write()
+    pipeline.go()
+    topics.send(pipeline.topic, events(300))
+    stopped = diagnose(load(pipeline.file))
+    assert stopped.causes == ()
+    assert "300 offsets wait" in (stopped.idle or "")
+    log = pipeline.file.parent / "lake/out/_delta_log"
+    log.rename(log.with_name("away"))
+    log.write_text("no folder any more")
+    with pytest.raises(PenstockError) as raised:
+        pipeline.go(give_up_after=0.1)
+    [cause] = pipeline.causes()
+    assert (cause.code, cause.summary) == (
+        "NOT_RUNNING",
+        f"no run is at work: the last run was ended by {raised.value.code}",
+    )
+    assert any(line.startswith("300 offsets wait, the oldest unread record is ") for line in cause.evidence)
 
 
 def test_cap_low_is_first_where_it_is(topics: Any, pipeline: Pipeline) -> None:
@@ -135,7 +166,7 @@ def test_cap_low_is_first_where_it_is(topics: Any, pipeline: Pipeline) -> None:
 
 def test_trigger_long_is_first_where_it_is(topics: Any, pipeline: Pipeline) -> None:
     topics.send(pipeline.topic, events(3_000))
-    pipeline.write(source={"max_offsets": 100}, trigger={"every": "2 seconds"})
+    pipeline.write(flow=STEADY, trigger={"every": "4 seconds"})
     pipeline.go(batches=4)
     assert pipeline.first() == "TRIGGER_LONG"
 
@@ -161,7 +192,7 @@ def test_batch_stuck_is_first_where_somebody_holds_the_table(topics: Any, pipeli
         holder.execute("LOCK TABLE orders IN SHARE ROW EXCLUSIVE MODE")
         running.start()
         try:
-            wait_for(lambda: [one.code for one in pipeline.causes()] == ["BATCH_STUCK"], "a stuck batch", 30)
+            wait_for(lambda: [one.code for one in pipeline.causes()] == ["BATCH_STUCK"], "a stuck batch", 90)
             [cause] = pipeline.causes()
         finally:
             holder.rollback()
@@ -173,8 +204,8 @@ def test_batch_stuck_is_first_where_somebody_holds_the_table(topics: Any, pipeli
 
 def test_slow_broker_is_first_where_fetch_settings_make_it_wait(topics: Any, pipeline: Pipeline) -> None:
     topics.send(pipeline.topic, events(3_000))
-    pipeline.write(source={"options": {"fetch.min.bytes": "10000000", "fetch.wait.max.ms": "700"}}, flow=STEADY)
-    pipeline.go(batches=4)
+    pipeline.write(source={"options": {"fetch.min.bytes": "10000000", "fetch.wait.max.ms": "2000"}}, flow=STEADY)
+    pipeline.go(batches=3)
     [cause, *_] = pipeline.causes()
     assert (cause.code, cause.change) == ("SLOW_BROKER", "remove fetch.min.bytes from source.options")
 
@@ -184,7 +215,7 @@ def test_slow_registry_is_first_where_it_answers_late(topics: Any, pipeline: Pip
     schema = {"type": "record", "name": "Event", "fields": fields}
     producer = RegistryProducer(topics.brokers, registry.url)
     producer.avro(pipeline.topic, schema, [{"id": number, "who": "a"} for number in range(1_000)])
-    with slowed(registry.url, 0.7) as url:
+    with slowed(registry.url, 1.0) as url:
         pipeline.write(decode={"format": "avro", "registry": {"url": url}}, flow=STEADY)
         pipeline.go(batches=4)
         [cause, *_] = pipeline.causes()
@@ -218,7 +249,12 @@ def test_gc_pressure_is_first_where_the_heap_of_a_run_is_too_small(topics: Any, 
     )
     with Running(pipeline.file.parent, "run", str(pipeline.file)) as running:
         running.await_text("batch 3")
-    assert pipeline.first() == "GC_PRESSURE"
+        assert pipeline.first() == "GC_PRESSURE"
+        running.send(signal.SIGKILL)
+        running.process.wait()
+    [first, second, *_] = pipeline.causes()
+    assert (first.code, second.code) == ("NOT_RUNNING", "GC_PRESSURE")
+    assert "the last run was killed" in first.summary
 
 
 def test_quarantine_storm_is_first_where_records_turn_bad(topics: Any, pipeline: Pipeline) -> None:
@@ -242,7 +278,7 @@ def test_small_files_are_first_where_nothing_joins_them(topics: Any, pipeline: P
 
 def test_state_grows_is_first_where_event_time_stands_still(topics: Any, pipeline: Pipeline) -> None:
     topics.send(pipeline.topic, events(1_000, seconds=0))
-    pipeline.write(transforms=[WATERMARK, DEDUPE], source={"max_offsets": 200})
+    pipeline.write(transforms=[WATERMARK, DEDUPE], source={"max_offsets": 250})
     pipeline.go()
     [cause, *_] = pipeline.causes()
     assert cause.code == "STATE_GROWS"
@@ -255,7 +291,7 @@ def test_few_partitions_are_first_where_cores_have_nothing_to_read(
     pipeline = Pipeline(spark, pipeline_file, topics.create(1))
     topics.send(pipeline.topic, events(2_000))
     pipeline.write(transforms=[WATERMARK, DEDUPE], flow=STEADY)
-    pipeline.go(batches=4)
+    pipeline.go(batches=3)
     assert pipeline.first() == "FEW_PARTITIONS"
 
 
@@ -263,8 +299,8 @@ def test_hot_partition_is_first_where_most_records_are_in_one(spark: Any, topics
     pipeline = Pipeline(spark, pipeline_file, topics.create(4))
     topics.send(pipeline.topic, events(3_000), partition=2)
     topics.send(pipeline.topic, events(200))
-    pipeline.write(flow=STEADY)
-    pipeline.go(batches=4)
+    pipeline.write(transforms=[WATERMARK, DEDUPE], flow=STEADY)
+    pipeline.go(batches=3)
     [cause, *_] = pipeline.causes()
     assert cause.code == "HOT_PARTITION"
     assert f"{pipeline.topic}[2]" in cause.summary
@@ -303,7 +339,7 @@ def test_input_above_rate_is_first_where_nothing_else_explains_it(
     topics: Any, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     (tmp_path / "steps.py").write_text(
-        "import time\n\n\ndef slowly(rows):\n    time.sleep(0.006 * rows.num_rows)\n    return rows\n"
+        "import time\n\n\ndef slowly(rows):\n    time.sleep(0.02 * rows.num_rows)\n    return rows\n"
     )
     topics.send(pipeline.topic, events(300))
     pipeline.write(transforms=[{"map_arrow": "steps.slowly"}], flow=STEADY)
@@ -313,5 +349,5 @@ def test_input_above_rate_is_first_where_nothing_else_explains_it(
         time.sleep(0.1)
 
     with meanwhile(produce):
-        pipeline.go(batches=5)
+        pipeline.go(batches=4)
     assert pipeline.first() == "INPUT_ABOVE_RATE"

@@ -39,8 +39,11 @@ def show_diagnosis(found: Diagnosis) -> None:
     if found.causes:
         likely = counted(len(found.causes), "likely cause")
         out.print(f"[bold]{escape(found.pipeline)}[/]: {likely}{', the likeliest first' if found.causes[1:] else ''}")
+        if found.idle is not None:
+            out.print(f"[yellow]{escape(found.idle)}[/]")
     else:
-        out.print(f"[bold]{escape(found.pipeline)}[/]: [green]nothing is slow or stuck[/]")
+        how = f"[yellow]{escape(found.idle)}[/]" if found.idle is not None else "[green]nothing is slow or stuck[/]"
+        out.print(f"[bold]{escape(found.pipeline)}[/]: {how}")
     for number, cause in enumerate(found.causes, 1):
         out.print(f"\n[bold]{number}. {escape(cause.summary)}[/]  [dim]{cause.code}[/]")
         for line in cause.evidence:

@@ -74,12 +74,12 @@ def drawn(report: LagReport, most: int | None = _SHOWN) -> RenderableType:
             "-"
             if one.growth is None
             else f"{'-' if one.growth < 0 else '+' if one.growth else ''}{rate(abs(one.growth))}",
-            _number(one.group) + _aside(one),
+            _number(one.group) + (_aside(one) if report.group_note is not None else ""),
             "[yellow]hot[/]" if one.hot else "",
         )
     rest = report.worst[len(shown) :]
     parts: list[RenderableType] = [f"[bold]{escape(report.pipeline)}[/]: {escape(report.text)}"]
-    if report.input_rate is not None and report.processing_rate is not None:
+    if report.input_rate is not None and report.processing_rate is not None and report.running:
         parts.append(f"in {rate(report.input_rate)}, done {rate(report.processing_rate)}")
     parts += ["", rows]
     if rest:
@@ -105,7 +105,8 @@ def _watch(config: PipelineConfig, *, everything: bool, as_json: bool) -> None:
     from penstock.ops.lag import find_lag
 
     looks: deque[LagReport] = deque([find_lag(config)], maxlen=_LOOKS_BACK)
-    live = Live(console=out, auto_refresh=False) if out.is_terminal and not as_json else None
+    # Unlike what is printed, what is drawn again has to end where the screen does.
+    live = Live(console=Console(highlight=False), auto_refresh=False) if out.is_terminal and not as_json else None
     if live is not None:
         live.start()
     try:

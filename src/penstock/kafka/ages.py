@@ -18,8 +18,12 @@ from penstock.kafka.topics import kafka_failures
 from penstock.model import TopicPartition
 
 _POLL_SECONDS = 0.1
+_QUIET_POLLS, _MUCH = 3, 4
+"""After so many polls, each of which brought less than a quarter of the partitions, more is fetched of each."""
 _AT_ONCE = 1000
-# One record of each partition is wanted: as little as can be is fetched behind it.
+_FETCHES_BYTES = (32 << 10, 1 << 20)
+"""How much is fetched of a partition at once. A broker gives less than a whole batch of none but the first partition
+that is asked for, so partitions with large batches would come one after another: those are asked for again."""
 _SETTINGS: Mapping[str, str | int | bool] = {
     "log_level": 0,
     "group.id": "penstock-reader",
@@ -31,8 +35,8 @@ _SETTINGS: Mapping[str, str | int | bool] = {
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 10,
     "fetch.error.backoff.ms": 50,
+    "fetch.queue.backoff.ms": 20,
     "queued.min.messages": 1,
-    "fetch.message.max.bytes": 32 << 10,
     "fetch.max.bytes": 8 << 20,
     "message.max.bytes": 1 << 20,
     "receive.message.max.bytes": 64 << 20,
@@ -46,25 +50,41 @@ def first_unread(
 
     Left out is a partition in which none follows, one whose record bears no time, and what could not be read in time.
     """
-    if not positions:
-        return {}
-    with kafka_failures("opening a Kafka client", settings.brokers):
-        consumer = Consumer({**settings.for_librdkafka(), **_SETTINGS})
     found: dict[TopicPartition, datetime] = {}
     left = dict(positions)
     deadline = time.monotonic() + timeout
+    for size in _FETCHES_BYTES:
+        if left and time.monotonic() < deadline:
+            last = size == _FETCHES_BYTES[-1]
+            _fetch(settings, {**_SETTINGS, "fetch.message.max.bytes": size}, left, found, deadline, patient=last)
+    return found
+
+
+def _fetch(
+    settings: KafkaSettings,
+    own: Mapping[str, str | int | bool],
+    left: dict[TopicPartition, int],
+    found: dict[TopicPartition, datetime],
+    deadline: float,
+    *,
+    patient: bool,
+) -> None:
+    """Read what comes, until all is there or time is up; unless `patient`, until little comes any more."""
+    with kafka_failures("opening a Kafka client", settings.brokers):
+        consumer = Consumer({**settings.for_librdkafka(), **own})
+    quiet, much = 0, len(left) / _MUCH
     try:
         consumer.assign([ClientPartition(at.topic, at.partition, offset) for at, offset in left.items()])
-        while left and time.monotonic() < deadline:
+        while left and time.monotonic() < deadline and (patient or quiet < _QUIET_POLLS):
             done = _take(consumer.consume(_AT_ONCE, _POLL_SECONDS), left, found)
+            quiet = 0 if len(done) >= much or (not found and not done) else quiet + 1
             if done and left:
                 consumer.incremental_unassign([ClientPartition(at.topic, at.partition) for at in done])
     except KafkaException:
         # Ages are an extra: what is known by now is told, and the caller learns of the brokers in its own way.
-        return found
+        return
     finally:
         consumer.close()
-    return found
 
 
 def _take(

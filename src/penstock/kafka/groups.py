@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from penstock.errors import PenstockError, TerminalError
+from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.topics import kafka_failure, kafka_failures
 from penstock.model import TopicPartition
@@ -26,11 +26,20 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _REFRESH_SECONDS = 3600.0
 # What the coordinator says to a commit from outside while the group has members.
 _IN_USE = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
+# What brokers say for some seconds after one of them has started: groups are looked after there soon, not yet.
+_COORDINATOR_MOVES = frozenset(
+    {
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+_AGAIN_SECONDS = 0.1
 
 
 class GroupOffsets:
-    """The offsets of one group, through one client that is kept. It joins nothing, and waits for an answer as long as
-    the option `socket.timeout.ms` says, or `timeout`.
+    """The offsets of one group, through one client that is kept. It joins nothing, and waits for an answer, and for a
+    coordinator that is not there yet, as long as the option `socket.timeout.ms` says, or `timeout`.
 
     It is a consumer, not an admin client: librdkafka (2.x) looks for the consumer that an admin client does not have
     when a coordinator is not there yet, and takes the whole process down.
@@ -73,18 +82,26 @@ class GroupOffsets:
         self._consumer.close()
 
     def _ask(self, ask: Callable[[], Iterable[Any] | None], doing: str) -> list[Any]:
-        try:
-            answer = list(ask() or ())
-        except KafkaException as error:
-            raise self._failure(error.args[0], doing) from None
-        for at in answer:
-            if at.error is not None:
-                raise self._failure(at.error, f"{doing}, {at.topic}[{at.partition}]")
-        return answer
+        deadline = time.monotonic() + self._timeout
+        while True:
+            answer, error, where = _answer(ask)
+            if error is None:
+                return answer
+            moves = error.code() in _COORDINATOR_MOVES or error.code() == KafkaError._WAIT_COORD
+            if not moves or time.monotonic() > deadline:
+                raise self._failure(error, f"{doing}{where}")
+            time.sleep(_AGAIN_SECONDS)
 
     def _failure(self, error: KafkaError, doing: str) -> PenstockError:
         if error.code() == KafkaError._WAIT_COORD:
             error = KafkaError(KafkaError._TIMED_OUT, error.str())
+        if error.code() in _COORDINATOR_MOVES:
+            return TransientError(
+                "GROUP_COORDINATOR_AWAY",
+                f"{doing}: no broker looks after the group yet",
+                context={"brokers": self._brokers, "client": f"{error.name()}: {error.str()}"},
+                hint="it takes some seconds after a broker has started; is __consumer_offsets there, with leaders?",
+            )
         if error.code() not in _IN_USE:
             return kafka_failure(error, doing, self._brokers)
         return TerminalError(
@@ -162,6 +179,18 @@ class GroupCommitter:
         self._failing = error is not None
         with suppress(Exception):
             self._tell(_in_a_line(error) if error is not None else None)
+
+
+def _answer(ask: Callable[[], Iterable[Any] | None]) -> tuple[list[Any], KafkaError | None, str]:
+    """What the client gives; what the brokers refused, of all or of one partition, and of which."""
+    try:
+        answer = list(ask() or ())
+    except KafkaException as error:
+        return [], error.args[0], ""
+    for at in answer:
+        if at.error is not None:
+            return [], at.error, f", {at.topic}[{at.partition}]"
+    return answer, None, ""
 
 
 def _let_go(group: GroupOffsets | None) -> None:

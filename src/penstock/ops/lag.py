@@ -5,13 +5,14 @@ The sinks' own tokens count, and the checkpoint where a sink keeps none; the con
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from statistics import median_low
 from typing import Any
 
+from penstock.checkpoint import Offsets
 from penstock.checkpoint.findings import findings_in
 from penstock.config import PipelineConfig, reveal
 from penstock.kafka import Cluster, KafkaSettings, LogBounds
@@ -19,9 +20,9 @@ from penstock.kafka.ages import first_unread
 from penstock.metrics.history import history_of
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint_look import Looked, look
-from penstock.ops.lag_group import ask_group, group_note
-from penstock.ops.lag_place import Place, place_of
-from penstock.ops.lag_rates import Rates, Sample, rates_of, samples_in, window_of
+from penstock.ops.lag_group import GroupView, ask_group, group_note
+from penstock.ops.lag_place import Place, committed_in, place_of
+from penstock.ops.lag_rates import Rates, Sample, looks_at_rest, looks_in_run, rates_of, window_of
 from penstock.ops.lag_words import describe, noise
 
 _AGE_SECONDS = 2.0
@@ -122,24 +123,28 @@ def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagR
     seen = look(config)
     if seen.brokers.error is not None:
         raise seen.brokers.error
-    bounds = seen.brokers.bounds or {}
+    bounds, running = seen.brokers.bounds or {}, seen.live is not None
     place = place_of(seen, lambda: Cluster(settings, _AGE_SECONDS))
     waiting = {at: max(place.positions[at], log.start) for at, log in bounds.items() if log.end > place.positions[at]}
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(ask_group, settings, config.group, bounds)
         aged = pool.submit(first_unread, settings, waiting, _AGE_SECONDS)
-        entries = history_of(config.checkpoint).read(events=("lag", "batch", "group"))
+        entries = history_of(config.checkpoint).read(events=("started", "lag", "batch", "group"))
         group, times = asked.result(), aged.result()
     now = datetime.now(UTC)
     batches = [entry for entry in entries if entry["event"] == "batch"][-_BATCHES:]
     sample = Sample(now, {at: log.end for at, log in bounds.items()}, place.positions)
-    rates = rates_of(_earlier(entries, before, running=seen.live is not None), sample, window_of(batches))
+    last = before.sample if before is not None and before.running == running else None
+    earlier = looks_in_run(entries, last) if running else looks_at_rest(entries, last, place.positions)
+    rates = rates_of(earlier, sample, window_of(batches))
     lags = sample.lags
     ages = {at: max(0.0, (now - when).total_seconds()) for at, when in times.items()}
     hot = hot_partitions(lags)
     total = sum(lags.values())
     committed = None if place.committed is None else {at: o for at, o in place.committed.items() if at in bounds}
-    why = group_note(group, committed, seen.files, entries, running=seen.live is not None)
+    why = group_note(group, committed, seen.files, entries, running=running)
+    if why is not None and running and committed is not None and read_meanwhile(config, group, committed):
+        why = None
     return LagReport(
         pipeline=config.name,
         at=now,
@@ -161,11 +166,11 @@ def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagR
         behind_seconds=max(ages.values(), default=None) if total else 0.0,
         growth=rates.growth,
         input_rate=rates.incoming,
-        processing_rate=rates.processing,
+        processing_rate=rates.processing if running else None,
         catch_up_seconds=_catch_up(total, rates),
         group=config.group,
         notes=(*place.notes, *_warnings(seen, place, bounds)),
-        running=seen.live is not None,
+        running=running,
         never_ran=place.committed is None,
         batch_offsets=max((int(one.get("offsets", 0)) for one in batches), default=None),
         group_note=why,
@@ -180,10 +185,12 @@ def hot_partitions(lags: Mapping[TopicPartition, int]) -> frozenset[TopicPartiti
     return frozenset(at for at, lag in lags.items() if lag >= least)
 
 
-def _earlier(entries: Iterable[Mapping[str, Any]], before: LagReport | None, *, running: bool) -> list[Sample]:
-    noted, looked = samples_in(entries), [before.sample] if before is not None else []
-    # What a run that has ended noted before says nothing of how lag grows without it.
-    return [*noted, *looked] if running else looked or noted[-1:]
+def read_meanwhile(config: PipelineConfig, group: GroupView, committed: Offsets) -> bool:
+    """Whether the group was only asked later than the sinks: they have by now what it says."""
+    if any(group.offsets.get(at, -1) < offset for at, offset in committed.items()):
+        return False
+    now = committed_in(look(config, brokers=False))
+    return all(offset <= now.get(at, -1) for at, offset in group.offsets.items() if at in committed)
 
 
 def _catch_up(total: int, rates: Rates) -> float | None:

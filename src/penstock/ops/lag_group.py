@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -32,8 +33,8 @@ def ask_group(settings: KafkaSettings, name: str | None, partitions: Iterable[To
     if name is None:
         return GroupView(None)
     try:
-        group = GroupOffsets(settings, name, _GROUP_SECONDS)
-        return GroupView(name, group.committed(partitions))
+        with closing(GroupOffsets(settings, name, _GROUP_SECONDS)) as group:
+            return GroupView(name, group.committed(partitions))
     except PenstockError as error:
         return GroupView(name, error=error)
 
@@ -62,19 +63,28 @@ def group_note(
     if not differs:
         return None
     if group.offsets:
-        places = ", ".join(map(str, differs[:3])) + (f" and {len(differs) - 3} more" if len(differs) > 3 else "")
-        told = f"consumer group {group.name} differs from the sinks in {places}: "
+        places = ", ".join(_sides(at, group.offsets, committed) for at in differs[:3])
+        more = f" and {len(differs) - 3} more" if len(differs) > 3 else ""
+        told = f"consumer group {group.name} differs from the sinks in {places}{more}: "
     else:
         told = f"consumer group {group.name} has no offsets: "
-    return told + (_failure(entries) or _reason(group.offsets, committed, files, running=running))
+    return told + (_failure(entries, running=running) or _reason(group.offsets, committed, files, running=running))
 
 
-def _failure(entries: Iterable[Mapping[str, Any]]) -> str | None:
-    """What the run noted when it last failed to commit, unless it has worked since."""
-    noted = [entry for entry in entries if entry["event"] == "group"]
-    if not noted or not noted[-1].get("error"):
+def _sides(at: TopicPartition, held: Mapping[TopicPartition, int], committed: Offsets) -> str:
+    return f"{at} ({f'{held[at]:,}' if at in held else 'none'}, they have {committed[at]:,})"
+
+
+def _failure(entries: Iterable[Mapping[str, Any]], *, running: bool) -> str | None:
+    """What the last run noted when it failed to commit, unless it has worked since."""
+    last: Mapping[str, Any] | None = None
+    for entry in entries:
+        if entry["event"] in ("started", "group"):
+            last = entry
+    if last is None or not last.get("error"):
         return None
-    return f"committing to it fails since {datetime.fromisoformat(noted[-1]['at']):%H:%M:%S} UTC: {noted[-1]['error']}"
+    when = f"{datetime.fromisoformat(last['at']):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{f'committing to it fails since {when}' if running else f'the last run failed at {when}'}: {last['error']}"
 
 
 def _reason(held: Mapping[TopicPartition, int], committed: Offsets, files: CheckpointFiles, *, running: bool) -> str:

@@ -36,7 +36,7 @@ def place_of(seen: Looked, cluster: Callable[[], Cluster]) -> Place:
         found = _offsets_at(by_time, cluster) if by_time else {}
         positions = {at: found[at] if at in found else _first(first[at], at, log) for at, log in bounds.items()}
         return Place(None, {at: min(positions[at], log.end) for at, log in bounds.items()}, _never_ran(seen))
-    committed = _committed(seen)
+    committed = committed_in(seen)
     gone = recreated_topics(seen.checkpoint.topic_ids(), dict(seen.brokers.topic_ids))
     # The offsets of a topic that was made again are not its own: all of it waits.
     committed = {at: offset for at, offset in committed.items() if at.topic not in gone}
@@ -50,7 +50,7 @@ def place_of(seen: Looked, cluster: Callable[[], Cluster]) -> Place:
     return Place(committed, {at: committed.get(at, log.start) for at, log in bounds.items()}, tuple(notes))
 
 
-def _committed(seen: Looked) -> Offsets:
+def committed_in(seen: Looked) -> Offsets:
     """The least that any sink has; of one that keeps no token, or cannot be asked, what the checkpoint says."""
     done = seen.files.committed
     noted = usable_ends(seen.files, done) if done is not None else seen.starts(0)

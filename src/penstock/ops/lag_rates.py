@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from statistics import linear_regression
+from statistics import fmean
 from typing import Any
 
+from penstock.checkpoint import Offsets
 from penstock.model import TopicPartition
 
 _WINDOW, _LONGEST_WINDOW = timedelta(minutes=2), timedelta(minutes=15)
@@ -50,6 +51,18 @@ def samples_in(entries: Iterable[Mapping[str, Any]]) -> list[Sample]:
     ]
 
 
+def looks_in_run(entries: Sequence[Mapping[str, Any]], last: Sample | None) -> list[Sample]:
+    """What a run that goes on is compared with: the looks since it began, for before that nobody read."""
+    began = max((at for at, entry in enumerate(entries) if entry["event"] == "started"), default=0)
+    return [*samples_in(entries[began:]), *([last] if last is not None else [])]
+
+
+def looks_at_rest(entries: Iterable[Mapping[str, Any]], last: Sample | None, positions: Offsets) -> list[Sample]:
+    """The same while nobody reads: the last look. The run may have read on behind it: only its log ends still hold."""
+    looked = [last] if last is not None else samples_in(entries)[-1:]
+    return [replace(one, positions=positions) for one in looked]
+
+
 def window_of(batches: Sequence[Mapping[str, Any]]) -> timedelta:
     """How far to look back: over several batches, since lag falls when one commits and rises in between."""
     longest = max((one.get("seconds", 0.0) + one.get("waited", 0.0) for one in batches), default=0.0)
@@ -63,16 +76,24 @@ def rates_of(samples: Sequence[Sample], now: Sample, window: timedelta = _WINDOW
     if not used or now.at - used[0].at > _OLDEST:
         return Rates()
     series = [*used, now]
-    moments = [(one.at - used[0].at).total_seconds() for one in series]
-    growth = _slope(moments, [sum(one.lags.values()) for one in series])
-    incoming = max(0.0, _slope(moments, [sum(one.ends[at] for at in one.lags) for one in series]))
-    span, before, after = moments[-1], used[0].lags, now.lags
-    partitions = {at: (lag - before[at]) / span for at, lag in after.items() if at in before}
+    shares = _shares([(one.at - used[0].at).total_seconds() for one in series])
+    lags = [one.lags for one in series]
+    growth = _slope(shares, [sum(one.values()) for one in lags])
+    incoming = max(0.0, _slope(shares, [sum(one.ends[at] for at in one.lags) for one in series]))
+    everywhere = lags[-1].keys() & set.intersection(*(set(one) for one in lags))
+    partitions = {at: _slope(shares, [one[at] for one in lags]) for at in everywhere}
     return Rates(growth, incoming, max(0.0, incoming - growth), partitions)
 
 
-def _slope(moments: Sequence[float], values: Sequence[int]) -> float:
-    return linear_regression(moments, values).slope
+def _shares(moments: Sequence[float]) -> list[float]:
+    """What each value counts in the slope of the line through all of them, by least squares."""
+    centre = fmean(moments)
+    spread = sum((one - centre) ** 2 for one in moments)
+    return [(one - centre) / spread for one in moments]
+
+
+def _slope(shares: Sequence[float], values: Sequence[int]) -> float:
+    return round(sum(share * value for share, value in zip(shares, values, strict=True)), 6)
 
 
 def _by_partition(offsets: Mapping[str, Sequence[int | None]]) -> dict[TopicPartition, int]:

@@ -40,7 +40,7 @@ def test_diagnose_prints_the_cause_its_evidence_and_the_change(file: Path, capsy
 def test_diagnose_json_has_causes_with_evidence_and_change(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     diagnose(file, as_json=True)
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"pipeline", "at", "causes", "looked", "notes"}
+    assert found.keys() == {"pipeline", "at", "causes", "idle", "looked", "notes"}
     [cause] = found["causes"]
     assert cause.keys() == {"code", "weight", "summary", "evidence", "change"}
     assert cause["code"] == "CAP_LOW"
@@ -49,6 +49,16 @@ def test_diagnose_json_has_causes_with_evidence_and_change(file: Path, capsys: p
 def test_diagnose_of_a_healthy_pipeline_says_what_was_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     show_diagnosis(Diagnosis("orders", datetime.now(UTC), (), ("table [out]: 1 files",), ("no run",)))
     assert capsys.readouterr().out == "orders: nothing is slow or stuck\ntable [out]: 1 files\nno run\n"
+
+
+def test_diagnose_of_a_pipeline_that_does_not_run_says_so_before_anything_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_diagnosis(Diagnosis("orders", datetime.now(UTC), (), idle="not running; 5 offsets wait"))
+    assert capsys.readouterr().out == "orders: not running; 5 offsets wait\n"
+    cause = Cause("SLOW_SINK", 0.8, "sink out is slow", ("1 s of 2 s",), "a nearer one")
+    show_diagnosis(Diagnosis("orders", datetime.now(UTC), (cause,), idle="not running; 5 offsets wait"))
+    assert capsys.readouterr().out.startswith("orders: 1 likely cause\nnot running; 5 offsets wait\n\n1. sink out")
 
 
 def test_diagnose_numbers_several_causes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,10 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.checkpoint_look import Brokers, Looked
-from penstock.ops.lag import LagReport, PartitionLag, hot_partitions
+from penstock.ops.lag import LagReport, PartitionLag, hot_partitions, read_meanwhile
 from penstock.ops.lag_group import GroupView, group_note
 from penstock.ops.lag_place import place_of
-from penstock.ops.lag_rates import Sample, rates_of, samples_in, window_of
+from penstock.ops.lag_rates import Sample, looks_at_rest, looks_in_run, rates_of, samples_in, window_of
 from penstock.ops.lag_words import spell
 from penstock.runtime.standings import Standing
 
@@ -73,6 +73,35 @@ def test_window_covers_several_batches() -> None:
     assert window_of([]) == timedelta(minutes=2)
     assert window_of([{"seconds": 100.0, "waited": 10.0}]) == timedelta(seconds=440)
     assert window_of([{"seconds": 5000.0}]) == timedelta(minutes=15)
+
+
+def noted_look(seconds: float, end: int, position: int) -> dict[str, Any]:
+    at = (NOW + timedelta(seconds=seconds)).isoformat()
+    return {"event": "lag", "at": at, "ends": {"orders": [end]}, "committed": {"orders": [position]}}
+
+
+def test_rates_of_a_run_leave_out_what_was_before_it_began() -> None:
+    entries = [noted_look(-90, 0, 0), {"event": "started", "at": NOW.isoformat()}, noted_look(-10, 1000, 500)]
+    assert looks_in_run(entries, None) == [sample(-10, 1000, 500)]
+    assert looks_in_run(entries, sample(-2, 0, 0)) == [sample(-10, 1000, 500), sample(-2, 0, 0)]
+    assert rates_of(looks_in_run(entries, None), sample(0, 1100, 800)).growth == pytest.approx(-20)
+
+
+def test_rates_while_nobody_reads_are_what_comes_in() -> None:
+    # The run noted a look when it began, then read everything and ended.
+    looks = looks_at_rest([noted_look(-50, 900, 0), noted_look(-10, 1000, 0)], None, {P0: 1000})
+    assert rates_of(looks, sample(0, 1200, 1000)).growth == pytest.approx(20)
+    assert rates_of(looks, sample(0, 1000, 1000)).growth == 0.0
+    assert looks_at_rest([noted_look(-50, 900, 0)], sample(-2, 1100, 0), {P0: 1000}) == [sample(-2, 1100, 1000)]
+
+
+def test_rates_of_the_partitions_add_up_to_the_whole() -> None:
+    looks = [
+        Sample(NOW + timedelta(seconds=second), {P0: 100 * second, P1: 7 * second**2}, {P0: 90 * second, P1: 0})
+        for second in (-60, -30, -5, 0)
+    ]
+    rates = rates_of(looks[:-1], looks[-1])
+    assert sum(rates.partitions.values()) == pytest.approx(rates.growth)
 
 
 def test_samples_come_from_the_looks_in_a_history() -> None:
@@ -261,6 +290,7 @@ def test_place_with_a_broken_checkpoint_is_what_the_sinks_say_or_an_error(config
 
 
 GROUP = GroupView("penstock.orders", {P0: 30, P1: 40})
+IN_USE = {"event": "group", "at": NOW.isoformat(), "error": "GROUP_IN_USE has members"}
 
 
 def noted(config: PipelineConfig, group: GroupView, committed: Offsets | None, **more: Any) -> str | None:
@@ -290,22 +320,34 @@ def test_group_note_where_both_say_the_same_is_none(config: PipelineConfig) -> N
         ),
         (replace(GROUP, offsets={P0: 10, P1: 20}), {P0: 30, P1: 40}, {}, "the last run ended before it was told"),
         (GROUP, {P0: 10, P1: 20}, {}, "it is at batch 1, the sinks at batch 0: a sink was put back"),
-        (replace(GROUP, offsets={P0: 5, P1: 40}), {P0: 30, P1: 40}, {}, "in orders[0]: its offsets are of no batch"),
         (
-            replace(GROUP, offsets={P0: 10, P1: 20}),
+            replace(GROUP, offsets={P0: 5, P1: 40}),
             {P0: 30, P1: 40},
-            {"entries": [{"event": "group", "at": NOW.isoformat(), "error": "GROUP_IN_USE has members"}]},
-            "fails since 08:00:00 UTC: GROUP_IN_USE has members",
+            {},
+            "(5, they have 30): its offsets are of no batch",
         ),
         (
             replace(GROUP, offsets={P0: 10, P1: 20}),
             {P0: 30, P1: 40},
-            {
-                "entries": [
-                    {"event": "group", "at": NOW.isoformat(), "error": "GROUP_IN_USE has members"},
-                    {"event": "group", "at": NOW.isoformat(), "error": None},
-                ]
-            },
+            {"entries": [IN_USE], "running": True},
+            "committing to it fails since 2026-01-31 08:00:00 UTC: GROUP_IN_USE has members",
+        ),
+        (
+            replace(GROUP, offsets={P0: 10, P1: 20}),
+            {P0: 30, P1: 40},
+            {"entries": [{"event": "started", "at": NOW.isoformat()}, IN_USE]},
+            "the last run failed at 2026-01-31 08:00:00 UTC: GROUP_IN_USE has members",
+        ),
+        (
+            replace(GROUP, offsets={P0: 5, P1: 40}),
+            {P0: 30, P1: 40},
+            {"entries": [IN_USE, {"event": "started", "at": NOW.isoformat()}]},
+            "someone else moved it",
+        ),
+        (
+            replace(GROUP, offsets={P0: 10, P1: 20}),
+            {P0: 30, P1: 40},
+            {"entries": [IN_USE, {**IN_USE, "error": None}]},
             "it is at batch 0",
         ),
     ],
@@ -315,3 +357,15 @@ def test_group_note_says_why_the_two_differ(
 ) -> None:
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
     assert words in (noted(config, group, committed, **more) or "")
+
+
+@pytest.mark.parametrize(
+    ("held", "meanwhile"),
+    [({P0: 30, P1: 40}, True), ({P0: 10, P1: 20}, True), ({P0: 35, P1: 40}, False), ({P0: 5, P1: 40}, False)],
+)
+def test_group_that_was_asked_later_than_the_sinks_is_not_ahead_of_them(
+    config: PipelineConfig, held: Offsets, meanwhile: bool
+) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
+    # The sinks were asked when batch 0 was the last one; now they have batch 1.
+    assert read_meanwhile(config, GroupView("g", held), {P0: 10, P1: 20}) is meanwhile

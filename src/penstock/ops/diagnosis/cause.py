@@ -41,6 +41,8 @@ class Diagnosis:
     looked: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
     """What could not be looked at, and what the reader should know of the rest."""
+    idle: str | None = None
+    """Since when a pipeline that ended cleanly does not run, and what waits; none while it runs, or it is a cause."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -48,6 +50,7 @@ class Diagnosis:
             "pipeline": self.pipeline,
             "at": self.at.isoformat(),
             "causes": [cause.as_json() for cause in self.causes],
+            "idle": self.idle,
             "looked": list(self.looked),
             "notes": list(self.notes),
         }

@@ -18,6 +18,7 @@ from penstock.checkpoint.whereabouts import Whereabouts, find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings, Subscription
+from penstock.kafka.ages import first_unread
 from penstock.metrics.history import history_of
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence, RegistryFacts, TableFacts
 from penstock.ops.diagnosis.figures import batches_in, input_in, kept_in, recent_batches, retries_in
@@ -28,6 +29,7 @@ from penstock.runtime.targets import build_targets
 from penstock.runtime.upkeep import tables_of
 
 _PATIENCE = 3.0
+_AGE_SECONDS = 2.0
 _EVENTS = ("batch", "started", "state", "retry", "lag")
 Result = TypeVar("Result")
 
@@ -59,6 +61,8 @@ def collect(config: PipelineConfig) -> Looked:
         tables=tables.result() or (),
         registries=registries.result() or (),
     )
+    if not run.running:
+        evidence = replace(evidence, waiting_since=look.attempt("what waits", lambda: look.waiting_since(evidence)))
     return Looked(evidence, tuple(_looked(evidence)), tuple(look.notes))
 
 
@@ -99,10 +103,15 @@ class _Look:
     def brokers(self) -> BrokerFacts:
         source, cluster = self._config.source, Cluster(self._settings, _PATIENCE)
         partitions = cluster.partitions(Subscription(source.topics or (), source.pattern, source.assign))
-        began = time.perf_counter()
         bounds = cluster.bounds(partitions)
-        # Two requests, over connections that may still have to be made.
+        began = time.perf_counter()
+        # Two requests, over connections that are there by now, and of one partition however many there are.
+        cluster.bounds(partitions[:1])
         return BrokerFacts(bounds, (time.perf_counter() - began) / 2)
+
+    def waiting_since(self, evidence: Evidence) -> datetime | None:
+        waiting = {at: evidence.next_offset(at) for at, lag in evidence.lags.items() if lag}
+        return min(first_unread(self._settings, waiting, _AGE_SECONDS).values(), default=None)
 
     def tables(self) -> tuple[TableFacts, ...]:
         found = []

@@ -10,6 +10,7 @@ from penstock.ops.diagnosis.collecting import Looked, collect
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.flow import cap_low, input_above_rate, trigger_long
 from penstock.ops.diagnosis.growth import small_files, state_grows
+from penstock.ops.diagnosis.idle import idle, not_running
 from penstock.ops.diagnosis.memory import gc_pressure
 from penstock.ops.diagnosis.records import quarantine_storm
 from penstock.ops.diagnosis.services import slow_broker, slow_registry, slow_sink
@@ -18,6 +19,7 @@ from penstock.ops.diagnosis.stuck import batch_stuck
 from penstock.ops.diagnosis.wording import span
 
 CAUSES: Sequence[Callable[[Evidence], Cause | None]] = (
+    not_running,
     batch_stuck,
     quarantine_storm,
     slow_sink,
@@ -46,21 +48,21 @@ def weigh(looked: Looked) -> Diagnosis:
     evidence = looked.evidence
     found = [cause for cause in (find(evidence) for find in CAUSES) if cause is not None]
     ranked = tuple(sorted(found, key=lambda cause: -cause.weight))
-    return Diagnosis(evidence.config.name, evidence.at, ranked, looked.looked, (*looked.notes, *_notes(evidence)))
+    notes = (*looked.notes, *_notes(evidence))
+    return Diagnosis(evidence.config.name, evidence.at, ranked, looked.looked, notes, idle(evidence))
 
 
 def _notes(evidence: Evidence) -> list[str]:
     """How far the evidence carries."""
     if not evidence.batches:
         return ["the history has no batch yet: what only batches tell is not known"]
-    found = []
     if not evidence.run.running:
         ago = span(evidence.age(evidence.batches[-1].at).total_seconds())
-        found.append(f"the pipeline does not run now: what its batches tell is {ago} old")
-    if evidence.behind and (processing := evidence.processing_rate) and (came := evidence.input_rate) is not None:
-        if processing > came:
-            needed = evidence.lag / (processing - came)
-            found.append(f"it is {evidence.lag:,} offsets behind and catches up: at this rate in {span(needed)}")
-        else:
-            found.append(f"it is {evidence.lag:,} offsets behind and does not catch up")
-    return found
+        return [f"what the batches tell is {ago} old"]
+    processing, came = evidence.processing_rate, evidence.input_rate
+    if not evidence.behind or not processing or came is None:
+        return []
+    if processing <= came:
+        return [f"it is {evidence.lag:,} offsets behind and does not catch up"]
+    needed = evidence.lag / (processing - came)
+    return [f"it is {evidence.lag:,} offsets behind and catches up: at this rate in {span(needed)}"]

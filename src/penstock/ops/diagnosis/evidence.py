@@ -12,11 +12,12 @@ from functools import cached_property
 
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.whereabouts import Whereabouts
-from penstock.config import KafkaSinkConfig, PipelineConfig, flows, remembers
+from penstock.config import PipelineConfig
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
 from penstock.model.upkeep import TableFigures
 from penstock.ops.diagnosis.figures import Batch, Kept, Retried, middle
+from penstock.ops.splitting import whole_partitions
 
 _FEWEST = 2
 _LONGER = 1.5
@@ -83,6 +84,8 @@ class Evidence:
     """How much each log grew during the last batches."""
     checkpoint: CheckpointFacts = field(default_factory=CheckpointFacts)
     brokers: BrokerFacts | None = None
+    waiting_since: datetime | None = None
+    """The time of the oldest record that waits; only looked for where nobody reads."""
     tables: tuple[TableFacts, ...] = ()
     registries: tuple[RegistryFacts, ...] = ()
     cores: int | None = None
@@ -96,10 +99,16 @@ class Evidence:
     @cached_property
     def lags(self) -> dict[TopicPartition, int]:
         """The offsets that wait in each partition now; empty where the brokers could not be asked."""
-        if self.brokers is None:
-            return {}
-        position = self.checkpoint.position
-        return {at: max(0, log.end - position.get(at, log.start)) for at, log in self.brokers.bounds.items()}
+        bounds = self.brokers.bounds if self.brokers is not None else {}
+        return {at: max(0, log.end - position) for at, log in bounds.items() for position in [self.next_offset(at)]}
+
+    def next_offset(self, at: TopicPartition) -> int:
+        """What is read next of a partition that the brokers have."""
+        assert self.brokers is not None
+        log = self.brokers.bounds[at]
+        # A first run that begins elsewhere than at the beginning has nothing waiting that anybody could count.
+        first = log.start if self.checkpoint.begun is not None or self.config.source.start == "earliest" else log.end
+        return self.checkpoint.position.get(at, first)
 
     @property
     def lag(self) -> int:
@@ -162,13 +171,7 @@ class Evidence:
     @cached_property
     def whole_partitions(self) -> str | None:
         """Why one task reads a partition whole, where it does; elsewhere large ones are split."""
-        for flow in flows(self.config):
-            if flow.sides or any(map(remembers, flow.transforms)):
-                return "the steps with state have Spark read, one task for each partition"
-        for sink in self.config.sinks:
-            if isinstance(sink, KafkaSinkConfig) and sink.guarantee == "exactly_once":
-                return f"sink {sink.name} writes in transactions, one slot for each partition"
-        return None
+        return whole_partitions(self.config)
 
     def age(self, when: datetime) -> timedelta:
         """How long ago something was."""

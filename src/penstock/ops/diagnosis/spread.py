@@ -39,7 +39,7 @@ def hot_partition(evidence: Evidence) -> Cause | None:
     )
     return Cause(
         "HOT_PARTITION",
-        0.85 if whole else 0.45,
+        0.9 if whole else 0.45,
         f"partition {hottest} has most of the records that wait",
         tuple(told),
         f"let the producers of {hottest.topic} use a key with more different values, or none: records then go to all "

@@ -14,12 +14,12 @@ _TIMES_LONGER = 4
 
 
 def batch_stuck(evidence: Evidence) -> Cause | None:
-    """A batch is open for longer than any should be, or its run is gone. A clean stop may leave the next one open."""
+    """A batch is open for longer than any should be. Of a run that is gone that is told by itself."""
     opened, since, state = evidence.checkpoint.open_batch, evidence.checkpoint.begun_at, evidence.run.state
-    if opened is None or since is None or state == "stopped":
+    if opened is None or since is None or state not in ("running", "none"):
         return None
     age, longest = evidence.age(since), _longest(evidence)
-    if state in ("running", "none") and age <= longest:
+    if age <= longest:
         return None
     done = evidence.checkpoint.committed
     told = [
@@ -33,7 +33,7 @@ def batch_stuck(evidence: Evidence) -> Cause | None:
         told += _of_live_run(evidence)
         change = _free(evidence)
     else:
-        told.append(_of_dead_run(evidence))
+        told.append("no run has the checkpoint")
         change = f"penstock run {evidence.file}: the batch is run again with the same offsets, and nothing comes twice"
     return Cause("BATCH_STUCK", 1.0, f"batch {opened} began and has not committed", tuple(told), change)
 
@@ -64,15 +64,6 @@ def _of_live_run(evidence: Evidence) -> list[str]:
     elif evidence.run.holder is not None:
         told.append(f"{evidence.run.holder} has the checkpoint")
     return told
-
-
-def _of_dead_run(evidence: Evidence) -> str:
-    note = evidence.run.note
-    if note is None:
-        return "no run has the checkpoint"
-    heard = span(evidence.age(note.ended_at or note.at).total_seconds())
-    how = f"ended with {note.error}" if evidence.run.state == "failed" else f"is {evidence.run.state}"
-    return f"{note.who} {how}; last heard of {heard} ago"
 
 
 def _free(evidence: Evidence) -> str:

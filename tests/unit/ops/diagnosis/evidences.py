@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from penstock.checkpoint.presence import RunFacts, RunNote
+from penstock.checkpoint.whereabouts import State, Whereabouts
 from penstock.config import PipelineConfig, load
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
@@ -84,6 +88,14 @@ def behind(pipeline: PipelineConfig, **facts: Any) -> Evidence:
 def caught_up(evidence: Evidence) -> Evidence:
     """The same with nothing waiting."""
     return replace(evidence, batches=tuple(replace(one, lag=0) for one in evidence.batches), brokers=brokers(0, 0))
+
+
+def run(state: State, doing: str = "running", error: str | None = None, **facts: Any) -> Whereabouts:
+    """A run that told of itself at noon, and then ended or was not heard of any more."""
+    told = RunFacts(doing=doing, **facts)
+    ended = NOW if state in ("failed", "stopped") else None
+    note = RunNote(os.getpid(), socket.gethostname(), NOW, NOW, ended_at=ended, error=error, facts=told)
+    return Whereabouts(state, note.who if state == "running" else None, note)
 
 
 def causes(evidence: Evidence) -> Sequence[Cause]:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-from tests.unit.ops.diagnosis.evidences import NOW, WATERMARK, batch, batches, behind, caught_up, causes, codes, config
+from tests.unit.ops.diagnosis.evidences import (
+    NOW,
+    WATERMARK,
+    batch,
+    batches,
+    behind,
+    caught_up,
+    causes,
+    codes,
+    config,
+    run,
+)
 
-from penstock.checkpoint.presence import RunFacts, RunNote
-from penstock.checkpoint.whereabouts import State, Whereabouts
+from penstock.checkpoint.whereabouts import Whereabouts
 from penstock.ops.diagnosis.evidence import CheckpointFacts
 from penstock.ops.diagnosis.figures import Retried
 
 POSTGRES = {"name": "pg", "type": "postgres", "url": "postgresql://u@h/d", "table": "public.orders"}
-
-
-def run(state: State, doing: str = "running", error: str | None = None, **facts: Any) -> Whereabouts:
-    told = RunFacts(doing=doing, **facts)
-    ended = NOW if state in ("failed", "stopped") else None
-    note = RunNote(os.getpid(), socket.gethostname(), NOW, NOW, ended_at=ended, error=error, facts=told)
-    return Whereabouts(state, note.who if state == "running" else None, note)
 
 
 def opened(minutes: float) -> CheckpointFacts:
@@ -41,14 +41,12 @@ def test_batch_stuck_is_found_first_and_only_when_it_is_open_for_too_long(tmp_pa
     assert codes(long) == []
 
 
-def test_batch_stuck_of_a_run_that_is_gone_is_found_at_once_unless_it_stopped_cleanly(tmp_path: Path) -> None:
-    evidence = caught_up(behind(config(tmp_path), checkpoint=opened(0.2), run=run("killed")))
-    [cause] = causes(evidence)
-    assert cause.code == "BATCH_STUCK"
-    assert cause.change.startswith(f"penstock run {tmp_path / 'orders.yaml'}")
-    assert "ended with SINK_AWAY" in causes(replace(evidence, run=run("failed", error="SINK_AWAY")))[0].evidence[2]
+def test_batch_stuck_is_not_told_of_a_run_that_is_gone(tmp_path: Path) -> None:
+    evidence = caught_up(behind(config(tmp_path), checkpoint=opened(30), run=run("killed")))
+    assert codes(evidence) == ["NOT_RUNNING"]
     assert codes(replace(evidence, run=run("stopped"))) == []
-    assert codes(replace(evidence, checkpoint=CheckpointFacts(5, NOW, 5))) == []
+    # Without any note of a run nobody knows how it ended.
+    assert codes(replace(evidence, run=Whereabouts("none", None, None))) == ["BATCH_STUCK"]
 
 
 def test_batch_stuck_says_what_it_waits_for(tmp_path: Path) -> None:
