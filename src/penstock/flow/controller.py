@@ -30,7 +30,8 @@ REASONS: Mapping[str, str] = {
 }
 """Each reason, and what it means."""
 
-_DEAD_BAND = 0.2
+_DEAD_BAND, _FINE_BAND = 0.2, 0.1
+"""Differences that change nothing; finer while the cap has only ever grown, for then it cannot go to and fro."""
 _GROWTH = 10.0
 _GROWTH_AFTER_SHRINKING = 2.0
 _EARLY = 8
@@ -148,7 +149,7 @@ def _grow(now: Situation) -> Decision | None:
     filled = [one.offsets for one in now.seen if one.pressure > _HALVE_AT]
     memory = min([now.held * (1 - _DEAD_BAND / 2), *(0.75 * offsets for offsets in filled)])
     chosen = min(wanted, step, now.safe, memory)
-    if chosen >= now.cap * (1 + _DEAD_BAND):
+    if chosen >= now.cap * (1 + (_FINE_BAND if now.shrunk is None else _DEAD_BAND)):
         return _change(now, chosen, reason, f"{_took(now.last)}, {_aim(now)}, {_n(now.last.backlog)} wait")
     if memory < now.cap * (1 + _DEAD_BAND) <= min(wanted, step, now.safe):
         return Decision(

@@ -16,7 +16,7 @@ _START = 10_000
 _LARGEST_RECORD_BYTES = 1 << 20
 """What Kafka takes by default: the first batch fits into the memory also when every record is of this size."""
 _AUTO_BYTES_A_CORE = 1 << 30
-_MARGIN, _LEAST_SHARE, _WORST = 0.75, 0.4, 0.95
+_MARGIN, _LEAST_SHARE, _WORST = 0.8, 0.4, 0.95
 _TIMES_FIXED = 15
 _TIMES_SPREAD = 3
 _FULL = 0.5

@@ -16,9 +16,9 @@ def batches(*seconds: float) -> list[Observed]:
     return [Observed(at, SIZE, SIZE, took, SIZE * 200, 10**9, SIZE) for at, took in enumerate(seconds)]
 
 
-def test_limit_of_batches_alike_leaves_a_quarter_and_of_batches_that_differ_more() -> None:
+def test_limit_of_batches_alike_leaves_a_fifth_and_of_batches_that_differ_more() -> None:
     alike, different = (Situation(FLOW, batches(*took), 2) for took in ((20,) * 8, (16, 25, 18, 27, 15, 24, 20, 17)))
-    assert alike.limit == pytest.approx(0.75 * LONGEST)
+    assert alike.limit == pytest.approx(0.8 * LONGEST)
     assert 0.4 * LONGEST <= different.limit < 0.7 * LONGEST
 
 
