@@ -22,6 +22,8 @@ from penstock.model import TopicPartition
 
 _FLUSH_SECONDS = 5.0
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+# Of batches that follow each other faster only the newest is told.
+_SPACING_SECONDS = 1.0
 # Kafka forgets the offsets of an empty group after a time without commits, seven days unless the brokers say otherwise.
 _REFRESH_SECONDS = 3600.0
 # What the coordinator says to a commit from outside while the group has members.
@@ -159,6 +161,8 @@ class GroupCommitter:
             else:
                 wait = _REFRESH_SECONDS
                 self._say(None)
+                with self._news:
+                    self._news.wait_for(lambda: self._closing, _SPACING_SECONDS)
         _let_go(group)
 
     def _next(self, wait: float) -> dict[TopicPartition, int] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
@@ -11,7 +13,12 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def memory_in_use() -> float:
-    """The share in use, from 0 to 1; what the system can give back at once counts as free."""
+    """The share in use, from 0 to 1; what the system can give back at once counts as free. Looked at once a second."""
+    return _in_use(int(time.monotonic()))
+
+
+@lru_cache(maxsize=1)
+def _in_use(second: int) -> float:
     machine = psutil.virtual_memory()
     return max(1.0 - machine.available / machine.total, _of_group(_GROUP))
 

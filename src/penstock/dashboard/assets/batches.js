@@ -42,12 +42,13 @@ export class BatchPanel {
     this.plot.close();
   }
 
-  update({ batches, phases, target }) {
+  update({ batches, phases, target, cap }) {
     this.batches = batches ?? [];
     this.phases = phases ?? [];
     this.target = target ?? null;
     this.empty.hidden = this.batches.length > 0;
     this.chart.hidden = !this.batches.length;
+    this.panel.remark(this.words(cap));
     const last = this.batches.at(-1);
     const stamp = last ? `${last.id} ${last.at} ${this.batches.length}` : '';
     if (stamp === this.seen) return;
@@ -58,7 +59,6 @@ export class BatchPanel {
       (name) => h('li', {}, swatch(this.colourOf(name)), h('span', {}, name)),
       (node, name) => attr(node, 'title', `${seconds(last.phases[name] ?? 0)} of the last batch`),
     );
-    this.panel.remark(this.words());
     const middle = [...this.batches].map((one) => one.seconds).sort((a, b) => a - b)[Math.floor(this.batches.length / 2)];
     this.plot.setLabel(
       `Batch time by phase, the last ${plural(this.batches.length, 'batch', 'batches')}. Median ${seconds(middle)}, last ${seconds(last.seconds)}. ` +
@@ -68,8 +68,7 @@ export class BatchPanel {
     this.table.update();
   }
 
-  words() {
-    const cap = this.batches.at(-1).cap;
+  words(cap) {
     const target = this.target?.seconds ? `target ${seconds(this.target.seconds)}` : null;
     return [target, cap ? `cap ${count(cap)} offsets${this.target?.fixed ? ', fixed' : ''}` : null].filter(Boolean).join(', ');
   }
