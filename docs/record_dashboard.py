@@ -213,8 +213,6 @@ def _photograph(told: dict[str, Any], images: Path) -> None:
         page.emulate_media(color_scheme="dark")
         page.screenshot(path=images / "dashboard-dark.png")
         page.emulate_media(color_scheme="light")
-        if "--whole" in sys.argv:
-            page.screenshot(path=images / "dashboard-whole.png", full_page=True)
         page.set_viewport_size(NARROW)
         page.screenshot(path=images / "dashboard-phone.png")
         page.set_viewport_size(FLAT)
@@ -233,5 +231,4 @@ def _wait(condition: Callable[[], bool], seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    given = [word for word in sys.argv[1:] if not word.startswith("-")]
-    record(Path(given[0]) if given else IMAGES)
+    record(Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES)
