@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not _SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.services)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_clients_left() -> Iterator[None]:
+    """Kafka clients in cycles are closed when these are found: a whole suite has too many descriptors otherwise."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -121,6 +121,7 @@ class Loop:
             gate.release()
             if query.isActive:
                 query.stop()
+            gate.end()
         return True
 
     def _tell_started(self) -> None:

@@ -65,6 +65,15 @@ class BatchGate:
         """Free a batch that waits."""
         self._released.set()
 
+    def end(self) -> None:
+        """The query is over. Spark's gateway keeps the gate for as long as the session, and so what it would hold."""
+        self._closed.set()
+        self._run_batch = _nothing
+
+
+def _nothing(frame: Any, batch_id: int) -> None:
+    """What a gate behind its query would run."""
+
 
 def start_query(
     session: Any,
