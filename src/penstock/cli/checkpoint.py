@@ -10,9 +10,10 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import counted, err, out, table
+from penstock.cli.render import err, out, table
 from penstock.cli.times import ago
 from penstock.errors import MissingError
+from penstock.ops.wording import counted
 
 if TYPE_CHECKING:
     from penstock.checkpoint.findings import Finding

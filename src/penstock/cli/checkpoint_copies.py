@@ -12,8 +12,9 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json
-from penstock.cli.render import counted, err, out, table
+from penstock.cli.render import err, out, size, table
 from penstock.cli.times import ago
+from penstock.ops.wording import counted
 
 if TYPE_CHECKING:
     from penstock.checkpoint.manifest import Backup
@@ -71,8 +72,8 @@ def backup(
     if as_json:
         typer.echo(json.dumps({**made.facts(), "removed": list(plan.removes)}))
     else:
-        size = f"{counted(len(made.files), 'file')}, {_size(made.size_bytes)}"
-        out.print(f"[green]copied[/] up to batch {made.batch}: {escape(made.path)} ({size})")
+        told = f"{counted(len(made.files), 'file')}, {size(made.size_bytes)}"
+        out.print(f"[green]copied[/] up to batch {made.batch}: {escape(made.path)} ({told})")
         _show_removed("removed", plan.removes)
 
 
@@ -161,7 +162,7 @@ def _show_backups(found: Sequence[Backup]) -> None:
     rows = table("backup", "batch", "made", "files", "size", numbers=("batch", "files", "size"))
     for one in found:
         batch = str(one.batch) if one.batch is not None else "-"
-        rows.add_row(escape(one.name), batch, ago(one.created_at), f"{len(one.files):,}", _size(one.size_bytes))
+        rows.add_row(escape(one.name), batch, ago(one.created_at), f"{len(one.files):,}", size(one.size_bytes))
     out.print(rows)
     out.print(f"[dim]in {escape(found[0].path.removesuffix(found[0].name).rstrip('/'))}[/]")
 
@@ -232,7 +233,3 @@ def _absolute(path: str) -> str:
     from penstock.config.fields import resolve_location
 
     return resolve_location(path, Path.cwd())
-
-
-def _size(count: int) -> str:
-    return f"{count / 1_000_000:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"

@@ -10,8 +10,9 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import counted, err, out, table
+from penstock.cli.render import err, out, table
 from penstock.cli.times import duration
+from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

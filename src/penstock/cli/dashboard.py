@@ -13,8 +13,9 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import Json
-from penstock.cli.render import counted, err, out
+from penstock.cli.render import err, out
 from penstock.errors import MissingError
+from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import counted, err, out
+from penstock.cli.render import err, out
+from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import counted, out, table
+from penstock.cli.render import out, table
 from penstock.cli.times import moment
+from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

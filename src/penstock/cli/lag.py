@@ -57,7 +57,7 @@ def lag(
 
 def drawn(report: LagReport, most: int | None = _SHOWN) -> RenderableType:
     """The sentence, the worst partitions, what is hot, and what there is to know besides."""
-    from penstock.ops.lag_words import rate, spell
+    from penstock.ops.wording import rate, spell
 
     rows = table(
         "partition", "committed", "end", "lag", "behind", "growth", "group", "",

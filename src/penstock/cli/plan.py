@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from penstock.cli.render import counted, out, show_error, table
+from penstock.cli.render import out, show_error, table
 from penstock.ops.plan import PlannedFlow, PlannedStep, RunPlan
+from penstock.ops.wording import counted
 
 _PARTITIONS_SHOWN = 12
 

@@ -8,10 +8,11 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.render import counted, out
+from penstock.cli.render import out
 from penstock.cli.test import cell_text
 from penstock.ops.case_rows import Row, shown_columns, to_plain
 from penstock.ops.preview import Preview
+from penstock.ops.wording import counted
 
 _WIDEST = 200
 _BAD = ("topic", "partition", "offset", "code", "message")

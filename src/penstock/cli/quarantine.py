@@ -12,8 +12,9 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json
-from penstock.cli.render import counted, err, out
+from penstock.cli.render import err, out
 from penstock.cli.times import moment
+from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from typing import Any
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.render import counted, err, out, table
+from penstock.cli.render import err, out, table
 from penstock.ops.quarantine import Listing
 from penstock.ops.quarantine_show import ShownRecord, Verdict, describe
 from penstock.ops.redrive import RedrivePlan
+from penstock.ops.wording import counted
 from penstock.runtime.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
 
 _BAR = 40

@@ -18,9 +18,9 @@ def show_error(error: PenstockError) -> None:
         err.print(escape(line), style=None if line.startswith(" ") else "bold red")
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 file`, `2 files`, with thousands separated."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+def size(count: int) -> str:
+    """Bytes of what is kept: in megabytes unless they are few."""
+    return f"{count / 1_000_000:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:

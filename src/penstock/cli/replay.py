@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json
-from penstock.cli.render import counted, err, out, table
+from penstock.cli.render import err, out, table
+from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

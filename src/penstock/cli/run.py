@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.cli.arguments import File
-from penstock.cli.render import counted, err, out
+from penstock.cli.render import err, out
+from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

@@ -119,7 +119,7 @@ def simulate(
 
 
 def _show_rows(report: Report) -> None:
-    from penstock.ops.lag_words import spell
+    from penstock.ops.wording import spell
 
     columns = ("until", "rate", "waiting", "cap", "batch", "took")
     rows = table(*columns[:3], "", *columns[3:], numbers=columns)

@@ -14,13 +14,14 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from penstock.cli.render import counted, out, show_error, table
+from penstock.cli.render import out, show_error, table
 from penstock.config.cases import case_file_of
 from penstock.errors import PenstockError, TerminalError
 from penstock.ops.case_reports import junit_xml, results_json, summary
 from penstock.ops.case_rows import Row, RowDiff, TableDiff, shown_columns, to_plain
 from penstock.ops.case_update import apply_update
 from penstock.ops.cases import CaseResult, FileResult, SparkWhenNeeded, run_file
+from penstock.ops.wording import counted
 
 _SAME_SHOWN = 3
 _WIDEST = 40

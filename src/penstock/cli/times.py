@@ -6,21 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import typer
 
+from penstock.ops.wording import roughly
+
 
 def ago(when: datetime | None) -> str:
     """How long ago something was: `12 s ago`, `3 min ago`, `2 h ago`, `5 days ago`; `-` for never."""
     if when is None:
         return "-"
-    return f"{span((datetime.now(UTC) - when).total_seconds())} ago"
-
-
-def span(seconds: float) -> str:
-    """A length of time in its largest unit."""
-    if seconds < 120:
-        return f"{max(0, seconds):.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+    return f"{roughly((datetime.now(UTC) - when).total_seconds())} ago"
 
 
 def duration(text: str, option: str) -> timedelta:

@@ -14,9 +14,10 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.render import counted, err, out
+from penstock.cli.render import err, out, size
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
+from penstock.ops.wording import counted
 from penstock.runtime.listener import (
     AlertChanged,
     BatchDone,
@@ -166,7 +167,7 @@ class LiveView:
             kept = self._kept
             grid.add_row(
                 "  state",
-                f"{counted(kept.rows, 'row')}, {_size(kept.size_bytes)}",
+                f"{counted(kept.rows, 'row')}, {size(kept.size_bytes)}",
                 "watermark",
                 kept.watermark or "none",
             )
@@ -202,15 +203,11 @@ def _batch_line(m: BatchMetrics) -> str:
 
 def _state_line(kept: StateKept) -> str:
     mark = f", watermark {kept.watermark}" if kept.watermark is not None else ""
-    return f"state after batch {kept.batch_id}: {counted(kept.rows, 'row')}, {_size(kept.size_bytes)}{mark}"
+    return f"state after batch {kept.batch_id}: {counted(kept.rows, 'row')}, {size(kept.size_bytes)}{mark}"
 
 
 def _alert_line(alert: AlertChanged) -> str:
     return f"{'[red]alert[/]' if alert.firing else '[green]resolved[/]'} {escape(alert.rule)}: {escape(alert.text)}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1_000_000:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"
 
 
 def _codes(codes: Mapping[str, int]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.ops.wording import rate, spell
+
 if TYPE_CHECKING:
     from penstock.ops.lag import LagReport
 
@@ -19,23 +21,6 @@ def describe(report: LagReport) -> str:
     if report.behind_seconds is not None:
         told += f", the oldest unread record is {spell(report.behind_seconds)} old"
     return f"{told}; {_outlook(report) if report.running else _at_rest(report)}"
-
-
-def spell(seconds: float) -> str:
-    """A length of time in its two largest units: `3 min 20 s`."""
-    whole = round(max(0.0, seconds))
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    for unit, size, smaller, part in (("min", 60, "s", 1), ("h", 3600, "min", 60), ("d", 86_400, "h", 3600)):
-        if whole < size * (24 if unit == "h" else 60) or unit == "d":
-            rest = whole % size // part
-            return f"{whole // size} {unit} {rest} {smaller}" if rest else f"{whole // size} {unit}"
-    raise AssertionError("days have no end")
-
-
-def rate(offsets: float) -> str:
-    """Offsets a second: `120/s`, `0.4/s`."""
-    return f"{offsets:,.0f}/s" if offsets >= 10 else f"{offsets:,.1f}/s"
 
 
 def _at_rest(report: LagReport) -> str:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from penstock.config import PipelineConfig, show_duration
-from penstock.ops.lag_words import spell
 from penstock.ops.simulate import Asked, Report, fixed_cap
 from penstock.ops.simulate_cost import Measured
 from penstock.ops.splitting import whole_partitions
+from penstock.ops.wording import spell
 
 _BEYOND = 10
 _CHANGES = 8

@@ -35,18 +35,7 @@ class FlowControl:
         if self.decision is None:
             return None
         before = self.decision.cap
-        seen = Observed(
-            batch_id=batch.batch_id,
-            offsets=batch.offsets,
-            rows=batch.rows_in,
-            seconds=batch.seconds,
-            bytes_in=batch.bytes_in,
-            backlog=batch.lag,
-            cap=before,
-            pressure=batch.pressure,
-            skipped=batch.skipped,
-        )
-        self._seen = [*self._seen[1 - REMEMBERED :], seen]
+        self._seen = [*self._seen, *observed_in([batch.as_json()])][-REMEMBERED:]
         self.decision = decide(self._flow, self._seen, self._cores)
         return _changed(batch.batch_id, before, self.decision) if self.decision.cap != before else None
 

@@ -23,7 +23,7 @@ from penstock.ops.lag import LagReport, PartitionLag, hot_partitions, read_meanw
 from penstock.ops.lag_group import GroupView, group_note
 from penstock.ops.lag_place import place_of
 from penstock.ops.lag_rates import Sample, looks_at_rest, looks_in_run, rates_of, samples_in, window_of
-from penstock.ops.lag_words import spell
+from penstock.ops.wording import spell
 from penstock.runtime.standings import Standing
 
 NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)

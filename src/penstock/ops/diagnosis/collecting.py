@@ -22,7 +22,7 @@ from penstock.kafka.ages import first_unread
 from penstock.metrics.history import history_of
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence, RegistryFacts, TableFacts
 from penstock.ops.diagnosis.figures import batches_in, input_in, kept_in, recent_batches, retries_in
-from penstock.ops.diagnosis.wording import counted
+from penstock.ops.wording import counted
 from penstock.registry.exchange import Exchange
 from penstock.runtime.schemas import registry_settings
 from penstock.runtime.targets import build_targets

@@ -16,7 +16,7 @@ from penstock.ops.diagnosis.records import quarantine_storm
 from penstock.ops.diagnosis.services import slow_broker, slow_registry, slow_sink
 from penstock.ops.diagnosis.spread import few_partitions, hot_partition, skewed_keys
 from penstock.ops.diagnosis.stuck import batch_stuck
-from penstock.ops.diagnosis.wording import span
+from penstock.ops.wording import span
 
 CAUSES: Sequence[Callable[[Evidence], Cause | None]] = (
     not_running,

@@ -8,7 +8,7 @@ from penstock.config import reveal, show_duration
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.figures import middle
-from penstock.ops.diagnosis.wording import percent, span
+from penstock.ops.wording import percent, span
 
 _MOSTLY = 0.8
 _FAR_BELOW = 4

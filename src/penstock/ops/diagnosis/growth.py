@@ -18,7 +18,7 @@ from penstock.config import (
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.figures import Kept
-from penstock.ops.diagnosis.wording import percent, size
+from penstock.ops.wording import percent, size
 
 _FEWEST_BATCHES = 4
 _FEWEST_ROWS = 100

@@ -8,7 +8,7 @@ from datetime import datetime
 from penstock.checkpoint.presence import RunNote
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.wording import counted, span
+from penstock.ops.wording import counted, span
 
 _ENDED_BADLY = ("failed", "killed", "silent")
 

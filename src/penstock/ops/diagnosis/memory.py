@@ -7,7 +7,7 @@ import re
 from penstock.config import reveal
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.wording import percent, span
+from penstock.ops.wording import percent, span
 
 _SHARE = 0.2
 _SECONDS = 0.5

@@ -9,7 +9,7 @@ from penstock.config import PipelineConfig, WatermarkConfig, flows, show_duratio
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.figures import Batch
-from penstock.ops.diagnosis.wording import percent
+from penstock.ops.wording import percent
 
 _LAST = 5
 _SHARE = 0.1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from penstock.config import DeltaSinkConfig, IcebergSinkConfig, KafkaSinkConfig, PostgresSinkConfig, reveal
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.wording import percent, size, span
+from penstock.ops.wording import percent, size, span
 
 _HALF = 0.5
 _LONG = 0.5

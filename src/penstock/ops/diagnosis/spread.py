@@ -6,7 +6,7 @@ from penstock.config import DedupeConfig, JoinConfig, StatefulConfig, WindowConf
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.figures import middle
-from penstock.ops.diagnosis.wording import counted, percent, span
+from penstock.ops.wording import counted, percent, span
 
 _SEVERAL = 3
 _FEWEST_ROWS = 1000

@@ -7,7 +7,7 @@ from datetime import timedelta
 from penstock.config import PostgresSinkConfig, SinkConfig
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.wording import span
+from penstock.ops.wording import span
 
 _TIMES_LONGER = 4
 """How many times as long as the longest of the last batches one may take."""
