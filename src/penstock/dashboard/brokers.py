@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.config import PipelineConfig, reveal
+from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
-from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
+from penstock.kafka import Cluster, LogBounds, Subscription
+from penstock.metrics.history import Lists, in_lists
 from penstock.model import TopicPartition
+from penstock.runtime.reaching import settings_of
 
 _PATIENCE = 3.0
-Lists = dict[str, list[int | None]]
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,9 @@ class Asked:
     problem: str | None = None
 
 
-def settings_of(config: PipelineConfig) -> KafkaSettings:
-    """How a pipeline reaches its brokers."""
-    return KafkaSettings(config.source.brokers, reveal(config.source.options))
-
-
 def same_cluster(config: PipelineConfig) -> tuple[str, tuple[tuple[str, str], ...]]:
     """What two pipelines share that can be asked about together."""
-    settings = settings_of(config)
+    settings = settings_of(config.source)
     return settings.brokers, tuple(sorted(settings.options.items()))
 
 
@@ -46,7 +42,9 @@ class ClusterLook:
         wanted: dict[str, list[TopicPartition]] = {}
         found: dict[str, Asked] = {}
         try:
-            cluster = self._cluster = self._cluster or Cluster(settings_of(next(iter(configs.values()))), _PATIENCE)
+            cluster = self._cluster = self._cluster or Cluster(
+                settings_of(next(iter(configs.values())).source), _PATIENCE
+            )
             for name, config in configs.items():
                 source = config.source
                 try:
@@ -62,16 +60,6 @@ class ClusterLook:
         for name, partitions in wanted.items():
             found[name] = _asked(configs[name], {at: bounds[at] for at in partitions if at in bounds})
         return found
-
-
-def in_lists(offsets: Mapping[TopicPartition, int]) -> Lists:
-    """Offsets as a history has them: a list for each topic, by partition number."""
-    found: Lists = {}
-    for at, offset in sorted(offsets.items()):
-        line = found.setdefault(at.topic, [])
-        line.extend([None] * (at.partition - len(line)))
-        line.append(offset)
-    return found
 
 
 def _asked(config: PipelineConfig, bounds: Mapping[TopicPartition, LogBounds]) -> Asked:

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.checkpoint.presence import RUN_NOTE
 from penstock.checkpoint.whereabouts import find_run
 from penstock.config import PipelineConfig, load
-from penstock.dashboard.brokers import Asked, Lists, in_lists
+from penstock.dashboard.brokers import Asked
 from penstock.dashboard.facts import Facts, Looked
 from penstock.dashboard.looks import LagLook, attempt, look_at_checkpoint, look_at_files, look_for_causes
 from penstock.dashboard.overview import overview_row
@@ -27,7 +27,7 @@ from penstock.dashboard.schedule import Schedule
 from penstock.dashboard.tail import HistoryTail
 from penstock.dashboard.views import Sent, Views
 from penstock.errors import PenstockError
-from penstock.metrics.history import history_of
+from penstock.metrics.history import Lists, history_of, in_lists
 from penstock.model import TopicPartition
 
 _RUN_SECONDS = 3.0

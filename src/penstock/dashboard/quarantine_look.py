@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
-from penstock.config import PipelineConfig, reveal
+from penstock.config import PipelineConfig
 from penstock.contracts import Reader
 from penstock.dashboard.recent import in_utc
 from penstock.errors import MissingError
@@ -20,6 +20,7 @@ from penstock.model import OffsetRange
 from penstock.ops.quarantined import quarantined_since
 from penstock.quarantine.records import HeldInTopic
 from penstock.readers import KafkaReader
+from penstock.runtime.reaching import settings_of
 
 _SAMPLES = 12
 _VALUE = 200
@@ -40,7 +41,7 @@ class QuarantineLook:
         quarantine = config.quarantine
         if quarantine is None:
             return {}
-        settings = KafkaSettings(config.source.brokers, reveal(config.source.options))
+        settings = settings_of(config.source)
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if quarantine.table is not None:
             version = _version(quarantine.table)

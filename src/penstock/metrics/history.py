@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from penstock.model import TopicPartition
+
 NAME = ".penstock.history"
+Lists = dict[str, list[int | None]]
+"""Offsets as entries have them: for each topic a list by partition number; None for one that is not there."""
 _MOST_BYTES = 4 << 20
 
 
@@ -96,3 +100,23 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
                     yield entry
     except OSError:
         return
+
+
+def in_lists(offsets: Mapping[TopicPartition, int]) -> Lists:
+    """Offsets for an entry."""
+    found: Lists = {}
+    for at, offset in sorted(offsets.items()):
+        line = found.setdefault(at.topic, [])
+        line.extend([None] * (at.partition - len(line)))
+        line.append(offset)
+    return found
+
+
+def from_lists(lists: Mapping[str, Sequence[int | None]]) -> dict[TopicPartition, int]:
+    """The offsets of an entry."""
+    return {
+        TopicPartition(topic, partition): offset
+        for topic, line in lists.items()
+        for partition, offset in enumerate(line)
+        if offset is not None
+    }

@@ -15,10 +15,11 @@ from penstock.checkpoint.findings import Finding, from_error
 from penstock.checkpoint.logs import CheckpointFiles, read_files
 from penstock.checkpoint.state_stores import StateFiles, read_state
 from penstock.checkpoint.whereabouts import find_run
-from penstock.config import PipelineConfig, reveal
+from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import Guarantee, TopicPartition
+from penstock.runtime.reaching import settings_of
 from penstock.runtime.standings import Standing, standings
 from penstock.runtime.targets import Targets, build_targets
 
@@ -97,7 +98,7 @@ class Looked:
 
 def sinks_of(config: PipelineConfig) -> Sinks:
     """The sinks that a pipeline file names."""
-    settings = KafkaSettings(config.source.brokers, reveal(config.source.options))
+    settings = settings_of(config.source)
     return Sinks(build_targets(config, settings), settings)
 
 

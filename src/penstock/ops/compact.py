@@ -16,8 +16,8 @@ from typing import Any
 from penstock.config import PipelineConfig, reveal
 from penstock.contracts import MaintainedSink
 from penstock.errors import DefinitionError, MissingError, TransientError
-from penstock.kafka import KafkaSettings
 from penstock.model.upkeep import Cleaned, TableFigures
+from penstock.runtime.reaching import settings_of
 from penstock.runtime.targets import build_targets
 from penstock.runtime.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
 from penstock.sinks.bites import FreeTurn
@@ -82,7 +82,7 @@ def plan_compact(
             "what was current within the last hour is not removed: readers and batches in hand may need it",
             context={"asked for": f"{keep.total_seconds():g} s", "at least": "1 hour"},
         )
-    targets = build_targets(config, KafkaSettings(config.source.brokers, reveal(config.source.options)))
+    targets = build_targets(config, settings_of(config.source))
     tables = tables_of(config, targets)
     others = [(one.name, _why_not(one)) for one in targets.sinks if not isinstance(one, MaintainedSink)]
     if sink is not None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.findings import findings_in
-from penstock.config import PipelineConfig, reveal
-from penstock.kafka import Cluster, KafkaSettings, LogBounds
+from penstock.config import PipelineConfig
+from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.ages import first_unread
 from penstock.metrics.history import history_of
 from penstock.model import TopicPartition
@@ -24,6 +24,7 @@ from penstock.ops.lag_group import GroupView, ask_group, group_note
 from penstock.ops.lag_place import Place, committed_in, place_of
 from penstock.ops.lag_rates import Rates, Sample, looks_at_rest, looks_in_run, rates_of, window_of
 from penstock.ops.lag_words import describe, noise
+from penstock.runtime.reaching import settings_of
 
 _AGE_SECONDS = 2.0
 _HOT_TIMES, _HOT_OFFSETS = 3, 1000
@@ -119,8 +120,8 @@ def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagR
 
     How lag moves is told by the history, or by an earlier look.
     """
-    settings = KafkaSettings(config.source.brokers, reveal(config.source.options))
     seen = look(config)
+    settings = settings_of(config.source)
     if seen.brokers.error is not None:
         raise seen.brokers.error
     bounds, running = seen.brokers.bounds or {}, seen.live is not None

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from penstock.checkpoint import Offsets
+from penstock.metrics.history import from_lists
 from penstock.model import TopicPartition
 
 _WINDOW, _LONGEST_WINDOW = timedelta(minutes=2), timedelta(minutes=15)
@@ -45,7 +46,7 @@ class Rates:
 def samples_in(entries: Iterable[Mapping[str, Any]]) -> list[Sample]:
     """The looks that a run noted in its history."""
     return [
-        Sample(datetime.fromisoformat(entry["at"]), _by_partition(entry["ends"]), _by_partition(entry["committed"]))
+        Sample(datetime.fromisoformat(entry["at"]), from_lists(entry["ends"]), from_lists(entry["committed"]))
         for entry in entries
         if entry["event"] == "lag" and "ends" in entry and "committed" in entry
     ]
@@ -94,12 +95,3 @@ def _shares(moments: Sequence[float]) -> list[float]:
 
 def _slope(shares: Sequence[float], values: Sequence[int]) -> float:
     return round(sum(share * value for share, value in zip(shares, values, strict=True)), 6)
-
-
-def _by_partition(offsets: Mapping[str, Sequence[int | None]]) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic, partition): offset
-        for topic, parts in offsets.items()
-        for partition, offset in enumerate(parts)
-        if offset is not None
-    }

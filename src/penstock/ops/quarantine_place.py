@@ -31,6 +31,7 @@ from penstock.quarantine.records import (
 )
 from penstock.quarantine.states import with_states
 from penstock.readers import KafkaReader
+from penstock.runtime.reaching import settings_of
 from penstock.runtime.targets import way_in
 
 _REPLICAS = 3
@@ -132,7 +133,7 @@ class QuarantinePlace:
 def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:
     """The quarantine that the file names."""
     source, quarantine = config.source, config.quarantine
-    settings = way_in(KafkaSettings(source.brokers, cfg.reveal(source.options)))
+    settings = way_in(settings_of(source))
     if quarantine is not None and quarantine.table is not None:
         marks = HeldInTable(f"{quarantine.table.rstrip('/')}_redrives", MARK_SCHEMA)
         return QuarantinePlace(config, HeldInTable(quarantine.table), marks, settings)

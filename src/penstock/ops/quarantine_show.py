@@ -12,14 +12,15 @@ from typing import Any, NoReturn
 import polars as pl
 import pyarrow as pa
 
-from penstock.config import PipelineConfig, reveal
+from penstock.config import PipelineConfig
 from penstock.errors import DefinitionError, MissingError, PenstockError
-from penstock.kafka import Cluster, KafkaSettings
+from penstock.kafka import Cluster
 from penstock.model import RAW_SCHEMA, OffsetRange, TopicPartition
 from penstock.ops.quarantine_place import QuarantinePlace, quarantine_of
 from penstock.quarantine import QUARANTINE_SCHEMA
 from penstock.quarantine.records import PLACE, REFUSED_BY, SCHEMA_ID, Place, raw_records
 from penstock.readers import KafkaReader
+from penstock.runtime.reaching import settings_of
 
 _PATIENCE = 3.0
 _NEIGHBOURS = (-2, -1, 1, 2)
@@ -152,7 +153,7 @@ def _neighbours(config: PipelineConfig, quarantine: QuarantinePlace, place: Plac
 
 def _standing(config: PipelineConfig, at: TopicPartition, offsets: list[int]) -> Callable[[int], str]:
     """Whether the source has some offsets, as the brokers say now; that they do not answer is an answer too."""
-    settings = KafkaSettings(config.source.brokers, reveal(config.source.options))
+    settings = settings_of(config.source)
     try:
         log = Cluster(settings, timeout=_PATIENCE).bounds([at]).get(at)
         if log is None:

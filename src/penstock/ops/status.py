@@ -18,12 +18,13 @@ from penstock.checkpoint.findings import Finding, file_findings
 from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.manifest import list_backups
 from penstock.checkpoint.whereabouts import Whereabouts, find_run
-from penstock.config import PipelineConfig, flows, load, remembers, reveal
+from penstock.config import PipelineConfig, flows, load, remembers
 from penstock.errors import DefinitionError, PenstockError
-from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
+from penstock.kafka import Cluster, LogBounds, Subscription
 from penstock.model import TopicPartition
 from penstock.ops.quarantined import Quarantined, quarantined_since
 from penstock.runtime.agreement import sink_findings
+from penstock.runtime.reaching import settings_of
 from penstock.runtime.recreated import recreated_topics
 from penstock.runtime.source_agreement import log_findings, topic_findings
 from penstock.runtime.standings import standings
@@ -135,7 +136,7 @@ class _Look:
     def __init__(self, file: str, config: PipelineConfig) -> None:
         self._file, self._config = file, config
         self._checkpoint = SparkCheckpoint(config.checkpoint)
-        self._settings = KafkaSettings(config.source.brokers, reveal(config.source.options))
+        self._settings = settings_of(config.source)
         self._warnings: dict[str, Warned] = {}
 
     def status(self) -> PipelineStatus:

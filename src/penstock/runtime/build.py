@@ -20,6 +20,7 @@ from penstock.runtime.decoding import build_decoder, build_key, build_side_decod
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.inlet import Computed, Inlet, Taken
 from penstock.runtime.layout import Layout, lay_out
+from penstock.runtime.reaching import settings_of
 from penstock.runtime.schemas import Schemas, ask_registries
 from penstock.runtime.tables import Tables
 from penstock.runtime.targets import Targets, build_inlets, build_targets
@@ -186,7 +187,7 @@ def build(config: cfg.PipelineConfig, schemas: Schemas | None = None, tables: Ta
     refuse_missing_code(config)
     tables = tables or Tables(config.tables)
     source = config.source
-    settings = KafkaSettings(source.brokers, cfg.reveal(source.options))
+    settings = settings_of(source)
     targets = build_targets(config, settings)
     if schemas is None:
         with nothing_passes():

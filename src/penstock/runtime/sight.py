@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.errors import PenstockError
 from penstock.kafka.groups import GroupCommitter
 from penstock.metrics.alerts import Alert, Observation
-from penstock.metrics.history import History
+from penstock.metrics.history import History, in_lists
 from penstock.model import TopicPartition
 from penstock.runtime.alerting import Alerting
 from penstock.runtime.build import Pipeline
@@ -150,8 +149,8 @@ class Sight:
         behind = seen.behind_seconds
         self._history.add(
             "lag",
-            committed=_by_topic(seen.committed),
-            ends=_by_topic(seen.ends),
+            committed=in_lists(seen.committed),
+            ends=in_lists(seen.ends),
             total=sum(seen.lags.values()),
             behind_seconds=round(behind, 1) if behind is not None else None,
         )
@@ -183,13 +182,3 @@ def _restarts(history: History, now: datetime) -> tuple[datetime, ...]:
             found.append(at)
         ended_well = entry["event"] == "ended" and entry.get("error") is None
     return (*found, now) if not ended_well else tuple(found)
-
-
-def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, list[int | None]]:
-    """For each topic the offsets by the number of the partition; None for one that is not read."""
-    found: dict[str, list[Any]] = {}
-    for at, offset in sorted(offsets.items()):
-        of_topic = found.setdefault(at.topic, [])
-        of_topic += [None] * (at.partition - len(of_topic))
-        of_topic.append(offset)
-    return found

@@ -17,13 +17,14 @@ from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.whereabouts import Whereabouts, find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
 from penstock.errors import PenstockError
-from penstock.kafka import Cluster, KafkaSettings, Subscription
+from penstock.kafka import Cluster, Subscription
 from penstock.kafka.ages import first_unread
 from penstock.metrics.history import history_of
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence, RegistryFacts, TableFacts
 from penstock.ops.diagnosis.figures import batches_in, input_in, kept_in, recent_batches, retries_in
 from penstock.ops.wording import counted
 from penstock.registry.exchange import Exchange
+from penstock.runtime.reaching import settings_of
 from penstock.runtime.schemas import registry_settings
 from penstock.runtime.targets import build_targets
 from penstock.runtime.upkeep import tables_of
@@ -69,7 +70,7 @@ def collect(config: PipelineConfig) -> Looked:
 class _Look:
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
-        self._settings = KafkaSettings(config.source.brokers, reveal(config.source.options))
+        self._settings = settings_of(config.source)
         self.notes: list[str] = []
 
     def attempt(self, what: str, look: Callable[[], Result]) -> Result | None:
