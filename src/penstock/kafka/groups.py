@@ -125,7 +125,8 @@ class GroupCommitter:
         self._settings, self._group, self._tell = settings, group, tell
         self._news = threading.Condition()
         self._newest: dict[TopicPartition, int] = {}
-        self._fresh = self._closing = self._failing = False
+        self._fresh = self._failing = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"group {group}", daemon=True)
         self._thread.start()
 
@@ -139,7 +140,7 @@ class GroupCommitter:
     def close(self) -> None:
         """Commit what waits, for a few seconds at most, and end."""
         with self._news:
-            self._closing = True
+            self._closing.set()
             self._news.notify()
         self._thread.join(_FLUSH_SECONDS)
 
@@ -155,14 +156,14 @@ class GroupCommitter:
                 group = None
                 wait = min(2 * wait, _LONGEST_WAIT) if self._failing else _FIRST_WAIT
                 self._say(error)
-                if self._closing:
+                if self._closing.is_set():
                     return
                 self._fresh = True
             else:
                 wait = _REFRESH_SECONDS
                 self._say(None)
-                with self._news:
-                    self._news.wait_for(lambda: self._closing, _SPACING_SECONDS)
+                # Not for news: each batch brings some, and each time this thread would stand in its way.
+                self._closing.wait(_SPACING_SECONDS)
         _let_go(group)
 
     def _next(self, wait: float) -> dict[TopicPartition, int] | None:
@@ -170,9 +171,9 @@ class GroupCommitter:
         due = time.monotonic() + wait
         with self._news:
             # While it fails, new offsets do not hurry it: a refusal does not come once a batch.
-            while not self._closing and (self._failing or not self._fresh) and time.monotonic() < due:
+            while not self._closing.is_set() and (self._failing or not self._fresh) and time.monotonic() < due:
                 self._news.wait(due - time.monotonic())
-            if self._closing and not self._fresh:
+            if self._closing.is_set() and not self._fresh:
                 return None
             self._fresh = False
             return self._newest

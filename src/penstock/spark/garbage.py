@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-_ASK_SECONDS = 1.0
+_ASK_SECONDS = 5.0
 
 
 class Garbage:

@@ -20,14 +20,12 @@ def gc_pressure(evidence: Evidence) -> Cause | None:
     if len(evidence.batches) < 2 or spent < _SECONDS or spent < _SHARE * took:
         return None
     now = reveal(evidence.config.spark).get(_KEY, _DEFAULT)
-    worst = max(evidence.batches, key=lambda batch: batch.gc_seconds)
     return Cause(
         "GC_PRESSURE",
         0.5 + 0.4 * min(1.0, spent / took),
         f"the JVM spends {percent(min(1.0, spent / took))} of the batches on its garbage",
         (
             f"{evidence.last_batches}: {span(spent)} of {span(took)}; up to {percent(_SHARE)} is usual",
-            f"the worst is batch {worst.batch_id}: {span(worst.gc_seconds)} of {span(worst.seconds)}",
             f"{_KEY} is {now}",
         ),
         f"spark: {{{_KEY}: {_doubled(now)}}}",
