@@ -1,4 +1,4 @@
-"""The results of the part `burst`: runs and the overhead enter; JSON, a page, a picture and the verdicts leave."""
+"""The results of the part `burst`: runs enter; JSON, a page, a picture and the verdicts leave."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from burst_chart import draw_burst
 from burst_events import TIMES
 from burst_run import ADAPTIVE, BEST, BurstRun, Setting
 from machine import machine_facts
-from overhead import SCRAPE_SECONDS, Overhead, overhead_json
 
 from tables import table
 
-CATCH_UP, MEMORY, SHARE = 1.1, 1.1, 0.01
-"""At most so many times the time to catch up and the memory; under this share of a batch."""
+CATCH_UP, MEMORY = 1.1, 1.1
+"""At most so many times the time to catch up and the memory."""
 _MEMORY = ("memory before", "in the burst", "after it")
 _MEBIBYTE = 2**20
 
 
-def write_burst(runs: Sequence[BurstRun], overhead: Overhead, setting: Setting, folder: Path) -> list[str]:
+def write_burst(runs: Sequence[BurstRun], setting: Setting, folder: Path) -> list[str]:
     """Write them all. The verdicts, a line each."""
     folder.mkdir(parents=True, exist_ok=True)
     taken, machine = f"{datetime.now(UTC):%Y-%m-%d}", machine_facts()
@@ -32,15 +31,13 @@ def write_burst(runs: Sequence[BurstRun], overhead: Overhead, setting: Setting, 
         "machine": machine,
         "setting": asdict(setting),
         "runs": [_run_json(run) for run in runs],
-        "overhead": overhead_json(overhead),
     }
     (folder / "results.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-    wanted = verdicts(runs, overhead, setting)
+    wanted = verdicts(runs, setting)
     parts = [
         "# Bench: burst",
         f"Written by `bench/run.py --only burst` on {taken}.",
         *_burst_text(runs, setting),
-        *_overhead_text(overhead),
         "## Wanted",
         table(("", "wanted", "found", ""), wanted),
         "## Machine",
@@ -51,7 +48,7 @@ def write_burst(runs: Sequence[BurstRun], overhead: Overhead, setting: Setting, 
     return [f"{verdict:11}  {what}: {found}, wanted {wish}" for what, wish, found, verdict in wanted]
 
 
-def verdicts(runs: Sequence[BurstRun], overhead: Overhead, setting: Setting) -> list[tuple[str, str, str, str]]:
+def verdicts(runs: Sequence[BurstRun], setting: Setting) -> list[tuple[str, str, str, str]]:
     """What was wanted, what was found, and whether that will do."""
     named = {run.variant: run for run in runs}
     adaptive, best = named[ADAPTIVE], named[BEST]
@@ -82,12 +79,6 @@ def verdicts(runs: Sequence[BurstRun], overhead: Overhead, setting: Setting) -> 
             f"at most {MEMORY} times",
             f"{memory:.2f} times",
             _verdict(memory <= MEMORY),
-        ),
-        (
-            "history and metrics",
-            f"under {SHARE:.0%} of a batch",
-            f"{overhead.share:.2%}",
-            _verdict(overhead.share < SHARE),
         ),
     ]
 
@@ -145,26 +136,6 @@ def _caps(run: BurstRun) -> str:
 def _decisions_text(run: BurstRun) -> list[str]:
     rows = [(f"{one.at - run.burst_began:.0f} s", f"{one.cap:,}", one.reason, one.text) for one in run.decisions]
     return ["The decisions of flow control, from the beginning of the burst:", table(("", "cap", "reason", ""), rows)]
-
-
-def _overhead_text(found: Overhead) -> list[str]:
-    each, count = found.batch_seconds / found.batches, found.batches
-    waited = [(part, f"{took / count * 1000:.2f} ms", f"{took / found.batch_seconds:.2%}") for part, took in
-              sorted(found.in_batch.items())]  # fmt: skip
-    beside = [(f"{part} (thread)", f"{took / count * 1000:.2f} ms", f"{took / found.batch_seconds:.2%}")
-              for part, took in sorted(found.beside.items())]  # fmt: skip
-    how = (
-        f"A caught-up stream into a Delta table, {found.rate:,} events a second in {found.partitions} partitions, "
-        f"{count} batches of {each:.2f} s on average, the metrics endpoint asked every {SCRAPE_SECONDS:g} s. "
-        "In one run, two sums over the same batches: the wall time of the calls that a batch waits for on the driver "
-        "(the history's line, the figures, the hand-over to the consumer group, the looks at memory and garbage), and "
-        "the processor time of all threads that show the run to others, their Kafka clients among them, as though each "
-        "cycle of theirs had been taken from a batch. The share is both over the batches' own wall time. Not in it: "
-        "the one look of each task at the memory, and the file that `status` reads "
-        f"({found.presence / count * 1000:.2f} ms a batch)."
-    )
-    total = ("in all", f"{found.share * each * 1000:.2f} ms", f"{found.share:.2%}")
-    return ["## History and metrics", how, table(("", "a batch", "share"), [*waited, *beside, total])]
 
 
 def _run_json(run: BurstRun) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from jobs import time_validate
 from machine import machine_facts
 from maintenance import run_maintenance, write_results
 from overhead import run_overhead
+from overhead_report import write_overhead
+from pipelines import COUNTS, run_pipelines, write_pipelines
 from processes import BenchError
 from redrive import run_redrive, write_redrive
 from replay import run_replay, write_replay
@@ -41,7 +43,7 @@ from penstock.spark.java import find_java
 _ROOT = Path(__file__).parent.parent
 _BEGAN = time.monotonic()
 _PARTS = ("backlog", "caught-up", "sinks", "formats", "transforms")
-_APART = ("maintenance", "replay", "redrive", "burst")
+_APART = ("maintenance", "replay", "redrive", "burst", "overhead")
 """Parts that run only where they are asked for, with results of their own."""
 
 
@@ -59,6 +61,12 @@ def main() -> int:
             return 0
         if asked.only == "burst":
             _measure_burst(asked)
+            return 0
+        if asked.only == "overhead":
+            _measure_overhead(asked)
+            return 0
+        if asked.only == "pipelines":
+            _measure_pipelines(asked)
             return 0
         results = _measure(asked)
     except KeyboardInterrupt:
@@ -175,17 +183,40 @@ def _measure_again(asked: argparse.Namespace) -> None:
 
 
 def _measure_burst(asked: argparse.Namespace) -> None:
-    """A burst onto a slow sink, and what it costs a run to show itself."""
+    """A burst onto a slow sink."""
     setting = QUICK if asked.quick else FULL
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         say("starting the broker")
         with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
-            overhead = run_overhead(stack.bootstrap, folder, asked.seconds, say)
             runs = run_burst(stack.bootstrap, folder, setting, say)
-    for line in write_burst(runs, overhead, setting, asked.out / asked.only):
+    for line in write_burst(runs, setting, asked.out / asked.only):
         say(line)
     say(f"wrote results to {asked.out / asked.only}")
+
+
+def _measure_overhead(asked: argparse.Namespace) -> None:
+    """What it costs a run to show itself."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        say("starting the broker")
+        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
+            watches = [run_overhead(stack.bootstrap, folder, asked.seconds, say) for _ in range(asked.drains)]
+    say(write_overhead(watches, asked.out / asked.only))
+    say(f"wrote results to {asked.out / asked.only}")
+
+
+def _measure_pipelines(asked: argparse.Namespace) -> None:
+    """Fleets of several sizes: what each more pipeline costs, and whether the memory stays."""
+    seconds, counts = (asked.seconds, COUNTS[:2]) if asked.quick else (max(asked.seconds, 300.0), COUNTS)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        say("starting the broker")
+        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
+            runs = run_pipelines(stack.bootstrap, folder, seconds, counts, say)
+    for verdict in write_pipelines(runs, asked.out / "pipelines"):
+        say(verdict)
+    say(f"wrote results to {asked.out / 'pipelines'}")
 
 
 def _write(results: Results, folder: Path) -> None:
