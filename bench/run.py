@@ -26,7 +26,6 @@ from machine import machine_facts
 from maintenance import run_maintenance, write_results
 from overhead import run_overhead
 from overhead_report import write_overhead
-from pipelines import COUNTS, run_pipelines, write_pipelines
 from processes import BenchError
 from redrive import run_redrive, write_redrive
 from replay import run_replay, write_replay
@@ -64,9 +63,6 @@ def main() -> int:
             return 0
         if asked.only == "overhead":
             _measure_overhead(asked)
-            return 0
-        if asked.only == "pipelines":
-            _measure_pipelines(asked)
             return 0
         results = _measure(asked)
     except KeyboardInterrupt:
@@ -204,19 +200,6 @@ def _measure_overhead(asked: argparse.Namespace) -> None:
             watches = [run_overhead(stack.bootstrap, folder, asked.seconds, say) for _ in range(asked.drains)]
     say(write_overhead(watches, asked.out / asked.only))
     say(f"wrote results to {asked.out / asked.only}")
-
-
-def _measure_pipelines(asked: argparse.Namespace) -> None:
-    """Fleets of several sizes: what each more pipeline costs, and whether the memory stays."""
-    seconds, counts = (asked.seconds, COUNTS[:2]) if asked.quick else (max(asked.seconds, 300.0), COUNTS)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        say("starting the broker")
-        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
-            runs = run_pipelines(stack.bootstrap, folder, seconds, counts, say)
-    for verdict in write_pipelines(runs, asked.out / "pipelines"):
-        say(verdict)
-    say(f"wrote results to {asked.out / 'pipelines'}")
 
 
 def _write(results: Results, folder: Path) -> None:
