@@ -129,8 +129,10 @@ def test_overview_numbers_are_those_of_the_server(served: Dashboard, opened: Ope
 
 
 def test_detail_numbers_are_those_of_the_server(served: Dashboard, opened: Open) -> None:
+    before = _asked(served, "pipelines/orders")
     page = opened(served.url, "#/p/orders")
     page.locator("#quarantine .samples li").wait_for()
+    rates = [label.text_content() for label in page.locator(".edge-rate").all()]
     told = _asked(served, "pipelines/orders")
     assert _figure(page, "lag") == f"{told['lag']:,}"
     assert _figure(page, "cap") == "5,000"
@@ -140,10 +142,10 @@ def test_detail_numbers_are_those_of_the_server(served: Dashboard, opened: Open)
     rows = 30 * 1000
     assert boxes[0].endswith(f"{rows:,} rows")
     assert "where amount >= 0, derive" in boxes[2]
-    rates = [label.text_content() for label in page.locator(".edge-rate").all()]
-    assert f"{told['rows_in_rate']:,.0f}/s" in rates
+    # Nothing is read any more, so the rate falls from one second to the next: the page shows one between the two asked.
+    assert round(told["rows_in_rate"]) <= int(rates[0].removesuffix("/s")) <= round(before["rows_in_rate"])
     decision = " ".join(page.locator("#decisions li").inner_text().split())
-    assert decision == "▲ 2,500 → 5,000 behind after batch 30 1 min ago behind by 4,000 offsets"
+    assert re.fullmatch("▲ 2,500 → 5,000 behind after batch 30 [12] min ago behind by 4,000 offsets", decision)
     assert page.locator("#quarantine .codes").inner_text().split() == ["MALFORMED_JSON", "1"]
     # What the dashboard itself could not see, here the brokers, may stand above.
     assert page.locator("#news .word").all_inner_texts()[-3:] == ["resolved", "alert", "notice"]
