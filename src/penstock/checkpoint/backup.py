@@ -14,7 +14,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from penstock.checkpoint.files import SparkCheckpoint
@@ -22,6 +21,7 @@ from penstock.checkpoint.manifest import MANIFEST, Backup, CopiedFile, Kind, Pro
 from penstock.checkpoint.state_files import state_version
 from penstock.checkpoint.state_stores import read_state
 from penstock.errors import MissingError, TransientError
+from penstock.storage import Storage
 
 __all__ = [
     "Backup",
@@ -69,7 +69,7 @@ def make_backup(
                 hint="run the pipeline first",
             )
         try:
-            made = _copy(checkpoint.path, place, pipeline, "backup", batch, progress)
+            made = _copy(checkpoint.path, place, pipeline, "backup", batch, progress, checkpoint.storage)
             break
         except _NotWholeError as missing:
             if not left:
@@ -80,18 +80,22 @@ def make_backup(
                     hint="penstock checkpoint verify FILE says whether the checkpoint is damaged",
                 ) from None
     if keep is not None:
-        _keep_newest(place, checkpoint.path, keep)
-    clear_parts(place)
+        _keep_newest(place, checkpoint.path, keep, checkpoint.storage)
+    clear_parts(place, checkpoint.storage)
     return made
 
 
 def save_aside(
-    checkpoint: str, place: str, pipeline: str, progress: Progress = lambda done, total: None
+    checkpoint: str,
+    place: str,
+    pipeline: str,
+    progress: Progress = lambda done, total: None,
+    storage: Storage = Storage(),
 ) -> Backup | None:
     """A plain copy of whatever is in the folder, damaged or not; None where there is nothing."""
-    if not _listing(checkpoint):
+    if not _listing(checkpoint, storage):
         return None
-    return _copy(checkpoint, place, pipeline, "before restore", None, progress)
+    return _copy(checkpoint, place, pipeline, "before restore", None, progress, storage)
 
 
 def belongs(name: str, batch: int) -> bool:
@@ -107,15 +111,21 @@ def belongs(name: str, batch: int) -> bool:
     return own == "metadata" or own in _NOTES or own.startswith("sources/")
 
 
-def files_of(checkpoint: str) -> list[str]:
+def files_of(checkpoint: str, storage: Storage = Storage()) -> list[str]:
     """Every file of a checkpoint's progress, by its name in it; not the locks and the notes of a run."""
-    return sorted(_listing(checkpoint))
+    return sorted(_listing(checkpoint, storage))
 
 
-def copy_files(source: str, target: str, names: Iterable[str], copied: Callable[[CopiedFile], None]) -> None:
+def copy_files(
+    source: str,
+    target: str,
+    names: Iterable[str],
+    copied: Callable[[CopiedFile], None],
+    storage: Storage = Storage(),
+) -> None:
     """Copy files of one folder into another. One that is gone is left out."""
-    filesystem, root = url_to_fs(source)
-    into, folder = url_to_fs(target)
+    filesystem, root = storage.filesystem(source)
+    into, folder = storage.filesystem(target)
     for name in names:
         path = f"{folder}/{name}"
         try:
@@ -128,9 +138,9 @@ def copy_files(source: str, target: str, names: Iterable[str], copied: Callable[
         copied(CopiedFile(name, size, digest))
 
 
-def clear_parts(place: str) -> None:
+def clear_parts(place: str, storage: Storage = Storage()) -> None:
     """Remove what a killed copying left behind, a day later: a younger one may be in the making."""
-    filesystem, root = url_to_fs(place)
+    filesystem, root = storage.filesystem(place)
     before = datetime.now(UTC) - _PART_AGE
     with suppress(FileNotFoundError):
         for path in map(str, filesystem.ls(root, detail=False)):
@@ -146,11 +156,14 @@ class _NotWholeError(Exception):
         self.names = names
 
 
-def _copy(checkpoint: str, place: str, pipeline: str, kind: Kind, batch: int | None, progress: Progress) -> Backup:
-    sizes = {name: size for name, size in _listing(checkpoint).items() if batch is None or belongs(name, batch)}
+def _copy(
+    checkpoint: str, place: str, pipeline: str, kind: Kind, batch: int | None, progress: Progress, storage: Storage
+) -> Backup:
+    found = _listing(checkpoint, storage)
+    sizes = {name: size for name, size in found.items() if batch is None or belongs(name, batch)}
     now = datetime.now(UTC)
     name = f"{_told(now)}-{'before-restore' if batch is None else f'batch-{batch}'}"
-    filesystem, root = url_to_fs(place)
+    filesystem, root = storage.filesystem(place)
     # Without a rename, as in an object store, the manifest alone says that the copy is whole.
     renames = isinstance(filesystem, LocalFileSystem)
     begun = f".{name}{_PART}" if renames else name
@@ -165,15 +178,15 @@ def _copy(checkpoint: str, place: str, pipeline: str, kind: Kind, batch: int | N
         progress(min(done, total), total)
 
     try:
-        copy_files(checkpoint, folder, sorted(sizes, key=_snapshots_first), note)
-        if batch is not None and (missing := missing_files(folder, batch)):
+        copy_files(checkpoint, folder, sorted(sizes, key=_snapshots_first), note, storage)
+        if batch is not None and (missing := missing_files(folder, batch, storage)):
             raise _NotWholeError(missing)
         made = Backup(
             path=f"{place.rstrip('/')}/{name}",
             kind=kind,
             pipeline=pipeline,
             checkpoint=checkpoint,
-            query_id=SparkCheckpoint(folder).query_id() if batch is not None else None,
+            query_id=SparkCheckpoint(folder, storage).query_id() if batch is not None else None,
             batch=batch,
             created_at=now,
             files=tuple(sorted(files, key=lambda file: file.name)),
@@ -188,9 +201,9 @@ def _copy(checkpoint: str, place: str, pipeline: str, kind: Kind, batch: int | N
     return made
 
 
-def _listing(checkpoint: str) -> dict[str, int]:
+def _listing(checkpoint: str, storage: Storage) -> dict[str, int]:
     """The files and their sizes. A file may go while they are listed, but no folder."""
-    filesystem, root = url_to_fs(checkpoint)
+    filesystem, root = storage.filesystem(checkpoint)
     root = root.rstrip("/")
     if isinstance(filesystem, LocalFileSystem):
         # Not by fsspec: for one file that goes meanwhile it leaves out the whole folder.
@@ -214,25 +227,25 @@ def _snapshots_first(name: str) -> tuple[bool, str]:
     return "/SSTs/" in name, name
 
 
-def missing_files(folder: str, batch: int) -> list[str]:
+def missing_files(folder: str, batch: int, storage: Storage = Storage()) -> list[str]:
     """Of the files that a start after a batch reads, what a checkpoint or a copy does not have."""
-    names = _listing(folder)
+    names = _listing(folder, storage)
     needed = ["metadata", f"offsets/{batch}", f"commits/{batch}"]
     if batch > 0:
         needed.append(f"offsets/{batch - 1}")
-    state = read_state(folder)
+    state = read_state(folder, storage)
     return [name for name in needed if name not in names] + (state.missing(batch + 1) if state.kept else [])
 
 
-def _keep_newest(place: str, checkpoint: str, keep: int) -> None:
-    mine = [one for one in list_backups(place) if one.kind == "backup" and one.checkpoint == checkpoint]
+def _keep_newest(place: str, checkpoint: str, keep: int, storage: Storage) -> None:
+    mine = [one for one in list_backups(place, storage) if one.kind == "backup" and one.checkpoint == checkpoint]
     for old in mine[: -max(keep, 1)]:
-        remove_backup(old)
+        remove_backup(old, storage)
 
 
-def remove_backup(backup: Backup) -> None:
+def remove_backup(backup: Backup, storage: Storage = Storage()) -> None:
     """Remove a copy; its manifest first, without which it is none."""
-    filesystem, root = url_to_fs(backup.path)
+    filesystem, root = storage.filesystem(backup.path)
     filesystem.rm_file(f"{root}/{MANIFEST}")
     filesystem.rm(root, recursive=True)
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-
-from fsspec.core import url_to_fs
 
 from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, OffsetRange, TopicPartition
+from penstock.storage import Storage
 
 _START_NOTE = ".penstock.start"
 STATE_NOTE = ".penstock.state"
@@ -31,11 +30,11 @@ class SparkCheckpoint:
     """The checkpoint folder of one Structured Streaming query over Kafka sources, which share no topic."""
 
     path: str
+    storage: Storage = field(default_factory=Storage)
 
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
-        found: tuple[Any, str] = url_to_fs(self.path)
-        return found
+        return self.storage.filesystem(self.path)
 
     def exists(self) -> bool:
         """Whether a query has ever begun a batch here."""
@@ -166,8 +165,7 @@ class SparkCheckpoint:
     def _text(self, name: str) -> str | None:
         filesystem, root = self._filesystem
         try:
-            with filesystem.open(f"{root}/{name}", "rb") as file:
-                return str(file.read().decode())
+            return str(filesystem.cat_file(f"{root}/{name}").decode())
         except FileNotFoundError:
             return None
         except UnicodeDecodeError as error:

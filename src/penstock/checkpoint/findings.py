@@ -47,7 +47,8 @@ def from_error(error: PenstockError, *, blocks: bool = True, means: str = "A run
 
 def file_findings(checkpoint: SparkCheckpoint, *, live: bool = False) -> list[Finding]:
     """What the files alone show. A run that is `live` leaves files of its own that are no findings."""
-    return findings_in(checkpoint.path, read_files(checkpoint.path), read_state(checkpoint.path), live=live)
+    path, storage = checkpoint.path, checkpoint.storage
+    return findings_in(path, read_files(path, storage), read_state(path, storage), live=live)
 
 
 def findings_in(path: str, files: CheckpointFiles, state: StateFiles, *, live: bool = False) -> list[Finding]:

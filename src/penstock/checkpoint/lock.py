@@ -1,4 +1,4 @@
-"""One run at a time on a checkpoint: a lock that dies with its process."""
+"""One run at a time on a checkpoint: a lock that dies with its process, or in an object store a lease that runs out."""
 
 from __future__ import annotations
 
@@ -6,27 +6,57 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
-from penstock.errors import MissingError
+from penstock.checkpoint.lease import lease_holder, leased
+from penstock.errors import MissingError, PenstockError
+from penstock.storage import Storage, is_object_uri, local_path
 
 _LOCK = ".penstock.lock"
 _PATIENCE_SECONDS = 0.2
 """Longer than anybody takes to look whether the lock is held, which refuses it for that moment."""
 
 
+class Hold(Protocol):
+    """A checkpoint that is held."""
+
+    def check(self) -> None:
+        """Before anything is committed: raise unless it is held still."""
+        ...
+
+    def lost(self) -> PenstockError | None:
+        """The error for a checkpoint that was taken away; none while it was not."""
+        ...
+
+
+class Locked:
+    """One that the kernel holds for this process: it cannot be taken away."""
+
+    def check(self) -> None:
+        """It is held."""
+
+    def lost(self) -> PenstockError | None:
+        """Never."""
+        return None
+
+
 @contextmanager
-def checkpoint_lock(path: str) -> Iterator[None]:
-    """Hold the checkpoint at a local path; a second holder is refused. The kernel frees it at a crash."""
-    folder = _local(path)
+def checkpoint_lock(
+    path: str, storage: Storage = Storage(), tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Hold]:
+    """Hold the checkpoint; a second holder is refused. At a crash the kernel frees it, or its lease runs out."""
+    if is_object_uri(path):
+        with leased(path, storage, tell) as lease:
+            yield lease
+        return
+    folder = local_path(path)
     if folder is None:
         raise MissingError(
-            "NOT_IN_THIS_VERSION",
-            f"checkpoint {path}: this version runs on a local checkpoint only, which it can lock",
-            hint="point `checkpoint:` at a local folder",
+            "CHECKPOINT_NOT_LOCKABLE",
+            f"checkpoint {path}: nothing there keeps two runs apart",
+            hint="point `checkpoint:` at a local folder, or at s3://, gs:// or abfss://",
         )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a+") as file:
@@ -41,12 +71,14 @@ def checkpoint_lock(path: str) -> Iterator[None]:
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
-        yield
+        yield Locked()
 
 
-def held_by(path: str) -> str | None:
+def held_by(path: str, storage: Storage = Storage()) -> str | None:
     """Who holds the checkpoint now, without taking it from anybody; None where nobody does, or nobody here can."""
-    folder = _local(path)
+    if is_object_uri(path):
+        return lease_holder(path, storage)
+    folder = local_path(path)
     if folder is None:
         return None
     try:
@@ -76,7 +108,3 @@ def _taken(file: TextIO) -> bool:
 def _holder(file: TextIO) -> str:
     file.seek(0)
     return file.read().strip() or "an unknown process"
-
-
-def _local(path: str) -> Path | None:
-    return None if "://" in path and not path.startswith("file://") else Path(path.removeprefix("file://"))

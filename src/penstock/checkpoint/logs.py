@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from fsspec.core import url_to_fs
-
 from penstock.checkpoint.files import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, Offsets
 from penstock.checkpoint.writing import RESTORING
 from penstock.model import BatchToken, TopicPartition
+from penstock.storage import Storage
 
 Checksum = Literal["none", "right", "wrong", "unreadable"]
 """What the `.crc` file beside a file says of it. Spark's own logs are read without a look at it."""
@@ -113,9 +112,9 @@ class CheckpointFiles:
         return [*first, *self.sources.values(), *self.offsets.values(), *self.commits.values()]
 
 
-def read_files(path: str) -> CheckpointFiles:
+def read_files(path: str, storage: Storage = Storage()) -> CheckpointFiles:
     """Look at every file of a checkpoint but the state. Of a checkpoint in use: commits first, so none is ahead."""
-    filesystem, root = url_to_fs(path, use_listings_cache=False)
+    filesystem, root = storage.filesystem(path)
     root = root.rstrip("/")
     top = _names(filesystem, root)
     commits = _names(filesystem, f"{root}/commits")
@@ -154,9 +153,9 @@ def read_files(path: str) -> CheckpointFiles:
     )
 
 
-def written_at(path: str, name: str) -> datetime | None:
+def written_at(path: str, name: str, storage: Storage = Storage()) -> datetime | None:
     """When a file of a checkpoint was written, where the storage says."""
-    filesystem, root = url_to_fs(path, use_listings_cache=False)
+    filesystem, root = storage.filesystem(path)
     try:
         found: datetime = filesystem.modified(f"{root.rstrip('/')}/{name}")
     except (OSError, NotImplementedError, KeyError):

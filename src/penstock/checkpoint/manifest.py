@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from fsspec.core import url_to_fs
-
 from penstock.errors import MissingError, TerminalError
+from penstock.storage import Storage
 
 MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -76,9 +76,9 @@ class Backup:
         }
 
 
-def read_backup(path: str) -> Backup:
+def read_backup(path: str, storage: Storage = Storage()) -> Backup:
     """The copy in a folder."""
-    filesystem, root = url_to_fs(path)
+    filesystem, root = storage.filesystem(path)
     try:
         body = json.loads(filesystem.cat_file(f"{root}/{MANIFEST}"))
         if body.pop("format") != _FORMAT:
@@ -87,7 +87,7 @@ def read_backup(path: str) -> Backup:
                 f"backup {path}: it was made by another version of Penstock",
                 hint="use that version to restore it",
             )
-        files = tuple(CopiedFile(**file) for file in body.pop("files"))
+        files = tuple(_contained(CopiedFile(**file)) for file in body.pop("files"))
         made = datetime.fromisoformat(body.pop("created_at"))
         return Backup(path=path, files=files, created_at=made, **body)
     except FileNotFoundError:
@@ -105,9 +105,16 @@ def read_backup(path: str) -> Backup:
         ) from None
 
 
-def list_backups(place: str) -> list[Backup]:
+def _contained(file: CopiedFile) -> CopiedFile:
+    """A file whose name stays in the copy, and so in what it is restored to."""
+    if re.search(r"(^|[/\\])\.\.([/\\]|$)|^[/\\]|\x00", file.name):
+        raise ValueError(f"{file.name!r} leads out of the folder")
+    return file
+
+
+def list_backups(place: str, storage: Storage = Storage()) -> list[Backup]:
     """The whole copies in a place, oldest first. What was begun and is not whole is not among them."""
-    filesystem, root = url_to_fs(place)
+    filesystem, root = storage.filesystem(place)
     try:
         folders = [str(found["name"]) for found in filesystem.ls(root, detail=True) if found["type"] == "directory"]
     except (FileNotFoundError, NotADirectoryError):
@@ -118,15 +125,15 @@ def list_backups(place: str) -> list[Backup]:
         if name.startswith("."):
             continue
         try:
-            found.append(read_backup(f"{place.rstrip('/')}/{name}"))
+            found.append(read_backup(f"{place.rstrip('/')}/{name}", storage))
         except (MissingError, TerminalError):
             continue
     return sorted(found, key=lambda one: (one.created_at, one.name))
 
 
-def check_files(backup: Backup, progress: Progress = lambda done, total: None) -> None:
+def check_files(backup: Backup, progress: Progress = lambda done, total: None, storage: Storage = Storage()) -> None:
     """Raise where a file of the copy is gone or is not what was copied."""
-    filesystem, root = url_to_fs(backup.path)
+    filesystem, root = storage.filesystem(backup.path)
     wrong: dict[str, str] = {}
     done = 0
     for file in backup.files:

@@ -19,15 +19,17 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
-from fsspec.core import url_to_fs
-
 from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import MissingError
+from penstock.storage import Storage, is_local
+from penstock.storage.stores import SHORT
 
 RUN_NOTE, STOP_NOTE = ".penstock.run", ".penstock.stop"
 BEAT_SECONDS = 10.0
 """How old the note of a run that lives gets at most, unless its storage is away."""
 _POLL_SECONDS = 0.5
+_POLL_SECONDS_AWAY = 2.0
+"""In an object store every look is a request that is paid for."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,9 @@ class RunNote:
 class Presence:
     """The notes of one checkpoint."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, storage: Storage = Storage()) -> None:
         self._path = checkpoint
+        self._storage = storage
         self._note: RunNote | None = None
         self._writing = threading.Lock()
 
@@ -122,11 +125,12 @@ class Presence:
     def attended(self, on_stop: Callable[[], None]) -> Iterator[None]:
         """The run, between begin and end: a thread that beats, and calls `on_stop` once when a stop is asked for."""
         over = threading.Event()
+        poll = _POLL_SECONDS if is_local(self._path) else _POLL_SECONDS_AWAY
 
         def attend() -> None:
             asked, quiet = False, 0.0
-            while not over.wait(_POLL_SECONDS):
-                quiet += _POLL_SECONDS
+            while not over.wait(poll):
+                quiet += poll
                 if quiet >= BEAT_SECONDS / 2:
                     quiet = 0.0
                     self.beat()
@@ -157,7 +161,7 @@ class Presence:
     def stop_asked(self) -> bool:
         """Whether a stop is asked for; `begin` has cleared away what was asked before."""
         try:
-            return bool(self._filesystem[0].exists(f"{self._filesystem[1]}/{STOP_NOTE}"))
+            return bool(self._filesystem[0].isfile(f"{self._filesystem[1]}/{STOP_NOTE}"))
         except Exception:
             # Storage that is away asks for nothing.
             return False
@@ -168,9 +172,8 @@ class Presence:
 
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
-        # An own one without a listing cache: others write here.
-        found: tuple[Any, str] = url_to_fs(self._path, use_listings_cache=False, skip_instance_cache=True)
-        return found
+        # A look must not hold anybody up: the next one is soon.
+        return self._storage.filesystem(self._path, SHORT)
 
     def _rewrite(self) -> None:
         assert self._note is not None

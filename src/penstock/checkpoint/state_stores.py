@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fsspec.core import url_to_fs
-
 from penstock.checkpoint.files import SparkCheckpoint
 from penstock.checkpoint.state_files import missing_state, state_version
+from penstock.storage import Storage
 
 _STORE = re.compile(r"state/(\d+)/(\d+)/(?:([^_/.][^/]*)/)?[^/]+")
 _NOTE = re.compile(r"state/(\d+)/_metadata/(?:metadata|v2/\d+)")
@@ -50,6 +49,7 @@ class StateFiles:
     steps: Mapping[int, str] = field(default_factory=dict)
     partitions: Mapping[tuple[int, str], int] = field(default_factory=dict)
     """How many each store of an operator has, as Spark noted it."""
+    storage: Storage = field(default_factory=Storage)
 
     @property
     def kept(self) -> bool:
@@ -94,18 +94,18 @@ class StateFiles:
         return absent + [_named(name) for name in missing_state(whole, version, self._read)]
 
     def _read(self, name: str) -> bytes:
-        filesystem, root = url_to_fs(self.path)
+        filesystem, root = self.storage.filesystem(self.path)
         body: bytes = filesystem.cat_file(f"{root.rstrip('/')}/{name}")
         return body
 
 
-def read_state(path: str) -> StateFiles:
+def read_state(path: str, storage: Storage = Storage()) -> StateFiles:
     """List the state of a checkpoint."""
-    filesystem, root = url_to_fs(path, use_listings_cache=False)
+    filesystem, root = storage.filesystem(path)
     root = root.rstrip("/")
     found: dict[str, Any] = filesystem.find(f"{root}/state", detail=True)
     sizes = {str(name)[len(root) + 1 :]: int(about.get("size") or 0) for name, about in found.items()}
-    noted = SparkCheckpoint(path).state_noted()
+    noted = SparkCheckpoint(path, storage).state_noted()
     steps: dict[int, str] = {}
     partitions: dict[tuple[int, str], int] = {}
     for name in sorted(name for name in sizes if _NOTE.fullmatch(name)):
@@ -120,7 +120,7 @@ def read_state(path: str) -> StateFiles:
         except (OSError, ValueError, KeyError, TypeError):
             # Spark does without the note; it only tells what there should be.
             continue
-    return StateFiles(path, sizes, noted is not None and noted.strip() not in ("", "[]"), steps, partitions)
+    return StateFiles(path, sizes, noted is not None and noted.strip() not in ("", "[]"), steps, partitions, storage)
 
 
 def version_needed(begun: int | None, committed: int | None) -> int:

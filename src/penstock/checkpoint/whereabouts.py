@@ -13,6 +13,7 @@ from typing import Literal
 
 from penstock.checkpoint.lock import held_by
 from penstock.checkpoint.presence import Presence, RunNote
+from penstock.storage import Storage
 
 _SILENCE = timedelta(seconds=30)
 """How old the note of a run on another host may be while it counts as running: three beats."""
@@ -37,13 +38,13 @@ class Whereabouts:
         return self.state == "running"
 
 
-def find_run(checkpoint: str) -> Whereabouts:
+def find_run(checkpoint: str, storage: Storage = Storage()) -> Whereabouts:
     """Look for the run of a checkpoint."""
-    presence = Presence(checkpoint)
+    presence = Presence(checkpoint, storage)
     note = presence.read()
     while True:
         # Between two looks at the note, which must be of one run: it may begin or end in the meantime.
-        before, holder, note = note, held_by(checkpoint), presence.read()
+        before, holder, note = note, held_by(checkpoint, storage), presence.read()
         if (before and before.started_at) == (note and note.started_at):
             break
     if holder is not None:

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fsspec.core import url_to_fs
-
 from penstock.checkpoint.files import Offsets
 from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import TerminalError
+from penstock.storage import Storage
 
 RESTORING = ".penstock.restoring"
 """The note that stands in a checkpoint while a restore or a repair writes: what was begun, for people."""
@@ -26,14 +25,16 @@ _EMPTY_SOURCE = "-"
 
 
 @contextmanager
-def restoring(checkpoint: str, what: str) -> Iterator[None]:
+def restoring(checkpoint: str, what: str, storage: Storage = Storage()) -> Iterator[None]:
     """Note that the checkpoint is being written; the note stays where the writing did not come to its end."""
-    put_file(checkpoint, RESTORING, what.encode())
+    put_file(checkpoint, RESTORING, what.encode(), storage)
     yield
-    remove_file(checkpoint, RESTORING)
+    remove_file(checkpoint, RESTORING, storage)
 
 
-def put_offsets(checkpoint: str, batch_id: int, ends: Offsets, like: int | None = None) -> None:
+def put_offsets(
+    checkpoint: str, batch_id: int, ends: Offsets, like: int | None = None, storage: Storage = Storage()
+) -> None:
     """Write `offsets/N`. Settings and the order of the sources are those of the batch `like`, the watermark is the one
     that `like` left when it was committed.
 
@@ -45,56 +46,56 @@ def put_offsets(checkpoint: str, batch_id: int, ends: Offsets, like: int | None 
             [""],
         )
     else:
-        _, head, *known = _read(checkpoint, f"offsets/{like}").decode().splitlines()
-        head = _watermarked(head, read_text(checkpoint, f"commits/{like}"))
-    lines = [_by_topic(ends)] if len(known) == 1 else _by_source(checkpoint, ends, known)
-    put_file(checkpoint, f"offsets/{batch_id}", "\n".join(["v1", head, *lines]).encode())
+        _, head, *known = _read(checkpoint, f"offsets/{like}", storage).decode().splitlines()
+        head = _watermarked(head, read_text(checkpoint, f"commits/{like}", storage))
+    lines = [_by_topic(ends)] if len(known) == 1 else _by_source(checkpoint, ends, known, storage)
+    put_file(checkpoint, f"offsets/{batch_id}", "\n".join(["v1", head, *lines]).encode(), storage)
 
 
-def put_commit(checkpoint: str, batch_id: int, like: int | None = None) -> None:
+def put_commit(checkpoint: str, batch_id: int, like: int | None = None, storage: Storage = Storage()) -> None:
     """Write `commits/N` as the batch `like` has it; without one, as a batch without a watermark."""
-    body = _read(checkpoint, f"commits/{like}") if like is not None else b'v1\n{"nextBatchWatermarkMs":0}'
-    put_file(checkpoint, f"commits/{batch_id}", body)
+    body = _read(checkpoint, f"commits/{like}", storage) if like is not None else b'v1\n{"nextBatchWatermarkMs":0}'
+    put_file(checkpoint, f"commits/{batch_id}", body, storage)
 
 
-def put_metadata(checkpoint: str, query_id: str) -> None:
+def put_metadata(checkpoint: str, query_id: str, storage: Storage = Storage()) -> None:
     """Write `metadata`: from then on the checkpoint is one."""
-    put_file(checkpoint, "metadata", json.dumps({"id": query_id}, separators=(",", ":")).encode())
+    put_file(checkpoint, "metadata", json.dumps({"id": query_id}, separators=(",", ":")).encode(), storage)
 
 
-def put_initial(checkpoint: str, starts: Sequence[Offsets]) -> None:
+def put_initial(checkpoint: str, starts: Sequence[Offsets], storage: Storage = Storage()) -> None:
     """Write `sources/K/0` for each source: where its first batch begins."""
     for source, offsets in enumerate(starts):
         # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file instead of misreading it.
-        put_file(checkpoint, f"sources/{source}/0", b"\0v1\n" + _by_topic(offsets).encode())
+        put_file(checkpoint, f"sources/{source}/0", b"\0v1\n" + _by_topic(offsets).encode(), storage)
 
 
-def put_file(checkpoint: str, name: str, body: bytes) -> None:
+def put_file(checkpoint: str, name: str, body: bytes, storage: Storage = Storage()) -> None:
     """Write one file of the checkpoint, and leave no checksum of what was there."""
-    filesystem, path = _at(checkpoint, name)
+    filesystem, path = _at(checkpoint, name, storage)
     filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     _remove(filesystem, _checksum(path))
     put_whole_at(filesystem, path, body)
 
 
-def remove_file(checkpoint: str, name: str) -> None:
+def remove_file(checkpoint: str, name: str, storage: Storage = Storage()) -> None:
     """Remove one file of the checkpoint with its checksum; one that is not there is no error."""
-    filesystem, path = _at(checkpoint, name)
+    filesystem, path = _at(checkpoint, name, storage)
     _remove(filesystem, path)
     _remove(filesystem, _checksum(path))
 
 
-def read_text(checkpoint: str, name: str) -> str | None:
+def read_text(checkpoint: str, name: str, storage: Storage = Storage()) -> str | None:
     """The text of a file of the checkpoint; None where it is not there."""
-    filesystem, path = _at(checkpoint, name)
+    filesystem, path = _at(checkpoint, name, storage)
     try:
         return str(filesystem.cat_file(path).decode(errors="replace"))
     except FileNotFoundError:
         return None
 
 
-def _at(checkpoint: str, name: str) -> tuple[Any, str]:
-    filesystem, root = url_to_fs(checkpoint)
+def _at(checkpoint: str, name: str, storage: Storage) -> tuple[Any, str]:
+    filesystem, root = storage.filesystem(checkpoint)
     return filesystem, f"{root.rstrip('/')}/{name}"
 
 
@@ -108,8 +109,8 @@ def _remove(filesystem: Any, path: str) -> None:
         filesystem.rm_file(path)
 
 
-def _read(checkpoint: str, name: str) -> bytes:
-    filesystem, path = _at(checkpoint, name)
+def _read(checkpoint: str, name: str, storage: Storage) -> bytes:
+    filesystem, path = _at(checkpoint, name, storage)
     try:
         body: bytes = filesystem.cat_file(path)
     except FileNotFoundError:
@@ -133,9 +134,9 @@ def _by_topic(offsets: Offsets) -> str:
     return json.dumps(topics, separators=(",", ":"))
 
 
-def _by_source(checkpoint: str, ends: Offsets, known: Sequence[str]) -> list[str]:
+def _by_source(checkpoint: str, ends: Offsets, known: Sequence[str], storage: Storage) -> list[str]:
     """A line for each source, which is told by the topics that it had before."""
-    topics = [_topics(checkpoint, source, line) for source, line in enumerate(known)]
+    topics = [_topics(checkpoint, source, line, storage) for source, line in enumerate(known)]
     unknown = sorted({at.topic for at in ends} - set().union(*topics))
     if unknown:
         raise _unusable(checkpoint, "offsets", f"no source of it reads {', '.join(unknown)}")
@@ -143,10 +144,10 @@ def _by_source(checkpoint: str, ends: Offsets, known: Sequence[str]) -> list[str
     return [_by_topic(part) if part else _EMPTY_SOURCE for part in parts]
 
 
-def _topics(checkpoint: str, source: int, line: str) -> set[str]:
+def _topics(checkpoint: str, source: int, line: str, storage: Storage) -> set[str]:
     if line != _EMPTY_SOURCE:
         return set(json.loads(line))
-    text = _read(checkpoint, f"sources/{source}/0").decode()
+    text = _read(checkpoint, f"sources/{source}/0", storage).decode()
     return set(json.loads(text.lstrip("\0").partition("\n")[2]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ def check_locations(parts: Parts) -> None:
         for earlier in places[:index]:
             if earlier.path == later.path:
                 continue
-            here, there = _normal(later.location), _normal(earlier.location)
+            here, there = normal(later.location), normal(earlier.location)
             if here == there:
                 message = f"{later.what} and {earlier.what} are in the same place"
             elif here.startswith(there + "/"):
@@ -59,10 +60,10 @@ def _places(parts: Parts) -> Iterator[_Place]:
         yield _Place(("checkpoint",), "the checkpoint", parts.checkpoint)
 
 
-def _normal(location: str) -> str:
-    """One spelling for one place: `s3a://` and `s3n://` are `s3://`, `file://` is a path."""
+def normal(location: str) -> str:
+    """One spelling for one place: links are followed, `s3a://` and `s3n://` are `s3://`, `file://` is a path."""
     if not is_uri(location):
-        return location.rstrip("/")
+        return os.path.realpath(location)
     scheme, _, rest = location.partition("://")
     rest = re.sub(r"/+", "/", rest).rstrip("/")
-    return rest if scheme == "file" else f"{re.sub('s3[an]', 's3', scheme.lower())}://{rest}"
+    return os.path.realpath(rest) if scheme == "file" else f"{re.sub('s3[an]', 's3', scheme.lower())}://{rest}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 
-from penstock.config.fields import COORDINATES
+from penstock.config.fields import COORDINATES, is_uri
 from penstock.config.flows import Flow, flows
 from penstock.config.known import Known, check_columns, check_expression
 from penstock.config.partitioning import parse_partition
@@ -159,9 +159,14 @@ def _check_iceberg(parts: Parts, sink: IcebergSinkConfig, index: int, known: Kno
     if away and sink.catalog.uri is None:
         message = f"a catalog of type {sink.catalog.type} needs its address"
         parts.report((*here, "catalog"), message, hint="add uri: ...", at_key=True)
-    elif not away and sink.catalog.uri is not None:
+    elif not away and sink.catalog.uri is not None and not _names_its_file(sink):
         message = f"a catalog of type {sink.catalog.type} is in the warehouse and has no address"
         parts.report((*here, "catalog", "uri"), message, hint="remove uri, or name the catalog's type", at_key=True)
+
+
+def _names_its_file(sink: IcebergSinkConfig) -> bool:
+    """Whether the warehouse is in an object store, where the file of a SQLite catalog cannot be."""
+    return sink.catalog.type == "sqlite" and is_uri(sink.warehouse) and not sink.warehouse.startswith("file://")
 
 
 def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, known: Known) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr
 
 from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Size, Text
 from penstock.config.registry import RegistryConfig
+from penstock.config.security import SecurityConfig
 from penstock.config.source import Brokers, Topic
 
 _KEYS = "The columns that together identify a row."
@@ -181,6 +182,9 @@ class KafkaSinkConfig(_Sink):
         "has changed, to say that the expression suits the new one.",
     )
     brokers: Brokers | None = Field(default=None, description="The cluster; left out, that of the source.")
+    security: SecurityConfig | None = Field(
+        default=None, description="As `source.security`; left out, that of the source where the cluster is the same."
+    )
     options: Settings = Field(
         default_factory=dict, description="Any other setting of the producer, without the `kafka.` prefix."
     )
@@ -212,6 +216,11 @@ class PostgresSinkConfig(_Sink, _Merging):
     url: SecretStr = Field(
         description="The database; what holds a password comes by reference: `${env:ORDERS_DB}`.",
         examples=["${env:ORDERS_DB}"],
+    )
+    security: SecurityConfig | None = Field(
+        default=None,
+        description="TLS with the database: `tls`, `ca_file`, `certificate_file`, `key_file`, `key_password`. Left "
+        "out, as the url says.",
     )
     table: Text = Field(description="The table, with its schema.", examples=["public.orders"])
     mode: Literal["append", "upsert"] = Field(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from penstock.config.fields import Duration, Location, Section, Size, Text
+from penstock.config.security import SecurityConfig
 from penstock.config.sinks import IcebergCatalogConfig
 
 
@@ -69,6 +70,7 @@ class PostgresTableConfig(TableConfig):
 
     type: Literal["postgres"] = Field(description="The kind of table.")
     url: SecretStr = Field(description="The database, by reference: `${env:ORDERS_DB}`.")
+    security: SecurityConfig | None = Field(default=None, description="As in a PostgreSQL sink.")
     table: Text = Field(description="The table with its schema.", examples=["public.customers"])
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.checkpoint import SparkCheckpoint
 from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, LogBounds, Subscription
 from penstock.metrics.history import Lists, in_lists
 from penstock.model import TopicPartition
-from penstock.runtime.reaching import settings_of
+from penstock.runtime.reaching import checkpoint_of, settings_of
 
 _PATIENCE = 3.0
 
@@ -25,10 +24,12 @@ class Asked:
     problem: str | None = None
 
 
-def same_cluster(config: PipelineConfig) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """What two pipelines share that can be asked about together."""
-    settings = settings_of(config.source)
-    return settings.brokers, tuple(sorted(settings.options.items()))
+def same_cluster(config: PipelineConfig) -> tuple[object, ...]:
+    """What two pipelines share that can be asked about together; one whose certificates cannot be read is alone."""
+    try:
+        return settings_of(config.source).identity
+    except PenstockError:
+        return config.source.brokers, config.name
 
 
 class ClusterLook:
@@ -65,7 +66,7 @@ class ClusterLook:
 def _asked(config: PipelineConfig, bounds: Mapping[TopicPartition, LogBounds]) -> Asked:
     ends = in_lists({at: log.end for at, log in bounds.items()})
     try:
-        checkpoint = SparkCheckpoint(config.checkpoint)
+        checkpoint = checkpoint_of(config)
         done = checkpoint.last_committed()
         held = checkpoint.ends(done) if done is not None else checkpoint.initial()
     except (PenstockError, OSError) as error:

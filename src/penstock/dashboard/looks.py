@@ -8,12 +8,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.findings import file_findings
 from penstock.config import PipelineConfig
 from penstock.dashboard.facts import Looked
 from penstock.dashboard.recent import in_utc
 from penstock.errors import PenstockError
+from penstock.runtime.reaching import checkpoint_of
 
 Found = dict[str, Any]
 
@@ -32,7 +32,7 @@ def attempt(look: Callable[[], Found]) -> Looked:
 
 def look_at_files(config: PipelineConfig) -> Found:
     """Whether the checkpoint's own files would keep a run from starting."""
-    blocking = [one for one in file_findings(SparkCheckpoint(config.checkpoint)) if one.blocks]
+    blocking = [one for one in file_findings(checkpoint_of(config)) if one.blocks]
     return {"blocking": f"{blocking[0].code} {blocking[0].summary}" if blocking else None}
 
 

@@ -29,6 +29,8 @@ from penstock.dashboard.views import Sent, Views
 from penstock.errors import PenstockError
 from penstock.metrics.history import Lists, history_of, in_lists
 from penstock.model import TopicPartition
+from penstock.runtime.reaching import storage_of
+from penstock.storage import is_local
 
 _RUN_SECONDS = 3.0
 """How long a run may be dead before it shows, whose note has not changed."""
@@ -71,9 +73,10 @@ class PipelineWatch:
         """Look at what is cheap. What is wrong is part of what is known."""
         self._poll_file()
         config = self.facts.config
-        if config is None or not _is_local(config.checkpoint):
+        if config is None:
             return
-        self._poll_run(config)
+        if is_local(config.checkpoint):
+            self._poll_run(config)
         entries = self._tail.read() if self._tail is not None else []
         if entries:
             with self._lock:
@@ -102,7 +105,11 @@ class PipelineWatch:
         if config is None:
             return []
         found: list[Callable[[], None]] = []
-        if not self.facts.running and self.schedule.take("files", 10, now):
+        away = not is_local(config.checkpoint)
+        if away and self.schedule.take("run", _RUN_SECONDS, now):
+            # By requests to a store, which may be slow: not where all pipelines are polled.
+            found.append(partial(self._poll_run, config))
+        if not self.facts.running and self.schedule.take("files", 60 if away else 10, now):
             found.append(partial(self._look_at_files, config))
         looks: dict[str, Look] = {
             "lag": self._lag,
@@ -150,16 +157,18 @@ class PipelineWatch:
 
     def _poll_run(self, config: PipelineConfig) -> None:
         seen, now = _signature(Path(config.checkpoint.removeprefix("file://")) / RUN_NOTE), time.monotonic()
-        if seen == self._run_seen and now - self._run_at < _RUN_SECONDS:
+        if is_local(config.checkpoint) and seen == self._run_seen and now - self._run_at < _RUN_SECONDS:
             return
         self._run_seen, self._run_at = seen, now
         before, run, unseen = self.facts.state, None, None
         try:
-            run = find_run(config.checkpoint)
+            run = find_run(config.checkpoint, storage_of(config))
         except Exception as error:
             unseen = f"reading {config.checkpoint}: {type(error).__name__}"
         with self._lock:
             self.facts = replace(self.facts, run=run, unseen=unseen)
+        if not is_local(config.checkpoint):
+            self.schedule.done("run")
         if self.facts.state != before:
             self.schedule.clear()
 
@@ -167,7 +176,7 @@ class PipelineWatch:
         """Look at the checkpoint's files where some were written since the last time."""
         folder = Path(config.checkpoint.removeprefix("file://"))
         seen = [_signature(folder / name) for name in ("", "offsets", "commits", "sources", "metadata")]
-        if seen == self._files_seen and "files" in self.facts.looks:
+        if is_local(config.checkpoint) and seen == self._files_seen and "files" in self.facts.looks:
             self.schedule.done("files")
             return
         self._files_seen = seen
@@ -201,11 +210,6 @@ class PipelineWatch:
 def _lists(places: list[tuple[str, int, int, int]]) -> tuple[Lists, Lists]:
     at = {TopicPartition(topic, partition): (done, end) for topic, partition, done, end in places}
     return in_lists({p: end for p, (_, end) in at.items()}), in_lists({p: done for p, (done, _) in at.items()})
-
-
-def _is_local(checkpoint: str) -> bool:
-    """Whether there can be a run on it: this version locks local folders only."""
-    return "://" not in checkpoint or checkpoint.startswith("file://")
 
 
 def _signature(path: Path) -> _Signature:

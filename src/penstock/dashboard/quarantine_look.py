@@ -20,7 +20,8 @@ from penstock.model import OffsetRange
 from penstock.ops.quarantined import quarantined_since
 from penstock.quarantine.records import HeldInTopic
 from penstock.readers import KafkaReader
-from penstock.runtime.reaching import settings_of
+from penstock.runtime.reaching import settings_of, storage_of
+from penstock.storage import Storage
 
 _SAMPLES = 12
 _VALUE = 200
@@ -44,10 +45,13 @@ class QuarantineLook:
         settings = settings_of(config.source)
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if quarantine.table is not None:
-            version = _version(quarantine.table)
+            storage = storage_of(config)
+            version = _version(quarantine.table, storage)
             if (quarantine.table, version, midnight) == self._seen:
                 return self._found
-            found = _in_table(quarantine.table, config.name) if version >= 0 else {"by_code": [], "samples": []}
+            found: Found = {"by_code": [], "samples": []}
+            if version >= 0:
+                found = _in_table(quarantine.table, config.name, storage)
             self._seen = (quarantine.table, version, midnight)
         else:
             assert quarantine.topic is not None
@@ -68,19 +72,19 @@ class _LastOffsets:
         return self.reader.read([replace(one, start=max(one.start, one.end - 2 * _SAMPLES)) for one in ranges])
 
 
-def _version(table: str) -> int:
+def _version(table: str, storage: Storage) -> int:
     try:
-        return DeltaTable(table).version()
+        return DeltaTable(table, storage_options=storage.for_delta_at(table)).version()
     except TableNotFoundError:
         return -1
 
 
-def _in_table(path: str, pipeline: str) -> Found:
+def _in_table(path: str, pipeline: str, storage: Storage) -> Found:
     # A name has no quotes in it.
     mine = f"(pipeline = '{pipeline}' OR starts_with(pipeline, '{pipeline}.replay-'))"
     names = ", ".join(f'"{name}"' for name in _COLUMNS)
     try:
-        held = QueryBuilder().register("held", DeltaTable(path))
+        held = QueryBuilder().register("held", DeltaTable(path, storage_options=storage.for_delta_at(path)))
         counts = _rows(held, f"SELECT code, count(*) AS count FROM held WHERE {mine} GROUP BY code ORDER BY 2 DESC, 1")
         # The newest of each code, then the second of each: a storm of one must not hide the others.
         place = 'row_number() OVER (PARTITION BY code ORDER BY quarantined_at DESC, "offset" DESC)'

@@ -56,6 +56,10 @@ class Dashboard:
         """Whether something is still being asked that may not answer; nothing depends on it."""
         return self._watcher.busy
 
+    def follow(self, files: Sequence[Path]) -> None:
+        """Show these pipelines from now on."""
+        self._watcher.follow(files)
+
     def start(self) -> str:
         """Serve; gives the link. Raises where the port is taken."""
         listener = self._bind()

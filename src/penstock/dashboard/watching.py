@@ -45,7 +45,8 @@ class Watcher:
     """The pipelines of a dashboard. Nothing is changed anywhere."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self.watches = {name: PipelineWatch(name, file) for name, file in _named(files).items()}
+        self._files = _named(files)
+        self.watches = {name: PipelineWatch(name, file) for name, file in self._files.items()}
         self.overview = Overview(0, "[]")
         self.ready = threading.Event()
         """Every file has been looked at once."""
@@ -59,6 +60,15 @@ class Watcher:
     def busy(self) -> bool:
         """Whether a look is being made: it may wait for somebody, and is not waited for."""
         return bool(self._looking)
+
+    def follow(self, files: Sequence[Path]) -> None:
+        """Watch these files from now on; what is known of one that was watched before stays known."""
+        before, self._files = self._files, _named(files)
+        # In one piece: others go through it meanwhile.
+        self.watches = {
+            name: self.watches[name] if before.get(name) == file else PipelineWatch(name, file)
+            for name, file in self._files.items()
+        }
 
     def start(self) -> None:
         """Begin to watch."""
@@ -102,7 +112,8 @@ class Watcher:
     def _ask(self, cluster: Hashable, configs: dict[str, PipelineConfig]) -> None:
         try:
             for name, asked in self._clusters.setdefault(cluster, ClusterLook())(configs).items():
-                self.watches[name].told_by_brokers(asked)
+                if (watch := self.watches.get(name)) is not None:
+                    watch.told_by_brokers(asked)
         finally:
             self._schedule.done(str(hash(cluster)))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model import TopicPartition
+from penstock.storage import is_local
 
 NAME = ".penstock.history"
 Lists = dict[str, list[int | None]]
@@ -68,10 +69,20 @@ class History:
 
 def history_of(checkpoint: str) -> History:
     """The history of the pipeline with this checkpoint: in its folder, or in the user's own where that is not local."""
-    if "://" not in checkpoint or checkpoint.startswith("file://"):
+    if is_local(checkpoint):
         return History(Path(checkpoint.removeprefix("file://")) / NAME)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint)
-    return History(_state_home() / "history" / f"{name}.jsonl")
+    return History(_state_home() / "history" / f"{_as_name(checkpoint)}.jsonl")
+
+
+def folder_beside(checkpoint: str, what: str) -> Path:
+    """A folder for what is kept beside a checkpoint on a local disk: in the user's own where that is not local."""
+    if is_local(checkpoint):
+        return Path(f"{checkpoint.removeprefix('file://').rstrip('/')}-{what}")
+    return _state_home() / what / _as_name(checkpoint)
+
+
+def _as_name(checkpoint: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.rstrip("/"))
 
 
 def _state_home() -> Path:

@@ -22,6 +22,7 @@ from penstock.model import TopicPartition
 from penstock.ops.starts import by_source, refuse_outside, write_fresh
 from penstock.runtime.build import build
 from penstock.runtime.preflight import check_brokers
+from penstock.runtime.reaching import checkpoint_of, storage_of
 
 OpenBatch = Literal["again", "skip"]
 _BY_KEY = {"reservoirId": "a Delta table", "logOffset": "files", "rampUpTimeSeconds": "rate", "shardId": "Kinesis"}
@@ -60,7 +61,7 @@ class AdoptPlan:
 def plan_adopt(config: PipelineConfig, source: str, open_batch: OpenBatch | None = None) -> AdoptPlan:
     """Read the other job's checkpoint and hold it against the pipeline and the log; nothing is written."""
     _refuse_used(config)
-    pipeline, old = build(config), SparkCheckpoint(source)
+    pipeline, old = build(config), SparkCheckpoint(source, storage_of(config))
     after = _last_batch(old, open_batch)
     starts = _kafka_offsets(old, after)
     bounds = check_brokers(Cluster(pipeline.settings), pipeline)
@@ -77,21 +78,22 @@ def plan_adopt(config: PipelineConfig, source: str, open_batch: OpenBatch | None
 def apply_adopt(plan: AdoptPlan, open_batch: OpenBatch | None = None) -> None:
     """Write the pipeline's own checkpoint; the other job's is looked at again first."""
     config = plan.config
-    with checkpoint_lock(config.checkpoint):
+    with checkpoint_lock(config.checkpoint, storage_of(config)):
         _refuse_used(config)
-        now = _kafka_offsets(SparkCheckpoint(plan.source), _last_batch(SparkCheckpoint(plan.source), open_batch))
+        old = SparkCheckpoint(plan.source, storage_of(config))
+        now = _kafka_offsets(old, _last_batch(old, open_batch))
         if now != {at: offset for one in plan.starts for at, offset in one.items()}:
             raise TerminalError(
                 "ADOPT_OVERTAKEN",
                 f"checkpoint {plan.source} went on while it was looked at: its job still runs",
                 hint="stop that job, and adopt again",
             )
-        write_fresh(config.checkpoint, plan.query_id, plan.starts, {})
+        write_fresh(config.checkpoint, plan.query_id, plan.starts, {}, storage_of(config))
 
 
 def _refuse_used(config: PipelineConfig) -> None:
-    own = SparkCheckpoint(config.checkpoint)
-    used = files_of(config.checkpoint)
+    own = checkpoint_of(config)
+    used = files_of(own.path, own.storage)
     if used:
         raise MissingError(
             "CHECKPOINT_OCCUPIED",
@@ -110,7 +112,7 @@ def _last_batch(old: SparkCheckpoint, open_batch: OpenBatch | None) -> int | Non
             context={"query": old.query_id() or "no metadata file", "last batch begun": "none"},
             hint="name the folder that the job has as its checkpointLocation",
         )
-    if any(name.startswith("state/") for name in files_of(old.path)):
+    if any(name.startswith("state/") for name in files_of(old.path, old.storage)):
         raise MissingError(
             "ADOPT_HAS_STATE",
             f"the job of {old.path} keeps state, which cannot be taken over",
@@ -134,7 +136,7 @@ def _last_batch(old: SparkCheckpoint, open_batch: OpenBatch | None) -> int | Non
 def _kafka_offsets(old: SparkCheckpoint, after: int | None) -> Offsets:
     """Where the job stands, read only from what is certainly Kafka's."""
     name = f"offsets/{after}" if after is not None else "sources/0/0"
-    text = read_text(old.path, name) or ""
+    text = read_text(old.path, name, old.storage) or ""
     lines = text.splitlines()[2 if after is not None else 1 :]
     told = [_source_named(line) for line in lines]
     if len(lines) != 1 or told != ["Kafka"]:

@@ -9,6 +9,8 @@ from penstock.checkpoint.backup import backups_of, belongs, files_of, make_backu
 from penstock.checkpoint.manifest import Backup, Progress, list_backups
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
+from penstock.runtime.reaching import checkpoint_of, storage_of
+from penstock.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,16 @@ def backup_place(config: PipelineConfig, to: str | None = None) -> str:
 
 def backups_there(config: PipelineConfig, to: str | None = None) -> list[Backup]:
     """The whole copies of this pipeline's checkpoint, newest first."""
-    found = [one for one in list_backups(backup_place(config, to)) if one.checkpoint == config.checkpoint]
+    there = list_backups(backup_place(config, to), storage_of(config))
+    found = [one for one in there if one.checkpoint == config.checkpoint]
     return found[::-1]
 
 
 def plan_backup(config: PipelineConfig, to: str | None = None, keep: int | None = None) -> BackupPlan:
     """Look at what a backup would do now."""
-    batch = SparkCheckpoint(config.checkpoint).last_committed()
-    names = [name for name in files_of(config.checkpoint) if batch is not None and belongs(name, batch)]
+    checkpoint = checkpoint_of(config)
+    batch, there = checkpoint.last_committed(), files_of(checkpoint.path, checkpoint.storage)
+    names = [name for name in there if batch is not None and belongs(name, batch)]
     older = [one.path for one in backups_there(config, to) if one.kind == "backup"]
     return BackupPlan(
         pipeline=config.name,
@@ -53,9 +57,11 @@ def plan_backup(config: PipelineConfig, to: str | None = None, keep: int | None 
     )
 
 
-def apply_backup(plan: BackupPlan, progress: Progress = lambda done, total: None) -> Backup:
+def apply_backup(
+    plan: BackupPlan, progress: Progress = lambda done, total: None, storage: Storage = Storage()
+) -> Backup:
     """Make the copy; the checkpoint may be in use."""
-    return make_backup(SparkCheckpoint(plan.checkpoint), plan.place, plan.pipeline, plan.keep, progress)
+    return make_backup(SparkCheckpoint(plan.checkpoint, storage), plan.place, plan.pipeline, plan.keep, progress)
 
 
 def newest_backup(config: PipelineConfig) -> Backup:

@@ -21,8 +21,10 @@ from penstock.model import Guarantee
 from penstock.ops.starts import by_source, parse_offsets, put_in_place, refuse_occupied, refuse_outside, write_fresh
 from penstock.runtime.build import Pipeline, build
 from penstock.runtime.preflight import check_brokers
+from penstock.runtime.reaching import checkpoint_of
 from penstock.runtime.recreated import recreated_topics
 from penstock.runtime.standings import Standing, standings
+from penstock.storage import Storage
 
 _OF_ITS_QUERY = frozenset({"metadata", ".metadata.crc", ".penstock.again"})
 
@@ -66,8 +68,8 @@ class ForkPlan:
 
 def plan_fork(config: PipelineConfig, to: str, at: int | None = None, offsets: str | None = None) -> ForkPlan:
     """Find where the new checkpoint begins, and hold that against the log and the sinks."""
-    refuse_occupied(to, "--to")
-    pipeline, checkpoint = build(config), SparkCheckpoint(config.checkpoint)
+    pipeline, checkpoint = build(config), checkpoint_of(config)
+    refuse_occupied(to, "--to", checkpoint.storage)
     cluster = Cluster(pipeline.settings)
     bounds = check_brokers(cluster, pipeline)
     batch = None
@@ -94,21 +96,21 @@ def plan_fork(config: PipelineConfig, to: str, at: int | None = None, offsets: s
     )
 
 
-def apply_fork(plan: ForkPlan) -> None:
+def apply_fork(plan: ForkPlan, storage: Storage = Storage()) -> None:
     """Write the new checkpoint."""
-    refuse_occupied(plan.to, "--to")
-    put_in_place(plan.to, lambda folder: _write(plan, folder))
+    refuse_occupied(plan.to, "--to", storage)
+    put_in_place(plan.to, lambda folder: _write(plan, folder, storage), storage)
 
 
-def _write(plan: ForkPlan, folder: str) -> None:
+def _write(plan: ForkPlan, folder: str, storage: Storage) -> None:
     batch = plan.batch
     if batch is None:
-        write_fresh(folder, plan.query_id, plan.starts, plan.topic_ids)
+        write_fresh(folder, plan.query_id, plan.starts, plan.topic_ids, storage)
         return
-    names = [name for name in files_of(plan.source) if belongs(name, batch) and name not in _OF_ITS_QUERY]
-    copy_files(plan.source, folder, names, lambda file: None)
-    put_metadata(folder, plan.query_id)
-    _refuse_without_state(SparkCheckpoint(folder), batch)
+    names = [name for name in files_of(plan.source, storage) if belongs(name, batch) and name not in _OF_ITS_QUERY]
+    copy_files(plan.source, folder, names, lambda file: None, storage)
+    put_metadata(folder, plan.query_id, storage)
+    _refuse_without_state(SparkCheckpoint(folder, storage), batch)
 
 
 def _batch(checkpoint: SparkCheckpoint, asked: int | None) -> int:
@@ -136,7 +138,7 @@ def _refuse_recreated(checkpoint: SparkCheckpoint, cluster: Cluster, starts: Off
 
 
 def _refuse_without_state(checkpoint: SparkCheckpoint, batch: int) -> None:
-    missing = missing_files(checkpoint.path, batch)
+    missing = missing_files(checkpoint.path, batch, checkpoint.storage)
     if missing:
         raise TerminalError(
             "BATCH_STATE_GONE",

@@ -19,7 +19,7 @@ from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import Guarantee, TopicPartition
-from penstock.runtime.reaching import settings_of
+from penstock.runtime.reaching import checkpoint_of, settings_of, storage_of
 from penstock.runtime.standings import Standing, standings
 from penstock.runtime.targets import Targets, build_targets
 
@@ -60,7 +60,7 @@ class Looked:
     @property
     def checkpoint(self) -> SparkCheckpoint:
         """The checkpoint."""
-        return SparkCheckpoint(self.config.checkpoint)
+        return checkpoint_of(self.config)
 
     @property
     def open_batch(self) -> int | None:
@@ -104,13 +104,14 @@ def sinks_of(config: PipelineConfig) -> Sinks:
 
 def look(config: PipelineConfig, *, brokers: bool = True) -> Looked:
     """Look at everything; what cannot be reached says so in its place."""
-    run = find_run(config.checkpoint)
+    path, storage = config.checkpoint, storage_of(config)
+    run = find_run(path, storage)
     sinks = sinks_of(config)
-    done = read_files(config.checkpoint).committed
+    done = read_files(path, storage).committed
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(_brokers, config, sinks.settings) if brokers else None
         found = tuple(standings(sinks))
-        files, state = read_files(config.checkpoint), read_state(config.checkpoint)
+        files, state = read_files(path, storage), read_state(path, storage)
         told = asked.result() if asked is not None else Brokers()
     return Looked(config, run.holder if run.running else None, done, found, files, state, told)
 

@@ -29,6 +29,8 @@ from penstock.ops.checkpoint_backup import backup_place
 from penstock.ops.checkpoint_look import Looked, look
 from penstock.ops.repair_rules import Change, Refused, RepairRules
 from penstock.runtime.agreement import compare_sinks
+from penstock.runtime.reaching import storage_of
+from penstock.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ def plan_of(seen: Looked) -> RepairPlan:
 
 def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None) -> RepairPlan:
     """Copy what is there, make the changes, and look again. Refused while a run holds the checkpoint."""
-    config = plan.config
-    with checkpoint_lock(config.checkpoint):
+    config, storage = plan.config, storage_of(plan.config)
+    with checkpoint_lock(config.checkpoint, storage):
         now = plan_repair(config)
         if now.changes != plan.changes:
             raise MissingError(
@@ -99,12 +101,12 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
             )
         if not now.changes:
             return plan
-        saved = save_aside(config.checkpoint, backup_place(config), config.name, progress)
+        saved = save_aside(config.checkpoint, backup_place(config), config.name, progress, storage)
         assert saved is not None, "a checkpoint that has something to change has files"
         begun = datetime.now(UTC).isoformat(timespec="seconds")
-        with restoring(config.checkpoint, f"repair at {begun}; what was there is kept in {saved.path}"):
+        with restoring(config.checkpoint, f"repair at {begun}; what was there is kept in {saved.path}", storage):
             for change in now.changes:
-                _make(config.checkpoint, change)
+                _make(config.checkpoint, change, storage)
         left = tuple(one for one in _findings(look(config, brokers=False)) if one.blocks)
     return RepairPlan(config, now.changes, now.refused, now.findings, None, saved.path, left)
 
@@ -116,18 +118,18 @@ def _findings(seen: Looked) -> list[Finding]:
     ]
 
 
-def _make(checkpoint: str, change: Change) -> None:
+def _make(checkpoint: str, change: Change, storage: Storage) -> None:
     match change.act:
         case "remove":
-            remove_file(checkpoint, change.name)
+            remove_file(checkpoint, change.name, storage)
         case "remove checksum":
             folder, slash, own = change.name.rpartition("/")
-            remove_file(checkpoint, f"{folder}{slash}.{own}.crc")
+            remove_file(checkpoint, f"{folder}{slash}.{own}.crc", storage)
         case "write offsets":
-            put_offsets(checkpoint, change.batch, change.ends, change.like)
+            put_offsets(checkpoint, change.batch, change.ends, change.like, storage)
         case "write commit":
-            put_commit(checkpoint, change.batch)
+            put_commit(checkpoint, change.batch, storage=storage)
         case "write metadata":
-            put_metadata(checkpoint, change.query_id or str(uuid4()))
+            put_metadata(checkpoint, change.query_id or str(uuid4()), storage)
         case "write start":
-            put_initial(checkpoint, [change.ends])
+            put_initial(checkpoint, [change.ends], storage)

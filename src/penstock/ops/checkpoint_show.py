@@ -17,6 +17,7 @@ from penstock.errors import MissingError
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint_look import Looked, foreign_findings, look
 from penstock.runtime.agreement import compare_sinks
+from penstock.runtime.reaching import storage_of
 from penstock.runtime.standings import Standing
 
 
@@ -148,7 +149,7 @@ def show_checkpoint(config: PipelineConfig) -> CheckpointView:
         formats=_formats(seen),
         begun=files.begun,
         committed=files.committed,
-        open=OpenBatch(batch, written_at(config.checkpoint, f"offsets/{batch}")) if batch is not None else None,
+        open=OpenBatch(batch, _written(config, f"offsets/{batch}")) if batch is not None else None,
         running=seen.live,
         watermark=_time(watermark),
         partitions=_partitions(seen),
@@ -178,8 +179,8 @@ def show_batch(config: PipelineConfig, batch: int) -> BatchView:
         checkpoint=config.checkpoint,
         batch=batch,
         committed=batch in seen.files.commits,
-        began_at=written_at(config.checkpoint, f"offsets/{batch}"),
-        committed_at=written_at(config.checkpoint, f"commits/{batch}") if batch in seen.files.commits else None,
+        began_at=_written(config, f"offsets/{batch}"),
+        committed_at=_written(config, f"commits/{batch}") if batch in seen.files.commits else None,
         watermark=_time(seen.files.offsets[batch].facts.get("batchWatermarkMs")),
         ranges=tuple(
             {
@@ -278,3 +279,7 @@ def _time(milliseconds: object) -> str | None:
     if not isinstance(milliseconds, int) or milliseconds <= 0:
         return None
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _written(config: PipelineConfig, name: str) -> datetime | None:
+    return written_at(config.checkpoint, name, storage_of(config))

@@ -13,11 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from penstock.config import PipelineConfig, reveal
+from penstock.config import PipelineConfig
 from penstock.contracts import MaintainedSink
 from penstock.errors import DefinitionError, MissingError, TransientError
 from penstock.model.upkeep import Cleaned, TableFigures
-from penstock.runtime.reaching import settings_of
+from penstock.runtime.reaching import settings_of, spark_settings_of
 from penstock.runtime.targets import build_targets
 from penstock.runtime.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
 from penstock.sinks.bites import FreeTurn
@@ -101,7 +101,7 @@ def plan_compact(
         within,
         keep,
         clean,
-        reveal(config.spark),
+        spark_settings_of(config),
     )
 
 

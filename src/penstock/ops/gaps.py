@@ -12,6 +12,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
+from penstock.runtime.reaching import storage_of
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def find_gaps(config: PipelineConfig, since: datetime | None = None) -> Recorded
         return RecordedGaps(config.name, mode, None, recorded=False)
     path = f"{quarantine}_gaps"
     try:
-        rows = _rows(path, config.name)
+        rows = _rows(path, config)
     except TableNotFoundError:
         return RecordedGaps(config.name, mode, path, recorded=False)
     except Exception as error:
@@ -100,8 +101,8 @@ def find_gaps(config: PipelineConfig, since: datetime | None = None) -> Recorded
     return RecordedGaps(config.name, mode, path, recorded=True, gaps=tuple(ordered))
 
 
-def _rows(path: str, pipeline: str) -> pa.Table:
+def _rows(path: str, config: PipelineConfig) -> pa.Table:
     # A quarantine, and with it the table of gaps, may be shared by pipelines. A name has no quotes in it.
-    held = QueryBuilder().register("held", DeltaTable(path))
-    found = held.execute(f"SELECT * FROM held WHERE pipeline = '{pipeline}'")
+    held = QueryBuilder().register("held", DeltaTable(path, storage_options=storage_of(config).for_delta_at(path)))
+    found = held.execute(f"SELECT * FROM held WHERE pipeline = '{config.name}'")
     return pa.RecordBatchReader.from_stream(found).read_all()

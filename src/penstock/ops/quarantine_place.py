@@ -16,6 +16,7 @@ from penstock.contracts import Sink
 from penstock.errors import DefinitionError, MissingError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
+from penstock.metrics.history import folder_beside
 from penstock.quarantine import QUARANTINE_SCHEMA
 from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, read_marks
 from penstock.quarantine.records import (
@@ -31,7 +32,7 @@ from penstock.quarantine.records import (
 )
 from penstock.quarantine.states import with_states
 from penstock.readers import KafkaReader
-from penstock.runtime.reaching import settings_of
+from penstock.runtime.reaching import settings_of, storage_of
 from penstock.runtime.targets import way_in
 
 _REPLICAS = 3
@@ -73,8 +74,8 @@ class QuarantinePlace:
 
     @property
     def folder(self) -> str:
-        """Where redrives note how far they are."""
-        return f"{self.config.checkpoint.rstrip('/')}-redrives"
+        """Where redrives note how far they are: on a local disk, wherever the checkpoint is."""
+        return str(folder_beside(self.config.checkpoint, "redrives"))
 
     def read(
         self, columns: Sequence[str] = FACTS, place: Place | None = None, marks: pl.DataFrame | None = None
@@ -100,7 +101,14 @@ class QuarantinePlace:
         if isinstance(self.marks, HeldInTable):
             from penstock.sinks import DeltaSink
 
-            return DeltaSink(pipeline, name, self.marks.path, evolve="add_columns", keep_coordinates=False)
+            return DeltaSink(
+                pipeline,
+                name,
+                self.marks.path,
+                evolve="add_columns",
+                keep_coordinates=False,
+                storage=self.marks.storage,
+            )
         from penstock.sinks.kafka import KafkaSink
 
         assert isinstance(self.marks, MarksInTopic)
@@ -134,9 +142,10 @@ def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:
     """The quarantine that the file names."""
     source, quarantine = config.source, config.quarantine
     settings = way_in(settings_of(source))
+    storage = storage_of(config)
     if quarantine is not None and quarantine.table is not None:
-        marks = HeldInTable(f"{quarantine.table.rstrip('/')}_redrives", MARK_SCHEMA)
-        return QuarantinePlace(config, HeldInTable(quarantine.table), marks, settings)
+        marks = HeldInTable(f"{quarantine.table.rstrip('/')}_redrives", MARK_SCHEMA, storage)
+        return QuarantinePlace(config, HeldInTable(quarantine.table, storage=storage), marks, settings)
     if quarantine is not None and quarantine.topic is not None:
         reader = KafkaReader(settings)
         topic = HeldInTopic(quarantine.topic, settings, reader)

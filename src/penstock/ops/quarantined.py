@@ -12,6 +12,8 @@ from deltalake.exceptions import TableNotFoundError
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError
 from penstock.kafka import Cluster, KafkaSettings, Subscription
+from penstock.runtime.reaching import storage_of
+from penstock.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,15 @@ def quarantined_since(
     if quarantine is None:
         return None
     if quarantine.table is not None:
-        return Quarantined(_in_table(quarantine.table, config.name, since))
+        return Quarantined(_in_table(quarantine.table, config.name, since, storage_of(config)))
     if quarantine.topic is not None:
         return _on_topic(Cluster(settings, patience), quarantine.topic, since)
     return None
 
 
-def _in_table(path: str, pipeline: str, since: datetime) -> int:
+def _in_table(path: str, pipeline: str, since: datetime, storage: Storage) -> int:
     try:
-        held = QueryBuilder().register("held", DeltaTable(path))
+        held = QueryBuilder().register("held", DeltaTable(path, storage_options=storage.for_delta_at(path)))
         # A name has no quotes in it. By the statistics in the table's log no file of an earlier day is opened.
         found = held.execute(
             f"SELECT count(*) FROM held WHERE (pipeline = '{pipeline}' OR starts_with(pipeline, '{pipeline}.replay-')) "

@@ -41,6 +41,7 @@ from penstock.runtime.listener import Listener, Notice
 from penstock.runtime.options import RunSummary
 from penstock.runtime.patience import StopRequest
 from penstock.runtime.preflight import check_brokers
+from penstock.runtime.reaching import storage_of
 
 BATCH_OFFSETS = 500_000
 
@@ -150,7 +151,7 @@ def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: s
         times=times_of(live.reader, stored.ranges),
         missing=tuple(missing),
         notices=tuple(notices),
-        running=held_by(config.checkpoint),
+        running=held_by(config.checkpoint, storage_of(config)),
         done=bounded.done,
         resumed=found is not None,
     )
@@ -205,7 +206,7 @@ def _new(
         asked.append(parse_partitions(request.partitions, topics))
     read = _topics_read(live, targets)
     chosen = [at for at in choose(asked, log) if read is None or at.topic in read]
-    position = position_of(SparkCheckpoint(live.config.checkpoint))
+    position = position_of(SparkCheckpoint(live.config.checkpoint, live.storage))
     starts = resolve(start, chosen, cluster, log, {})
     ends = resolve(end, chosen, cluster, log, position or {})
     beyond = [at for at in chosen if end.offsets and ends[at] > log[at].end]

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from penstock.checkpoint.whole import put_whole
 from penstock.errors import MissingError
+from penstock.metrics.history import folder_beside
 from penstock.model import OffsetRange
 from penstock.ops.replay_targets import TargetChoice, Way
 
@@ -78,7 +79,7 @@ class StoredReplay:
 
 def replays_of(checkpoint: str) -> Path:
     """Where the replays of a pipeline are: beside its checkpoint, not in it."""
-    return Path(f"{checkpoint.removeprefix('file://').rstrip('/')}-replays")
+    return folder_beside(checkpoint, "replays")
 
 
 def new_replay(

@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
@@ -17,6 +16,7 @@ from penstock.errors import MissingError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import TopicPartition
 from penstock.runtime.build import Pipeline
+from penstock.storage import Storage
 
 _NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d+)=(?P<offset>\d+)")
 
@@ -74,17 +74,19 @@ def by_source(pipeline: Pipeline, offsets: Offsets) -> list[Offsets]:
     return [{at: o for at, o in offsets.items() if at.topic in (one.topics or ())} for one in inputs]
 
 
-def write_fresh(path: str, query_id: str, starts: Sequence[Offsets], topic_ids: dict[str, str]) -> None:
+def write_fresh(
+    path: str, query_id: str, starts: Sequence[Offsets], topic_ids: dict[str, str], storage: Storage = Storage()
+) -> None:
     """A checkpoint whose first batch begins at `starts`, one a source; Spark's metadata file is written last."""
-    put_initial(path, starts)
+    put_initial(path, starts, storage)
     if topic_ids:
-        SparkCheckpoint(path).note_topic_ids(topic_ids)
-    put_metadata(path, query_id)
+        SparkCheckpoint(path, storage).note_topic_ids(topic_ids)
+    put_metadata(path, query_id, storage)
 
 
-def put_in_place(path: str, write: Callable[[str], None]) -> None:
+def put_in_place(path: str, write: Callable[[str], None], storage: Storage = Storage()) -> None:
     """Have a checkpoint written in a folder that is empty or not there: whole, or (by a rename) not at all."""
-    filesystem, root = url_to_fs(path)
+    filesystem, root = storage.filesystem(path)
     if not isinstance(filesystem, LocalFileSystem):
         write(path)
         return
@@ -99,9 +101,9 @@ def put_in_place(path: str, write: Callable[[str], None]) -> None:
         raise
 
 
-def refuse_occupied(path: str, option: str) -> None:
+def refuse_occupied(path: str, option: str, storage: Storage = Storage()) -> None:
     """Raise where a folder that must be empty is not."""
-    filesystem, root = url_to_fs(path)
+    filesystem, root = storage.filesystem(path)
     try:
         there = [str(found).rsplit("/", 1)[-1] for found in filesystem.ls(root, detail=False)]
     except FileNotFoundError:

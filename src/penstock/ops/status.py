@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint import Offsets
 from penstock.checkpoint.backup import backups_of
 from penstock.checkpoint.findings import Finding, file_findings
 from penstock.checkpoint.logs import written_at
@@ -20,11 +21,11 @@ from penstock.checkpoint.manifest import list_backups
 from penstock.checkpoint.whereabouts import Whereabouts, find_run
 from penstock.config import PipelineConfig, flows, load, remembers
 from penstock.errors import DefinitionError, PenstockError
-from penstock.kafka import Cluster, LogBounds, Subscription
+from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import TopicPartition
 from penstock.ops.quarantined import Quarantined, quarantined_since
 from penstock.runtime.agreement import sink_findings
-from penstock.runtime.reaching import settings_of
+from penstock.runtime.reaching import checkpoint_of, settings_of
 from penstock.runtime.recreated import recreated_topics
 from penstock.runtime.source_agreement import log_findings, topic_findings
 from penstock.runtime.standings import standings
@@ -103,17 +104,6 @@ class PipelineStatus:
         }
 
 
-def files_of(paths: Iterable[Path]) -> list[Path]:
-    """The pipeline files that the paths stand for: a folder for every `*.yaml` in it that holds no cases."""
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            found += sorted(file for file in path.glob("*.yaml") if not file.name.endswith(".test.yaml"))
-        else:
-            found.append(path)
-    return list(dict.fromkeys(found))
-
-
 def find_status(files: Iterable[Path]) -> list[PipelineStatus]:
     """Look at every pipeline, several at once; in the order of the files."""
     wanted = list(files)
@@ -135,20 +125,24 @@ def look_at(file: Path) -> PipelineStatus:
 class _Look:
     def __init__(self, file: str, config: PipelineConfig) -> None:
         self._file, self._config = file, config
-        self._checkpoint = SparkCheckpoint(config.checkpoint)
-        self._settings = settings_of(config.source)
+        self._checkpoint = checkpoint_of(config)
         self._warnings: dict[str, Warned] = {}
+
+    @cached_property
+    def _settings(self) -> KafkaSettings:
+        """Certificates are read for them: what is wrong with these is a warning of this line alone."""
+        return settings_of(self._config.source)
 
     def status(self) -> PipelineStatus:
         """Every part of the line."""
         config, files = self._config, self._checkpoint
-        run = self._try(lambda: find_run(config.checkpoint)) or Whereabouts("none", None, None)
+        run = self._try(lambda: find_run(files.path, files.storage)) or Whereabouts("none", None, None)
         # The commits first: of a run that goes on meanwhile no batch is then taken for an open one that is none.
         done, begun = self._try(files.last_committed), self._try(files.last_begun)
         position = self._position(begun, done)
         logs = self._try(self._ask_brokers)
         opened = begun if begun is not None and (done is None or begun > done) else None
-        open_since = self._try(lambda: written_at(files.path, f"offsets/{opened}")) if opened is not None else None
+        open_since = self._written(f"offsets/{opened}") if opened is not None else None
         self._try(lambda: self._find(run, position, logs))
         self._warn_of(run, opened, open_since)
         midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -157,7 +151,7 @@ class _Look:
             pipeline=config.name,
             run=run,
             batch_id=done,
-            batch_at=self._try(lambda: written_at(files.path, f"commits/{done}")) if done is not None else None,
+            batch_at=self._written(f"commits/{done}") if done is not None else None,
             open_batch=opened,
             open_since=open_since,
             lag=self._lag(position, logs) if logs is not None else None,
@@ -213,10 +207,15 @@ class _Look:
         known = {at: offset for at, offset in (position or {}).items() if at.topic not in gone}
         return sum(max(0, log.end - known.get(at, log.start)) for at, log in logs.bounds.items())
 
+    def _written(self, name: str) -> datetime | None:
+        files = self._checkpoint
+        return self._try(lambda: written_at(files.path, name, files.storage))
+
     def _last_backup(self) -> datetime | None:
         asked = self._config.checkpoint_backup
         place = asked.to if asked is not None and asked.to is not None else backups_of(self._checkpoint.path)
-        mine = (one for one in list_backups(place) if one.kind == "backup" and one.checkpoint == self._checkpoint.path)
+        copies = list_backups(place, self._checkpoint.storage)
+        mine = (one for one in copies if one.kind == "backup" and one.checkpoint == self._checkpoint.path)
         return max((one.created_at for one in mine), default=None)
 
     def _find(self, run: Whereabouts, position: Offsets | None, logs: _Logs | None) -> None:

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -19,6 +19,8 @@ from penstock.checkpoint.presence import Presence
 from penstock.checkpoint.whereabouts import Whereabouts, find_run
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError
+from penstock.runtime.reaching import storage_of
+from penstock.storage import Storage, is_local
 
 Outcome = Literal["not running", "asked", "stopped", "failed", "killed", "silent", "still running"]
 _BEGINS_WITHIN = 1.0
@@ -32,6 +34,7 @@ class PlannedStop:
     pipeline: str
     checkpoint: str
     found: Whereabouts
+    storage: Storage = field(default_factory=Storage)
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,11 @@ class Stopped:
 
 def plan_stop(config: PipelineConfig) -> PlannedStop:
     """Look for the run of a pipeline. Raises where somebody holds the checkpoint who cannot be asked."""
-    deadline = time.monotonic() + _BEGINS_WITHIN
-    found = find_run(config.checkpoint)
+    deadline, storage = time.monotonic() + _BEGINS_WITHIN, storage_of(config)
+    found = find_run(config.checkpoint, storage)
     while found.running and found.note is None and time.monotonic() < deadline:
         time.sleep(0.05)
-        found = find_run(config.checkpoint)
+        found = find_run(config.checkpoint, storage)
     if found.running and found.note is None:
         raise MissingError(
             "RUN_UNKNOWN",
@@ -67,14 +70,14 @@ def plan_stop(config: PipelineConfig) -> PlannedStop:
             context={"checkpoint": config.checkpoint, "held by": str(found.holder)},
             hint="a restore, a repair or an older version? wait for it, or send that process a SIGTERM",
         )
-    return PlannedStop(config.name, config.checkpoint, found)
+    return PlannedStop(config.name, config.checkpoint, found, storage)
 
 
 def ask(planned: PlannedStop) -> Stopped:
     """Put down the request, where there is a run."""
     if not planned.found.running:
         return Stopped(planned.pipeline, "not running", None)
-    Presence(planned.checkpoint).ask_stop(f"process {os.getpid()} on {socket.gethostname()}")
+    Presence(planned.checkpoint, planned.storage).ask_stop(f"process {os.getpid()} on {socket.gethostname()}")
     return Stopped(planned.pipeline, "asked", planned.found.holder)
 
 
@@ -88,27 +91,27 @@ def await_gone(
         for number, one in enumerate(planned):
             if number in found:
                 continue
-            now = find_run(one.checkpoint)
+            now = find_run(one.checkpoint, one.storage)
             if not _same_run(now, one.found):
                 found[number] = _gone(one, now, waited)
                 continue
-            if now.note is not None and not Presence(one.checkpoint).stop_asked():
+            if now.note is not None and not Presence(one.checkpoint, one.storage).stop_asked():
                 # The run began in the moment when it was asked, and took the request for an old one.
                 ask(one)
-            tell(one.pipeline, doing(one.checkpoint, now))
+            tell(one.pipeline, doing(one.checkpoint, now, one.storage))
             if waited >= timeout:
-                what = doing(one.checkpoint, now)
+                what = doing(one.checkpoint, now, one.storage)
                 found[number] = Stopped(one.pipeline, "still running", one.found.holder, waited, doing=what)
         if len(found) == len(planned):
             return [found[number] for number in range(len(planned))]
-        time.sleep(0.1)
+        time.sleep(0.1 if all(is_local(one.checkpoint) for one in planned) else 1.0)
 
 
-def doing(checkpoint: str, now: Whereabouts) -> str:
+def doing(checkpoint: str, now: Whereabouts, storage: Storage = Storage()) -> str:
     """What a run does, for people."""
     parts = [now.note.facts.doing] if now.note is not None else []
     try:
-        files = SparkCheckpoint(checkpoint)
+        files = SparkCheckpoint(checkpoint, storage)
         begun, done = files.last_begun(), files.last_committed()
     except (PenstockError, OSError):
         return ", ".join(parts)
@@ -139,6 +142,6 @@ def _gone(planned: PlannedStop, now: Whereabouts, waited: float) -> Stopped:
     if note is None or asked is None or note.started_at != asked.started_at:
         return Stopped(planned.pipeline, "stopped", run, waited)
     if note.ended_at is None:
-        Presence(planned.checkpoint).withdraw_stop()
+        Presence(planned.checkpoint, planned.storage).withdraw_stop()
         return Stopped(planned.pipeline, "silent" if now.state == "silent" else "killed", run, waited)
     return Stopped(planned.pipeline, "failed" if note.error else "stopped", run, waited, error=note.error)

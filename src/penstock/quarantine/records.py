@@ -8,7 +8,7 @@ the oldest counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from penstock.errors import MissingError
 from penstock.kafka import Cluster, KafkaSettings, Subscription
 from penstock.model import HEADERS, RAW_SCHEMA, OffsetRange
 from penstock.quarantine.quarantine import QUARANTINE_SCHEMA
+from penstock.storage import Storage
 
 SCHEMA_ID = "schema_id"
 """The id of the Confluent framing: the four bytes behind a first byte that is zero."""
@@ -57,6 +58,7 @@ class HeldInTable:
 
     path: str
     schema: pa.Schema = QUARANTINE_SCHEMA
+    storage: Storage = field(default_factory=Storage)
 
     @property
     def target(self) -> str:
@@ -67,7 +69,7 @@ class HeldInTable:
         """Read by delta-rs's own engine, which knows deletion vectors. A column that the table lacks is null."""
         wanted = pa.schema([self.schema.field(name) for name in columns])
         try:
-            table = DeltaTable(self.path)
+            table = DeltaTable(self.path, storage_options=self.storage.for_delta_at(self.path))
             there = {field.name for field in table.schema().fields}
             names = ", ".join(f'"{name}"' for name in columns if name in there)
             asked = f"SELECT {names} FROM held WHERE {_of_pipeline(pipelines)}{_at(place)}"
@@ -76,9 +78,9 @@ class HeldInTable:
             return empty_frame(wanted)
         except (DeltaError, OSError) as error:
             raise _unreadable(self.path, error) from error
-        for number, field in enumerate(wanted):
-            if field.name not in found.column_names:
-                found = found.add_column(number, field, pa.nulls(found.num_rows, field.type))
+        for number, one in enumerate(wanted):
+            if one.name not in found.column_names:
+                found = found.add_column(number, one, pa.nulls(found.num_rows, one.type))
         return frame_of(found)
 
 

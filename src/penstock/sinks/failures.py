@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken
+from penstock.storage.room import ROOM_HINT, is_full
 
 _PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
 
@@ -33,8 +34,7 @@ def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
 
 def sink_failed(summary: str, error: BaseException, context: Mapping[str, object] | None = None) -> TerminalError:
     """The error for what will not go away by itself."""
-    hint = "free some space and start again" if getattr(error, "errno", None) == errno.ENOSPC else None
-    return TerminalError("SINK_FAILED", summary, context=context, hint=hint)
+    return TerminalError("SINK_FAILED", summary, context=context, hint=ROOM_HINT if is_full(error) else None)
 
 
 def is_passing(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ and what the replay made of the range comes in, in one transaction.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import reduce
 
@@ -14,6 +15,8 @@ import pyarrow.compute as pc
 
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, OffsetRange
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def in_ranges(coordinates: pa.StructArray, ranges: Sequence[OffsetRange]) -> pa.BooleanArray:
@@ -38,13 +41,19 @@ def in_ranges(coordinates: pa.StructArray, ranges: Sequence[OffsetRange]) -> pa.
 def ranges_sql(ranges: Sequence[OffsetRange], part: Callable[[str], str]) -> str:
     """The same as a SQL condition, for at least one range; `part` names a member of the coordinates.
 
-    Kafka allows no quotes in the name of a topic.
+    Kafka allows no quotes in the name of a topic, and this does not take it on trust: engines quote in different ways.
     """
     return " OR ".join(
-        f"({part('topic')} = '{one.topic}' AND {part('partition')} = {one.partition}"
+        f"({part('topic')} = '{_named(one.topic)}' AND {part('partition')} = {one.partition}"
         f" AND {part('offset')} >= {one.start} AND {part('offset')} < {one.end})"
         for one in ranges
     )
+
+
+def _named(topic: str) -> str:
+    if not _TOPIC.fullmatch(topic):
+        raise ValueError(f"no topic of Kafka has this name: {topic!r}")
+    return topic
 
 
 def refuse_without_coordinates(sink: str, schema: pa.Schema, *, kept: bool) -> None:

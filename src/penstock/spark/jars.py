@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,18 +29,25 @@ from penstock.spark.cache import cache_home
 from penstock.spark.java import find_java
 
 _DESCRIPTOR = Path(__file__).with_name("jars.xml")
+_LOG_STORE = Path(__file__).with_name("stores") / "conditional-log-store.jar"
 _SETTINGS = Path(__file__).with_name("ivysettings.xml")
 _ASIDE = "fetch-"
 _CLASSIFIER = "{http://ant.apache.org/ivy/maven}classifier"
 _ARCHIVE = ".tar.gz"
 # Large, or for the tests alone.
-_ON_DEMAND = ("registry", "postgres", "bench")
+_ON_DEMAND = ("registry", "postgres", "bench", "s3")
 _MACHINE_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
 
 
-def spark_jars() -> list[Path]:
-    """The jars that Spark needs besides its own: the Kafka source and Delta."""
-    return sorted(jar_folder("spark").glob("*.jar"))
+def spark_jars(*stores: str) -> list[Path]:
+    """The jars that Spark needs besides its own: the Kafka source, Delta and Iceberg, and those of object stores."""
+    own = [_LOG_STORE] if "s3" in stores else []
+    return sorted([*own, *(jar for conf in ("spark", *stores) for jar in jar_folder(conf).glob("*.jar"))])
+
+
+def stores_of(settings: Mapping[str, str]) -> list[str]:
+    """The object stores that settings of Spark open, as far as there are jars for them here."""
+    return ["s3"] if "spark.hadoop.fs.s3.impl" in settings else []
 
 
 def broker_classpath() -> str:
@@ -57,6 +64,11 @@ def registry_jar() -> Path:
 def jar_folder(conf: str) -> Path:
     """The folder that holds the jars of `conf`, fetched now if they are not there."""
     _ensure([conf])
+    return _folder(conf)
+
+
+def jar_place(conf: str) -> Path:
+    """Where the jars of `conf` are once they are fetched."""
     return _folder(conf)
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from penstock.storage import Storage
 from penstock.tables.failures import Standing
 from penstock.tables.table import gather, select_columns
 from penstock.tables.types import plain_schema
@@ -17,9 +18,10 @@ from penstock.tables.types import plain_schema
 class DeltaLookup:
     """Implements `LookupTable`. The table is kept open: a look reads only the commits that are new."""
 
-    def __init__(self, name: str, path: str) -> None:
+    def __init__(self, name: str, path: str, storage: Storage = Storage()) -> None:
         self.name = name
         self.target = path
+        self._storage = storage
         self._standing = Standing(name, path, (TableNotFoundError,))
         self._open: DeltaTable | None = None
         self._commit: object = None
@@ -37,7 +39,7 @@ class DeltaLookup:
             if self._open is not None and self._commit is not None and self._commit == self._commit_mark():
                 self._open.update_incremental()
             else:
-                self._open = DeltaTable(self.target)
+                self._open = DeltaTable(self.target, storage_options=self._storage.for_delta_at(self.target))
             self._commit = self._commit_mark()
             identity = str(self._table.metadata().id)
             self._first_id = self._first_id or identity

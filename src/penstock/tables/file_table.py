@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from penstock.storage import Storage
 from penstock.tables.failures import Standing
 from penstock.tables.files import DataFile, TableFiles, version_of
 from penstock.tables.table import gather, select_columns
@@ -17,11 +18,11 @@ READING = "reading the rows"
 class FileLookup(ABC):
     """Implements `LookupTable` over a file or a folder of files, all but the format."""
 
-    def __init__(self, name: str, path: str, schema: pa.Schema) -> None:
+    def __init__(self, name: str, path: str, schema: pa.Schema, storage: Storage = Storage()) -> None:
         self.name = name
         self.target = path
         self._schema = pa.schema([pa.field(field.name, field.type) for field in schema])
-        self._files = TableFiles(path)
+        self._files = TableFiles(path, storage)
         self._standing = Standing(name, path)
 
     def schema(self) -> pa.Schema:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-import fsspec
+from penstock.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class DataFile:
 class TableFiles:
     """What is at a path. Names that begin with `_` or `.` are not data, unless they name a partition."""
 
-    def __init__(self, path: str) -> None:
-        self.fs, root = fsspec.url_to_fs(path)
-        self.root = cast(str, root).rstrip("/") or "/"
+    def __init__(self, path: str, storage: Storage = Storage()) -> None:
+        self.fs, root = storage.filesystem(path)
+        self.root = root.rstrip("/") or "/"
 
     def list(self) -> list[DataFile]:
         """Every data file, by name. Raises `FileNotFoundError` where there is nothing at all."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from penstock.storage import Storage
 from penstock.tables.failures import Standing
 from penstock.tables.files import DataFile, TableFiles, partition_values, version_of
 from penstock.tables.table import gather, select_columns
@@ -52,10 +53,10 @@ class _Layout:
 class ParquetLookup:
     """Implements `LookupTable`. Footers and manifests are read once for each version."""
 
-    def __init__(self, name: str, path: str) -> None:
+    def __init__(self, name: str, path: str, storage: Storage = Storage()) -> None:
         self.name = name
         self.target = path
-        self._files = TableFiles(path)
+        self._files = TableFiles(path, storage)
         self._standing = Standing(name, path)
         self._seen: _Layout | None = None
         self._manifests: dict[str, tuple[tuple[str, int], ...]] = {}

@@ -260,3 +260,20 @@ def test_backup_under_writing_is_whole_every_time(root: Path, tmp_path: Path) ->
     finally:
         stop.set()
         writer.join()
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside", "sources/../../outside", "/etc/outside", "state\\..\\..\\outside", "..", "sources/0\x00"]
+)
+def test_backup_whose_manifest_names_a_file_outside_of_it_is_refused(tmp_path: Path, name: str) -> None:
+    write_checkpoint(tmp_path / "checkpoint", 2)
+    made = make_backup(SparkCheckpoint(str(tmp_path / "checkpoint")), str(tmp_path / "backups"), "orders")
+    manifest = next((tmp_path / "backups").glob("*/*.json"), None) or next((tmp_path / "backups").rglob("*manifest*"))
+    body = json.loads(manifest.read_text())
+    body["files"][0]["name"] = name
+    manifest.write_text(json.dumps(body))
+    with pytest.raises(TerminalError) as raised:
+        read_backup(made.path)
+    assert raised.value.code == "BACKUP_DAMAGED"
+    assert "leads out of the folder" in raised.value.context["found"]
+    assert list_backups(str(tmp_path / "backups")) == []

@@ -275,3 +275,13 @@ def test_files_of_one_name_have_ids_of_their_own(tmp_path: Path) -> None:
     watcher = Watcher([*files, files[0]])
     assert list(watcher.watches) == ["orders", "orders-2"]
     assert row(watcher, "orders-2")["file"] == str(files[1])
+
+
+def test_watcher_that_follows_other_files_keeps_what_it_knows_of_those_that_stay(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.yaml", "b.yaml", "c.yaml")]
+    watcher = Watcher(files[:2])
+    kept = watcher.watches["b"]
+    watcher.follow(files[1:])
+    assert list(watcher.watches) == ["b", "c"] and watcher.watches["b"] is kept
+    watcher.poll()
+    assert [row["id"] for row in json.loads(watcher.overview.rows)] == ["b", "c"]

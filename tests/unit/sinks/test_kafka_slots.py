@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from penstock.errors import MissingError, TerminalError, TransientError
-from penstock.kafka.topics import kafka_failure
+from penstock.kafka import explain
 from penstock.model import BatchToken, OffsetRange
 from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic
 from penstock.sinks.kafka.slots import (
@@ -145,4 +145,4 @@ def test_newest_batch_of_a_sparse_sink_is_the_one_written_last() -> None:
     ],
 )
 def test_client_error_says_by_its_class_what_follows(code: int, kind: type[Exception]) -> None:
-    assert isinstance(kafka_failure(KafkaError(code), "sink out: writing", "b:1"), kind)
+    assert isinstance(explain(KafkaError(code), "sink out: writing", "b:1"), kind)

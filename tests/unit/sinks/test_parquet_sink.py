@@ -187,9 +187,8 @@ def test_driver_killed_again_and_again_every_batch_is_there_once(root: Path) -> 
     assert len(found) in (10 * (reached + 1), 10 * (reached + 2))
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/files", "abfss://container@account/files"])
-def test_path_in_an_object_store_is_refused_whatever_is_asked(path: str) -> None:
-    sink = ParquetSink("orders", "out", path)
+def test_path_that_shows_no_whole_batches_is_refused_whatever_is_asked() -> None:
+    sink = ParquetSink("orders", "out", "hdfs://name/files")
     for ask in (
         lambda: sink.prepare(SCHEMA),
         lambda: sink.check(SCHEMA),

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 
@@ -18,6 +19,7 @@ from penstock.sinks.delta.merge_sql import merge_statement
 from penstock.sinks.delta.merge_terms import MergeTerms
 from penstock.sinks.delta.replace import replace_statement
 from penstock.sinks.delta.stage import StagedFile
+from penstock.sinks.files import TableFolder
 from penstock.sinks.iceberg.statements import delete, merge
 from penstock.sinks.merging import counts_sql
 from penstock.sinks.replacing import in_ranges, ranges_sql
@@ -118,7 +120,7 @@ def test_log_entry_of_two_writers_at_once_one_is_first(tmp_path: Path) -> None:
     won: list[str] = []
 
     def write(text: str) -> None:
-        if put_entry(tmp_path, 4, text):
+        if put_entry(TableFolder(str(tmp_path)), 4, text):
             won.append(text)
 
     writers = [threading.Thread(target=write, args=(f"{number}\n",)) for number in range(8)]
@@ -129,3 +131,9 @@ def test_log_entry_of_two_writers_at_once_one_is_first(tmp_path: Path) -> None:
     assert len(won) == 1
     assert (tmp_path / f"_delta_log/{4:020}.json").read_text() == won[0]
     assert len(list((tmp_path / "_delta_log").iterdir())) == 1
+
+
+@pytest.mark.parametrize("topic", ["a' OR true --", "a\\", 'a"b', "", "a b"])
+def test_ranges_sql_of_a_name_that_is_no_topic_is_refused(topic: str) -> None:
+    with pytest.raises(ValueError, match="no topic of Kafka"):
+        ranges_sql([OffsetRange(topic, 0, 0, 1)], lambda part: part)

@@ -21,6 +21,7 @@ from penstock.sinks.delta.names import uri_of
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
+from penstock.storage import Storage
 
 STAGED = "_penstock/staged"
 _DELTA = "spark.databricks.delta"
@@ -32,12 +33,12 @@ class BesideFolder:
     def __init__(
         self,
         table: TokenTable,
-        storage_options: Mapping[str, str] | None,
+        storage: Storage,
         target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
         self._table = table
         self._target = target_file_bytes
-        self._folder = TableFolder(f"{table.folder.uri}/{STAGED}", storage_options)
+        self._folder = TableFolder(f"{table.folder.uri}/{STAGED}", storage)
 
     def files(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> ParquetFiles:
         """In a task: the files of one attempt of a slot."""
@@ -74,10 +75,10 @@ class BesideFolder:
         # Delta leaves a statement out, without a word, whose transaction id it has seen: was it this batch?
         self._table.holds(token)
 
-    def local_files(self, paths: Sequence[str]) -> list[str] | None:
-        """The files by their whole paths; none where they are not on a local disk."""
-        root = self._folder.local
-        return None if root is None else [str(root / path) for path in paths]
+    def read(self, paths: Sequence[str], schema: pa.Schema) -> pa.Table:
+        """The staged rows, with exactly these columns."""
+        # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
+        return self._folder.dataset(paths, schema=schema).to_table(use_threads=False)
 
     def clean(self, paths: Iterable[str]) -> None:
         """Remove files of a batch that is in the table. What stays behind does no harm."""

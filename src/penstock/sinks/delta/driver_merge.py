@@ -6,13 +6,12 @@ else is merged by Spark. Both leave the same rows, and the same commit: the MERG
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.types as types
 from deltalake import CommitProperties, DeltaTable, WriterProperties
 
@@ -40,16 +39,13 @@ def fits_driver(table: DeltaTable, columns: pa.Schema, rules: MergeRules, touche
 
 def merge_in_driver(
     table: DeltaTable,
-    files: Sequence[str],
-    schema: pa.Schema,
+    staged: pa.Table,
     columns: pa.Schema,
     rules: MergeRules,
     touched: Mapping[str, Touched],
     properties: CommitProperties,
 ) -> None:
-    """Merge staged files, read with `schema`, into the `columns` of the table, in one commit with `properties`."""
-    # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
-    staged = ds.dataset(list(files), schema=schema, format="parquet").to_table(use_threads=False)
+    """Merge staged rows into the `columns` of the table, in one commit with `properties`."""
     terms = MergeTerms(rules, _quoted, _literal)
     merger = table.merge(
         rows_that_count(staged, rules),

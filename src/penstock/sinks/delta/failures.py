@@ -19,7 +19,7 @@ _PASSING = re.compile(
 )
 _CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)"
-    r"|(Concurrent\w*|MetadataChanged|ProtocolChanged|CommitFailed)Exception"
+    r"|(Concurrent\w*|MetadataChanged|ProtocolChanged|CommitFailed|FileAlreadyExists|RemoteFileChanged)Exception"
 )
 _UNSUPPORTED = "Unsupported table features"
 

@@ -10,10 +10,10 @@ import math
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
@@ -34,6 +34,7 @@ from penstock.sinks.delta.schema import unsupported
 from penstock.sinks.delta.spark_care import SparkCare
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.sizing import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
+from penstock.storage import Storage
 
 COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
 LOST_BITES = 8
@@ -64,15 +65,15 @@ class DeltaMaintenance:
         path: str,
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
-        storage_options: Mapping[str, str] | None = None,
+        storage: Storage = Storage(),
     ) -> None:
         self._pipeline = pipeline
         self._sink = sink
         self._path = path
         self._target = target_file_bytes
         self._cluster_by = tuple(cluster_by)
-        self._options = dict(storage_options or {})
-        self._folder = TableFolder(path, storage_options)
+        self._folder = TableFolder(path, storage)
+        self._options = storage.for_delta_at(path) or {}
         self._spark = SparkCare(sink, self._folder, target_file_bytes, self._cluster_by)
 
     @property
@@ -196,22 +197,14 @@ class DeltaMaintenance:
 
     def _forgotten(self, age: timedelta) -> Iterator[str]:
         """Files staged beside the table that no commit will take any more."""
-        root = self._folder.local
-        if root is None:
-            return
-        before = time.time() - age.total_seconds()
-        for path in (root / STAGED).rglob("*.parquet"):
-            with suppress(OSError):
-                if path.stat().st_mtime < before:
-                    yield path.relative_to(root).as_posix()
+        yield from self._folder.older(STAGED, ".parquet", datetime.now(UTC) - age)
 
     def _is_there(self, path: str) -> bool:
-        return self._folder.local is None or (self._folder.local / path).exists()
+        return self._folder.has(path)
 
     def _versions(self, table: DeltaTable) -> int:
-        if self._folder.local is None:
-            return table.version() + 1
-        return sum(1 for path in (self._folder.local / "_delta_log").glob("*.json") if path.stem.isdecimal())
+        names = (name.partition(".") for name in self._folder.names("_delta_log"))
+        return sum(1 for stem, _, ending in names if ending == "json" and stem.isdecimal())
 
     def _open(self) -> DeltaTable | None:
         if self._folder.is_file():

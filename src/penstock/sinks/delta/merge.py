@@ -40,6 +40,7 @@ from penstock.sinks.delta.touched import touched_by_all
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 from penstock.sinks.merging import check_rules, refuse_without_position
+from penstock.storage import Storage
 
 
 class DeltaMergeSink:
@@ -58,7 +59,7 @@ class DeltaMergeSink:
         partition_by: Sequence[str] | None = (),
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
-        storage_options: Mapping[str, str] | None = None,
+        storage: Storage = Storage(),
         driver_bytes: int = STAGED_BYTES,
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
@@ -71,9 +72,9 @@ class DeltaMergeSink:
         self.keep_coordinates = keep_coordinates
         self.target_file_bytes = target_file_bytes
         self.cluster_by = tuple(cluster_by)
-        self._storage_options = dict(storage_options or {})
-        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage_options)
-        self._beside = BesideFolder(self._table, storage_options, target_file_bytes)
+        self._storage = storage
+        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage)
+        self._beside = BesideFolder(self._table, storage, target_file_bytes)
         self._driver_bytes = driver_bytes
         self._has_coordinates = True
         self._sql: SqlEngine | None = None
@@ -155,7 +156,7 @@ class DeltaMergeSink:
     def maintenance(self) -> DeltaMaintenance:
         """The care of the table."""
         return DeltaMaintenance(
-            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage_options
+            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
         )
 
     def _written(self, schema: pa.Schema) -> pa.Schema:
@@ -183,10 +184,9 @@ class DeltaMergeSink:
         rules = self.rules
         if COORDINATES not in columns.names or not self._has_coordinates:
             rules = replace(rules, by_position=False)
-        files = self._beside.local_files(paths)
-        if not by_spark and files is not None and fits_driver(table, columns, rules, touched):
+        if not by_spark and fits_driver(table, columns, rules, touched):
             before, properties = table.version(), self._table.properties(token)
-            merge_in_driver(table, files, schema, columns, rules, touched, properties)
+            merge_in_driver(table, self._beside.read(paths, schema), columns, rules, touched, properties)
             self._table.settle(before)
             return
         statement = merge_statement(

@@ -1,4 +1,4 @@
-"""The rows of some offset ranges replaced in a table on a local disk: files out, files in, one commit with the token.
+"""The rows of some offset ranges replaced in a table: files out, files in, one commit with the token.
 
 A file whose rows all lie in the ranges goes out. One that has others too goes out as well, and those are written
 again. Both are found once for each file, however often other writers come in between: a try that lost costs a look at
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from penstock.contracts import Stage
@@ -55,14 +53,13 @@ def replace_statement(table: str, written: pa.Schema, held: pa.Schema, ranges: S
     return f"INSERT INTO {table} REPLACE WHERE ({ranges_condition(ranges)}) SELECT {', '.join(values)} FROM staged"
 
 
-def only_by_spark(table: TokenTable, now: DeltaTable) -> list[str]:
+def only_by_spark(now: DeltaTable) -> list[str]:
     """Why only Spark can replace rows of the table: what it asks of whoever takes rows out of it."""
     features, settings = now.protocol().writer_features or (), now.metadata().configuration
     return [
         *unsupported(now),
         *(["deletion vectors"] if "deletionVectors" in features else []),
         *(["a change data feed"] if settings.get("delta.enableChangeDataFeed") == "true" else []),
-        *(["its place in an object store"] if table.folder.local is None else []),
     ]
 
 
@@ -80,17 +77,14 @@ def check_replaceable(table: TokenTable, schema: pa.Schema, *, kept: bool) -> bo
             context={"table features": "delta.appendOnly"},
             hint="unset delta.appendOnly, or write to another target: --into TARGET",
         )
-    return bool(only_by_spark(table, now))
+    return bool(only_by_spark(now))
 
 
 class RangeReplacement:
     """Replaces once. `begin` opens a stage that writes data files of the table; to count, none is needed."""
 
-    def __init__(
-        self, table: TokenTable, root: Path, ranges: Sequence[OffsetRange], begin: BeginStage | None = None
-    ) -> None:
+    def __init__(self, table: TokenTable, ranges: Sequence[OffsetRange], begin: BeginStage | None = None) -> None:
         self._table = table
-        self._root = root
         self._ranges = tuple(ranges)
         self._begin = begin
         self._known: dict[str, Touched | None] = {}
@@ -115,7 +109,7 @@ class RangeReplacement:
                 self._table.partition_by,
             )
             before = table.version()
-            if put_entry(self._root, before + 1, entry):
+            if put_entry(self._table.folder, before + 1, entry):
                 self._table.settle(before)
                 return
         raise TransientError(
@@ -152,10 +146,11 @@ class RangeReplacement:
         return inside
 
     def _look(self, path: str, place: dict[str, object], held: pa.Schema, rewriting: bool) -> Touched | None:
-        file = self._root / unquote(path).removeprefix("file://").removeprefix("file:")
-        if COORDINATES not in pq.read_schema(file).names:
+        file = unquote(path).removeprefix("file://").removeprefix("file:")
+        found = self._table.folder.dataset([file], format=_FORMAT)
+        if COORDINATES not in found.schema.names:
             return None
-        coordinates = pq.read_table(file, columns=[COORDINATES], use_threads=False).column(COORDINATES)
+        coordinates = found.to_table(columns=[COORDINATES], use_threads=False).column(COORDINATES)
         inside = in_ranges(coordinates.combine_chunks(), self._ranges)
         replaced = inside.true_count
         if not replaced:
@@ -163,14 +158,14 @@ class RangeReplacement:
         rewritten = rewriting and replaced < len(inside)
         return Touched(replaced, tuple(self._rest(file, place, held)) if rewritten else ())
 
-    def _rest(self, file: Path, place: dict[str, object], held: pa.Schema) -> list[StagedFile]:
+    def _rest(self, file: str, place: dict[str, object], held: pa.Schema) -> list[StagedFile]:
         """The rows of a file that stay, written again in the table's columns as they are now."""
         fixed = {name: place[f"partition.{name}"] for name in self._table.partition_by}
         schema = pa.schema([field for field in held if field.name not in fixed])
         assert self._begin is not None
         stage = self._begin(SlotAttempt(_REST_SLOT, f"rest{len(self._known)}"), held)
         try:
-            for rows in ds.dataset([str(file)], schema=schema, format=_FORMAT).to_batches(use_threads=False):
+            for rows in self._table.folder.dataset([file], schema, _FORMAT).to_batches(use_threads=False):
                 kept = rows.filter(pc.invert(in_ranges(rows.column(COORDINATES), self._ranges)))
                 stage.write(_with_fixed(kept, held, fixed))
             return [item for item in stage.finish().items if isinstance(item, StagedFile)]

@@ -8,7 +8,7 @@ A sink that `replaces` ranges takes the rows of these out of the table in the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from typing import Any
@@ -31,6 +31,7 @@ from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.files.joining import JOINER, JoinedFiles
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
+from penstock.storage import Storage
 
 
 class DeltaSink:
@@ -46,7 +47,7 @@ class DeltaSink:
         partition_by: Sequence[str] | None = (),
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
-        storage_options: Mapping[str, str] | None = None,
+        storage: Storage = Storage(),
         replaces: Sequence[OffsetRange] = (),
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
@@ -59,9 +60,9 @@ class DeltaSink:
         self.keep_coordinates = keep_coordinates
         self.target_file_bytes = target_file_bytes
         self.cluster_by = tuple(cluster_by)
-        self._storage_options = dict(storage_options or {})
-        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage_options)
-        self._beside = BesideFolder(self._table, storage_options, target_file_bytes)
+        self._storage = storage
+        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage)
+        self._beside = BesideFolder(self._table, storage, target_file_bytes)
         self.replaces = tuple(replaces)
         self._replaced_by_spark = False
         self._sql: SqlEngine | None = None
@@ -78,10 +79,9 @@ class DeltaSink:
             table = self._table.look()
             if table is None:
                 return 0
-            root = self._table.folder.local
-            if root is None or only_by_spark(self._table, table):
+            if only_by_spark(table):
                 return None
-            return RangeReplacement(self._table, root, self.replaces).count(table)
+            return RangeReplacement(self._table, self.replaces).count(table)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sql": None}
@@ -97,7 +97,7 @@ class DeltaSink:
         if self.evolve == "widen" or self._table.bound_by():
             return True
         table = self._table.look() if self.replaces else None
-        return table is not None and bool(only_by_spark(self._table, table))
+        return table is not None and bool(only_by_spark(table))
 
     @property
     def note(self) -> str | None:
@@ -168,7 +168,7 @@ class DeltaSink:
     def maintenance(self) -> DeltaMaintenance:
         """The care of the table."""
         return DeltaMaintenance(
-            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage_options
+            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
         )
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
@@ -183,21 +183,20 @@ class DeltaSink:
             folder = self._table.folder
             strays = {path for path in folder.data_files(self._table.prefix(token)) if path not in named}
             commit = self._table.newest_commit(token) if strays else None
-            if commit is None or commit.token != token or folder.local is None:
+            if commit is None or commit.token != token:
                 return
-            committed = files_added(folder.local, commit)
+            committed = files_added(folder, commit)
             if committed is not None:
                 for path in strays - committed:
                     folder.remove(path)
 
     def _replace(self, token: BatchToken, files: Sequence[StagedFile], paths: Sequence[str]) -> None:
-        root = self._table.folder.local
-        if self._replaced_by_spark or self._table.bound or root is None:
+        if self._replaced_by_spark or self._table.bound:
             self._table.commit_once(token, lambda: self._insert(token, paths))
             self._beside.clean(paths)
             return
         replacement = RangeReplacement(
-            self._table, root, self.replaces, lambda writer, schema: self._data_files(token, writer, schema)
+            self._table, self.replaces, lambda writer, schema: self._data_files(token, writer, schema)
         )
         self._table.commit_once(token, lambda: replacement.commit(token, files))
 
@@ -224,7 +223,7 @@ class DeltaSink:
         self._table.current()
         if self._table.bound or self._table.written != written:
             raise self._table.changed()
-        self._table.append(token, [file.to_action(self.partition_by) for file in files.files()])
+        self._table.append(token, files.files())
 
     def _insert(self, token: BatchToken, paths: Sequence[str]) -> None:
         columns = columns_of(self._table.current(), self._table.written)

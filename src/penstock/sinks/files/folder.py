@@ -1,4 +1,4 @@
-"""The table's folder: where staged files are opened, made durable and removed, here or in an object store.
+"""The table's folder: where staged files are opened, made durable, listed and removed, here or in an object store.
 
 The one place that tells local paths from others.
 """
@@ -6,33 +6,82 @@ The one place that tells local paths from others.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any, BinaryIO, cast
 
-import fsspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock.errors import MissingError
+from penstock.storage import ObjectFileSystem, Storage, local_path
 
 
 class TableFolder:
     """A table's root. Paths inside are relative, with forward slashes."""
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, uri: str, storage: Storage = Storage()) -> None:
         self.uri = uri.rstrip("/")
-        self._options = dict(storage_options or {})
-        parts = urlsplit(uri)
-        if parts.scheme == "file":
-            self.local: Path | None = Path(unquote(parts.path))
-        else:
-            self.local = None if "://" in uri else Path(uri)
+        self._storage = storage
+        self.local: Path | None = local_path(uri)
 
     def open(self, path: str) -> BinaryIO:
-        """Open a new file for writing, its folders made where needed."""
+        """Open a new file for writing, its folders made where needed. In an object store it appears when closed."""
         if self.local is None:
-            return cast(BinaryIO, fsspec.open(f"{self.uri}/{path}", "wb", **self._options).open())
+            fs, root = self._filesystem()
+            return cast(BinaryIO, fs.open(f"{root}/{path}", "wb"))
         target = self.local / path
         target.parent.mkdir(parents=True, exist_ok=True)
         return target.open("xb")
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file; none where it is not there."""
+        try:
+            if self.local is not None:
+                return (self.local / path).read_bytes()
+            fs, root = self._filesystem()
+            return cast(bytes, fs.cat_file(f"{root}/{path}"))
+        except FileNotFoundError:
+            return None
+
+    def put_new(self, path: str, body: bytes) -> bool:
+        """Make a small file, whole and durable, where none is; false where one is. Of two at once one succeeds."""
+        try:
+            if self.local is None:
+                fs, root = self._filesystem()
+                if not isinstance(fs, ObjectFileSystem):
+                    raise MissingError(
+                        "STORAGE_NOT_SAFE",
+                        f"writing {self.uri}/{path}: nothing there makes a file only where none is",
+                        hint="use a local path, or one of s3://, gs:// and abfss://",
+                    )
+                fs.put_new(f"{root}/{path}", body)
+                return True
+            target = self.local / path
+            fresh = target.with_name(f".penstock-{secrets.token_hex(8)}.tmp")
+            try:
+                with fresh.open("xb") as file:
+                    file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(fresh, target)
+            finally:
+                fresh.unlink(missing_ok=True)
+            _fsync(target.parent)
+        except FileExistsError:
+            return False
+        return True
+
+    def dataset(
+        self, paths: Sequence[str], schema: pa.Schema | None = None, format: str | ds.FileFormat = "parquet"
+    ) -> ds.Dataset:
+        """Parquet files of the folder, for Arrow to read."""
+        if self.local is not None:
+            return ds.dataset([str(self.local / path) for path in paths], schema=schema, format=format)
+        fs, root = self._filesystem()
+        return ds.dataset([f"{root}/{path}" for path in paths], schema=schema, format=format, filesystem=fs)
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make files and the names that lead to them survive a power failure. Object stores already do."""
@@ -50,13 +99,25 @@ class TableFolder:
         if self.local is not None:
             (self.local / path).unlink(missing_ok=True)
             return
-        fs, root = fsspec.url_to_fs(self.uri, **self._options)
-        if fs.exists(f"{root}/{path}"):
+        fs, root = self._filesystem()
+        try:
             fs.rm_file(f"{root}/{path}")
+        except FileNotFoundError:
+            return
+
+    def has(self, path: str) -> bool:
+        """Whether a file is there."""
+        if self.local is not None:
+            return (self.local / path).exists()
+        fs, root = self._filesystem()
+        return bool(fs.isfile(f"{root}/{path}"))
 
     def data_files(self, prefix: str) -> Iterator[str]:
         """The files outside the log whose name begins with `prefix`. A walk through the whole folder."""
         if self.local is None:
+            for path in self._listed():
+                if path.rpartition("/")[2].startswith(prefix) and not path.startswith("_delta_log/"):
+                    yield path
             return
         for folder, folders, names in os.walk(self.local):
             folders[:] = [name for name in folders if name != "_delta_log"]
@@ -64,18 +125,58 @@ class TableFolder:
                 if name.startswith(prefix):
                     yield (Path(folder) / name).relative_to(self.local).as_posix()
 
+    def older(self, below: str, ending: str, than: datetime) -> Iterator[str]:
+        """The files below a folder in it whose name ends so, and that were written before a moment."""
+        if self.local is None:
+            for path, about in self._listed(below).items():
+                if path.endswith(ending) and "mtime" in about and about["mtime"] < than:
+                    yield path
+            return
+        for file in (self.local / below).rglob(f"*{ending}"):
+            try:
+                if datetime.fromtimestamp(file.stat().st_mtime, UTC) < than:
+                    yield file.relative_to(self.local).as_posix()
+            except OSError:
+                continue
+
+    def names(self, below: str) -> list[str]:
+        """The names of what is directly below a folder in it."""
+        if self.local is not None:
+            folder = self.local / below
+            return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        fs, root = self._filesystem()
+        try:
+            return [str(path).rsplit("/", 1)[-1] for path in fs.ls(f"{root}/{below}".rstrip("/"), detail=False)]
+        except FileNotFoundError:
+            return []
+
     def is_file(self) -> bool:
         """Whether a file is where the folder should be."""
-        return self.local is not None and self.local.is_file()
+        if self.local is not None:
+            return self.local.is_file()
+        fs, root = self._filesystem()
+        return bool(fs.isfile(root))
 
     def any_file(self) -> str | None:
         """Some file in the folder, if there is one; or the file that stands in its place."""
         if self.local is None:
-            return None
+            return next(iter(self._listed()), None)
         if self.local.is_file():
             return self.local.name
         found = (path for path in self.local.rglob("*") if path.is_file())
         return next((path.relative_to(self.local).as_posix() for path in found), None)
+
+    def _listed(self, below: str = "") -> dict[str, dict[str, Any]]:
+        fs, root = self._filesystem()
+        try:
+            found: dict[str, dict[str, Any]] = fs.find(f"{root}/{below}".rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return {}
+        return {path[len(root) + 1 :] or path.rpartition("/")[2]: about for path, about in found.items()}
+
+    def _filesystem(self) -> tuple[Any, str]:
+        fs, root = self._storage.filesystem(self.uri)
+        return fs, root.rstrip("/")
 
 
 def _fsync(path: Path) -> None:

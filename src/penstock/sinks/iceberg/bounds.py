@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.model import DELETES
-from penstock.sinks.iceberg.types import quoted
+from penstock.sinks.iceberg.types import literal, quoted
 
 FEW = 100
 """Up to so many distinct values are told one by one."""
@@ -101,8 +101,7 @@ def _kind(kind: pa.DataType) -> str | None:
 
 def _literal(kind: str, value: Any) -> str:
     if kind == "text":
-        escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
+        return literal(str(value))
     if kind == "date":
         return f"date_from_unix_date({value})"
     if kind == "timestamp":

@@ -12,6 +12,7 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.errors import MissingError
+from penstock.storage import Storage, is_object_uri
 
 Kind = Literal["sqlite", "rest", "sql", "hive", "hadoop"]
 
@@ -106,3 +107,11 @@ def _jdbc(uri: str) -> dict[str, str]:
     if parts.password:
         found["jdbc.password"] = unquote(parts.password)
     return found
+
+
+def open_catalog(
+    kind: Kind, uri: str | None, properties: Mapping[str, str], warehouse: str, storage: Storage
+) -> IcebergCatalog:
+    """A catalog as a file names it, with the way in to the store that its warehouse is in."""
+    way_in = storage.for_iceberg() if is_object_uri(warehouse) else {}
+    return IcebergCatalog(kind, uri, {**way_in, **properties})

@@ -24,7 +24,8 @@ from penstock.sinks.files.sizing import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
 from penstock.sinks.iceberg.tables import TableSide
-from penstock.sinks.iceberg.types import quoted
+from penstock.sinks.iceberg.types import literal, quoted
+from penstock.storage import Storage
 
 COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
 ORPHAN_AGE = timedelta(days=3)
@@ -52,9 +53,11 @@ class IcebergMaintenance:
         tag: str,
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
+        storage: Storage = Storage(),
     ) -> None:
         self._sink = sink
-        self._table = ".".join(map(quoted, identifier)).replace("'", "\\'")
+        self._storage = storage
+        self._table = literal(quoted(*identifier))
         self._system = f"{quoted(catalog.name)}.system"
         self._settings = catalog.spark_settings(warehouse)
         self._side = side
@@ -92,7 +95,7 @@ class IcebergMaintenance:
             if any(worth_joining(sizes, self._target) for sizes in _sizes(table)):
                 done = self._rewrite(turn, deadline)
             if done.left is None and _manifests(self._side.look()) >= MANY_MANIFESTS:
-                call = f"CALL {self._system}.rewrite_manifests(table => '{self._table}')"
+                call = f"CALL {self._system}.rewrite_manifests(table => {self._table})"
                 _, gave_way, left = self._call(call, turn, deadline)
                 done = Compacted(done.removed, done.added, done.gave_way + gave_way, left)
             return done
@@ -107,14 +110,14 @@ class IcebergMaintenance:
             expiring = _expiring(table, before)
             if expiring and (why := self._untagged(table)):
                 expiring, notes = 0, [why]
-            staged = list(_forgotten(table, max(keep, ORPHAN_AGE)))
+            staged = list(_forgotten(table, max(keep, ORPHAN_AGE), self._storage))
             if dry_run and self._sql is None:
                 notes.append("which files no snapshot names is looked for by Spark alone")
                 return Cleaned(len(staged), expiring, "; ".join(notes))
             files = 0
             if expiring and not dry_run:
                 rows, _, left = self._call(
-                    f"CALL {self._system}.expire_snapshots(table => '{self._table}', older_than => {_moment(before)}, "
+                    f"CALL {self._system}.expire_snapshots(table => {self._table}, older_than => {_moment(before)}, "
                     "stream_results => true)",
                     turn,
                     deadline,
@@ -125,7 +128,7 @@ class IcebergMaintenance:
                 notes += [f"snapshots: {left}"] if left else []
             orphans = datetime.now(UTC) - max(keep, ORPHAN_AGE)
             rows, _, left = self._call(
-                f"CALL {self._system}.remove_orphan_files(table => '{self._table}', older_than => {_moment(orphans)}, "
+                f"CALL {self._system}.remove_orphan_files(table => {self._table}, older_than => {_moment(orphans)}, "
                 f"dry_run => {str(dry_run).lower()})",
                 FreeTurn(),
                 deadline,
@@ -147,7 +150,7 @@ class IcebergMaintenance:
         }
         listed = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
         call = (
-            f"CALL {self._system}.rewrite_data_files(table => '{self._table}', {self._order()}options => map({listed}))"
+            f"CALL {self._system}.rewrite_data_files(table => {self._table}, {self._order()}options => map({listed}))"
         )
         rows, gave_way, left = self._call(call, turn, deadline)
         removed = sum(int(row["rewritten_data_files_count"]) for row in rows)
@@ -158,9 +161,9 @@ class IcebergMaintenance:
     def _order(self) -> str:
         if not self._cluster_by:
             return ""
-        columns = [quoted(column).replace("'", "\\'") for column in self._cluster_by]
+        columns = [quoted(column) for column in self._cluster_by]
         order = f"zorder({', '.join(columns)})" if len(columns) > 1 else f"{columns[0]} ASC NULLS LAST"
-        return f"strategy => 'sort', sort_order => '{order}', "
+        return f"strategy => 'sort', sort_order => {literal(order)}, "
 
     def _call(self, call: str, turn: Turn, deadline: float) -> tuple[list[dict[str, Any]], int, str | None]:
         """Run a procedure; where it gave way to the stream, again. Its rows, how often, and why it was left."""
@@ -217,14 +220,11 @@ def _expiring(table: Table, before: datetime) -> int:
     return sum(1 for s in table.metadata.snapshots if s.timestamp_ms < limit and s.snapshot_id not in named)
 
 
-def _forgotten(table: Table, age: timedelta) -> Iterator[tuple[TableFolder, str]]:
+def _forgotten(table: Table, age: timedelta, storage: Storage) -> Iterator[tuple[TableFolder, str]]:
     """Files staged beside the table that no commit will take any more."""
-    folder = TableFolder(f"{table.location().rstrip('/')}/_penstock/staged")
-    before = time.time() - age.total_seconds()
-    for path in folder.local.rglob("*.parquet") if folder.local is not None else ():
-        with suppress(OSError):
-            if path.stat().st_mtime < before:
-                yield folder, path.relative_to(folder.local or path).as_posix()
+    folder = TableFolder(f"{table.location().rstrip('/')}/_penstock/staged", storage)
+    for path in folder.older("", ".parquet", datetime.now(UTC) - age):
+        yield folder, path
 
 
 def _moment(at: datetime) -> str:

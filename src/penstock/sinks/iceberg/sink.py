@@ -38,6 +38,7 @@ from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
 from penstock.sinks.iceberg.tables import CatalogTable, HadoopTable, TableSide
 from penstock.sinks.iceberg.types import quoted
 from penstock.sinks.merging import refuse_without_position
+from penstock.storage import Storage
 
 COMMIT_TRIES = 5
 
@@ -55,6 +56,7 @@ class IcebergSink:
         warehouse: str,
         *,
         catalog: IcebergCatalog,
+        storage: Storage = Storage(),
         rules: MergeRules | None = None,
         partition_by: Sequence[str] = (),
         evolve: Evolve = "fail",
@@ -74,6 +76,7 @@ class IcebergSink:
         self._identifier = parse_identifier(name, table)
         self._mark = mark_of(pipeline, name)
         self._by_sql = rules is not None or catalog.kind == "hadoop"
+        self._storage = storage
         self._catalog: IcebergCatalog | None = catalog
         self._sql: SqlEngine | None = None
         self._side: TableSide | None = self._table_side(catalog)
@@ -162,7 +165,9 @@ class IcebergSink:
         layout = self._prepared()
         if not self._by_sql:
             staged = self._definition.staged(schema, layout)
-            return AppendStage(self.name, layout, self._prefix(token), writer, staged, self.target_file_bytes)
+            return AppendStage(
+                self.name, layout, self._prefix(token), writer, staged, self.target_file_bytes, self._storage
+            )
         rows = pa.schema([f for f in self._definition.written(schema) if f.name != COORDINATES])
         beside = [f for f in schema if f.name in (COORDINATES, DELETES)]
         return RowsStage(
@@ -222,6 +227,7 @@ class IcebergSink:
             self._mark,
             self.target_file_bytes,
             self.cluster_by,
+            self._storage,
         )
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
@@ -231,7 +237,7 @@ class IcebergSink:
         through the folder, so it is for a batch that lost an attempt, not for every batch.
         """
         layout = self._prepared()
-        folder = self._staging(layout) if self._by_sql else TableFolder(layout.data)
+        folder = self._staging(layout) if self._by_sql else TableFolder(layout.data, self._storage)
         named = {
             item.path for manifest in manifests for item in manifest.items if isinstance(item, StagedFile | StagedRows)
         }
@@ -285,18 +291,23 @@ class IcebergSink:
         layout, prefix = self._prepared(), self._prefix(token)
         if not self.replaces or self._by_sql:
             return None
-        held = held_columns(layout.schema)
-        return RangeReplacement(self.replaces, lambda writer: AppendStage(self.name, layout, prefix, writer, held))
+        held, storage = held_columns(layout.schema), self._storage
+        return RangeReplacement(
+            self.replaces,
+            lambda writer: AppendStage(self.name, layout, prefix, writer, held, storage=storage),
+        )
 
     def _joined(self, token: BatchToken, items: Sequence[object]) -> JoinedFiles[StagedFile, AppendStage]:
         """What the slots staged for an append, one file a partition where it is little."""
         layout, schema = self._prepared(), self._schema or pa.schema([])
         return JoinedFiles(
-            TableFolder(layout.data),
+            TableFolder(layout.data, self._storage),
             [item for item in items if isinstance(item, StagedFile)],
             self.target_file_bytes,
             lambda file: file.values,
-            lambda: AppendStage(self.name, layout, self._prefix(token), JOINER, schema, self.target_file_bytes),
+            lambda: AppendStage(
+                self.name, layout, self._prefix(token), JOINER, schema, self.target_file_bytes, self._storage
+            ),
             lambda stage, file, rows: stage.write(rows),
         )
 
@@ -328,7 +339,7 @@ class IcebergSink:
 
     def _table_side(self, catalog: IcebergCatalog) -> TableSide:
         if catalog.kind == "hadoop":
-            return HadoopTable(catalog, self.warehouse, self._identifier, self._engine)
+            return HadoopTable(catalog, self.warehouse, self._identifier, self._engine, self._storage)
         return CatalogTable(catalog, self.warehouse, self._identifier)
 
     def _branch_writer(self) -> BranchWriter:
@@ -356,7 +367,7 @@ class IcebergSink:
         return staged_prefix("part", self.pipeline, self.name, token)
 
     def _staging(self, layout: Layout) -> TableFolder:
-        return TableFolder(f"{layout.location}/_penstock/staged")
+        return TableFolder(f"{layout.location}/_penstock/staged", self._storage)
 
     def _remove(self, paths: Iterable[str]) -> None:
         folder = self._staging(self._prepared())

@@ -25,6 +25,7 @@ from penstock.sinks.iceberg.failures import sink_failures
 from penstock.sinks.iceberg.layout import Layout
 from penstock.sinks.iceberg.partitions import RowSplitter, Values
 from penstock.sinks.iceberg.types import with_ids
+from penstock.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class AppendStage:
         writer: SlotAttempt,
         schema: pa.Schema,
         target_file_bytes: int = TARGET_FILE_BYTES,
+        storage: Storage = Storage(),
     ) -> None:
         self._sink = sink
         self._writer = writer
@@ -73,7 +75,7 @@ class AppendStage:
         self._splitter = RowSplitter(layout.spec, layout.schema)
         self._plan = compute_statistics_plan(layout.schema, dict(layout.metrics))
         self._watched = [leaf for leaf in leaves_of(self._schema) if leaf.names]
-        folder = TableFolder(layout.data)
+        folder = TableFolder(layout.data, storage)
         self._files = ParquetFiles(folder, prefix, writer, self._schema, self._watched, target_file_bytes)
         self._values: dict[str, Values] = {}
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
-import fsspec
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -35,7 +34,8 @@ from penstock.contracts import SqlEngine
 from penstock.sinks.evolution import Fit
 from penstock.sinks.iceberg.catalog import IcebergCatalog, warehouse_uri
 from penstock.sinks.iceberg.partitions import spec_of
-from penstock.sinks.iceberg.types import iceberg_type, quoted, spark_type, to_iceberg
+from penstock.sinks.iceberg.types import iceberg_type, literal, quoted, spark_type, to_iceberg
+from penstock.storage import Storage
 
 # A stream commits all day, and every commit writes the whole metadata anew.
 _NEW_TABLE = {
@@ -207,8 +207,14 @@ class HadoopTable:
     """A table in a Hadoop catalog: a folder whose newest metadata file is the table."""
 
     def __init__(
-        self, catalog: IcebergCatalog, warehouse: str, identifier: tuple[str, ...], engine: Callable[[], SqlEngine]
+        self,
+        catalog: IcebergCatalog,
+        warehouse: str,
+        identifier: tuple[str, ...],
+        engine: Callable[[], SqlEngine],
+        storage: Storage = Storage(),
     ) -> None:
+        self._storage = storage
         self._settings = catalog.spark_settings(warehouse)
         self._properties = dict(catalog.properties)
         self._location = "/".join([warehouse_uri(warehouse), *identifier])
@@ -222,7 +228,7 @@ class HadoopTable:
 
     def look(self) -> Table | None:
         """The table by its newest metadata file, or none."""
-        fs, root = fsspec.url_to_fs(f"{self._location}/metadata")
+        fs, root = self._storage.filesystem(f"{self._location}/metadata")
         if not fs.exists(root):
             return None
         found = {}
@@ -260,9 +266,9 @@ class HadoopTable:
         The tag follows in a commit of its own: until then the snapshot itself is all that holds the token.
         """
         head = self._there().metadata.refs[branch].snapshot_id
-        table = ".".join(map(quoted, self._identifier))
+        table, to = literal(quoted(*self._identifier)), literal(branch)
         self._engine().run(
-            f"CALL {self._catalog}.system.fast_forward(table => '{table}', branch => 'main', to => '{branch}')",
+            f"CALL {self._catalog}.system.fast_forward(table => {table}, branch => 'main', to => {to})",
             f"ALTER TABLE {self._name} CREATE OR REPLACE TAG {quoted(tag)} AS OF VERSION {head}",
             f"ALTER TABLE {self._name} DROP BRANCH {quoted(branch)}",
             settings=self._settings,

@@ -83,6 +83,12 @@ def quoted(*names: str) -> str:
     return ".".join(f"`{name.replace('`', '``')}`" for name in names)
 
 
+def literal(text: str) -> str:
+    """Text as a string of Spark SQL, whatever is in it."""
+    body = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{body}'"
+
+
 def _fields(fields: list[pa.Field], ids: Iterator[int]) -> list[NestedField]:
     return [
         NestedField(next(ids), field.name, _type(field.type, ids), required=False)  # numbered before what is inside

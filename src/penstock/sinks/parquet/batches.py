@@ -38,8 +38,8 @@ class CommittedBatch:
 class Batches:
     """The batches of one pipeline's sink at a path. Manifests never change: those that were read are kept."""
 
-    def __init__(self, root: Path, pipeline: str, sink: str) -> None:
-        self._root = root
+    def __init__(self, root: Path | None, pipeline: str, sink: str) -> None:
+        self._root = root or Path()
         self._sink = sink
         self._writer = _mark(f"{pipeline}/{sink}")
         self._read: dict[str, CommittedBatch] = {}
@@ -89,17 +89,9 @@ class Batches:
             # A link, not a move: whatever happens next, the staged file is there for another try.
             os.link(self.staging(token) / file.path, target)
             folders.update(gathered / parent for parent in Path(file.path).parents)
-        manifest = {
-            "version": 1,
-            "token": json.loads(token.to_json()),
-            "number": newest.number + 1 if newest else 1,
-            "rows": sum(file.rows for file in files),
-            "files": [{"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes} for file in files],
-            "columns": {field.name: str(field.type) for field in [*columns.files, *columns.partitions]},
-            "partition_by": columns.partitions.names,
-        }
-        with (gathered / MANIFEST).open("w", encoding="utf-8") as handle:
-            json.dump(manifest, handle, indent=1)
+        body = manifest_of(token, files, columns, newest.number + 1 if newest else 1)
+        with (gathered / MANIFEST).open("wb") as handle:
+            handle.write(body)
             handle.flush()
             os.fsync(handle.fileno())
         sync_folders(folders)
@@ -118,13 +110,10 @@ class Batches:
     def _newest_by_query(self) -> dict[str, str]:
         """For each query of this pipeline's sink the name of its newest batch."""
         own = f"{BATCH_COLUMN}={self._writer}-"
-        try:
-            with os.scandir(self._root) as entries:
-                names = [entry.name for entry in entries if entry.name.startswith(own)]
-        except FileNotFoundError:
-            return {}
         newest: dict[str, str] = {}
-        for name in names:
+        for name in self._names():
+            if not name.startswith(own):
+                continue
             found = _QUERY_AND_BATCH.fullmatch(name.removeprefix(own))
             if found and name > newest.get(found[1], ""):
                 newest[found[1]] = name
@@ -132,19 +121,53 @@ class Batches:
 
     def _manifest(self, name: str) -> CommittedBatch:
         if name not in self._read:
-            path = self._root / name / MANIFEST
             try:
-                body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                body = self._body(name)
+                if body is None:
+                    raise FileNotFoundError("it is not there")
                 token = BatchToken.from_json(json.dumps(body["token"]))
                 self._read[name] = CommittedBatch(token, int(body["number"]))
             except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-                raise TerminalError(
-                    "SINK_MANIFEST_UNREADABLE",
-                    f"sink {self._sink}: reading the manifest of a batch: {error}",
-                    context={"manifest": path},
-                    hint="put the file back; without it nobody knows which offsets the batch holds",
-                ) from error
+                raise self._unreadable(f"{name}/{MANIFEST}", error) from error
         return self._read[name]
+
+    def _unreadable(self, file: str, error: Exception) -> TerminalError:
+        return TerminalError(
+            "SINK_MANIFEST_UNREADABLE",
+            f"sink {self._sink}: reading the manifest of a batch: {error}",
+            context={"manifest": file},
+            hint="put the file back; without it nobody knows which offsets the batch holds",
+        )
+
+    def _names(self) -> list[str]:
+        """What is in the target, by its names."""
+        try:
+            with os.scandir(self._root) as entries:
+                return [entry.name for entry in entries]
+        except FileNotFoundError:
+            return []
+
+    def _body(self, name: str) -> dict[str, Any] | None:
+        """What the manifest of a batch says; none where there is none."""
+        try:
+            body: dict[str, Any] = json.loads((self._root / name / MANIFEST).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return body
+
+
+def manifest_of(token: BatchToken, files: Sequence[StagedFile], columns: Columns, number: int) -> bytes:
+    """The manifest of a batch."""
+    manifest = {
+        "version": 1,
+        "token": json.loads(token.to_json()),
+        "number": number,
+        "rows": sum(file.rows for file in files),
+        "files": [{"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes} for file in files],
+        "columns": {field.name: str(field.type) for field in [*columns.files, *columns.partitions]},
+        "partition_by": columns.partitions.names,
+    }
+    return json.dumps(manifest, indent=1).encode()
 
 
 def sync_folders(folders: Iterable[Path]) -> None:

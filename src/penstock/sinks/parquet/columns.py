@@ -53,9 +53,14 @@ class Columns:
     def read(cls, root: Path) -> Columns | None:
         """The columns of the target, or none where it is no target of ours."""
         try:
-            files = pq.read_schema(root / COMMON_METADATA)
+            return cls.from_footer((root / COMMON_METADATA).read_bytes())
         except FileNotFoundError:
             return None
+
+    @classmethod
+    def from_footer(cls, footer: bytes) -> Columns | None:
+        """The columns in the content of `_common_metadata`; none where a sink of ours did not write it."""
+        files = pq.read_schema(pa.BufferReader(footer))
         partitions = (files.metadata or {}).get(PARTITION_COLUMNS)
         if partitions is None:
             return None

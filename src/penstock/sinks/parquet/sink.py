@@ -1,35 +1,28 @@
-"""Parquet files, exactly once: staged in tasks out of sight, made visible by one rename a batch.
+"""Parquet files, exactly once: staged in tasks out of sight, made visible batch by batch, each with its token.
 
-The commit links the staged files into a new folder beside the target, adds the manifest with the token, makes all
-of it durable, and renames that folder to the batch's own name. A rename onto a folder that holds something fails,
-so of two drivers with one batch exactly one lands; whatever is raised, the target is looked at again before
-anything is decided. Only local paths: object stores have no rename of a folder.
+On a local disk the commit links the staged files into a new folder beside the target, adds the manifest with the token,
+makes all of it durable, and renames that folder to the batch's own name. A rename onto a folder that holds something
+fails, so of two drivers with one batch exactly one lands; whatever is raised, the target is looked at again before
+anything is decided. An object store, which has no such rename, is written as `objects` says.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.errors import MissingError, TerminalError
+from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, SlotAttempt
 from penstock.sinks.evolution import Fitting
 from penstock.sinks.failures import is_passing, other_offsets, sink_failure, sink_failures
-from penstock.sinks.files import TableFolder
-from penstock.sinks.parquet.batches import Batches, sync_folders
-from penstock.sinks.parquet.columns import (
-    COMMON_METADATA,
-    Columns,
-    changing,
-    check_columns,
-    merge_columns,
-    write_columns,
-)
+from penstock.sinks.parquet.batches import Batches
+from penstock.sinks.parquet.columns import COMMON_METADATA, Columns, check_columns, merge_columns
+from penstock.sinks.parquet.local import LocalPlace
+from penstock.sinks.parquet.objects import ObjectPlace
 from penstock.sinks.parquet.stage import ParquetStage, StagedFile
+from penstock.storage import Storage, is_object_uri, local_path
 
 COMMIT_TRIES = 5
 
@@ -47,15 +40,14 @@ class ParquetSink:
         *,
         partition_by: Sequence[str] | None = (),
         keep_coordinates: bool = True,
+        storage: Storage = Storage(),
     ) -> None:
         self.pipeline = pipeline
         self.name = name
         self.path = path
         self.partition_by = tuple(partition_by or ())
         self.keep_coordinates = keep_coordinates
-        local = TableFolder(path).local
-        self._local = local.resolve() if local else None
-        self._batches = Batches(self._local or Path(), pipeline, name)
+        self._place = _place(pipeline, name, path, storage)
         self._fitting = Fitting(name, what="the folder")
         self._columns: Columns | None = None
         self._agreed: Columns | None = None
@@ -65,12 +57,17 @@ class ParquetSink:
         """The folder."""
         return self.path
 
+    @property
+    def _batches(self) -> Batches:
+        return self._at().batches
+
     def prepare(self, schema: pa.Schema) -> None:
         """Make the folder, or check that its files and these rows can be read together; note new columns."""
-        root, columns = self._root(), self._writable(schema)
+        place, columns = self._at(), self._writable(schema)
         with sink_failures(self.name, "preparing the folder"):
-            self._refuse_others(root)
-            self._agree(root, columns)
+            place.refuse_others()
+            self._agree(columns)
+            place.settle()
         self._columns = columns
 
     def check(self, schema: pa.Schema) -> None:
@@ -79,10 +76,10 @@ class ParquetSink:
 
     def changes(self, schema: pa.Schema) -> list[str]:
         """Only look: what `prepare` would note for these rows. Files have their own columns: none is ever changed."""
-        root, columns = self._root(), self._writable(schema)
+        place, columns = self._at(), self._writable(schema)
         with sink_failures(self.name, "looking at the folder"):
-            self._refuse_others(root)
-            held = Columns.read(root)
+            place.refuse_others()
+            held = place.columns()
             if held is None:
                 return ["create table"]
             merge_columns(self.name, columns, held)
@@ -90,14 +87,12 @@ class ParquetSink:
 
     def last_commit(self) -> BatchToken | None:
         """The token of the newest batch in the folder, whichever query committed it."""
-        self._root()
         with sink_failures(self.name, "reading the manifests"):
             newest = self._batches.newest()
         return newest.token if newest else None
 
     def holds(self, token: BatchToken) -> bool:
         """Whether the batch is in the folder, or was: a later one is. Raises where it has other offsets."""
-        self._root()
         with sink_failures(self.name, "reading the manifests"):
             found = self._batches.find(token)
             if found is None:
@@ -109,49 +104,48 @@ class ParquetSink:
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> ParquetStage:
         """In a task: begin the files of one attempt of a slot."""
-        self._root()
         written = self._written(schema)
         if self._agreed is not None:
             written = self._fitting.staged(written, self._agreed.all)
         columns = Columns.of(written, self.partition_by)
-        folder = TableFolder(str(self._batches.staging(token)))
-        return ParquetStage(self.name, folder, writer, columns.files, self.partition_by)
+        return ParquetStage(self.name, self._at().staging(token), writer, columns.files, self.partition_by)
 
     def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Make the batch's folder with the staged files appear at once. An empty batch has a folder too."""
+        """Make the batch with the staged files appear. An empty batch has a folder too."""
         files = [item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)]
-        failure: OSError | None = None
+        failure: OSError | TransientError | None = None
         for _ in range(COMMIT_TRIES):
             if self.holds(token):
                 break
             try:
                 self._land(token, files)
                 break
-            except OSError as error:  # landed or not: only the folder knows
+            except (OSError, TransientError) as error:  # landed or not: only the folder knows
                 failure = error
-                if not is_passing(error):
+                if isinstance(error, OSError) and not is_passing(error):
                     break
         if failure is not None and not self.holds(token):
+            if isinstance(failure, TransientError):
+                raise failure
             raise sink_failure(self.name, f"committing batch {token.batch_id}", failure) from failure
-        self._batches.clear(token)  # nothing that is staged for this batch can ever be committed now
+        self._clear(token)  # nothing that is staged for this batch can ever be committed now
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove what is staged for the batch, once it is committed: before that another driver may need it."""
-        self._root()
         with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
             found = self._batches.find(token)
             if found is not None and found.token == token:
-                self._batches.clear(token)
+                self._clear(token)
 
-    def _root(self) -> Path:
-        if self._local is None:
+    def _at(self) -> LocalPlace | ObjectPlace:
+        if self._place is None:
             raise MissingError(
                 "SINK_PATH_UNSUPPORTED",
-                f"sink {self.name}: only a local path can show whole batches: this needs the rename of a folder",
+                f"sink {self.name}: neither a local path nor an object store: nothing there shows whole batches",
                 context={"path": self.path},
-                hint="give a local path, or use a sink of type delta or iceberg",
+                hint="give a local path or one of s3://, gs:// and abfss://, or use a sink of type delta or iceberg",
             )
-        return self._local
+        return self._place
 
     def _written(self, schema: pa.Schema) -> pa.Schema:
         kept = [field for field in schema if not field.name.startswith(COMPUTED)]
@@ -160,38 +154,14 @@ class ParquetSink:
     def _writable(self, schema: pa.Schema) -> Columns:
         return check_columns(self.name, self._written(schema), self.partition_by)
 
-    def _refuse_others(self, root: Path) -> None:
-        """Refuse a folder of somebody else's files, whose readers would see both, and one that nothing moves into."""
-        if root.is_mount():
-            raise MissingError(
-                "SINK_PATH_UNSUPPORTED",
-                f"sink {self.name}: a mount point has no place beside it from which a batch could be renamed into it",
-                context={"path": self.path},
-                hint="give a folder below it",
-            )
-        if not root.exists() or (root.is_dir() and Columns.read(root) is not None):
-            return
-        found = [root.name] if root.is_file() else sorted(path.name for path in root.iterdir())
-        if found:
-            raise MissingError(
-                "SINK_PATH_NOT_A_TABLE",
-                f"sink {self.name}: the folder holds files that no Parquet sink wrote",
-                context={"path": self.path, "found": found[0]},
-                hint="give the sink an empty folder",
-            )
-
-    def _agree(self, root: Path, columns: Columns) -> None:
+    def _agree(self, columns: Columns) -> None:
         """Add these columns to those of the target; refused where they contradict."""
-        with changing(root):
-            held = Columns.read(root)
-            self._agreed = columns if held is None else merge_columns(self.name, columns, held)
-            if self._agreed != held:
-                write_columns(root, self._agreed)
-                sync_folders([root, root.parent])
+        self._agreed = self._at().agree(
+            lambda held: columns if held is None else merge_columns(self.name, columns, held)
+        )
 
     def _land(self, token: BatchToken, files: Sequence[StagedFile]) -> None:
-        root = self._root()
-        held = Columns.read(root)
+        held = self._at().columns()
         if held is None:
             raise TerminalError(
                 "SINK_TABLE_GONE",
@@ -200,11 +170,19 @@ class ParquetSink:
                 hint="a new start makes a new one; batches that are gone are not written again",
             )
         if self._columns is not None and held != self._agreed:
-            self._agree(root, self._columns)
-        gathered = self._batches.gathering(token)
-        try:
-            self._batches.gather(gathered, token, files, self._columns or held)
-            self._batches.publish(gathered, token)
-        except OSError:
-            shutil.rmtree(gathered, ignore_errors=True)
-            raise
+            self._agree(self._columns)
+        self._at().land(token, files, self._columns or held)
+
+    def _clear(self, token: BatchToken) -> None:
+        place = self._at()
+        if isinstance(place, ObjectPlace):
+            # What another driver committed may still have to be copied out of what is staged.
+            place.batches.complete(token)
+        place.batches.clear(token)
+
+
+def _place(pipeline: str, name: str, path: str, storage: Storage) -> LocalPlace | ObjectPlace | None:
+    if is_object_uri(path):
+        return ObjectPlace(name, path, pipeline, storage)
+    root = local_path(path)
+    return LocalPlace(name, root.resolve(), pipeline) if root is not None else None

@@ -1,0 +1,333 @@
+"""An object store as a file system of fsspec's: no listing is kept, folders are prefixes, a write appears whole.
+
+Beyond that it has what exactly-once stands on: `put_new` makes an object only where none is, `put_over` replaces one
+only while it is the one that was seen. Paths are `bucket/key`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from penstock.storage.object_file import ObjectFile
+from penstock.storage.stores import Patience, in_our_words, store_of
+
+_AT_ONCE = 16
+_DELETES = 1000
+
+
+class ChangedError(Exception):
+    """An object is not any more the one that was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An object as it was seen: `mark` is what `put_over` compares."""
+
+    body: bytes
+    mark: str
+    at: datetime
+    """When it was written, by the store's own clock."""
+
+
+class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """The buckets of one kind of store that one set of credentials opens."""
+
+    cachable = False
+
+    def __init__(self, scheme: str, options: dict[str, str], patience: Patience = Patience()) -> None:
+        super().__init__(use_listings_cache=False)
+        self._scheme = scheme
+        self._options = tuple(sorted(options.items()))
+        self._patience = patience
+        self.protocol = scheme
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._scheme, dict(self._options), self._patience)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectFileSystem) and self.__reduce__()[1] == other.__reduce__()[1]
+
+    def __hash__(self) -> int:
+        return hash((self._scheme, self._options))
+
+    def __repr__(self) -> str:
+        return f"ObjectFileSystem({self._scheme})"
+
+    @property
+    def fsid(self) -> str:
+        """One for each kind of store."""
+        return f"penstock-{self._scheme}"
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return str(path).partition("://")[2].rstrip("/") if "://" in str(path) else str(path).rstrip("/")
+
+    def unstrip_protocol(self, name: str) -> str:
+        """A path with its scheme."""
+        return f"{self._scheme}://{self._strip_protocol(name)}"
+
+    def read(self, path: str) -> Held | None:
+        """An object with what tells it from later ones; none where it is not there."""
+        import obstore
+
+        store, key = self._at(path)
+        try:
+            with self._telling("reading", path):
+                found = obstore.get(store, key)
+                body, about = bytes(found.bytes()), found.meta
+        except FileNotFoundError:
+            return None
+        return Held(body, str(about.get("e_tag") or about.get("version") or ""), about["last_modified"])
+
+    def put_new(self, path: str, body: bytes) -> str:
+        """Make an object where none is; `FileExistsError` where one is. Of two who do this at once one succeeds."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        store, key = self._at(path)
+        try:
+            with self._telling("writing", path):
+                try:
+                    made = obstore.put(store, key, body, mode="create", use_multipart=False)
+                except AlreadyExistsError as error:
+                    raise FileExistsError(path) from error
+        except FileExistsError:
+            # A put that was sent again because its answer was lost finds what it wrote itself.
+            held = self.read(path)
+            if held is not None and held.body == body:
+                return held.mark
+            raise
+        return str(made.get("e_tag") or "")
+
+    def put_over(self, path: str, body: bytes, mark: str) -> str:
+        """Replace an object that is still the one with this mark; `ChangedError` where it is not."""
+        import obstore
+        from obstore.exceptions import PreconditionError
+
+        store, key = self._at(path)
+        try:
+            with self._telling("writing", path):
+                try:
+                    made = obstore.put(store, key, body, mode={"e_tag": mark}, use_multipart=False)
+                except PreconditionError as error:
+                    raise FileExistsError(path) from error
+        except (FileExistsError, FileNotFoundError):
+            held = self.read(path)
+            if held is not None and held.body == body:
+                return held.mark
+            raise ChangedError(path) from None
+        return str(made.get("e_tag") or "")
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """What is at a path: an object, or a folder that objects are in."""
+        path = self._strip_protocol(path)
+        try:
+            return self._head(path)
+        except FileNotFoundError:
+            if self._any_below(path):
+                return {"name": path, "size": 0, "type": "directory"}
+            raise
+
+    def look_into(self, path: str) -> None:
+        """Ask for some object of a bucket, whether there is one or not."""
+        self._any_below(self._strip_protocol(path))
+
+    def isfile(self, path: str) -> bool:
+        """Whether an object is there: one request."""
+        try:
+            self._head(self._strip_protocol(path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def modified(self, path: str) -> datetime:
+        """When an object was written."""
+        at: datetime = self._head(self._strip_protocol(path))["mtime"]
+        return at
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """What is directly below a path."""
+        import obstore
+
+        path = self._strip_protocol(path)
+        store, key = self._at(path)
+        bucket = path.partition("/")[0]
+        with self._telling("listing", path):
+            found = obstore.list_with_delimiter(store, key or None)
+            prefixes, objects = list(found["common_prefixes"]), list(found["objects"])
+        shown = [{"name": f"{bucket}/{one}".rstrip("/"), "size": 0, "type": "directory"} for one in prefixes]
+        shown += [_about(bucket, one) for one in objects if not _is_marker(one, key)]
+        if not shown:
+            if key and not objects:
+                shown = [self._head(path)]
+            elif not key and not objects:
+                shown = []
+        return shown if detail else [one["name"] for one in shown]
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
+    ) -> Any:
+        """Every object below a path, or the one at it."""
+        import obstore
+
+        path = self._strip_protocol(path)
+        store, key = self._at(path)
+        bucket = path.partition("/")[0]
+        with self._telling("listing", path):
+            about = [
+                _about(bucket, one)
+                for some in obstore.list(store, key or None)
+                for one in some
+                if not str(one["path"]).endswith("/")
+            ]
+        if not about and key:
+            try:
+                about = [self._head(path)]
+            except FileNotFoundError:
+                about = []
+        found = {one["name"]: one for one in sorted(about, key=lambda one: str(one["name"]))}
+        return found if detail else list(found)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        """The bytes of an object, or some of them."""
+        import obstore
+
+        store, key = self._at(path)
+        with self._telling("reading", path):
+            if start is None and end is None:
+                return bytes(obstore.get(store, key).bytes())
+            size = self._head(self._strip_protocol(path))["size"] if end is None or end < 0 or (start or 0) < 0 else 0
+            first = (start or 0) + (size if (start or 0) < 0 else 0)
+            last = size if end is None else end + (size if end < 0 else 0)
+            return bytes(obstore.get_range(store, key, start=first, end=last)) if last > first else b""
+
+    def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
+        """The bytes of one object, or of several that are asked for at once."""
+        if isinstance(path, str):
+            return self.cat_file(path)
+
+        def one(each: str) -> bytes | Exception:
+            try:
+                return self.cat_file(each)
+            except Exception as error:
+                if on_error == "raise":
+                    raise
+                return error
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found = dict(zip(path, pool.map(one, path), strict=True))
+        return {name: body for name, body in found.items() if on_error != "omit" or isinstance(body, bytes)}
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Write an object, whole."""
+        import obstore
+
+        if mode == "create":
+            self.put_new(path, bytes(value))
+            return
+        store, key = self._at(path)
+        with self._telling("writing", path):
+            obstore.put(store, key, bytes(value))
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copy an object within its bucket, by the store itself."""
+        import obstore
+
+        store, key = self._at(path1)
+        with self._telling("copying", path1):
+            obstore.copy(store, key, self._at(path2)[1])
+
+    def rm_file(self, path: str) -> None:
+        """Remove an object. One that is not there is no error: stores do not say."""
+        self._remove([path])
+
+    def _rm(self, path: str) -> None:
+        self._remove([path])
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Remove objects, or all below a path."""
+        paths = [path] if isinstance(path, str) else list(path)
+        if recursive:
+            paths = [name for each in paths for name in self.find(each)]
+        self._remove(paths)
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Nothing: a folder is there when an object is in it."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Nothing."""
+
+    def rmdir(self, path: str) -> None:
+        """Nothing."""
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Nothing is kept."""
+
+    def _open(
+        self, path: str, mode: str = "rb", block_size: int | None = None, autocommit: bool = True, **kwargs: Any
+    ) -> ObjectFile:
+        size = None if "w" in mode else int(self.info(path)["size"])
+        return ObjectFile(self, path, mode, block_size or 8 << 20, autocommit, cache_type="readahead", size=size)
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        import obstore
+
+        by_bucket: dict[str, list[str]] = {}
+        for path in map(self._strip_protocol, paths):
+            bucket, _, key = path.partition("/")
+            by_bucket.setdefault(bucket, []).append(key)
+        for bucket, keys in by_bucket.items():
+            store = self._at(bucket)[0]
+            for start in range(0, len(keys), _DELETES):
+                some = keys[start : start + _DELETES]
+                with self._telling("removing", f"{bucket}/{some[0]}"):
+                    try:
+                        obstore.delete(store, some if len(some) > 1 else some[0])
+                    except FileNotFoundError:
+                        continue
+
+    def _head(self, path: str) -> dict[str, Any]:
+        import obstore
+
+        store, key = self._at(path)
+        if not key:
+            raise FileNotFoundError(path)
+        with self._telling("looking at", path):
+            return _about(path.partition("/")[0], obstore.head(store, key))
+
+    def _any_below(self, path: str) -> bool:
+        import obstore
+
+        store, key = self._at(path)
+        with self._telling("listing", path):
+            return any(len(some) > 0 for some in obstore.list(store, key or None, chunk_size=1))
+
+    def _at(self, path: str) -> tuple[Any, str]:
+        bucket, _, key = self._strip_protocol(path).partition("/")
+        return store_of(self._scheme, bucket, self._options, self._patience), key
+
+    def _telling(self, doing: str, path: str) -> Any:
+        return in_our_words(doing, self.unstrip_protocol(path))
+
+
+def _about(bucket: str, one: Any) -> dict[str, Any]:
+    return {
+        "name": f"{bucket}/{one['path']}",
+        "size": int(one["size"]),
+        "type": "file",
+        "mtime": one["last_modified"],
+        "ETag": one.get("e_tag"),
+    }
+
+
+def _is_marker(one: Any, key: str) -> bool:
+    """Whether an object only stands for a folder, as some tools leave them."""
+    return str(one["path"]).rstrip("/") == key.rstrip("/") and int(one["size"]) == 0

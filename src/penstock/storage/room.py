@@ -1,0 +1,63 @@
+"""Room on local disks: whether an error tells of a full one, and which of some places has the least left."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import TerminalError
+from penstock.storage.storage import local_path
+
+ROOM_HINT = "make room there, and run again: nothing is lost or twice"
+_SIGNS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
+
+
+def is_full(error: BaseException | str) -> bool:
+    """Whether there was no room. What comes out of Java, Rust and SQLite has no number, but words."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(sign in str(error) for sign in _SIGNS)
+
+
+def disk_full(doing: str, context: Mapping[str, object]) -> TerminalError:
+    """The error where it is not known whose disk it is."""
+    return TerminalError(
+        "DISK_FULL",
+        f"{doing}: a disk is full",
+        context=context,
+        hint="make room where the checkpoint, the tables and Spark's local folder are, and run again: the batch in "
+        "hand is then run again, nothing is lost or twice",
+    )
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is left on the disk of a place."""
+
+    place: Path
+    free: int
+    whole: int
+    no_more_files: bool = False
+
+    def __str__(self) -> str:
+        files = ", and no further file can be made" if self.no_more_files else ""
+        return f"{self.place}: {self.free / 1024:,.0f} of {self.whole / 1024:,.0f} KiB are free{files}"
+
+
+def least_room(places: Iterable[str]) -> Room | None:
+    """The place with the least room, the first of those on one disk; none where this machine sees none of them."""
+    found = [room for place in places if (room := _room_at(place)) is not None]
+    return min(found, key=lambda room: (not room.no_more_files, room.free), default=None)
+
+
+def _room_at(place: str) -> Room | None:
+    path = local_path(place)
+    if path is None:
+        return None
+    with suppress(OSError, StopIteration):
+        disk = os.statvfs(next(folder for folder in (path, *path.parents) if folder.exists()))
+        no_more_files = disk.f_files > 0 and disk.f_favail == 0
+        return Room(path, disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize, no_more_files)
+    return None

@@ -1,0 +1,132 @@
+"""The clients of object stores, one a bucket and kept in the process, and what they raise in Penstock's own words."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from penstock.errors import MissingError, PenstockError, TransientError
+
+Options = tuple[tuple[str, str], ...]
+
+_MISSING_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|ExpiredToken|InvalidToken|status code: 40[13]"
+    r"|169\.254\.169\.254|CredentialsNotLoaded|no credentials",
+    re.IGNORECASE,
+)
+_REGION = re.compile(r"AuthorizationHeaderMalformed|PermanentRedirect|IllegalLocationConstraint|status code: 30\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one request may take, and how long it is tried again, in seconds."""
+
+    request: float = 30.0
+    retries: int = 12
+    in_all: float = 60.0
+
+
+SHORT = Patience(request=5.0, retries=12, in_all=5.0)
+"""For a look at a start, and for what must not hold anybody up."""
+
+
+def store_of(scheme: str, bucket: str, options: Options, patience: Patience) -> Any:
+    """The client of one bucket. A process that was forked makes its own."""
+    return _store(scheme, bucket, options, patience, os.getpid())
+
+
+@lru_cache(maxsize=64)
+def _store(scheme: str, bucket: str, options: Options, patience: Patience, process: int) -> Any:
+    from obstore import store as stores
+
+    mine = {name: value for name, value in options if _speaks_of(scheme, name)}
+    client: dict[str, Any] = {
+        "timeout": timedelta(seconds=patience.request),
+        "connect_timeout": timedelta(seconds=min(5.0, patience.request)),
+        "user_agent": "penstock",
+    }
+    if mine.pop("allow_http", "false") == "true":
+        client["allow_http"] = True
+    retry = {
+        "max_retries": patience.retries,
+        "retry_timeout": timedelta(seconds=patience.in_all),
+        "backoff": {
+            "base": 2,
+            "init_backoff": timedelta(milliseconds=100),
+            "max_backoff": timedelta(seconds=3),
+        },
+    }
+    plain = {"s3n": "s3", "s3a": "s3", "gcs": "gs", "abfs": "abfss"}.get(scheme, scheme)
+    make: Any = stores.from_url  # its overloads want to know which kind of store it is
+    return make(f"{plain}://{bucket}", config=mine, client_options=client, retry_config=retry)
+
+
+def _speaks_of(scheme: str, option: str) -> bool:
+    """Whether an option is for this kind of store: a client refuses those of the others."""
+    other = {"aws_": ("s3", "s3a", "s3n"), "google_": ("gs", "gcs"), "azure_": ("abfs", "abfss")}
+    return all(scheme in own for begin, own in other.items() if option.lower().startswith(begin))
+
+
+@contextmanager
+def in_our_words(doing: str, place: str) -> Iterator[None]:
+    """Raise what a client raises inside: what is not there stays `FileNotFoundError`, the rest is told by its cause."""
+    try:
+        yield
+    except (PenstockError, FileNotFoundError, FileExistsError):
+        raise
+    except Exception as error:
+        raise translated(doing, place, error) from error
+
+
+def translated(doing: str, place: str, error: BaseException) -> Exception:
+    """The error that one of a client amounts to."""
+    told = first_line(error)
+    context = {"place": place, "cause": told}
+    summary = f"{doing} {place}"
+    if _MISSING_BUCKET.search(str(error)):
+        return MissingError(
+            "STORAGE_BUCKET_MISSING",
+            f"{summary}: there is no such bucket",
+            context={"place": place},
+            hint="make the bucket, or correct the path in the file",
+        )
+    if _REFUSED.search(str(error)) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+        return MissingError(
+            "STORAGE_REFUSED",
+            f"{summary}: the store refuses these credentials",
+            context=context,
+            hint="check `storage` in the file, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and the rights on the "
+            "bucket",
+        )
+    if _REGION.search(str(error)):
+        return MissingError(
+            "STORAGE_WRONG_REGION",
+            f"{summary}: the bucket is in another region than the one asked",
+            context=context,
+            hint="set `storage: {region: ...}`, or AWS_REGION, to the bucket's own",
+        )
+    return TransientError(
+        "STORAGE_UNAVAILABLE",
+        f"{summary}: the store does not answer as it should",
+        context=context,
+        hint="is the endpoint right, and can this machine reach it?",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What happened in one line: the status and the store's own code, or what the connection met."""
+    head, _, tree = str(error).strip().partition("\n\nDebug source")
+    status = re.search(r"status code: (\d+ [A-Za-z ]+)", head)
+    code = re.search(r"<Code>(\w+)</Code>", head)
+    met = re.findall(r'message: "([^"]+)"', tree)
+    if status is not None:
+        return f"{status[1].strip()}{f', {code[1]}' if code is not None else ''}"
+    told = re.sub(r"\s+", " ", head.rpartition(" - ")[2] or type(error).__name__)[:300]
+    return f"{told}: {met[-1]}" if met else told

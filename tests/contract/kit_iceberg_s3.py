@@ -1,0 +1,53 @@
+"""Iceberg append on S3 in the contract suite; the catalog is a SQLite file of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from tests.contract.kit_iceberg import TABLE, IcebergKit
+from tests.contract.kits import Evolve, Rows
+
+from penstock.model import MergeRules
+from penstock.sinks.iceberg import IcebergSink, open_catalog
+
+
+class IcebergS3Kit(IcebergKit):
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        self.server = request.getfixturevalue("s3")
+        self.bucket = self.server.bucket()
+        self.uri = f"s3://{self.bucket}/lake/ice"
+        self.database = f"sqlite:///{folder}/catalog.db"
+
+    def sink(
+        self,
+        pipeline: str = "orders",
+        name: str = "out",
+        partition_by: Sequence[str] = (),
+        evolve: Evolve = "fail",
+        keep_coordinates: bool = True,
+        rules: MergeRules | None = None,
+    ) -> IcebergSink:
+        storage = self.server.storage
+        return IcebergSink(
+            pipeline,
+            name,
+            TABLE,
+            self.uri,
+            catalog=open_catalog("sqlite", self.database, {}, self.uri, storage),
+            storage=storage,
+            rules=rules,
+            partition_by=partition_by,
+            evolve=evolve,
+            keep_coordinates=keep_coordinates,
+        )
+
+    def rows(self) -> Rows:
+        way_in = self.server.storage.for_iceberg()
+        catalog = SqlCatalog("penstock", uri=self.database, warehouse=self.uri, **way_in)
+        return list(catalog.load_table(TABLE).scan().to_arrow().to_pylist())
+
+    def staged(self) -> set[str]:
+        return {key.rpartition("/")[2] for key in self.server.keys(self.bucket) if key.endswith(".parquet")}
