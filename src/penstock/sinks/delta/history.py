@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,10 +16,12 @@ from deltalake import DeltaTable
 
 from penstock.errors import TerminalError
 from penstock.model import BatchToken
+from penstock.sinks.files import TableFolder
 
 TOKEN = "penstock.token"
 PIPELINE = "penstock.pipeline"
 SINK = "penstock.sink"
+RESTORE = "RESTORE"
 
 _Entry = Mapping[str, Any]
 
@@ -43,19 +44,26 @@ def commits_of(table: DeltaTable, pipeline: str, sink: str) -> Iterator[TableCom
     """Yield the commits of one pipeline and sink, newest first, as far back as the log goes."""
     kept: Callable[[_Entry], bool] = _always
     for entry in _entries(table):
-        said = _said(entry)
-        if said.get(PIPELINE) == pipeline and said.get(SINK) == sink and TOKEN in said:
-            yield TableCommit(entry["version"], BatchToken.from_json(said[TOKEN]), kept(entry))
-        elif entry.get("operation") == "RESTORE" and kept(entry):
+        token = own_token(entry, pipeline, sink)
+        if token is not None:
+            yield TableCommit(entry["version"], token, kept(entry))
+        elif entry.get("operation") == RESTORE and kept(entry):
             kept = _kept_by(entry, sink)
 
 
-def files_added(root: Path, commit: TableCommit) -> set[str] | None:
-    """The files that a commit of a local table added, or none if the log does not say any more."""
-    log = root / "_delta_log" / f"{commit.version:020}.json"
-    if not log.exists():
+def own_token(entry: _Entry, pipeline: str, sink: str) -> BatchToken | None:
+    """The token that a commit carries, by what it says about itself, if it is one of this pipeline and sink."""
+    said = _said(entry)
+    own = said.get(PIPELINE) == pipeline and said.get(SINK) == sink and TOKEN in said
+    return BatchToken.from_json(said[TOKEN]) if own else None
+
+
+def files_added(folder: TableFolder, commit: TableCommit) -> set[str] | None:
+    """The files that a commit added, or none if the log does not say any more."""
+    log = folder.read(f"_delta_log/{commit.version:020}.json")
+    if log is None:
         return None
-    actions = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    actions = [json.loads(line) for line in log.decode().splitlines()]
     if not any(action.get("commitInfo", {}).get(TOKEN) == commit.token.to_json() for action in actions):
         return None
     return {unquote(action["add"]["path"]) for action in actions if "add" in action}

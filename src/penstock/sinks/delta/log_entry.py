@@ -1,24 +1,24 @@
-"""A commit that takes files out of a table and puts others in, written to the log of a table on a local disk.
+"""Entries of a table's log that Penstock writes itself: an append of files, and a commit that takes others out.
 
-delta-rs has no call for that, and both it and Spark take any append that lands meanwhile for a conflict with a
-replacement by a condition on data: beside a stream that commits every second neither would ever get through. A commit
-that names its files needs no such care. The entry is linked to the next version's name, which only one writer can.
+delta-rs knows a table by all of its files, and so an append to many takes long; for a replacement it has no call, and
+both it and Spark take any append that lands meanwhile for a conflict with a replacement by a condition on data: beside
+a stream that commits every second neither would ever get through. A commit that names its files needs no such care.
+The entry gets the next version's name, which only one writer can give it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from penstock.model import BatchToken
 from penstock.sinks.delta.history import commit_metadata
 from penstock.sinks.delta.stage import StagedFile
+from penstock.sinks.files import TableFolder
 
 _AS_THEY_ARE = "/!$&'()+,-.:;=@_~"
 """The characters that delta-rs leaves in a path: a later remove must have the very text of the add."""
@@ -33,54 +33,51 @@ def replacement_entry(
     added: Sequence[StagedFile],
     partition_by: Sequence[str],
 ) -> str:
-    """The lines of the commit. `removed` are paths as the log has them."""
-    return "".join(
-        f"{json.dumps(action, separators=(',', ':'), ensure_ascii=False)}\n"
-        for action in _actions(token, sink, app_id, condition, removed, added, partition_by)
+    """The lines of a commit that replaces files. `removed` are paths as the log has them."""
+    now = int(time.time() * 1000)
+    gone = (
+        {"remove": {"path": path, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": False}}
+        for path in removed
     )
+    parameters = {"mode": "Overwrite", "predicate": condition}
+    return _lines(_head(token, sink, app_id, parameters), gone, _adds(added, partition_by))
 
 
-def put_entry(root: Path, version: int, entry: str) -> bool:
-    """Make the entry the table's next version; false where another writer was first."""
-    log = root / "_delta_log"
-    fresh = log / f".penstock-{secrets.token_hex(8)}.tmp"
-    try:
-        with fresh.open("x", encoding="utf-8") as file:
-            file.write(entry)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(fresh, log / f"{version:020}.json")
-        except FileExistsError:
-            return False
-        return True
-    finally:
-        fresh.unlink(missing_ok=True)
+def append_entry(
+    token: BatchToken, sink: str, app_id: str, added: Sequence[StagedFile], partition_by: Sequence[str]
+) -> str:
+    """The lines of a commit that adds files and disturbs nobody."""
+    return _lines(_head(token, sink, app_id, {"mode": "Append"}), _adds(added, partition_by))
 
 
-def _actions(
-    token: BatchToken,
-    sink: str,
-    app_id: str,
-    condition: str,
-    removed: Sequence[str],
-    added: Sequence[StagedFile],
-    partition_by: Sequence[str],
-) -> Iterator[Mapping[str, Any]]:
+def entry_path(version: int) -> str:
+    """Where in the table's folder the entry of a version is."""
+    return f"_delta_log/{version:020}.json"
+
+
+def put_entry(folder: TableFolder, version: int, entry: str) -> bool:
+    """Make the entry the table's next version, durably; false where another writer was first."""
+    return folder.put_new(entry_path(version), entry.encode())
+
+
+def _head(token: BatchToken, sink: str, app_id: str, parameters: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
     now = int(time.time() * 1000)
     yield {
         "commitInfo": {
             "timestamp": now,
             "operation": "WRITE",
-            "operationParameters": {"mode": "Overwrite", "predicate": condition},
+            "operationParameters": parameters,
             "engineInfo": "penstock",
-            "isBlindAppend": False,
+            "isBlindAppend": parameters["mode"] == "Append",
+            # No two are alike: a writer who gets no answer can tell by it whether the entry that is there is its own.
+            "txnId": secrets.token_hex(16),
             **commit_metadata(token, sink),
         }
     }
     yield {"txn": {"appId": app_id, "version": token.batch_id, "lastUpdated": now}}
-    for path in removed:
-        yield {"remove": {"path": path, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": False}}
+
+
+def _adds(added: Sequence[StagedFile], partition_by: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     for file in added:
         action = file.to_action(partition_by)
         yield {
@@ -93,3 +90,9 @@ def _actions(
                 "stats": action.stats,
             }
         }
+
+
+def _lines(*parts: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(
+        f"{json.dumps(action, separators=(',', ':'), ensure_ascii=False)}\n" for actions in parts for action in actions
+    )

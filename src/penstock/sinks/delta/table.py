@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from penstock.contracts import SqlEngine
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
@@ -23,6 +22,7 @@ from penstock.model import BatchToken
 from penstock.sinks.delta.alter import add_by_delta_rs, alter_by_spark
 from penstock.sinks.delta.failures import EngineError, is_conflict, is_passing, sink_failure, sink_failures
 from penstock.sinks.delta.history import TableCommit, commit_metadata, commits_of, taken_back
+from penstock.sinks.delta.log_entry import append_entry
 from penstock.sinks.delta.names import table_name
 from penstock.sinks.delta.schema import (
     check_partitions,
@@ -34,14 +34,14 @@ from penstock.sinks.delta.schema import (
     refuse_unsupported,
     unsupported,
 )
+from penstock.sinks.delta.stage import StagedFile
+from penstock.sinks.delta.tail import CHECKPOINT_INTERVAL, LogTail, app_id_of
 from penstock.sinks.evolution import Evolve, Fit, Fitting
 from penstock.sinks.failures import other_offsets
 from penstock.sinks.files import TableFolder, staged_prefix
+from penstock.storage import Storage
 
 COMMIT_TRIES = 5
-CHECKPOINT_INTERVAL = 10
-"""Commits from one checkpoint of the log to the next: Spark's figure. With delta-rs's 100 a commit of a small
-table grew from 4 to 25 ms between two of them."""
 
 
 class TokenTable:
@@ -54,16 +54,16 @@ class TokenTable:
         path: str,
         partition_by: Sequence[str],
         evolve: Evolve,
-        storage_options: Mapping[str, str] | None,
+        storage: Storage,
     ) -> None:
         self.pipeline = pipeline
         self.sink = sink
         self.path = path
         self.partition_by = tuple(partition_by)
-        self.folder = TableFolder(path, storage_options)
+        self.folder = TableFolder(path, storage)
         self.settings: Mapping[str, str] = {}
         self._fitting = Fitting(sink, evolve, describe=delta_type)
-        self._storage_options = dict(storage_options or {})
+        self._storage = storage
         self.written: pa.Schema | None = None
         """What is written of the rows that the table was prepared for, in the table's types."""
         self.bound: tuple[str, ...] = ()
@@ -72,9 +72,11 @@ class TokenTable:
         self._through_spark = False
         self._checked = ""
         self._table: DeltaTable | None = None
+        self._tail: LogTail | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_table": None}  # an open table does not pickle, and tasks need none
+        # An open table does not pickle, and tasks need none.
+        return {**self.__dict__, "_table": None, "_tail": None}
 
     def prepare(self, schema: pa.Schema, *, sql: SqlEngine | None, through_spark: bool) -> None:
         """Create the table, or check it and give it what `evolve` allows. Again in a run: for other rows.
@@ -132,11 +134,15 @@ class TokenTable:
     def holds(self, token: BatchToken) -> bool:
         """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
         with sink_failures(self.sink, "reading the table's history"):
-            table = self._open()
-            if table is None:
-                return False
-            newest = self._newest(table, token)
-            seen = table.transaction_version(self.app_id(token))
+            tail = self._following(token)
+            if tail is not None:
+                newest, seen = tail.newest, tail.seen
+            else:
+                table = self._open()
+                if table is None:
+                    return False
+                newest = self._newest(table, token)
+                seen = table.transaction_version(self.app_id(token))
         if newest is None:
             return seen is not None and seen >= token.batch_id
         if not newest.kept:
@@ -156,27 +162,22 @@ class TokenTable:
                 return
             except (OSError, DeltaError, EngineError) as error:  # landed or not: only the table knows
                 failure = error
-                self._table = None
+                self._table = self._tail = None
                 if not is_conflict(error) and not is_passing(error):
                     break
         if failure is not None and not self.holds(token):
             raise sink_failure(self.sink, f"committing batch {token.batch_id}", failure) from failure
 
-    def append(self, token: BatchToken, actions: Sequence[AddAction]) -> None:
-        """Name files in the log, with the token, in one delta-rs commit. No files are a commit too.
+    def append(self, token: BatchToken, files: Sequence[StagedFile]) -> None:
+        """Name files in the log, with the token, in one commit. No files are a commit too.
 
         A blind append does not disturb a MERGE or OPTIMIZE running beside.
         """
-        table = self.current()
-        before = table.version()
-        table.create_write_transaction(
-            list(actions),
-            mode="append",
-            schema=table.schema(),
-            partition_by=list(self.partition_by),
-            commit_properties=self.properties(token, {"isBlindAppend": True}),
-        )
-        self.settle(before)
+        tail = self._tail_of(token)
+        entry = append_entry(token, self.sink, tail.app_id, files, self.partition_by)
+        if not tail.append(entry, token):
+            raise CommitFailedError("another writer's commit came in between")
+        tail.checkpoint_when_due(lambda: DeltaTable(self.path, storage_options=self._options))
 
     def properties(self, token: BatchToken, more: Mapping[str, object] | None = None) -> CommitProperties:
         """What a commit by delta-rs carries."""
@@ -220,7 +221,7 @@ class TokenTable:
 
     def app_id(self, token: BatchToken) -> str:
         """The transaction id of a batch, less its version."""
-        return f"{self.pipeline}/{self.sink}/{token.query_id}"
+        return app_id_of(self.pipeline, self.sink, token.query_id)
 
     def prefix(self, token: BatchToken) -> str:
         """How the names of a batch's files begin."""
@@ -292,12 +293,32 @@ class TokenTable:
         """The table as it is now, or none. A refresh of an open one reads only what is new."""
         try:
             if self._table is None:
-                self._table = DeltaTable(self.path, storage_options=self._storage_options or None)
+                self._table = DeltaTable(self.path, storage_options=self._options)
             else:
                 self._table.update_incremental()
         except TableNotFoundError:
             self._table = None
         return self._table
+
+    def _following(self, token: BatchToken) -> LogTail | None:
+        """The end of the log as it is now, where one is followed for the token's query. One that is lost takes with it
+        what is known of the table."""
+        tail = self._tail
+        if tail is None or tail.query_id != token.query_id:
+            return None
+        if not tail.follow():
+            self._table = self._tail = None
+        return self._tail
+
+    def _tail_of(self, token: BatchToken) -> LogTail:
+        """The end of the log as it was last looked at; begun behind the table where none is followed for the query."""
+        if self._tail is not None and self._tail.query_id == token.query_id:
+            return self._tail
+        table = self.current()
+        seen, newest = table.transaction_version(self.app_id(token)), self._newest(table, token)
+        where = (self.folder, self.pipeline, self.sink, token.query_id)
+        self._tail = LogTail(*where, table.version(), newest, seen, table.get_add_actions().num_rows)
+        return self._tail
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
         self._table = DeltaTable.create(
@@ -306,9 +327,13 @@ class TokenTable:
             mode="ignore",
             partition_by=list(self.partition_by),
             configuration={"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)},
-            storage_options=self._storage_options or None,
+            storage_options=self._options,
         )
         return self._table
+
+    @property
+    def _options(self) -> dict[str, str] | None:
+        return self._storage.for_delta_at(self.path)
 
     def _newest(self, table: DeltaTable, token: BatchToken) -> TableCommit | None:
         commits = commits_of(table, self.pipeline, self.sink)
