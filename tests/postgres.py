@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -38,8 +38,10 @@ class PostgresServer:
     its own, and the user `postgres` or `nobody`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", within: Sequence[str] = ()) -> None:
+        """On another host than this one with the words that a command begins with there."""
         self._bin = find_binaries()
+        self._host, self._within = host, within
         self._user = _unprivileged() if os.geteuid() == 0 else None
         self.folder = folder / "postgres" if self._user is None else Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str = "postgres", user: str = USER, password: str = PASSWORD) -> str:
-        return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}:{quote(password, safe='')}@{self._host}:{self.port}/{database}"
 
     @property
     def log(self) -> str:
@@ -62,7 +64,7 @@ class PostgresServer:
         if not (self.data / "PG_VERSION").exists():
             self._make_data()
         settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": self._host,
             "port": self.port,
             "unix_socket_directories": "",
             "fsync": "on",
@@ -108,6 +110,13 @@ class PostgresServer:
         psutil.wait_procs(family, timeout=30)
         self._process = None
 
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the server that is there."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        postmaster = psutil.Process(self._process.pid)
+        return [postmaster, *postmaster.children(recursive=True)]
+
     def restart(self) -> None:
         self.stop()
         self.start()
@@ -141,16 +150,21 @@ class PostgresServer:
         if made.wait(_START_SECONDS) != 0:
             raise RuntimeError(f"initdb:\n{self.log[-2000:]}")
         secret.unlink()
+        with (self.data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet scram-sha-256\n")
 
     def _spawn(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [str(self._bin / program), *arguments]
+        if self._within:
+            command = [*self._within, "runuser", "-u", str(self._user), "--", *command]
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [str(self._bin / program), *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                user=self._user,
+                user=None if self._within else self._user,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )

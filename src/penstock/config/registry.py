@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr
 
 from penstock.config.fields import Count, Duration, Location, Section, Text, wrong
+from penstock.config.security import SecurityConfig
 
 
 def _check_url(url: str) -> str:
@@ -22,6 +23,11 @@ class RegistryConfig(Section):
     url: Annotated[Text, AfterValidator(_check_url)] = Field(
         description="The address of the API; `penstock dev status --json` gives that of the local one.",
         examples=["http://localhost:8081"],
+    )
+    security: SecurityConfig | None = Field(
+        default=None,
+        description="TLS, a client certificate, a user and password, in the shape of `source.security`; instead of the "
+        "six keys below.",
     )
     username: SecretStr | None = Field(
         default=None, description="The user or the API key, if the registry asks for one."

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from penstock.config.fields import Count, Duration, Section, Settings, Text, wrong
+from penstock.config.security import SecurityConfig
 
 _BROKER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -141,6 +142,9 @@ class KafkaSourceConfig(Section):
         default=None,
         description="The consumer group that is told how far the sinks are, for Kafka's own tools; nothing is read by "
         "it. Left out, `penstock.` and the pipeline's name; `false` for none.",
+    )
+    security: SecurityConfig | None = Field(
+        default=None, description="How the brokers let the pipeline in: TLS, and a user, a certificate or tokens."
     )
     options: Settings = Field(
         default_factory=dict,

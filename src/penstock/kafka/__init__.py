@@ -1,6 +1,8 @@
 """What needs a Kafka client but moves no rows: settings, topics, log bounds."""
 
-from penstock.kafka.cluster import Cluster, LogBounds, Subscription, explain
+from penstock.kafka.cluster import Cluster, LogBounds, Subscription
+from penstock.kafka.failures import explain
+from penstock.kafka.security import KafkaSecurity, read_security
 from penstock.kafka.settings import KafkaSettings
 
-__all__ = ["Cluster", "KafkaSettings", "LogBounds", "Subscription", "explain"]
+__all__ = ["Cluster", "KafkaSecurity", "KafkaSettings", "LogBounds", "Subscription", "explain", "read_security"]

@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from penstock.kafka.failures import kafka_failures
 from penstock.kafka.settings import KafkaSettings
-from penstock.kafka.topics import kafka_failures
 from penstock.model import TopicPartition
 
 _POLL_SECONDS = 0.1

@@ -12,48 +12,15 @@ from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
-from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+from penstock.errors import MissingError, PenstockError
+from penstock.kafka.failures import LEADER_MOVES, MOVED_OR_GONE, RIGHTS_HINT
+from penstock.kafka.hearing import Hearing, ask_brokers, refuse_known
 from penstock.kafka.settings import KafkaSettings
 from penstock.model import TopicPartition
 
-_AWAY = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.THROTTLING_QUOTA_EXCEEDED,
-    }
-)
-# A client hears these whose picture of the leaders is older, or newer, than that of the broker it asks.
-_LEADER_MOVES = frozenset(
-    {
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    }
-)
-# No leader yet after a start of the broker, a partition too new for the client's own picture, or one that is gone:
-# the metadata tells which.
-_MOVED_OR_GONE = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._NOENT,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._UNKNOWN_TOPIC,
-    }
-)
+_READS = frozenset({AclOperation.READ, AclOperation.ALL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +48,16 @@ class Subscription:
         return _some_of("topic", self.topics)
 
 
-def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
-    """A client error in Penstock's terms; whether it may pass is in its class."""
-    context = {"brokers": brokers, "client": f"{error.name()}: {error.str()}"}
-    if error.code() in _AWAY | _LEADER_MOVES | _MOVED_OR_GONE or error.retriable():
-        return TransientError(
-            "BROKER_UNREACHABLE",
-            f"{doing}: no answer from the brokers",
-            context=context,
-            hint="is the broker running, and are source.brokers right?  try: penstock dev status",
-        )
-    return TerminalError("KAFKA_REFUSED", f"{doing}: the brokers refused", context=context)
-
-
 class Cluster:
     """A view of one Kafka cluster, through one admin client that is kept. It waits for an answer as long as the
     option `socket.timeout.ms` says, or `timeout`."""
 
     def __init__(self, settings: KafkaSettings, timeout: float = 10.0) -> None:
         self._settings = settings
+        self._hearing = Hearing(settings)
+        own = {"log_level": 0, "socket.timeout.ms": int(timeout * 1000)}
         try:
-            self._admin = AdminClient(
-                {"log_level": 0, "socket.timeout.ms": int(timeout * 1000), **settings.for_librdkafka()}
-            )
+            self._admin = AdminClient({**own, **settings.for_librdkafka(), **self._hearing.options})
         except KafkaException as error:
             raise MissingError(
                 "KAFKA_SETTINGS_INVALID",
@@ -123,6 +77,7 @@ class Cluster:
             names = list(subscription.assign if subscription.assign is not None else subscription.topics)
         missing = [name for name in names if name not in topics]
         if missing:
+            self._refuse_hidden(missing)
             raise MissingError(
                 "TOPIC_MISSING",
                 f"no such topic: {', '.join(missing)}",
@@ -159,19 +114,71 @@ class Cluster:
             try:
                 found[topic] = str(future.result().topic_id)
             except KafkaException as error:
-                if error.args[0].code() not in _MOVED_OR_GONE:
-                    raise explain(error.args[0], "describing topics", self._settings.brokers) from None
+                if error.args[0].code() not in MOVED_OR_GONE:
+                    raise self._failure(error, "describing topics") from None
         return found
 
     def offsets_at(self, partitions: Iterable[TopicPartition], when: datetime) -> dict[TopicPartition, int]:
         """The first offset at or after a time; -1 where there is none."""
         return self._list_offsets(list(partitions), OffsetSpec.for_timestamp(int(when.timestamp() * 1000)))
 
-    def _metadata(self) -> dict[str, int]:
+    def refuse_unreadable(self, topics: Iterable[str]) -> None:
+        """Raise where this user may not read one of these topics; brokers without access control let everyone."""
+        doing = "asking for the rights on topics"
         try:
-            metadata = self._admin.list_topics(timeout=self._timeout)
+            futures = self._described(sorted(set(topics)), include_authorized_operations=True)
+            found = {name: future.result().authorized_operations for name, future in futures.items()}
         except KafkaException as error:
-            raise explain(error.args[0], "listing topics", self._settings.brokers) from None
+            raise self._failure(error, doing) from None
+        closed = [name for name, allowed in found.items() if allowed and not _READS & set(allowed)]
+        if closed:
+            raise self._not_allowed("read", closed)
+
+    def _refuse_hidden(self, topics: Sequence[str]) -> None:
+        """Brokers do not tell of a topic that one may not describe; asked for it by name, they say so."""
+        hidden = []
+        for name, future in self._described(topics).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    hidden.append(name)
+        if hidden:
+            raise self._not_allowed("read", hidden)
+
+    def _described(self, topics: Sequence[str], **more: bool) -> Mapping[str, Future[Any]]:
+        if not topics:
+            return {}
+        found: Mapping[str, Future[Any]] = self._admin.describe_topics(
+            TopicCollection(list(topics)), request_timeout=self._timeout, **more
+        )
+        return found
+
+    def _not_allowed(self, right: str, topics: Sequence[str]) -> MissingError:
+        return MissingError(
+            "KAFKA_NOT_AUTHORIZED",
+            f"the user of this pipeline lacks the right to {right} {_some_of('topic', topics)}, or there is none",
+            context={"brokers": self._settings.brokers},
+            hint=RIGHTS_HINT,
+        )
+
+    def _failure(self, error: KafkaException, doing: str) -> PenstockError:
+        return self._hearing.failure(self._admin, error.args[0], doing)
+
+    def _metadata(self) -> dict[str, int]:
+        refuse_known(self._settings)
+        doing = "listing topics"
+        try:
+            metadata = ask_brokers(
+                self._admin,
+                self._hearing,
+                self._settings,
+                self._timeout,
+                doing,
+                lambda seconds: self._admin.list_topics(timeout=seconds),
+            )
+        except KafkaException as error:
+            raise self._failure(error, doing) from None
         return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
 
     def _list_offsets(self, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
@@ -181,8 +188,8 @@ class Cluster:
                 return self._ask_offsets(partitions, spec)
             except KafkaException as error:
                 # Leaders move when a topic is new or a broker went: the admin client does not follow by itself.
-                if error.args[0].code() not in _LEADER_MOVES | _MOVED_OR_GONE or time.monotonic() > deadline:
-                    raise explain(error.args[0], "asking for log offsets", self._settings.brokers) from None
+                if error.args[0].code() not in LEADER_MOVES | MOVED_OR_GONE or time.monotonic() > deadline:
+                    raise self._failure(error, "asking for log offsets") from None
             self._metadata()
             time.sleep(0.1)
 
@@ -199,7 +206,7 @@ class Cluster:
             try:
                 found[TopicPartition(at.topic, at.partition)] = future.result().offset
             except KafkaException as error:
-                if error.args[0].code() not in _MOVED_OR_GONE:
+                if error.args[0].code() not in MOVED_OR_GONE:
                     raise
                 unknown[TopicPartition(at.topic, at.partition)] = error
         # A broker may not know a partition that has moved: gone is only what the whole cluster does not have.

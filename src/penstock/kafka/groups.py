@@ -16,8 +16,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.errors import PenstockError, TerminalError, TransientError
+from penstock.kafka.failures import NOT_ALLOWED, kafka_failures
+from penstock.kafka.hearing import Hearing, knock, refuse_known
 from penstock.kafka.settings import KafkaSettings
-from penstock.kafka.topics import kafka_failure, kafka_failures
 from penstock.model import TopicPartition
 
 _FLUSH_SECONDS = 5.0
@@ -48,15 +49,17 @@ class GroupOffsets:
     """
 
     def __init__(self, settings: KafkaSettings, group: str, timeout: float = 10.0) -> None:
-        self._brokers, self._group = settings.brokers, group
+        self._settings, self._group = settings, group
+        self._hearing = Hearing(settings)
+        self._is_let_in = not settings.is_secured
         self._timeout = float(settings.options.get("socket.timeout.ms", timeout * 1000)) / 1000
         milliseconds = int(self._timeout * 1000)
         # How long a commit waits for the coordinator is the session's timeout, though there is no session; in the newer
         # protocol of groups it is not ours to set.
         waits = {"group.protocol": "classic", "session.timeout.ms": milliseconds, "socket.timeout.ms": milliseconds}
         owned = {"group.id": group, "enable.auto.commit": False, "enable.auto.offset.store": False, "log_level": 0}
-        with kafka_failures("opening a Kafka client", self._brokers):
-            self._consumer = Consumer({**settings.for_librdkafka(), **waits, **owned})
+        with kafka_failures("opening a Kafka client", settings.brokers):
+            self._consumer = Consumer({**settings.for_librdkafka(), **waits, **owned, **self._hearing.options})
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Say that these are the next offsets to read."""
@@ -84,15 +87,34 @@ class GroupOffsets:
         self._consumer.close()
 
     def _ask(self, ask: Callable[[], Iterable[Any] | None], doing: str) -> list[Any]:
+        self._knock(doing)
         deadline = time.monotonic() + self._timeout
         while True:
             answer, error, where = _answer(ask)
             if error is None:
                 return answer
+            error = self._told_meanwhile() or error
             moves = error.code() in _COORDINATOR_MOVES or error.code() == KafkaError._WAIT_COORD
             if not moves or time.monotonic() > deadline:
                 raise self._failure(error, f"{doing}{where}")
             time.sleep(_AGAIN_SECONDS)
+
+    def _told_meanwhile(self) -> KafkaError | None:
+        """That the group is closed to us: the client waits for a coordinator all the same, and says so beside."""
+        while (message := self._consumer.poll(0)) is not None:
+            if message.error() is not None and message.error().code() in NOT_ALLOWED:
+                return message.error()
+        return None
+
+    def _knock(self, doing: str) -> None:
+        if self._is_let_in:
+            return
+        refuse_known(self._settings)
+        try:
+            knock(self._consumer, self._hearing, self._settings, self._timeout, doing)
+        except KafkaException as error:
+            raise self._hearing.failure(self._consumer, error.args[0], doing) from None
+        self._is_let_in = True
 
     def _failure(self, error: KafkaError, doing: str) -> PenstockError:
         if error.code() == KafkaError._WAIT_COORD:
@@ -101,11 +123,11 @@ class GroupOffsets:
             return TransientError(
                 "GROUP_COORDINATOR_AWAY",
                 f"{doing}: no broker looks after the group yet",
-                context={"brokers": self._brokers, "client": f"{error.name()}: {error.str()}"},
+                context={"brokers": self._settings.brokers, "client": f"{error.name()}: {error.str()}"},
                 hint="it takes some seconds after a broker has started; is __consumer_offsets there, with leaders?",
             )
         if error.code() not in _IN_USE:
-            return kafka_failure(error, doing, self._brokers)
+            return self._hearing.failure(self._consumer, error, doing)
         return TerminalError(
             "GROUP_IN_USE",
             f"{doing}: the group has members",

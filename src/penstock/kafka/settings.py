@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.kafka.security import KafkaSecurity, jaas
+
 _JAVA_NAMES: Mapping[str, str] = {
     "ssl.ca.location": "ssl.truststore.location",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.pem": "ssl.keystore.key",
     "fetch.wait.max.ms": "fetch.max.wait.ms",
     "sasl.mechanisms": "sasl.mechanism",
     "socket.timeout.ms": "request.timeout.ms",
@@ -18,33 +23,59 @@ _JAVA_NAMES: Mapping[str, str] = {
 # With its own 60 s the Java client would be silent for minutes about a broker that is away.
 _JAVA_DEFAULTS: Mapping[str, str] = {"default.api.timeout.ms": "15000", "request.timeout.ms": "10000"}
 _LIBRDKAFKA_ONLY = frozenset({"debug", "log_level", "socket.keepalive.enable", "broker.address.family"})
-_JAAS_MODULES: Mapping[str, str] = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+_UNVERIFIED: Mapping[str, str] = {
+    "ssl.endpoint.identification.algorithm": "none",
+    "enable.ssl.certificate.verification": "false",
 }
 
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """Brokers and options, secrets in the clear: never shown, never logged."""
+    """Brokers, options and security, secrets in the clear: never shown, never logged."""
 
     brokers: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    security: KafkaSecurity | None = field(default=None, repr=False)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells these settings from others; to be looked up by, never to be shown."""
+        return self.brokers, tuple(sorted(self.options.items())), self.security
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether the brokers may refuse to let this client in."""
+        protocol = self.options.get("security.protocol", "plaintext")
+        return self.security is not None or protocol.lower() != "plaintext"
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        if self.security is not None:
+            return self.security.tls
+        return self.options.get("security.protocol", "").lower() in ("ssl", "sasl_ssl")
+
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """The options by which a stranger would be taken for the brokers."""
+        return tuple(name for name, off in _UNVERIFIED.items() if self.options.get(name, "").lower() == off)
 
     def for_librdkafka(self) -> dict[str, str | int | float | bool]:
         """The settings of a confluent-kafka client."""
-        return {**self.options, "bootstrap.servers": self.brokers}
+        let_in = self.security.for_librdkafka() if self.security is not None else {}
+        return {**let_in, **self.options, "bootstrap.servers": self.brokers}
 
     def for_spark(self) -> dict[str, str]:
         """The options of Spark's Kafka source. It reads committed records only."""
-        java = {
+        java = self.security.for_java() if self.security is not None else {}
+        java |= {
             _JAVA_NAMES.get(name, name): value
             for name, value in self.options.items()
             if name not in _LIBRDKAFKA_ONLY and name not in ("sasl.username", "sasl.password")
         }
-        if "ssl.truststore.location" in java and "ssl.truststore.type" not in java:
-            java["ssl.truststore.type"] = "PEM"
+        for store, holds in (("truststore", ("location", "certificates")), ("keystore", ("certificate.chain",))):
+            if any(f"ssl.{store}.{name}" in java for name in holds):
+                java.setdefault(f"ssl.{store}.type", "PEM")
         if "sasl.username" in self.options:
             java["sasl.jaas.config"] = self._jaas()
         if java.get("ssl.endpoint.identification.algorithm") == "none":
@@ -59,9 +90,4 @@ class KafkaSettings:
 
     def _jaas(self) -> str:
         mechanism = self.options.get("sasl.mechanism") or self.options.get("sasl.mechanisms", "PLAIN")
-        user, password = (
-            self.options.get(f"sasl.{part}", "").replace("\\", "\\\\").replace('"', '\\"')
-            for part in ("username", "password")
-        )
-        module = _JAAS_MODULES.get(mechanism, _JAAS_MODULES["PLAIN"])
-        return f'{module} required username="{user}" password="{password}";'
+        return jaas(mechanism, {part: self.options.get(f"sasl.{part}", "") for part in ("username", "password")})

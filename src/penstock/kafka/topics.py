@@ -15,23 +15,13 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
-from penstock.errors import MissingError, PenstockError, TransientError
-from penstock.kafka.cluster import explain
+from penstock.errors import TransientError
+from penstock.kafka.failures import NOT_ALLOWED, kafka_failures
+from penstock.kafka.hearing import Hearing, knock, refuse_known
 from penstock.kafka.settings import KafkaSettings
 
 MAX_MESSAGE_BYTES = 1_048_588
 """What a topic takes where it may not be asked: Kafka's own default."""
-
-_NOT_ALLOWED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +35,6 @@ class TopicFacts:
     cleanup_policy: str = ""
 
 
-def kafka_failure(error: KafkaError, doing: str, brokers: str) -> PenstockError:
-    """A client error in Penstock's terms: a missing permission is something missing, the rest as `explain` has it."""
-    if error.code() in _NOT_ALLOWED:
-        return MissingError(
-            "KAFKA_NOT_AUTHORIZED",
-            f"{doing}: the brokers do not allow it",
-            context={"brokers": brokers, "client": f"{error.name()}: {error.str()}"},
-            hint="grant the user of this pipeline what it lacks, or correct the credentials in options",
-        )
-    return explain(error, doing, brokers)
-
-
-@contextmanager
-def kafka_failures(doing: str, brokers: str) -> Iterator[None]:
-    """Raise what the client raises inside in Penstock's terms; `doing` says what was under way."""
-    try:
-        yield
-    except KafkaException as error:
-        raise kafka_failure(error.args[0], doing, brokers) from None
-
-
 _LIMIT = "transaction.max.timeout.ms"
 
 
@@ -73,27 +42,41 @@ class TopicAdmin:
     """Looks at topics and makes them, through one admin client that lives as long as this does."""
 
     def __init__(self, settings: KafkaSettings, timeout: float = 15.0) -> None:
-        self._brokers = settings.brokers
+        self._reached = settings
         self._timeout = timeout
-        with kafka_failures("opening a Kafka client", self._brokers):
-            self._admin = AdminClient({"log_level": 0, **settings.for_librdkafka()})
+        self._hearing = Hearing(settings)
+        self._is_let_in = not settings.is_secured
+        with kafka_failures("opening a Kafka client", settings.brokers):
+            self._admin = AdminClient({"log_level": 0, **settings.for_librdkafka(), **self._hearing.options})
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        """Raise what the client raises inside in Penstock's terms; brokers that refuse us are not waited for."""
+        refuse_known(self._reached)
+        try:
+            if not self._is_let_in:
+                knock(self._admin, self._hearing, self._reached, self._timeout, doing)
+                self._is_let_in = True
+            yield
+        except KafkaException as error:
+            raise self._hearing.failure(self._admin, error.args[0], doing) from None
 
     def names(self) -> list[str]:
         """The topics there are, Kafka's own left out."""
-        with kafka_failures("listing topics", self._brokers):
+        with self._asking("listing topics"):
             found = self._admin.list_topics(timeout=self._timeout).topics
         return sorted(name for name, topic in found.items() if topic.error is None and not name.startswith("__"))
 
     def brokers(self) -> int:
         """How many brokers there are."""
-        with kafka_failures("asking for the brokers", self._brokers):
+        with self._asking("asking for the brokers"):
             return len(self._admin.list_topics(timeout=self._timeout).brokers)
 
     def describe(self, names: Collection[str]) -> dict[str, TopicFacts]:
         """What is known of each topic; one that is not there is left out."""
         if not names:
             return {}
-        with kafka_failures(f"describing topics {', '.join(sorted(names))}", self._brokers):
+        with self._asking(f"describing topics {', '.join(sorted(names))}"):
             asked = self._admin.describe_topics(
                 TopicCollection(list(names)), include_authorized_operations=True, request_timeout=self._timeout
             )
@@ -115,7 +98,7 @@ class TopicAdmin:
     ) -> None:
         """Create a topic, unless it is there, and wait until its partitions have leaders. -1: as the brokers like."""
         topic = NewTopic(name, partitions, replication, config=dict(config or {}))
-        with kafka_failures(f"creating topic {name}", self._brokers):
+        with self._asking(f"creating topic {name}"):
             try:
                 self._admin.create_topics([topic], request_timeout=self._timeout)[name].result(2 * self._timeout)
             except KafkaException as error:
@@ -125,7 +108,7 @@ class TopicAdmin:
 
     def delete(self, name: str) -> None:
         """Delete a topic, if it is there."""
-        with kafka_failures(f"deleting topic {name}", self._brokers):
+        with self._asking(f"deleting topic {name}"):
             try:
                 self._admin.delete_topics([name], request_timeout=self._timeout)[name].result(2 * self._timeout)
             except KafkaException as error:
@@ -134,14 +117,14 @@ class TopicAdmin:
 
     def add_partitions(self, name: str, total: int) -> None:
         """Grow a topic to `total` partitions and wait until all have leaders."""
-        with kafka_failures(f"adding partitions to topic {name}", self._brokers):
+        with self._asking(f"adding partitions to topic {name}"):
             grown = self._admin.create_partitions([NewPartitions(name, total)], request_timeout=self._timeout)
             grown[name].result(2 * self._timeout)
         self._wait_for_leaders(name, total)
 
     def transaction_limit(self) -> timedelta | None:
         """The longest transaction that every broker allows; none where they may not be asked."""
-        with kafka_failures("asking for the brokers' settings", self._brokers):
+        with self._asking("asking for the brokers' settings"):
             limits = list(self._transaction_limits())
         return timedelta(milliseconds=min(limits)) if limits else None
 
@@ -170,7 +153,7 @@ class TopicAdmin:
             try:
                 entries = future.result(2 * self._timeout)
             except KafkaException as error:
-                if error.args[0].code() not in _NOT_ALLOWED:
+                if error.args[0].code() not in NOT_ALLOWED:
                     raise
                 entries = {}
             found[resource.name] = {name: entry.value for name, entry in entries.items() if entry.value is not None}
@@ -179,7 +162,7 @@ class TopicAdmin:
     def _wait_for_leaders(self, name: str, partitions: int) -> None:
         deadline = time.monotonic() + self._timeout
         while True:
-            with kafka_failures(f"waiting for topic {name}", self._brokers):
+            with self._asking(f"waiting for topic {name}"):
                 topic = self._admin.list_topics(timeout=self._timeout).topics.get(name)
             leaders = [p.leader for p in topic.partitions.values()] if topic is not None else []
             if len(leaders) >= partitions and min(leaders) >= 0:

@@ -69,7 +69,7 @@ class Exchange:
         """
         url = f"{self.settings.url.rstrip('/')}{path}"
         # Given here, since the environment's bundle would win over one that the session has.
-        verify = self.settings.ca_file
+        verify = self.settings.authority
         began = time.perf_counter()
         try:
             answer = self._connected().request(
@@ -97,8 +97,7 @@ class Exchange:
         session.headers.update(_HEADERS)
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         session.auth = _credentials(self.settings)
-        certificate, key = self.settings.certificate_file, self.settings.key_file
-        session.cert = (certificate, key) if certificate is not None and key is not None else certificate
+        session.cert = self.settings.certificate
         # TLS failures are "other": the next try would fail as this one did.
         tries = Retry(
             total=self.settings.retries,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
+from penstock.model.pem import Pem
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RegistrySettings:
@@ -20,6 +22,8 @@ class RegistrySettings:
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
+    pem: Pem | None = None
+    """What `security` names, instead of the three files; it reaches tasks whose machines do not have them."""
     timeout: float = 10.0
     retries: int = 3
 
@@ -39,4 +43,17 @@ class RegistrySettings:
             return "a bearer token"
         if self.username is not None or "@" in urlsplit(self.url).netloc:
             return "a user and password"
-        return "a client certificate" if self.certificate_file is not None else "no credentials"
+        return "a client certificate" if self.certificate is not None else "no credentials"
+
+    @property
+    def authority(self) -> str | None:
+        """The file of the authority to trust."""
+        return self.pem.ca_path if self.pem is not None else self.ca_file
+
+    @property
+    def certificate(self) -> str | tuple[str, str] | None:
+        """The file of the client's own certificate, and that of its key where it is another one."""
+        file, key = self.certificate_file, self.key_file
+        if self.pem is not None:
+            file, key = self.pem.certificate_path, self.pem.key_path
+        return (file, key) if file is not None and key is not None else file

@@ -15,6 +15,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.errors import MissingError
+from penstock.model.pem import DatabaseTls
 from penstock.tables.failures import Standing, told
 from penstock.tables.table import gather, select_columns
 from penstock.tables.texts import TextError, parse_columns, read_delimited
@@ -27,6 +28,7 @@ _BLOCK_BYTES = 4 * 1024**2
 _DEFAULTS: Mapping[str, str | int] = {"connect_timeout": 10, "tcp_user_timeout": 60_000, "application_name": "penstock"}
 _SESSION = b"SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO'; SET LOCAL extra_float_digits = 1"
 _DENIED = re.compile(r"authentication failed|no password supplied|no pg_hba.conf entry|role .* does not exist|SASL")
+_TLS = re.compile(r"\bSSL\b|certificate|\bTLS\b", re.IGNORECASE)
 _GONE = (errors.UndefinedTable, errors.InvalidSchemaName)
 _TYPES = {
     "bool": pa.bool_(),
@@ -66,9 +68,10 @@ class PostgresLookup:
     which follow a change by some seconds; what they do not cover is taken as changed at every look.
     """
 
-    def __init__(self, name: str, url: str, table: str) -> None:
+    def __init__(self, name: str, url: str, table: str, tls: DatabaseTls | None = None) -> None:
         self.name = name
         self._url = url
+        self._tls = tls
         self._table = _quoted(name, table)
         self._standing = Standing(name, self.target, _GONE)
         self._looks = itertools.count()
@@ -151,6 +154,13 @@ class PostgresLookup:
                         context={"looked at": self.target},
                         hint="check user and password in the url, and the user's rights on the table",
                     ) from None
+                if _TLS.search(said) and error.sqlstate is None:
+                    raise MissingError(
+                        "TABLE_TLS",
+                        f"table {self.name}: {doing}: TLS did not come about: {said}",
+                        context={"looked at": self.target},
+                        hint="check security.ca_file, the client certificate and its key, and the host in the url",
+                    ) from None
                 if isinstance(error, _GONE):
                     raise
                 raise self._standing.unreachable(doing, said) from None
@@ -159,6 +169,7 @@ class PostgresLookup:
         try:
             given = conninfo_to_dict(self._url)
             settings = {name: value for name, value in _DEFAULTS.items() if name not in given}
+            settings |= self._tls.settings() if self._tls is not None else {}
             whole = make_conninfo(self._url, client_encoding="utf8", **settings)
         except (psycopg.Error, UnicodeError):
             raise MissingError(

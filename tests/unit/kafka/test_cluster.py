@@ -16,8 +16,9 @@ from penstock.kafka import Cluster, KafkaSettings, Subscription, explain
         (KafkaError._TRANSPORT, TransientError),
         (KafkaError.NOT_LEADER_FOR_PARTITION, TransientError),
         (KafkaError.FENCED_LEADER_EPOCH, TransientError),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, TerminalError),
-        (KafkaError._AUTHENTICATION, TerminalError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, MissingError),
+        (KafkaError._AUTHENTICATION, MissingError),
+        (KafkaError.INVALID_CONFIG, TerminalError),
     ],
 )
 def test_explain_class_says_whether_it_may_pass(code: int, kind: type[Exception]) -> None:

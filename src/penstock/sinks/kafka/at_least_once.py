@@ -20,6 +20,7 @@ from penstock.sinks.files import ParquetFiles, TableFolder, staged_prefix
 from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
 from penstock.sinks.kafka.fitting import TopicBook, topic_missing
 from penstock.sinks.kafka.records import RECORD_SCHEMA, RecordMaker, RowRecords, pieces
+from penstock.storage import Storage
 
 STAGED_SCHEMA = pa.schema([field for field in RECORD_SCHEMA if field.name != "timestamp"])
 """The columns that Spark's Kafka sink takes."""
@@ -43,6 +44,7 @@ class KafkaAtLeastOnceSink:
         topic: str | None = None,
         keep_coordinates: bool = False,
         create: bool = False,
+        storage: Storage = Storage(),
         encode_value: Encoding | None = None,
         encode_key: Encoding | None = None,
     ) -> None:
@@ -51,7 +53,7 @@ class KafkaAtLeastOnceSink:
         self.settings = settings
         self.topic = topic
         self.keep_coordinates = keep_coordinates
-        self._folder = TableFolder(staging)
+        self._folder = TableFolder(staging, storage)
         self._topics = TopicBook(name, settings, topic, create)
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._encoders = Encoders()

@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.errors import TerminalError, TransientError
-from penstock.kafka import KafkaSettings
-from penstock.kafka.topics import kafka_failure
+from penstock.kafka import KafkaSettings, explain
+from penstock.kafka.hearing import Hearing, knock, refuse_known
 from penstock.model import BatchToken
 
 KEY = b"marker"
@@ -40,6 +40,8 @@ _OPTIONS = {
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
 }
+# No group is used: that one may not look at it concerns nobody.
+_OF_GROUPS = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
@@ -97,6 +99,7 @@ class _MarkerReader:
     def __init__(self, sink: str, settings: KafkaSettings, topic: str, patience: float) -> None:
         self._doing = f"sink {sink}: reading markers from {topic}"
         self._settings = settings
+        self._hearing = Hearing(settings)
         self._topic = topic
         self._patience = patience
         self._deadline = time.monotonic() + patience
@@ -104,13 +107,17 @@ class _MarkerReader:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
+        refuse_known(self._settings)
+        own = {"log_level": 0, "fetch.wait.max.ms": 10}
         try:
-            self._consumer = Consumer(
-                {"log_level": 0, "fetch.wait.max.ms": 10, **self._settings.for_librdkafka(), **_OPTIONS}
-            )
+            self._consumer = Consumer({**own, **self._settings.for_librdkafka(), **_OPTIONS, **self._hearing.options})
+            if self._settings.is_secured:
+                knock(self._consumer, self._hearing, self._settings, self._patience, self._doing)
             yield
         except KafkaException as error:
-            raise kafka_failure(error.args[0], self._doing, self._settings.brokers) from None
+            if self._consumer is None:
+                raise explain(error.args[0], self._doing, self._settings.brokers) from None
+            raise self._hearing.failure(self._consumer, error.args[0], self._doing) from None
         finally:
             if self._consumer is not None:
                 self._consumer.close()
@@ -181,6 +188,7 @@ class _MarkerReader:
     def _check_patience(self, slot: int, end: int, error: KafkaError | None) -> None:
         if error is not None and not _may_pass(error):
             raise KafkaException(error)
+        self._hearing.refuse(self._doing)
         if time.monotonic() > self._deadline:
             raise TransientError(
                 "BROKER_SILENT",
@@ -190,4 +198,4 @@ class _MarkerReader:
 
 
 def _may_pass(error: KafkaError) -> bool:
-    return isinstance(kafka_failure(error, "", ""), TransientError)
+    return error.code() in _OF_GROUPS or isinstance(explain(error, "", ""), TransientError)

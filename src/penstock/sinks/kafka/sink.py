@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ from penstock.sinks.kafka.slots import (
     slots_in_force,
 )
 from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome, refuse_other_offsets
-from penstock.sinks.kafka.transaction import SlotId, SlotTransaction
+from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, try_transaction
 
 TRANSACTION_TIMEOUT = timedelta(minutes=1)
 _REPLICAS = 3
@@ -107,6 +108,8 @@ class KafkaSink:
     def check(self, schema: pa.Schema) -> None:
         """Look at the topic, whether the brokers allow such transactions, and at the schemas in the registry."""
         self._check_topics(schema)
+        if self.settings.is_secured:
+            try_transaction(replace(self._slot_id(0), transactional_id=f"{self.pipeline}/{self.name}/plan"))
         self._encodings.check(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:

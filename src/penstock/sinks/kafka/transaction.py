@@ -6,6 +6,7 @@ is the marker read. The producer is never used again: its epoch is what keeps a 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,8 +19,10 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.errors import MissingError, PenstockError, TransientError
-from penstock.kafka import KafkaSettings
-from penstock.kafka.topics import kafka_failure
+from penstock.kafka import KafkaSettings, explain
+from penstock.kafka.failures import RIGHTS_HINT
+from penstock.kafka.hearing import Hearing, refuse_known, serve
+from penstock.kafka.topics import TopicAdmin
 from penstock.sinks.kafka.markers import KEY, Marker, SlotState, read_markers
 
 _DEFAULTS = {
@@ -33,7 +36,12 @@ _DEFAULTS = {
     "partitioner": "murmur2_random",
 }
 _INIT_SECONDS = 30.0
+_INIT_STEP_SECONDS = 3.0
 _ABORT_SECONDS = 5.0
+# What is fatal the client prints, whatever its log level; it is raised as well.
+_SILENT = logging.getLogger("penstock.kafka.client")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
@@ -58,6 +66,9 @@ class SlotTransaction:
         self._of = of
         self._begun = False
         self._landed: int | None = None
+        self._unwritten: KafkaError | None = None
+        self._topics: set[str] = {of.markers}
+        self._hearing = Hearing(of.settings)
         self._producer: Any = self._open()
         try:
             self.state = self._read_state()
@@ -78,6 +89,7 @@ class SlotTransaction:
 
     def send(self, records: pa.RecordBatch, topic: str | None) -> None:
         """Send records in their order; `topic` where all have the same."""
+        self._topics.update([topic] if topic is not None else records.column("topic").unique().to_pylist())
         produce, poll = self._producer.produce, self._producer.poll
         with self._failures("sending records"):
             for name, value, key, partition, timestamp, headers in zip(*_fields(records, topic), strict=False):
@@ -126,6 +138,7 @@ class SlotTransaction:
 
     def _open(self) -> Any:
         of = self._of
+        refuse_known(of.settings)
         options = of.settings.for_librdkafka()
         options.pop("request.required.acks", None)
         producer: Any = None
@@ -140,13 +153,29 @@ class SlotTransaction:
                     "transaction.timeout.ms": int(of.timeout.total_seconds() * 1000),
                     "enable.idempotence": True,
                     "acks": "all",
+                    **self._hearing.options,
+                    **({"logger": _SILENT} if of.settings.is_secured else {}),
                 }
             )
-            producer.init_transactions(_INIT_SECONDS)
+            self._init(producer)
         except KafkaException as error:
             producer = None  # not held on to by the traceback
             raise self._lost(error, "taking the slot over") from None
         return producer
+
+    def _init(self, producer: Any) -> None:
+        """Take the slot over; brokers that refuse us are not waited for to the end."""
+        deadline = time.monotonic() + _INIT_SECONDS
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                producer.init_transactions(min(left, _INIT_STEP_SECONDS) if self._of.settings.is_secured else left)
+                return
+            except KafkaException as error:
+                serve(producer)
+                self._hearing.refuse(self._where("taking the slot over"))
+                if error.args[0].code() != KafkaError._TIMED_OUT or time.monotonic() + 0.1 > deadline:
+                    raise
 
     def _read_state(self) -> SlotState:
         of = self._of
@@ -172,7 +201,12 @@ class SlotTransaction:
                 on_delivery=self._note_marker,
             )
             while self._producer.flush(0.5) and time.monotonic() < deadline:
-                pass
+                self._hearing.refuse(self._where("writing the marker"))
+        if (
+            self._unwritten is not None
+            and (refused := self._refused(self._unwritten, "writing the marker")) is not None
+        ):
+            raise refused
         if self._landed is None or self._landed != self.state.end:
             raise TransientError(
                 "SINK_MARKER_MOVED",
@@ -183,6 +217,7 @@ class SlotTransaction:
 
     def _note_marker(self, error: KafkaError | None, message: Any) -> None:
         self._landed = message.offset() if error is None else None
+        self._unwritten = error
 
     def _settle(self, marker: Marker, error: KafkaException) -> None:
         """Find out whether a commit without a clear answer landed. Raises where it did not."""
@@ -214,13 +249,36 @@ class SlotTransaction:
     def _lost(self, error: KafkaException, doing: str) -> PenstockError:
         """A failed transaction: a new producer may succeed where this one cannot."""
         cause = error.args[0]
+        if (refused := self._refused(cause, doing)) is not None:
+            return refused
         doing = self._where(doing)
-        told = kafka_failure(cause, doing, self._of.settings.brokers)
-        if isinstance(told, MissingError) or not (
+        if not (
             cause.code() in _FENCED or cause.code() == KafkaError._STATE or cause.txn_requires_abort() or cause.fatal()
         ):
-            return told
+            return explain(cause, doing, self._of.settings.brokers)
         return self._transaction_lost(doing, f"{cause.name()}: {cause.str()}")
+
+    def _refused(self, cause: KafkaError, doing: str) -> MissingError | None:
+        """The error where the brokers do not let us in, or not write; a transaction may fail of that without a word."""
+        doing = self._where(doing)
+        told = self._hearing.refusal(doing) or explain(cause, doing, self._of.settings.brokers)
+        if isinstance(told, MissingError):
+            return told
+        if not self._of.settings.is_secured or cause.code() in _FENCED:
+            return None
+        try:
+            found = TopicAdmin(self._of.settings).describe(self._topics)
+        except PenstockError as error:
+            return error if isinstance(error, MissingError) else None
+        closed = sorted(name for name, facts in found.items() if not facts.writable)
+        if not closed:
+            return None
+        return MissingError(
+            "KAFKA_NOT_AUTHORIZED",
+            f"{doing}: the user of this pipeline lacks the right to write to {', '.join(closed)}",
+            context={"brokers": self._of.settings.brokers},
+            hint=RIGHTS_HINT,
+        )
 
     def _transaction_lost(self, doing: str, said: str) -> TransientError:
         return TransientError(
@@ -229,6 +287,18 @@ class SlotTransaction:
             context={"client": said, "timeout": self._of.timeout},
             hint="it took longer than its timeout, or another run writes as this slot",
         )
+
+
+class _Trial(SlotTransaction):
+    """Taken over and let go again: no marker is read, and nothing begun."""
+
+    def _read_state(self) -> SlotState:
+        return SlotState(None, 0)
+
+
+def try_transaction(of: SlotId) -> None:
+    """Raise where the brokers do not let this slot's writer be. It must be one that no run has: it would be fenced."""
+    _Trial(of).close()
 
 
 def _fields(records: pa.RecordBatch, topic: str | None) -> list[Iterable[Any]]:

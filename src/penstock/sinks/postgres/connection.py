@@ -15,7 +15,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.errors import MissingError, PenstockError, TransientError
-from penstock.sinks.postgres.failures import DENIED_HINT, message_of
+from penstock.model.pem import DatabaseTls
+from penstock.sinks.postgres.failures import DENIED_HINT, TLS_HINT, message_of
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -32,15 +33,17 @@ _DENIED = re.compile(
     r"authentication failed|no password supplied|no pg_hba.conf entry|role .* does not exist|permission denied|SASL",
     re.IGNORECASE,
 )
+_TLS = re.compile(r"\bSSL\b|certificate|\bTLS\b", re.IGNORECASE)
 _NO_DATABASE = re.compile(r"database .* does not exist", re.IGNORECASE)
 
 
 class Database:
     """Where a sink writes: makes connections, and tells of itself without its secrets."""
 
-    def __init__(self, sink: str, url: str) -> None:
+    def __init__(self, sink: str, url: str, tls: DatabaseTls | None = None) -> None:
         self._sink = sink
         self._url = url
+        self._tls = tls
 
     def __repr__(self) -> str:
         return f"Database({self.address})"
@@ -84,6 +87,7 @@ class Database:
     def open(self, *, starting: bool = False) -> Connection:
         """A connection in autocommit mode, for the caller to close. Statements are never prepared by name."""
         settings = {name: value for name, value in _DEFAULTS.items() if name not in self._parts()}
+        settings |= self._tls.settings() if self._tls is not None else {}
         try:
             whole = make_conninfo(self._url, client_encoding="utf8", **settings)
             return psycopg.connect(whole, autocommit=True, prepare_threshold=None)
@@ -103,6 +107,13 @@ class Database:
                 f"sink {self._sink}: connecting: {reason}",
                 context=context,
                 hint="create the database, or correct the end of the url",
+            )
+        if _TLS.search(said):
+            return MissingError(
+                "SINK_TLS",
+                f"sink {self._sink}: connecting: TLS did not come about: {reason}",
+                context=context,
+                hint=TLS_HINT,
             )
         if _DENIED.search(said):
             return MissingError(

@@ -21,6 +21,7 @@ _ROW_CLASSES = ("22", "23", "44")
 _ROW_STATES = ("54000", "P0001")
 
 DENIED_HINT = "ask the owner of the database for the rights, or give the sink another user"
+TLS_HINT = "check security.ca_file, the client certificate and its key, and the host in the url"
 
 
 @contextmanager

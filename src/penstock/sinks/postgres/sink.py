@@ -31,6 +31,7 @@ from penstock.model import (
     Refusal,
     SlotAttempt,
 )
+from penstock.model.pem import DatabaseTls
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
 from penstock.sinks.merging import refuse_without_position
@@ -72,6 +73,7 @@ class PostgresSink:
         url: str,
         table: str,
         *,
+        tls: DatabaseTls | None = None,
         rules: MergeRules | None = None,
         create: bool = False,
         evolve: Evolve = "fail",
@@ -87,7 +89,7 @@ class PostgresSink:
         self.evolve = evolve
         self.on_reject = on_reject
         self.keep_coordinates = keep_coordinates
-        self._database = Database(name, url)
+        self._database = Database(name, url, tls)
         self._ledger = Ledger(pipeline, name, self.table)
         self._mark = sink_mark(pipeline, name, self.table)
         self._written: pa.Schema | None = None

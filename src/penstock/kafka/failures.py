@@ -1,0 +1,97 @@
+"""A client's errors in Penstock's terms: what may pass, what is not allowed, what is refused for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+
+_AWAY = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT_QUEUE,
+        # A handshake that breaks off; one that is refused is told by `hearing`.
+        KafkaError._SSL,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+LEADER_MOVES = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""A client hears these whose picture of the leaders is older, or newer, than that of the broker it asks."""
+MOVED_OR_GONE = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._NOENT,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+    }
+)
+"""No leader yet after a start of the broker, a partition too new for the client's own picture, or one that is gone:
+the metadata tells which."""
+_LACKS: Mapping[int, str] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "a right on the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "a right on the cluster",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "a right on the transactional id",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "a right on the consumer group",
+}
+_UNKNOWN_USER = frozenset({KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION})
+NOT_ALLOWED = frozenset(_LACKS) | _UNKNOWN_USER
+"""What brokers say to one whom they do not let in, or not there."""
+REFUSALS = frozenset({"KAFKA_NOT_AUTHENTICATED", "KAFKA_NOT_AUTHORIZED", "KAFKA_TLS"})
+"""The codes of what brokers refuse: nothing is to be found out behind one."""
+RIGHTS_HINT = "grant it: `penstock plan FILE --acls` prints every right that the pipeline needs"
+
+
+def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
+    """A client error in Penstock's terms; whether it may pass is in its class."""
+    context = {"brokers": brokers, "client": f"{error.name()}: {error.str()}"}
+    if error.code() in _LACKS:
+        return MissingError(
+            "KAFKA_NOT_AUTHORIZED",
+            f"{doing}: the user of this pipeline lacks {_LACKS[error.code()]}",
+            context=context,
+            hint=RIGHTS_HINT,
+        )
+    if error.code() in _UNKNOWN_USER:
+        return MissingError(
+            "KAFKA_NOT_AUTHENTICATED",
+            f"{doing}: the brokers do not let this client in",
+            context=context,
+            hint="check username, password and mechanism: the brokers know no such user, or it has another password",
+        )
+    if error.code() in _AWAY | LEADER_MOVES | MOVED_OR_GONE or error.retriable():
+        return TransientError(
+            "BROKER_UNREACHABLE",
+            f"{doing}: no answer from the brokers",
+            context=context,
+            hint="is the broker running, and are source.brokers right?  try: penstock dev status",
+        )
+    return TerminalError("KAFKA_REFUSED", f"{doing}: the brokers refused", context=context)
+
+
+@contextmanager
+def kafka_failures(doing: str, brokers: str) -> Iterator[None]:
+    """Raise what the client raises inside in Penstock's terms; `doing` says what was under way."""
+    try:
+        yield
+    except KafkaException as error:
+        raise explain(error.args[0], doing, brokers) from None
