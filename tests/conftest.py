@@ -20,7 +20,25 @@ _numbers = itertools.count()
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_SERVERS = frozenset({"spark", "stack", "postgres", "registry"})
+# Whatever asks for an object store without saying which, asks on loopback, and never for the role of a machine.
+os.environ.update(
+    AWS_ENDPOINT_URL="http://127.0.0.1:9",
+    AWS_REGION="eu-test-1",
+    AWS_ACCESS_KEY_ID="nobody",
+    AWS_SECRET_ACCESS_KEY="nothing",
+    AWS_EC2_METADATA_DISABLED="true",
+)
+
+_SERVERS = frozenset({"spark", "stack", "postgres", "registry", "s3", "cluster"})
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--master",
+        choices=("local", "cluster"),
+        default="local",
+        help="cluster: Spark runs on a standalone cluster of two workers, as far as the tests start it themselves",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,14 +56,39 @@ def no_clients_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A standalone cluster of Spark with two workers of one core; of more where several applications run beside."""
+    from tests.spark_cluster import running_cluster
+
+    room = {"cores": 3, "memory": "4g"} if request.config.getoption("--master") == "cluster" else {}
+    with running_cluster(tmp_path_factory.mktemp("cluster"), **room) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def master(request: pytest.FixtureRequest) -> str | None:
+    """What `--master` asks for; none for local Spark."""
+    return request.getfixturevalue("cluster").url if request.config.getoption("--master") == "cluster" else None
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, master: str | None) -> Iterator[Any]:
     from penstock.spark.session import start_session, stop_session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     folder = tmp_path_factory.mktemp("spark")
     session = start_session(
         "penstock tests",
-        {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(folder / "warehouse")},
+        {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            # As in a fleet, whose pipelines have each a pool; one alone has all of it.
+            "spark.scheduler.mode": "FAIR",
+            # So that the jars of S3A are there; which server is meant a test says itself.
+            "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+            "spark.delta.logStore.s3.impl": "io.penstock.storage.ConditionalLogStore",
+            **on_cluster(master),
+        },
         tables=True,
         log=folder / "spark.log",
     )
@@ -147,6 +190,16 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real S3 server, which can be told to misbehave. Every test has its own bucket, and leaves it calm."""
+    from tests.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
+
+    os.environ["TEST_S3_ACCESS_KEY"], os.environ["TEST_S3_SECRET_KEY"] = ACCESS_KEY, SECRET_KEY
+    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real schema registry: `url`, `kill()`, `restart()`. Every test has its own subjects; schemas survive a kill."""
     from tests.registry import running_registry
@@ -186,3 +239,12 @@ def pipeline_file(tmp_path: Path, stack: Any) -> Callable[..., Path]:
         return file
 
     return write
+
+
+def on_cluster(master: str | None) -> dict[str, str]:
+    """The settings of Spark for a master; the modules of the tests are found there too."""
+    if master is None:
+        return {}
+    # An application takes all the cores that it can get, and the next one would wait for it.
+    room = {"spark.cores.max": "2"}
+    return {"spark.master": master, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]), **room}

@@ -62,10 +62,23 @@ class SinkKit(Protocol):
         ...
 
 
-SERVICES = frozenset({"delta_merge_spark", "iceberg_merge", "kafka", "postgres"})
-"""The kits that need Spark, a broker or a database."""
+ON_S3 = ("delta_s3", "delta_merge_s3", "iceberg_s3", "parquet_s3")
+"""The kits of tables in an object store."""
 
-NAMES = ("delta", "delta_merge", "delta_merge_spark", "iceberg", "iceberg_merge", "kafka", "parquet", "postgres")
+SERVICES = frozenset({"delta_merge_spark", "iceberg_merge", "kafka", "postgres", *ON_S3})
+"""The kits that need Spark, a broker, a database or a store."""
+
+NAMES = (
+    "delta",
+    "delta_merge",
+    "delta_merge_spark",
+    "iceberg",
+    "iceberg_merge",
+    "kafka",
+    "parquet",
+    "postgres",
+    *ON_S3,
+)
 
 
 def make_kit(name: str, folder: Path, request: pytest.FixtureRequest) -> SinkKit:

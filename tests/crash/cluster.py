@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource
 from tests.conftest import Topics
 from tests.crash.harness import wait_for
 
@@ -23,6 +24,21 @@ class Brokers:
     def __init__(self, stack: DevStack) -> None:
         self._stack = stack
         self.topics = Topics(stack.bootstrap)
+
+    @property
+    def ids(self) -> list[int]:
+        return [node.id for node in self._stack.nodes]
+
+    def least_in_sync(self, topic: str) -> int:
+        """How many replicas must have a record before it counts as written."""
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        found = self.topics.admin.describe_configs([asked])[asked].result(30)
+        return int(found["min.insync.replicas"].value)
+
+    def replicas(self) -> set[int]:
+        """How many replicas the partitions of all topics have."""
+        topics = self.topics.admin.list_topics(timeout=10).topics.values()
+        return {len(partition.replicas) for topic in topics for partition in topic.partitions.values()}
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """Who leads a partition; -1 while nobody does, or nobody tells."""
@@ -55,6 +71,10 @@ class Brokers:
             self._stack.restart(node_id)
         else:
             self._process(node_id).resume()
+        self.await_in_sync()
+
+    def await_in_sync(self) -> None:
+        """Until every partition is on all of its brokers."""
         wait_for(self._in_sync, _PATIENCE_SECONDS, "all replicas are in sync")
 
     def await_holder(self, role: Callable[[], int], lost: int = -1) -> int:

@@ -11,14 +11,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crash.figures import Figures, as_table, lines, update
+from tests.crash.cluster import Brokers
+from tests.crash.figures import TABLES, Figures, HostFigures, lines, update
 from tests.crash.state_cases import StateCase
 from tests.crash.state_trial import StateTrial, new_state_trial
+from tests.crash.traps import MASTER
 from tests.crash.trial import Trial, new_trial
+from tests.hosts.faults import FAULTS
 from tests.postgres import PostgresServer
 
-_FIGURES = pytest.StashKey[list[Figures]]()
+from penstock.devstack import DevStack
+from penstock.spark.jars import broker_classpath
+from penstock.spark.java import find_java
+
+_FIGURES = pytest.StashKey[list[Figures | HostFigures]]()
 _PAGE = "PENSTOCK_CRASH_TABLE"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runs_on(master: str | None) -> None:
+    """Where the runs have their tasks; those of a test that names a master in its file go there."""
+    if master is not None:
+        os.environ[MASTER] = master
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Three brokers; a record counts as written when two have it."""
+    folder = tmp_path_factory.mktemp("brokers")
+    with DevStack(folder, java=find_java().executable, classpath=broker_classpath(), brokers=3) as stack:
+        yield Brokers(stack)
 
 
 @pytest.fixture
@@ -71,11 +93,20 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     figures = config.stash.get(_FIGURES, [])
     if not figures:
         return
+    made = [table for table in TABLES if lines(table, figures)]
     terminalreporter.section("crash runs")
-    terminalreporter.write_line(as_table(lines(figures)))
-    if page := os.environ.get(_PAGE):
+    for table in made:
+        terminalreporter.write_line(table.of(lines(table, figures)))
+    # The page has the figures of local runs.
+    if (page := os.environ.get(_PAGE)) and config.getoption("--master") == "local":
         if exitstatus == 0:
-            tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-            update(config.rootpath / page, figures, tests)
+            for table in made:
+                update(config.rootpath / page, table, figures, _is_known)
         else:
             terminalreporter.write_line(f"{page} is left as it is: not every test passed")
+
+
+def _is_known(run: str) -> bool:
+    """Whether there still is such a run: a test, or a fault between hosts."""
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    return f"def {run.partition('[')[0]}(" in tests or run in map(str, FAULTS)

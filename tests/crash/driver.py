@@ -25,6 +25,7 @@ from penstock.runtime.batch import BatchRunner
 
 _run_module: Any = importlib.import_module("penstock.runtime.run")
 _starting_module: Any = importlib.import_module("penstock.runtime.starting")
+_TRAPS = ("tests.crash.task_traps", "tests.crash.attempt_traps")
 _committing: list[str] = []
 
 
@@ -71,8 +72,13 @@ def trap_tasks() -> None:
     """Have the tasks' traps imported in Spark's workers."""
     start: Callable[..., Any] = _starting_module.start_session
 
-    def start_session(*args: Any, preload: Any = (), **kwargs: Any) -> Any:
-        return start(*args, preload=(*preload, "tests.crash.task_traps"), **kwargs)
+    def start_session(name: str, settings: Any, *, preload: Any = (), **kwargs: Any) -> Any:
+        # On a cluster the workers are no children of this process, and are told by Spark.
+        passed = {k: v for k, v in os.environ.items() if k.startswith(traps.PREFIX) or k == "PYTHONPATH"}
+        told = {f"spark.executorEnv.{name}": value for name, value in passed.items()}
+        if traps.MASTER in os.environ:
+            told |= {"spark.master": os.environ[traps.MASTER], "spark.cores.max": "2"}
+        return start(name, {**told, **settings}, preload=(*preload, *_TRAPS), **kwargs)
 
     _starting_module.start_session = start_session
 

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from tests.crash.traps import RUN, run_processes
 
 DRIVER = Path(__file__).with_name("driver.py")
-_RUN = "PENSTOCK_TEST_RUN"
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -31,6 +31,8 @@ class Crashes:
 
     file: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    within: Sequence[str] = ()
+    """What the command begins with, where the driver has a host of its own."""
     seed: int = 7
     kills: list[str] = field(default_factory=list)
     _id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -62,10 +64,19 @@ class Crashes:
         self.begun.unlink(missing_ok=True)
         told = {"KILL": kill, "WHOM": whom, "BEGUN": str(self.begun), **{k.upper(): v for k, v in settings.items()}}
         traps = {f"PENSTOCK_TEST_{name}": value for name, value in told.items()}
-        places = {_RUN: self._id, "PYTHONPATH": str(DRIVER.parents[2])}
+        places = {RUN: self._id, "PYTHONPATH": str(DRIVER.parents[2])}
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, str(DRIVER), "run", str(self.file), "--available-now", "--log-format", "text"],
+                [
+                    *self.within,
+                    sys.executable,
+                    str(DRIVER),
+                    "run",
+                    str(self.file),
+                    "--available-now",
+                    "--log-format",
+                    "text",
+                ],
                 env={**os.environ, **self.environment, **traps, **places},
                 stdout=log,
                 stderr=log,
@@ -106,14 +117,7 @@ class Crashes:
 
     def processes(self) -> list[psutil.Process]:
         """Whatever the runs have started and is still there."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(_RUN) == self._id and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+        return list(run_processes(self._id))
 
     def end_all(self) -> None:
         """End what is left, after a test that went wrong."""
@@ -122,6 +126,16 @@ class Crashes:
             process.kill()
         psutil.wait_procs(left, timeout=10)
 
+    def kill_now(self, driver: subprocess.Popen[bytes], whom: str) -> None:
+        """Kill a driver from outside, wherever it is."""
+        family = psutil.Process(driver.pid).children(recursive=True) if whom == "all" else []
+        driver.kill()
+        for process in family:
+            if process.is_running():
+                process.kill()
+        driver.wait()
+        self.kills.append("random")
+
     def _kill_after(self, seconds: float, whom: str) -> None:
         """Kill the driver from outside, a while after its first batch began."""
         driver = self.start()
@@ -129,12 +143,6 @@ class Crashes:
         try:
             status = driver.wait(seconds)
         except subprocess.TimeoutExpired:
-            family = psutil.Process(driver.pid).children(recursive=True) if whom == "all" else []
-            driver.kill()
-            for process in family:
-                if process.is_running():
-                    process.kill()
-            driver.wait()
-            self.kills.append("random")
+            self.kill_now(driver, whom)
             return
         raise AssertionError(f"the run ended with {status} before kill {len(self.kills) + 1}, see {self.log}")

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.crash.cluster import Brokers
 from tests.crash.targets import KAFKA
 
-from penstock.devstack import DevStack
-from penstock.spark.jars import broker_classpath
-from penstock.spark.java import find_java
-
 pytestmark = [pytest.mark.services, pytest.mark.crash, pytest.mark.long]
 BATCHES = 3
-
-
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    folder = tmp_path_factory.mktemp("brokers")
-    with DevStack(folder, java=find_java().executable, classpath=broker_classpath(), brokers=3) as stack:
-        yield Brokers(stack)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.crash.checker import check, compare, out_of_order, ranges_in_order
 from tests.crash.events import Events
-from tests.crash.figures import BEGIN, END, Figures, update
+from tests.crash.figures import Figures, HostFigures, update
 
 SENT = {("t", 0): 3, ("t", 1): 2}
 WHOLE = [("t", 0, 0), ("t", 0, 1), ("t", 0, 2), ("t", 1, 0), ("t", 1, 1)]
@@ -66,10 +66,12 @@ def test_events_say_what_each_target_must_hold() -> None:
 
 
 def test_figures_are_put_into_the_page_and_those_of_other_runs_stay(tmp_path: Path) -> None:
-    page = tmp_path / "guarantees.md"
+    page, table = tmp_path / "guarantees.md", Figures.table
     old = "| `test_b[x]` | 1 | 10 | 0 | 0 | 1.0 s | 2 s |\n| `test_gone` | 1 | 10 | 0 | 0 | 1.0 s | 2 s |"
-    page.write_text(f"before\n{BEGIN}\n| run |\n|---|\n{old}\n{END}\nafter\n")
-    update(page, [Figures("test_a", 20, 100_000, 0, 0, 12.34, 300)], tests="def test_a(\ndef test_b(\n")
+    page.write_text(f"before\n{table.begin}\n| run |\n|---|\n{old}\n{table.end}\nafter\n")
+    of_hosts = HostFigures("b1 and driver, cut for 5 s", 2, 1.25, 40_000, 0, 0, 80)
+    figures = [Figures("test_a", 20, 100_000, 0, 0, 12.34, 300), of_hosts]
+    update(page, table, figures, known=lambda run: run != "test_gone")
     lines = page.read_text().splitlines()
     assert lines[0] == "before"
     assert lines[-1] == "after"
@@ -78,3 +80,4 @@ def test_figures_are_put_into_the_page_and_those_of_other_runs_stay(tmp_path: Pa
         "| `test_b[x]` | 1 | 10 | 0 | 0 | 1.0 s | 2 s |",
     ]
     assert "test_gone" not in page.read_text()
+    assert "b1 and driver" not in page.read_text()

@@ -18,7 +18,10 @@ from pathlib import Path
 
 import psutil
 
+PREFIX = "PENSTOCK_TEST_"
+RUN = "PENSTOCK_TEST_RUN"
 DRIVER_PID = "PENSTOCK_TEST_DRIVER"
+MASTER = "PENSTOCK_TEST_MASTER"
 BEGUN = "PENSTOCK_TEST_BEGUN"
 _POINT, _, _VISIT = os.environ.get("PENSTOCK_TEST_KILL", "none:1").partition(":")
 _WHOM = os.environ.get("PENSTOCK_TEST_WHOM", "driver")
@@ -38,9 +41,22 @@ def spring() -> None:
         return
     driver = psutil.Process(int(os.environ[DRIVER_PID]))
     whole = [driver, *driver.children(recursive=True)] if _WHOM == "all" else [driver]
+    if _WHOM == "all" and _SIGNAL is signal.SIGSTOP:
+        # On a cluster the tasks are not below the driver.
+        whole += [process for process in run_processes(os.environ[RUN]) if process not in whole]
     for process in sorted(whole, key=lambda process: process.pid == os.getpid()):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(_SIGNAL)
+
+
+def run_processes(run: str) -> Iterator[psutil.Process]:
+    """Whatever runs of that name have started and is still there, on the executors too."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(RUN) == run and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
 
 
 def reach(point: str, sink: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewTopic
 from tests.conftest import COLUMNS, Topics
 from tests.crash.checker import Verdict, compare, out_of_order, ranges_in_order
 from tests.crash.events import PARTITIONS, Events
-from tests.crash.figures import Figures
+from tests.crash.figures import Figures, HostFigures
 from tests.crash.harness import Crashes, wait_for
 from tests.crash.readers import CommittedReader, commit_ranges, read_by_spark, read_parquet, read_postgres
 from tests.crash.targets import DATABASE, Target
@@ -25,6 +25,15 @@ TASK_POINTS = ["finish", "finishing", "finished"]
 QUARANTINE = "quarantine"
 _OUTPUT_PARTITIONS = 3
 _numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What happened between hosts: batches that were committed meanwhile, seconds to the first one afterwards."""
+
+    fault: str
+    meanwhile: int
+    first: float | None
 
 
 @dataclass
@@ -41,7 +50,7 @@ class Trial:
     crashes: Crashes
     reader: CommittedReader | None
     database: str | None
-    figures: Callable[[Figures], None] = field(repr=False)
+    figures: Callable[[Figures | HostFigures], None] = field(repr=False)
     began: float = field(default_factory=time.monotonic)
 
     def kill(self, points: Sequence[str]) -> None:
@@ -49,9 +58,15 @@ class Trial:
         for number, point in enumerate(points):
             self.crashes.kill(point, number)
 
-    def prove(self, last: float, kills: int | None = None) -> None:
+    def take(self, max_offsets: int) -> None:
+        """Write another size of batches into the file, for the next run."""
+        body = yaml.safe_load(self.crashes.file.read_text())
+        body["source"]["max_offsets"] = max_offsets
+        self.crashes.file.write_text(yaml.safe_dump(body, sort_keys=False))
+
+    def prove(self, last: float, kills: int | None = None, cut: Cut | None = None) -> None:
         """Every target holds what it must; `last` is how long the run took that went to the end."""
-        wrong = {name: str(verdict) for name, verdict in self.judge(last, kills).items() if not verdict.clean}
+        wrong = {name: str(verdict) for name, verdict in self.judge(last, kills, cut).items() if not verdict.clean}
         assert not wrong, wrong
         if self.reader is not None:
             assert out_of_order(self.reader.records()) == []
@@ -60,7 +75,7 @@ class Trial:
                 assert ranges_in_order(commit_ranges(self.folder / target.settings["path"]))
         wait_for(lambda: not self.crashes.processes(), 60, "no process of the runs is left")
 
-    def judge(self, last: float, kills: int | None = None) -> dict[str, Verdict]:
+    def judge(self, last: float, kills: int | None = None, cut: Cut | None = None) -> dict[str, Verdict]:
         """What each target and the quarantine hold against what the events say; noted in the figures."""
         found = self._found()
         merged = any(target.merges for target in self.targets)
@@ -68,17 +83,14 @@ class Trial:
         for target in self.targets:
             expected[target.name] = self.events.folded() if target.merges else self.events.good()
         verdicts = {name: compare(rows, expected[name]) for name, rows in found.items()}
-        self.figures(
-            Figures(
-                run=self.name,
-                kills=len(self.crashes.kills) if kills is None else kills,
-                rows=self.events.rows,
-                lost=sum(len(verdict.lost) for verdict in verdicts.values()),
-                twice=sum(len(verdict.twice) for verdict in verdicts.values()),
-                last=last,
-                in_all=time.monotonic() - self.began,
-            )
-        )
+        rows, in_all = self.events.rows, time.monotonic() - self.began
+        lost = sum(len(verdict.lost) for verdict in verdicts.values())
+        twice = sum(len(verdict.twice) for verdict in verdicts.values())
+        if cut is not None:
+            self.figures(HostFigures(cut.fault, cut.meanwhile, cut.first, rows, lost, twice, in_all))
+        else:
+            kills = len(self.crashes.kills) if kills is None else kills
+            self.figures(Figures(self.name, kills, rows, lost, twice, last, in_all))
         return verdicts
 
     def _found(self) -> dict[str, list[Any]]:
@@ -105,15 +117,17 @@ def new_trial(
     folder: Path,
     topics: Topics,
     targets: Sequence[Target],
-    figures: Callable[[Figures], None],
+    figures: Callable[[Figures | HostFigures], None],
     *,
     rows: int,
     max_offsets: int = 1_000,
     replicas: int = 1,
     database: str | None = None,
+    within: Sequence[str] = (),
+    values: Callable[[Events], Iterable[Any]] = Events.values,
     **keys: Any,
 ) -> Trial:
-    """Send the events and write the pipeline file; `keys` are added to it."""
+    """Send the events, as `values` writes them, and write the pipeline file; `keys` are added to it."""
     number = f"{os.getpid()}-{next(_numbers)}"
     events, output = Events(f"crash-{number}", rows), f"crash-{number}-out"
     made = [NewTopic(events.topic, PARTITIONS, replicas), NewTopic(output, _OUTPUT_PARTITIONS, replicas)]
@@ -121,7 +135,7 @@ def new_trial(
         future.result(30)
     topics.wait_for(events.topic, PARTITIONS)
     topics.wait_for(output, _OUTPUT_PARTITIONS)
-    topics.send(events.topic, list(events.values()))
+    topics.send(events.topic, list(values(events)))
     source = {"type": "kafka", "brokers": topics.brokers, "topics": [events.topic], "max_offsets": max_offsets}
     body = {
         "name": f"crash-{number}",
@@ -144,7 +158,7 @@ def new_trial(
         events=events,
         output=output,
         targets=targets,
-        crashes=Crashes(file, {} if database is None else {DATABASE: database}),
+        crashes=Crashes(file, {} if database is None else {DATABASE: database}, within),
         reader=CommittedReader(topics.brokers, output) if reads else None,
         database=database,
         figures=figures,

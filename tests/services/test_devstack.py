@@ -35,8 +35,8 @@ def stack_in(folder: Path, brokers: int | None = None, port: int | None = None) 
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Every process on the machine whose command line names the folder's brokers or registry."""
-    own = (f"{folder}/node-", f"-Dpenstock.stack={folder}/registry")
+    """Every process on the machine whose command line names the folder's brokers, registry or Spark."""
+    own = (f"{folder}/node-", f"-Dpenstock.stack={folder}/")
     return [
         process
         for process in psutil.process_iter(["cmdline"])
@@ -241,3 +241,32 @@ def test_registry_port_without_a_registry_is_refused(tmp_path: Path) -> None:
     refused = penstock("up", "--registry-port", "28081", folder=tmp_path)
     assert refused.returncode == 2
     assert "--registry" in refused.stderr
+
+
+def test_up_with_workers_adds_a_spark_cluster_that_goes_down_with_the_stack(tmp_path: Path) -> None:
+    folder, port = tmp_path / "dev", free_ports(1)[0]
+    try:
+        up = penstock("up", "--port", str(port), "--workers", "2", folder=folder)
+        assert up.returncode == 0, up.stderr
+        told = json.loads(penstock("status", "--json", folder=folder).stdout)
+        assert told["spark"] in up.stdout
+        assert told["spark"].startswith("spark://127.0.0.1:")
+        assert "with 2 workers, 2 cores" in up.stdout
+        assert len(processes_of(folder)) == 4
+
+        other = penstock("up", "--workers", "3", folder=folder)
+        assert (other.returncode, "DEV_STACK_DIFFERS" in other.stderr) == (3, True)
+        spark = read_status(folder).spark
+        assert spark is not None
+        kill([spark.workers[0]])
+        assert json.loads(penstock("status", "--json", folder=folder).stdout)["state"] == "degraded"
+        back = penstock("up", folder=folder)
+        assert back.returncode == 0, back.stderr
+        assert f"{told['spark']} with 2 workers, 2 cores" in back.stdout
+
+        ended = penstock("down", folder=folder)
+        assert "1 broker and Spark ended" in ended.stdout, ended.stderr
+        assert processes_of(folder) == []
+        assert not folder.exists()
+    finally:
+        stop_stack(folder)

@@ -1,14 +1,30 @@
-"""A real Kafka and schema registry on this machine, as child processes: for first steps, the demo and tests."""
+"""A real Kafka, schema registry and Spark cluster on this machine, as child processes: for first steps and tests."""
 
+from penstock.devstack.secure import Secured, SecureStack
+from penstock.devstack.spark_cluster import SparkInstalled
 from penstock.devstack.stack import DevStack
-from penstock.devstack.state import Node, Registry, Service, StackState, StackStatus, read_status
+from penstock.devstack.state import (
+    Node,
+    Registry,
+    Service,
+    SparkCluster,
+    SparkMaster,
+    StackState,
+    StackStatus,
+    read_status,
+)
 from penstock.devstack.stopping import Stopped, stop_stack
 
 __all__ = [
     "DevStack",
     "Node",
     "Registry",
+    "SecureStack",
+    "Secured",
     "Service",
+    "SparkCluster",
+    "SparkInstalled",
+    "SparkMaster",
     "StackState",
     "StackStatus",
     "Stopped",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from penstock.devstack.private import put
 from penstock.devstack.processes import log_context, spawn
+from penstock.devstack.secure import SecureStack
 from penstock.devstack.state import Node, StackState
 from penstock.errors import MissingError
 
@@ -17,7 +19,7 @@ def write_properties(stack: StackState, node: Node) -> None:
     replicas = len(stack.nodes)
     in_sync = min(2, replicas)
     voters = ",".join(f"{each.id}@127.0.0.1:{each.controller_port}" for each in stack.nodes)
-    settings = {
+    settings: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": node.id,
         "controller.quorum.voters": voters,
@@ -46,8 +48,12 @@ def write_properties(stack: StackState, node: Node) -> None:
         # The default of 128 MB is a quarter of the heap below.
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
     }
+    secure = SecureStack.of(node.folder.parent)
+    if secure is not None:
+        settings |= secure.broker_settings(node)
     node.folder.mkdir(parents=True, exist_ok=True)
-    node.properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+    # A secured one has passwords in it.
+    put(node.properties, "".join(f"{key}={value}\n" for key, value in settings.items()))
 
 
 def start_format(java: Path, classpath: str, stack: StackState, node: Node) -> subprocess.Popen[bytes] | None:
@@ -64,7 +70,9 @@ def start_format(java: Path, classpath: str, stack: StackState, node: Node) -> s
 
 def start_broker(java: Path, classpath: str, node: Node) -> subprocess.Popen[bytes]:
     """Start the broker; it is ready some seconds later."""
-    flags = ("-Xms256m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError", f"-Dlog4j2.configurationFile={_LOGGING}")
+    flags = ["-Xms256m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError", f"-Dlog4j2.configurationFile={_LOGGING}"]
+    secure = SecureStack.of(node.folder.parent)
+    flags += secure.jvm_flags() if secure is not None else []
     return spawn([*_java(java, classpath, *flags), "kafka.Kafka", str(node.properties)], node)
 
 

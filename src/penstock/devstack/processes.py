@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.devstack.state import Service
 
 
-def spawn(command: list[str], service: Service) -> subprocess.Popen[bytes]:
-    """Start a process in the service's folder, with its log for whatever it prints."""
+def spawn(
+    command: list[str], service: Service, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process in the service's folder, with its log for whatever it prints; `environment` is added to ours."""
     service.folder.mkdir(parents=True, exist_ok=True)
     with service.log.open("ab") as log:
         # A session of its own: a Ctrl-C at the terminal reaches Penstock alone, which then ends the services.
@@ -19,6 +23,7 @@ def spawn(command: list[str], service: Service) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             cwd=service.folder,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -14,11 +14,12 @@ from confluent_kafka.cimpl import NewTopic
 _TOPIC = "__penstock_ready"
 
 
-def wait_until_ready(bootstrap: str, replicas: int, deadline: float, check: Callable[[], None]) -> bool:
-    """Try to produce until it works or `deadline` (monotonic) has passed; `check` may raise in between."""
+def wait_until_ready(client: Mapping[str, str], replicas: int, deadline: float, check: Callable[[], None]) -> bool:
+    """Try to produce, as `client` says, until it works or `deadline` (monotonic) has passed; `check` may raise."""
+    bootstrap = client["bootstrap.servers"]
     while time.monotonic() < deadline:
         check()
-        if all(_listens(address) for address in bootstrap.split(",")) and _can_produce(bootstrap, replicas):
+        if all(_listens(address) for address in bootstrap.split(",")) and _can_produce(client, replicas):
             return True
         time.sleep(0.1)
     return False
@@ -33,9 +34,9 @@ def _listens(address: str) -> bool:
         return False
 
 
-def _can_produce(bootstrap: str, replicas: int) -> bool:
+def _can_produce(client: Mapping[str, str], replicas: int) -> bool:
     # A broker that is not there yet is what we wait for, and nothing to put on the screen.
-    quiet: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, "error_cb": lambda _error: None}
+    quiet: dict[str, Any] = {**client, "log_level": 0, "error_cb": lambda _error: None}
     admin = AdminClient({**quiet, "reconnect.backoff.max.ms": 200})
     try:
         # One replica on each broker, so that all of them are known to work.

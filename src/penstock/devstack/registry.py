@@ -13,7 +13,7 @@ from pathlib import Path
 import requests
 
 from penstock.devstack.processes import log_context, spawn
-from penstock.devstack.state import Registry
+from penstock.devstack.state import Registry, is_secure, secure_folder
 from penstock.errors import MissingError
 
 START_TIMEOUT_SECONDS = 90
@@ -30,9 +30,22 @@ _SETTINGS = {
 def start_registry(java: Path, jar: Path, registry: Registry) -> subprocess.Popen[bytes]:
     """Start the registry; it is ready some seconds later."""
     # The first setting is not for the registry: it is how its process is told from that of another stack.
-    settings = {"penstock.stack": registry.folder, **_SETTINGS, "quarkus.http.port": registry.port}
+    settings = {"penstock.stack": registry.folder, **_SETTINGS, **_listening(registry)}
     given = [f"-D{name}={value}" for name, value in settings.items()]
     return spawn([str(java), *_JVM, "-Djava.awt.headless=true", *given, "-jar", str(jar)], registry)
+
+
+def _listening(registry: Registry) -> dict[str, object]:
+    """On its port: TLS alone where the stack is secured. It asks nobody who they are."""
+    stack = registry.folder.parent
+    if not is_secure(stack):
+        return {"quarkus.http.port": registry.port}
+    return {
+        "quarkus.http.insecure-requests": "disabled",
+        "quarkus.http.ssl-port": registry.port,
+        "quarkus.http.ssl.certificate.files": secure_folder(stack) / "broker.pem",
+        "quarkus.http.ssl.certificate.key-files": secure_folder(stack) / "broker.key",
+    }
 
 
 def await_registry(registry: Registry, child: subprocess.Popen[bytes]) -> None:
@@ -53,8 +66,10 @@ def _answers(registry: Registry) -> bool:
     with requests.Session() as session:
         # A proxy of the environment has no way to this machine's loopback.
         session.trust_env = False
+        stack = registry.folder.parent
+        trusted = str(secure_folder(stack) / "ca.pem") if is_secure(stack) else None
         try:
-            return session.get(f"{registry.url}/subjects", timeout=5).ok
+            return session.get(f"{registry.url}/subjects", timeout=5, verify=trusted).ok
         except requests.RequestException:
             return False
 

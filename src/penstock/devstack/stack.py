@@ -23,8 +23,10 @@ from penstock.devstack import broker
 from penstock.devstack.ports import free_ports, is_free, refuse_taken
 from penstock.devstack.ready import wait_until_ready
 from penstock.devstack.registry import await_registry, start_registry
-from penstock.devstack.state import Node, Registry, StackState, load, locked, save
-from penstock.devstack.stopping import Stopped, kill, stop_stack
+from penstock.devstack.secure import Secured, SecureStack
+from penstock.devstack.spark_cluster import SparkInstalled, await_workers, lay_out_cluster, start_idle
+from penstock.devstack.state import Node, Registry, SparkCluster, StackState, is_secure, load, locked, save
+from penstock.devstack.stopping import Stopped, end, kill, stop_stack
 from penstock.errors import MissingError
 
 START_TIMEOUT_SECONDS = 60
@@ -32,7 +34,7 @@ REGISTRY_PORT = 8081
 
 
 class DevStack:
-    """A Kafka of one or three brokers in `folder`, and a schema registry if its jar is given.
+    """A Kafka of one or three brokers in `folder`, a schema registry if its jar is given, and Spark where that is.
 
     `port` is the first broker's; without it free ones are found. The registry's is 8081 without one, if that is free.
     """
@@ -47,6 +49,11 @@ class DevStack:
         port: int | None = None,
         registry_jar: Path | None = None,
         registry_port: int | None = None,
+        spark: SparkInstalled | None = None,
+        workers: int | None = None,
+        worker_cores: int = 1,
+        worker_memory: str = "1g",
+        secure: Secured | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self._java = java
@@ -55,6 +62,9 @@ class DevStack:
         self._port = port
         self._registry_jar = registry_jar
         self._registry_port = registry_port
+        self._spark = spark
+        self._workers, self._worker_cores, self._worker_memory = workers, worker_cores, worker_memory
+        self._secured = secure
         self._stack: StackState | None = None
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -73,11 +83,17 @@ class DevStack:
         """The schema registry, with its process, if the stack has one."""
         return self._started().registry
 
+    @property
+    def spark(self) -> SparkCluster | None:
+        """The Spark cluster, with the process of each service, if the stack has one."""
+        return self._started().spark
+
     def start(self) -> None:
         """Start what is not running and wait until a client can produce and the registry answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
             stack = self._layout()
+            self._secure(stack)
             idle = [node for node in stack.nodes if not node.alive]
             for node in idle:
                 refuse_taken(node.port)
@@ -88,6 +104,8 @@ class DevStack:
             self._keep(stack)
             try:
                 self._run(idle, registry)
+                if idle and is_secure(self.folder):
+                    self._let_users_in()
             except BaseException:
                 self._abandon(running)
                 raise
@@ -125,16 +143,39 @@ class DevStack:
         if previous is not None:
             self._refuse_other(previous, running)
             if running:
-                return replace(previous, registry=registry)
+                return replace(previous, registry=registry, spark=self._layout_spark(previous))
         count = len(previous.nodes) if previous else self._brokers or 1
         taken = [registry.port] if registry else []
+        spark = self._layout_spark(previous)
+        taken += [port for one in spark.services for port in (one.port, one.page_port)] if spark else []
         ports = free_ports(count, taken) if self._port is None else list(range(self._port, self._port + count))
         controllers = free_ports(count, taken=[*ports, *taken])
         nodes = tuple(
             Node(id=number, port=port, controller_port=controller, folder=self.folder / f"node-{number}")
             for number, (port, controller) in enumerate(zip(ports, controllers, strict=True), start=1)
         )
-        return StackState(previous.cluster_id if previous else _new_cluster_id(), nodes, registry)
+        return StackState(previous.cluster_id if previous else _new_cluster_id(), nodes, registry, spark)
+
+    def _secure(self, stack: StackState) -> None:
+        """Make what a secured stack needs, unless it was made before."""
+        if self._secured is None or is_secure(self.folder):
+            return
+        if load(self.folder) is not None:
+            raise MissingError(
+                "DEV_STACK_DIFFERS",
+                f"securing the stack in {self.folder}: it was begun without",
+                hint="take it down first, with its data: penstock dev down\nor name another folder: --dir DIR",
+            )
+        taken = [service.port for service in stack.services] + [node.controller_port for node in stack.nodes]
+        SecureStack.make(self.folder, [node.id for node in stack.nodes], taken, self._secured)
+
+    def _let_users_in(self) -> None:
+        # Loaded with a Kafka client of its own, for few stacks.
+        from penstock.devstack.access import let_users_in
+
+        secure = SecureStack.of(self.folder)
+        assert secure is not None
+        let_users_in(secure)
 
     def _layout_registry(self, previous: Registry | None) -> Registry | None:
         """The registry to be: the one that runs, or one on the port that is wanted, that it had, or that is free."""
@@ -152,6 +193,19 @@ class DevStack:
         usual = REGISTRY_PORT if is_free(REGISTRY_PORT) and self._port != REGISTRY_PORT else free_ports(1)[0]
         port = self._registry_port or (previous.port if previous else usual)
         return Registry(port=port, folder=self.folder / "registry")
+
+    def _layout_spark(self, previous: StackState | None) -> SparkCluster | None:
+        """The Spark cluster to be; what is left of one that cannot come back is ended."""
+        there = previous.spark if previous else None
+        if self._spark is None:
+            return there
+        wanted = self._workers, self._worker_cores, self._worker_memory
+        # Where the stack would take its own ports by default.
+        taken = [REGISTRY_PORT, *(range(self._port, self._port + 3) if self._port else ())]
+        found = lay_out_cluster(self.folder, there, *wanted, taken)
+        if there is not None and found is not there:
+            end([one for one in there.services if one.alive])
+        return found
 
     def _idle_registry(self, stack: StackState) -> Registry | None:
         """The registry that is to be started."""
@@ -173,14 +227,18 @@ class DevStack:
         )
 
     def _run(self, idle: Sequence[Node], registry: Registry | None = None) -> None:
-        """Start these; the registry comes up while the brokers do."""
-        if registry is None or self._registry_jar is None:
-            self._run_brokers(idle)
-            return
-        child = start_registry(self._java, self._registry_jar, registry)
-        self._keep(replace(self._started(), registry=registry.as_process(child.pid)))
+        """Start these, and Spark where it is wanted; both come up while the brokers do."""
+        cluster = self._started().spark if self._spark is not None else None
+        spark = start_idle(self._spark, cluster, self._keep_spark) if self._spark and cluster else {}
+        child: subprocess.Popen[bytes] | None = None
+        if registry is not None and self._registry_jar is not None:
+            child = start_registry(self._java, self._registry_jar, registry)
+            self._keep(replace(self._started(), registry=registry.as_process(child.pid)))
         self._run_brokers(idle)
-        await_registry(registry, child)
+        if registry is not None and child is not None:
+            await_registry(registry, child)
+        if spark and cluster:
+            await_workers(cluster, spark)
 
     def _run_brokers(self, idle: Sequence[Node]) -> None:
         if not idle:
@@ -209,9 +267,12 @@ class DevStack:
                     raise broker.died(node, f"it ended with status {status}")
 
         alive = [node for node in self.nodes if node.alive]
-        addresses = ",".join(node.address for node in alive)
+        secure = SecureStack.of(self.folder)
+        client = {"bootstrap.servers": ",".join(node.address for node in alive)}
+        if secure is not None:
+            client = secure.certified_client(nodes=[node.id for node in alive])
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        if not wait_until_ready(addresses, len(alive), deadline, check):
+        if not wait_until_ready(client, len(alive), deadline, check):
             raise broker.died(nodes[0], f"no client could produce within {START_TIMEOUT_SECONDS} seconds")
 
     def _abandon(self, running: Collection[int | None]) -> None:
@@ -229,7 +290,9 @@ class DevStack:
         registry = self.registry
         if registry is not None and not registry.alive:
             registry = registry.without_process()
-        self._keep(replace(self._started(), nodes=ended, registry=registry))
+        spark = self._started().spark
+        spark = spark.without_ended() if spark is not None else None
+        self._keep(replace(self._started(), nodes=ended, registry=registry, spark=spark))
 
     def _reap(self) -> None:
         for child in self._children.values():
@@ -238,6 +301,9 @@ class DevStack:
     def _keep(self, stack: StackState) -> None:
         self._stack = stack
         save(self.folder, stack)
+
+    def _keep_spark(self, spark: SparkCluster) -> None:
+        self._keep(replace(self._started(), spark=spark))
 
     def _node(self, node_id: int) -> Node:
         return next(node for node in self.nodes if node.id == node_id)
@@ -249,7 +315,7 @@ class DevStack:
 
 
 def _belongs(process: psutil.Process, folder: Path) -> bool:
-    own = (f"{folder}/node-", f"-Dpenstock.stack={folder}/registry")
+    own = (f"{folder}/node-", f"-Dpenstock.stack={folder}/")
     try:
         return any(word.startswith(own) for word in process.cmdline())
     except psutil.Error:

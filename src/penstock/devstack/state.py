@@ -1,4 +1,4 @@
-"""The process file: which brokers a folder's stack has, perhaps a registry, and which process each of them is.
+"""The process file: which brokers a folder's stack has, perhaps a registry and Spark, and which process each one is.
 
 A process is known by its id *and* its start time, so that an id that the system gave to another one since is
 never taken for ours. The file is replaced whole: a reader sees the old one or the new one.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import psutil
 
@@ -21,6 +21,8 @@ from penstock.errors import MissingError
 
 _WRITTEN = ("port", "pid", "started")
 _WRITTEN_OF_NODE = ("id", "controller_port", *_WRITTEN)
+_WRITTEN_OF_MASTER = ("host", "page_port", *_WRITTEN)
+_WRITTEN_OF_WORKER = ("id", "cores", "memory", *_WRITTEN_OF_MASTER)
 
 # The system's clock may be set while a service runs, which moves every start time by as much.
 _START_TOLERANCE_SECONDS = 5.0
@@ -102,7 +104,68 @@ class Registry(Service):
     @property
     def url(self) -> str:
         """The base URL of its Confluent API."""
-        return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
+        scheme = "https" if is_secure(self.folder.parent) else "http"
+        return f"{scheme}://127.0.0.1:{self.port}/apis/ccompat/v7"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkMaster(Service):
+    """The master of a Spark cluster."""
+
+    LOG: ClassVar[str] = "spark.log"
+
+    page_port: int
+    host: str = "127.0.0.1"
+
+    @property
+    def url(self) -> str:
+        """Where drivers connect: `spark.master`."""
+        return f"spark://{self.host}:{self.port}"
+
+    @property
+    def page(self) -> str:
+        """Its web page."""
+        return f"http://{self.host}:{self.page_port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkWorker(SparkMaster):
+    """A worker of a Spark cluster, and what it has to give to executors."""
+
+    id: int
+    cores: int
+    memory: str
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCluster:
+    """A master and its workers."""
+
+    master: SparkMaster
+    workers: tuple[SparkWorker, ...]
+
+    @property
+    def services(self) -> tuple[SparkMaster, ...]:
+        """The master first."""
+        return (self.master, *self.workers)
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of it is there."""
+        return all(service.alive for service in self.services)
+
+    def with_service(self, service: SparkMaster) -> SparkCluster:
+        """This cluster with one service in another state."""
+        if not isinstance(service, SparkWorker):
+            return replace(self, master=service)
+        return replace(self, workers=tuple(service if each.id == service.id else each for each in self.workers))
+
+    def without_ended(self) -> SparkCluster:
+        """This cluster with what is gone as not started."""
+        found = self
+        for one in self.services:
+            found = found if one.alive else found.with_service(one.without_process())
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +175,13 @@ class StackState:
     cluster_id: str
     nodes: tuple[Node, ...]
     registry: Registry | None = None
+    spark: SparkCluster | None = None
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """The brokers, and the registry if there is one."""
-        return self.nodes if self.registry is None else (*self.nodes, self.registry)
+        """The brokers, and what there is beside them."""
+        registry = () if self.registry is None else (self.registry,)
+        return (*self.nodes, *registry, *(() if self.spark is None else self.spark.services))
 
     @property
     def bootstrap(self) -> str:
@@ -136,11 +201,22 @@ class StackStatus:
     folder: Path
     nodes: Sequence[Node]
     registry: Registry | None = None
+    spark: SparkCluster | None = None
 
     @property
     def brokers(self) -> str:
         """The brokers, as clients take them."""
         return ",".join(node.address for node in self.nodes)
+
+
+def secure_folder(folder: Path) -> Path:
+    """Where a secured stack of `folder` has its certificates and passwords."""
+    return folder / "secure"
+
+
+def is_secure(folder: Path) -> bool:
+    """Whether the stack of `folder` is secured."""
+    return (secure_folder(folder) / "layout.json").is_file()
 
 
 @contextmanager
@@ -168,7 +244,7 @@ def read_status(folder: Path) -> StackStatus:
         state = "down"
     else:
         state = "up" if all(service.alive for service in stack.services) else "degraded"
-    return StackStatus(state, folder, stack.nodes, stack.registry)
+    return StackStatus(state, folder, stack.nodes, stack.registry, stack.spark)
 
 
 def load(folder: Path) -> StackState | None:
@@ -186,7 +262,7 @@ def load(folder: Path) -> StackState | None:
         # A stack that was started by a version without registries has no such field.
         beside = fields.get("registry")
         registry = beside and Registry(folder=folder / "registry", **{name: beside[name] for name in _WRITTEN})
-        return StackState(fields["cluster_id"], nodes, registry)
+        return StackState(fields["cluster_id"], nodes, registry, _spark(folder, fields.get("spark")))
     except (ValueError, TypeError, KeyError) as error:
         raise MissingError(
             "DEV_STATE_BROKEN",
@@ -196,12 +272,28 @@ def load(folder: Path) -> StackState | None:
         ) from error
 
 
+def _spark(folder: Path, written: Mapping[str, Any] | None) -> SparkCluster | None:
+    if written is None:
+        return None
+    workers = tuple(
+        SparkWorker(folder=folder / f"spark-worker-{one['id']}", **{name: one[name] for name in _WRITTEN_OF_WORKER})
+        for one in written["workers"]
+    )
+    master = {name: written["master"][name] for name in _WRITTEN_OF_MASTER}
+    return SparkCluster(SparkMaster(folder=folder / "spark-master", **master), workers)
+
+
 def save(folder: Path, stack: StackState) -> None:
     """Write the stack down, replacing what was there in one step."""
     fields = {
         "cluster_id": stack.cluster_id,
         "nodes": [{name: getattr(node, name) for name in _WRITTEN_OF_NODE} for node in stack.nodes],
         "registry": stack.registry and {name: getattr(stack.registry, name) for name in _WRITTEN},
+        "spark": stack.spark
+        and {
+            "master": {name: getattr(stack.spark.master, name) for name in _WRITTEN_OF_MASTER},
+            "workers": [{name: getattr(one, name) for name in _WRITTEN_OF_WORKER} for one in stack.spark.workers],
+        },
     }
     aside = process_file(folder).with_suffix(".tmp")
     aside.write_text(json.dumps(fields, indent=1), encoding="utf-8")

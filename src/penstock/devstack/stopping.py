@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.devstack.state import Service, load, locked, process_file, save
+from penstock.devstack.state import Service, is_secure, load, locked, process_file, save, secure_folder
 
 _PATIENCE_SECONDS = 15
 
@@ -26,7 +26,7 @@ class Stopped:
 
 
 def stop_stack(folder: Path, *, keep_data: bool = False) -> Stopped:
-    """End the brokers and the registry of the stack in `folder`, and remove their data unless it is to be kept."""
+    """End the services of the stack in `folder`, and remove their data unless it is to be kept."""
     if not folder.is_dir():
         return Stopped((), (), (), data_removed=False)
     with locked(folder):
@@ -38,7 +38,8 @@ def stop_stack(folder: Path, *, keep_data: bool = False) -> Stopped:
         if keep_data:
             idle = tuple(node.without_process() for node in stack.nodes)
             registry = stack.registry and stack.registry.without_process()
-            save(folder, replace(stack, nodes=idle, registry=registry))
+            spark = stack.spark and stack.spark.without_ended()
+            save(folder, replace(stack, nodes=idle, registry=registry, spark=spark))
         else:
             _remove(folder, stack.services)
     return Stopped(
@@ -53,6 +54,8 @@ def _remove(folder: Path, services: Sequence[Service]) -> None:
     """Remove what the stack wrote; the folder itself may be one that the user has other things in."""
     for service in services:
         shutil.rmtree(service.folder, ignore_errors=True)
+    if is_secure(folder):
+        shutil.rmtree(secure_folder(folder), ignore_errors=True)
     process_file(folder).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.lock import Hold
+from penstock.contracts import Sink
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BatchToken
@@ -22,7 +24,10 @@ from penstock.runtime.flows import CurrentFlows
 from penstock.runtime.listener import BatchDone, BatchPhase, Listener
 from penstock.runtime.read_limit import set_cap
 from penstock.runtime.recreated import TopicIds
+from penstock.runtime.strays import Strays
 from penstock.runtime.upkeep import turn_at
+from penstock.spark.attempts import Attempts
+from penstock.spark.executors import Executors
 from penstock.spark.garbage import Garbage
 
 _QUERY_SECONDS = 10.0
@@ -39,6 +44,7 @@ class Carrier:
     flows: CurrentFlows
     chores: Chores
     control: FlowControl
+    hold: Hold
     session: Any
     listener: Listener
     count: Callable[[BatchMetrics], None]
@@ -57,6 +63,7 @@ class Carrier:
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Carry a batch."""
+        self.hold.check()
         waited = time.monotonic() - self._idle_since if self._idle_since is not None else 0.0
         self.chores.between_batches()
         runner = self._runner = self._runner or self._begin(frame)
@@ -67,6 +74,16 @@ class Carrier:
         self.listener(BatchDone(metrics))
         self._set_flow(metrics)
         self._idle_since = time.monotonic()
+
+    def end(self) -> None:
+        """The query is over: clear up behind its batches."""
+        if self._runner is not None:
+            self._runner.end()
+
+    def _turn(self, sink: Sink) -> AbstractContextManager[None]:
+        """What a commit is made in; none is made on a checkpoint that another run may have by now."""
+        self.hold.check()
+        return turn_at(self.checkpoint.path, sink)
 
     def _set_flow(self, metrics: BatchMetrics) -> None:
         changed = self.control.learn(metrics)
@@ -87,9 +104,10 @@ class Carrier:
             self.pipeline.reader,
             self.pipeline.targets.gaps,
             self.pipeline.targets.rejects,
-            frame.sparkSession.sparkContext.defaultParallelism,
+            Executors(self.session).slots,
             self.flows.tell,
-            turn=partial(turn_at, self.checkpoint.path),
+            turn=self._turn,
             garbage=Garbage(self.session),
             enter=lambda batch_id, phase: self.listener(BatchPhase(batch_id, phase)),
+            strays=Strays(Attempts(self.session)),
         )

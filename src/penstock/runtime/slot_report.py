@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ class SlotReport:
     """Seconds from the slot's first line to its last."""
     pressure: float = 0.0
     """The share of its machine's memory that was in use at its end."""
+    stage: int | None = None
+    """Spark's stage that the task was of, where it was one."""
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -80,5 +83,13 @@ def reporting(slot: int) -> Iterator[SlotReport]:
     report, began, asked = SlotReport(slot), time.perf_counter(), seconds_asked()
     yield report
     report.took, report.pressure = time.perf_counter() - began, memory_in_use()
+    report.stage = _stage()
     if (waited := seconds_asked() - asked) > 0:
         report.spent("registry", waited)
+
+
+def _stage() -> int | None:
+    # Asked only where it is there: not everyone pays for importing it.
+    spark = sys.modules.get("pyspark")
+    task = spark.TaskContext.get() if spark is not None else None
+    return task.stageId() if task is not None else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import runpy
 import sys
 from importlib.machinery import PathFinder
@@ -19,16 +20,17 @@ PRELOAD = "PENSTOCK_PRELOAD"
 """The environment variable that names the modules to import before forking."""
 
 
-_ARCHIVES = (".zip", ".jar")
+# The zips of PySpark itself and the jar beside them; what a user sends along stays.
+_SPARKS_OWN = re.compile(r"(^|/)(pyspark|py4j-[^/]*|spark-core_[^/]*)\.(zip|jar)(/|$)")
 
 
 def drop_archives() -> None:
-    """Take zips and jars off the path, if PySpark is found without them."""
-    plain = [entry for entry in sys.path if not entry.endswith(_ARCHIVES)]
+    """Take Spark's own zips and jars off the path, if PySpark is found without them."""
+    plain = [entry for entry in sys.path if not _SPARKS_OWN.search(entry)]
     if PathFinder.find_spec("pyspark", plain) is None or PathFinder.find_spec("py4j", plain) is None:
         return
     sys.path[:] = plain
-    for entry in [entry for entry in sys.path_importer_cache if any(f"{end}/" in f"{entry}/" for end in _ARCHIVES)]:
+    for entry in [entry for entry in sys.path_importer_cache if _SPARKS_OWN.search(entry)]:
         del sys.path_importer_cache[entry]
 
 

@@ -1,0 +1,110 @@
+"""`penstock submit`: a pipeline on a cluster. The same run as `penstock run`, with its tasks on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.cli.arguments import (
+    AcceptDuplicates,
+    AvailableNow,
+    File,
+    GiveUpAfter,
+    LogFormat,
+    Master,
+    ResumeFromTable,
+)
+from penstock.cli.render import out
+from penstock.cli.run import run_one
+
+# Every command loads this module.
+if TYPE_CHECKING:
+    from penstock.runtime.options import RunOptions
+
+_PATIENCE = 300.0
+
+
+def submit(
+    file: File,
+    master: Master = None,
+    deploy_mode: Annotated[
+        Literal["client", "cluster"],
+        typer.Option(help="client: the driver runs here; cluster: on the cluster, and this command waits for it."),
+    ] = "client",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--conf", metavar="NAME=VALUE", help="A setting of Spark, before that of the file; may be repeated."
+        ),
+    ] = None,
+    available_now: AvailableNow = False,
+    resume_from_table: ResumeFromTable = False,
+    accept_duplicates: AcceptDuplicates = False,
+    log_format: LogFormat = "auto",
+    give_up_after: GiveUpAfter = _PATIENCE,
+    render: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Submit nothing: write what a submission is made of into this folder."),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Kubernetes: the image; `Dockerfile` of --render makes one.", show_default=False)
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Kubernetes: the namespace.")] = "default",
+    service_account: Annotated[
+        str, typer.Option(help="Kubernetes: the account that may start the executors.")
+    ] = "spark",
+) -> None:
+    """Run a pipeline on a cluster.
+
+    In client mode the driver is this command: Ctrl-C and SIGTERM finish the batch in hand, and the exit code is the
+    run's.
+    """
+    from penstock.config import load
+    from penstock.ops.submit import Submission, apply_submission, cluster_of, plan_submission, write_submission
+    from penstock.runtime.options import RunOptions
+
+    config = load(file).with_spark(_settings(conf or ())).on_master(master)
+    options = RunOptions(available_now, resume_from_table, accept_duplicates, give_up_after)
+    cluster_of(config, deploy_mode)
+    if render is None and deploy_mode == "client":
+        run_one(config, file, options, log_format)
+        return
+    asked = Submission(
+        file=file,
+        deploy_mode=deploy_mode,
+        options=_given(options),
+        image=image,
+        namespace=namespace,
+        service_account=service_account,
+    )
+    planned = plan_submission(config, asked)
+    if render is None:
+        raise typer.Exit(apply_submission(planned))
+    for path in write_submission(planned, render):
+        out.print(f"wrote {path}")
+    for line in planned.next_steps:
+        out.print(line)
+
+
+def _given(options: RunOptions) -> tuple[str, ...]:
+    """The options of the `penstock run` that the cluster starts."""
+    flags = {
+        "--available-now": options.available_now,
+        "--resume-from-table": options.resume_from_table,
+        "--accept-duplicates": options.accept_duplicates,
+    }
+    asked = tuple(name for name, wanted in flags.items() if wanted)
+    return asked if options.give_up_after == _PATIENCE else (*asked, "--give-up-after", f"{options.give_up_after:g}")
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for one in given:
+        name, has_value, value = one.partition("=")
+        if not has_value or not name.startswith("spark."):
+            raise typer.BadParameter(f"{one} is not spark.NAME=VALUE", param_hint="--conf")
+        found[name] = value
+    return found

@@ -1,0 +1,82 @@
+"""What attempts staged that do not count: removed when the batch is committed, and again when they have surely ended.
+
+A task that is killed goes on for a moment, and may stage after the first look. Nothing of this stops a batch: what
+cannot be removed now costs space, and no row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.contracts import Sink
+from penstock.errors import PenstockError
+from penstock.model import BatchToken, Manifest
+
+_AGAIN_AFTER_SECONDS = 10.0
+
+
+class TaskAttempts(Protocol):
+    """Tells of the attempts of stages."""
+
+    def were_others(self, stages: Collection[int]) -> bool:
+        """Whether there were other attempts than those that count."""
+        ...
+
+    def still_run(self, stages: Collection[int]) -> bool:
+        """Whether one of them still runs."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Left:
+    token: BatchToken
+    manifests: Sequence[tuple[Sink, Sequence[Manifest]]]
+    stages: frozenset[int]
+    since: float
+
+
+@dataclass
+class Strays:
+    """On the driver: clears up behind the batches of one query."""
+
+    attempts: TaskAttempts
+    clock: Callable[[], float] = time.monotonic
+    _left: list[_Left] = field(default_factory=list)
+
+    def after(
+        self, token: BatchToken, manifests: Sequence[tuple[Sink, Sequence[Manifest]]], stages: Collection[int]
+    ) -> bool:
+        """Behind a batch that is committed: clear up where attempts were lost. True where there were."""
+        self.sweep()
+        if not self.attempts.were_others(stages):
+            return False
+        left = _Left(token, manifests, frozenset(stages), self.clock())
+        self._remove(left)
+        self._left.append(left)
+        return True
+
+    def sweep(self) -> None:
+        """Clear up again behind batches that are some time past."""
+        now = self.clock()
+        due = [one for one in self._left if now - one.since > _AGAIN_AFTER_SECONDS]
+        self._left = [one for one in self._left if one not in due]
+        for one in due:
+            self._remove(one)
+
+    def finish(self) -> None:
+        """At the end of the query: wait for what still runs, and clear up all."""
+        deadline = self.clock() + _AGAIN_AFTER_SECONDS
+        for one in self._left:
+            while self.attempts.still_run(one.stages) and self.clock() < deadline:
+                time.sleep(0.2)
+            self._remove(one)
+        self._left = []
+
+    def _remove(self, left: _Left) -> None:
+        for sink, manifests in left.manifests:
+            with suppress(PenstockError, OSError):
+                sink.discard(left.token, manifests)

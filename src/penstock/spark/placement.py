@@ -1,0 +1,67 @@
+"""Where a master puts the work: in this process, on this machine, or on machines that share nothing with it.
+
+A standalone master that listens on loopback can only have workers of this machine: they see its disk and its Python. Of
+any other one nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Where = Literal["here", "this machine", "elsewhere"]
+DeployMode = Literal["client", "cluster"]
+
+LOCAL = "local[*]"
+_LOCAL = re.compile(r"local(\[[^\]]*\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[.*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the executors are, and the driver."""
+
+    master: str = LOCAL
+    deploy_mode: DeployMode = "client"
+
+    @property
+    def where(self) -> Where:
+        """Where the executors are, seen from here."""
+        if _LOCAL.fullmatch(self.master):
+            return "here"
+        if _LOCAL_CLUSTER.fullmatch(self.master):
+            return "this machine"
+        addresses = self.master.removeprefix("spark://").split(",") if self.master.startswith("spark://") else []
+        return "this machine" if addresses and all(map(_is_loopback, addresses)) else "elsewhere"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the tasks run in the driver's own process group, without a cluster."""
+        return self.where == "here"
+
+    @property
+    def shares_disk(self) -> bool:
+        """Whether a path means the same file to the driver and to every executor."""
+        return self.where != "elsewhere"
+
+    @property
+    def kind(self) -> Literal["local", "standalone", "kubernetes", "yarn", "other"]:
+        """What schedules the executors."""
+        if self.is_local:
+            return "local"
+        scheme = self.master.partition(":")[0]
+        if scheme in ("k8s", "yarn"):
+            return "kubernetes" if scheme == "k8s" else "yarn"
+        return "standalone" if scheme == "spark" or _LOCAL_CLUSTER.fullmatch(self.master) else "other"
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

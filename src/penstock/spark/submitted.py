@@ -1,0 +1,130 @@
+"""Inside spark-submit: its JVM, its settings, its executors. Penstock fills in what is left out, and no more.
+
+The JVM runs already, so what only its start could change (class path, memory, Java options) is looked at and not set:
+where something is missing for good, it is said with the option of spark-submit that gives it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.config.fields import is_secret
+from penstock.errors import MissingError
+from penstock.spark.daemon import PRELOAD
+from penstock.spark.jars import jar_place
+from penstock.spark.placement import Placement
+from penstock.spark.shipping import Shipping
+
+_GATEWAY = "PYSPARK_GATEWAY_PORT"
+_EXTENSIONS = "spark.sql.extensions"
+_OLDEST, _BEFORE = (4, 1), (4, 2)
+_NEEDED = {
+    "the Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "Delta": "io.delta.sql.DeltaSparkSessionExtension",
+    "Iceberg": "org.apache.iceberg.spark.SparkCatalog",
+}
+
+
+def is_submitted() -> bool:
+    """Whether this process is the driver of a spark-submit."""
+    return _GATEWAY in os.environ
+
+
+def submitted_setting(name: str) -> str | None:
+    """A setting that spark-submit was given. It connects to the JVM, and starts nothing."""
+    value = _submitted_conf().get(name, None)
+    return None if value is None else str(value)
+
+
+def join_context(
+    name: str,
+    asked: Mapping[str, str],
+    owned: Mapping[str, str],
+    tables: Mapping[str, str],
+    preload: Sequence[str],
+    shipping: Shipping,
+) -> Any:
+    """The Spark context of the JVM that is there."""
+    from pyspark import SparkContext
+
+    conf = _submitted_conf()
+    _refuse_version(SparkContext._jvm)
+    _refuse_missing_jars(SparkContext._jvm, tables=bool(tables))
+    conf.setIfMissing("spark.app.name", name)
+    sent = shipping.settings() if shipping.applies(Placement(conf.get("spark.master"))) else {}
+    archives = sent.pop("spark.archives", "")
+    fill = {
+        **asked,
+        **sent,
+        **{key: value for key, value in tables.items() if key != _EXTENSIONS},
+        "spark.python.daemon.module": "penstock.spark.daemon",
+        f"spark.executorEnv.{PRELOAD}": ",".join(preload),
+    }
+    for key, value in fill.items():
+        conf.setIfMissing(key, value)
+    if tables:
+        conf.set(_EXTENSIONS, _extended(conf.get(_EXTENSIONS, ""), tables[_EXTENSIONS]))
+    # One attempt at a time is a matter of what the sinks can stand, not of taste.
+    once = {name: value for name, value in asked.items() if name == "spark.speculation" and value == "false"}
+    for key, value in {**owned, **once}.items():
+        conf.set(key, value)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    context = SparkContext(conf=conf)
+    for archive in filter(None, archives.split(",")):
+        context.addArchive(archive)
+    return context
+
+
+def overruled(asked: Mapping[str, str]) -> list[str]:
+    """What the pipeline file asks for and spark-submit was told otherwise; its word counts."""
+    conf = _submitted_conf()
+    return [
+        f"{name}: spark-submit says {conf.get(name)}, the file's {value} is not used"
+        for name, value in sorted(asked.items())
+        if conf.contains(name) and conf.get(name) != value and not is_secret(name)
+    ]
+
+
+def _submitted_conf() -> Any:
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkConf(loadDefaults=True)
+
+
+def _extended(there: str, own: str) -> str:
+    names = [one for one in there.split(",") if one]
+    return ",".join(dict.fromkeys((*names, *own.split(","))))
+
+
+def _refuse_version(jvm: Any) -> None:
+    version = str(jvm.org.apache.spark.package.SPARK_VERSION()) if jvm is not None else ""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if not _OLDEST <= numbers < _BEFORE:
+        raise MissingError(
+            "SPARK_VERSION_UNSUPPORTED",
+            "joining spark-submit: this version of Penstock runs on Spark 4.1",
+            context={"spark-submit is of": version or "an unknown version"},
+            hint="use the spark-submit of Spark 4.1, such as that of the package pyspark beside Penstock",
+        )
+
+
+def _refuse_missing_jars(jvm: Any, *, tables: bool) -> None:
+    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    missing = []
+    for what, name in _NEEDED.items():
+        if tables or what == "the Kafka source":
+            try:
+                loader.loadClass(name)
+            except Exception:
+                missing.append(what)
+    if missing:
+        raise MissingError(
+            "SPARK_JARS_MISSING",
+            f"joining spark-submit: its class path lacks {' and '.join(missing)}",
+            context={"the jars are in": jar_place("spark")},
+            hint=f"give them to spark-submit: --jars '{jar_place('spark')}/*'",
+        )

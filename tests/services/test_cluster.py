@@ -1,0 +1,235 @@
+"""A pipeline on a real standalone cluster: submitted, inside spark-submit, with executors and workers that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from tests.services.running import PENSTOCK, Running, wait_for
+
+from penstock.spark.home import spark_home
+from penstock.spark.jars import jar_folder
+
+pytestmark = pytest.mark.services
+
+ORDERS = 12_000
+UPPER = """import pyarrow.compute as pc
+
+def upper(rows):
+    names = rows.schema.names
+    return rows.set_column(names.index("customer_id"), "customer_id", pc.utf8_upper(rows.column("customer_id")))
+"""
+ABRUPT_END = "terminate called"
+
+
+@dataclass
+class Streamed:
+    """One pipeline over one topic, whose orders are numbered from 0 as they are sent."""
+
+    topics: Any
+    topic: str
+    file: Path
+    sent: int = 0
+
+    def send(self, count: int) -> None:
+        self.topics.send(self.topic, orders(count, self.sent))
+        self.sent += count
+
+    def await_every_row(self, what: str) -> None:
+        wait_for(lambda: len(ids(self.file.parent)) == self.sent, f"every row {what}", 180)
+
+    def is_right(self) -> None:
+        """Every order that was sent is there, once."""
+        assert ids(self.file.parent) == list(range(self.sent))
+
+
+def orders(count: int, first: int = 0) -> list[dict[str, Any]]:
+    at = "2026-01-01T00:00:00Z"
+    return [
+        {"order_id": n, "customer_id": f"c{n % 7}", "amount": float(n), "event_time": at}
+        for n in range(first, first + count)
+    ]
+
+
+def submitted(file: Path, cluster: Any) -> Running:
+    return Running(file.parent, "submit", str(file), "--master", cluster.url, "--log-format", "text")
+
+
+@pytest.fixture
+def streamed(topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path) -> Streamed:
+    """A pipeline in many small batches, whose orders are sent while it runs."""
+    topic = topics.create(4)
+    file = pipeline_file(topic, source={"max_offsets": 1_000}, trigger={"every": "200 ms"})
+    one = Streamed(topics, topic, file)
+    one.send(ORDERS)
+    return one
+
+
+def ids(folder: Path) -> list[int]:
+    return sorted(DeltaTable(folder / "lake/out").to_pyarrow_table(columns=["order_id"]).column(0).to_pylist())
+
+
+def test_submit_in_client_mode_runs_on_the_executors_and_ends_clean(
+    cluster: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    topic = topics.create(4)
+    topics.send(topic, [*orders(ORDERS), b"{broken"])
+    (tmp_path / "steps.py").write_text(UPPER)
+    file = pipeline_file(
+        topic,
+        transforms=[{"map_arrow": "steps.upper"}],
+        sinks=[
+            {"name": "out", "type": "delta", "path": "lake/out"},
+            {"name": "merged", "type": "delta", "path": "lake/merged", "mode": "merge", "keys": ["customer_id"]},
+        ],
+    )
+    with submitted(file, cluster) as run:
+        assert run.process.wait(180) == 0, run.complained
+        run.await_nobody_left()
+        assert f"{ORDERS + 1:,} rows in, {ORDERS:,} out, 1 quarantined" in run.printed
+    assert ids(tmp_path) == list(range(ORDERS))
+    customers = DeltaTable(tmp_path / "lake/merged").to_pyarrow_table(columns=["customer_id"]).column(0).to_pylist()
+    assert sorted(customers) == [f"C{n}" for n in range(7)]
+    wait_for(lambda: not cluster.executors(), "no executor is left")
+    assert cluster.executor_logs(), "no executor has run"
+    assert ABRUPT_END not in cluster.executor_logs(), "a client was left open in a worker"
+
+
+@pytest.mark.long
+def test_submit_while_an_executor_is_killed_the_batch_is_carried_on(cluster: Any, streamed: Streamed) -> None:
+    with submitted(streamed.file, cluster) as run:
+        run.await_text("batch 1")
+        cluster.executors()[0].kill()
+        streamed.send(4_000)
+        streamed.await_every_row("with another executor")
+        run.interrupt_group()
+        assert run.process.wait(60) == 0, run.complained
+        assert "stopping: finishing the batch in hand" in run.complained
+        run.await_nobody_left()
+    streamed.is_right()
+
+
+@pytest.mark.long
+def test_submit_while_a_worker_is_killed_the_other_one_goes_on(cluster: Any, streamed: Streamed) -> None:
+    try:
+        with submitted(streamed.file, cluster) as run:
+            run.await_text("batch 1")
+            cluster.kill_worker(1)
+            streamed.send(4_000)
+            streamed.await_every_row("with one worker")
+            run.send(signal.SIGTERM)
+            assert run.process.wait(60) == 0, run.complained
+    finally:
+        cluster.start()
+    streamed.is_right()
+
+
+@pytest.mark.long
+def test_submit_while_the_master_is_killed_and_comes_back_nothing_stops(cluster: Any, streamed: Streamed) -> None:
+    try:
+        with submitted(streamed.file, cluster) as run:
+            run.await_text("batch 1")
+            cluster.kill_master()
+            streamed.send(2_000)
+            streamed.await_every_row("without a master")
+            cluster.start()
+            cluster.executors()[0].kill()
+            streamed.send(2_000)
+            streamed.await_every_row("with another executor")
+            run.send(signal.SIGTERM)
+            assert run.process.wait(60) == 0, run.complained
+    finally:
+        cluster.start()
+    streamed.is_right()
+
+
+def spark_submit(cluster: Any, folder: Path, file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    app = folder / "app.py"
+    app.write_text("from penstock.cli.main import main\n\nmain()\n")
+    command = [str(spark_home() / "bin/spark-submit"), "--master", cluster.url, *options, str(app)]
+    python = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "COLUMNS": "200",
+    }
+    return subprocess.run(
+        [*command, "run", str(file), "--available-now", "--log-format", "text"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, **python},
+    )
+
+
+@pytest.mark.long
+def test_run_inside_spark_submit_uses_its_jvm_and_its_settings(
+    cluster: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    topic = topics.create(2)
+    topics.send(topic, orders(ORDERS))
+    file = pipeline_file(topic, spark={"spark.sql.shuffle.partitions": "3"})
+    jars = ",".join(str(jar) for jar in jar_folder("spark").glob("*.jar"))
+    done = spark_submit(cluster, tmp_path, file, "--jars", jars, "--conf", "spark.sql.shuffle.partitions=5")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert f"{ORDERS:,} rows in, {ORDERS:,} out" in done.stdout
+    # Spark's runner of Python programs has both streams in one.
+    assert "spark-submit says 5, the file's 3 is not used" in done.stdout
+    assert ids(tmp_path) == list(range(ORDERS))
+
+
+@pytest.mark.long
+def test_run_inside_spark_submit_without_the_jars_says_how_to_give_them(
+    cluster: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = spark_submit(cluster, tmp_path, pipeline_file(topics.create(1)))
+    assert done.returncode == 3, done.stderr[-4000:]
+    assert "SPARK_JARS_MISSING" in done.stdout
+    assert "--jars" in done.stdout
+
+
+@pytest.mark.long
+def test_rendered_script_is_run_by_spark_submit(
+    cluster: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    topic = topics.create(2)
+    topics.send(topic, orders(ORDERS))
+    file = pipeline_file(topic, cluster={"environment": "installed", "python": sys.executable})
+    command = [PENSTOCK, "submit", str(file), "--master", cluster.url, "--render", str(tmp_path / "out")]
+    written = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "submit.sh" in written.stdout
+    environment = {"SPARK_HOME": str(spark_home()), "PENSTOCK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    script = [str(tmp_path / "out/submit.sh")]
+    done = subprocess.run(
+        script, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert ids(tmp_path / "out/pipeline") == list(range(ORDERS))
+
+
+@pytest.mark.long
+def test_submit_with_packed_packages_runs_by_a_bare_python(
+    cluster: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The executors have none but the Python that the environment was made from."""
+    bare = Path(sys.base_prefix) / f"bin/python3.{sys.version_info.minor}"
+    topic = topics.create(2)
+    topics.send(topic, orders(ORDERS))
+    (tmp_path / "steps.py").write_text(UPPER)
+    file = pipeline_file(
+        topic,
+        transforms=[{"map_arrow": "steps.upper"}],
+        cluster={"environment": "pack", "python": str(bare)},
+    )
+    with submitted(file, cluster) as run:
+        assert run.process.wait(300) == 0, run.complained
+    assert ids(tmp_path) == list(range(ORDERS))

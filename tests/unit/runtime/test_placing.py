@@ -1,0 +1,109 @@
+"""A local path on a cluster is refused with its place, and let through where all machines see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock.config import PipelineConfig, load
+from penstock.errors import MissingError
+from penstock.runtime.placing import check_places, placement_of, shipping_of
+from penstock.spark.placement import Placement
+
+ELSEWHERE = Placement("spark://spark.internal:7077")
+ON_CLUSTER = Placement("yarn", "cluster")
+DELTA = {"name": "out", "type": "delta", "path": "lake/out"}
+
+
+def pipeline(folder: Path, **keys: Any) -> PipelineConfig:
+    body = {
+        "name": "orders",
+        "source": {"type": "kafka", "brokers": "localhost:9092", "topics": ["orders"]},
+        "decode": {"format": "json", "schema": "order_id BIGINT NOT NULL, amount DOUBLE, at TIMESTAMP"},
+        "sinks": [{**DELTA, "path": "s3://lake/out"}],
+        "checkpoint": "s3://lake/checkpoint",
+        **keys,
+    }
+    file = folder / "orders.yaml"
+    file.write_text(yaml.safe_dump(body))
+    return load(file)
+
+
+def refused(config: PipelineConfig, placement: Placement) -> dict[str, str]:
+    with pytest.raises(MissingError) as error:
+        check_places(config, placement)
+    assert error.value.code == "PATH_NOT_SHARED"
+    return error.value.context
+
+
+KAFKA = {"type": "kafka", "brokers": "b:1", "topics": ["t"]}
+STATEFUL = [
+    {"watermark": {"column": "at", "delay": "1 minute"}},
+    {"dedupe": {"keys": ["order_id"], "within": "1 hour"}},
+]
+HASTY = {"name": "out", "type": "kafka", "topic": "x", "guarantee": "at_least_once"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"sinks": [DELTA]}, "sinks[0].path"),
+        ({"sinks": [{"name": "out", "type": "parquet", "path": "lake/out"}]}, "sinks[0].path"),
+        ({"sinks": [{"name": "out", "type": "iceberg", "table": "a.b", "warehouse": "lake"}]}, "sinks[0].warehouse"),
+        ({"quarantine": {"table": "lake/bad"}}, "quarantine.table"),
+        ({"tables": {"t": {"type": "iceberg", "table": "a.b", "warehouse": "lake"}}}, "tables.t.warehouse"),
+        ({"source": {**KAFKA, "options": {"ssl.ca.location": "/ca.pem"}}}, "source.options.ssl.ca.location"),
+        (
+            {"decode": {"format": "avro", "registry": {"url": "https://r:1", "ca_file": "ca.pem"}}},
+            "decode.registry.ca_file",
+        ),
+        ({"sinks": [HASTY], "checkpoint": "here"}, "checkpoint"),
+        ({"transforms": STATEFUL, "checkpoint": "here"}, "checkpoint"),
+    ],
+)
+def test_places_that_tasks_use_are_refused_elsewhere(tmp_path: Path, keys: dict[str, Any], place: str) -> None:
+    config = pipeline(tmp_path, **keys)
+    assert list(refused(config, ELSEWHERE)) == [place]
+    assert check_places(config, Placement("spark://127.0.0.1:7077")) == []
+    assert check_places(config, Placement()) == []
+
+
+def test_places_all_of_them_are_named_at_once(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, sinks=[DELTA], quarantine={"table": "lake/bad"}, checkpoint="here")
+    assert list(refused(config, ON_CLUSTER)) == ["quarantine.table", "sinks[0].path", "checkpoint"]
+
+
+def test_places_checkpoint_on_the_drivers_disk_is_worth_a_word_in_client_mode(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, checkpoint="here")
+    [notice] = check_places(config, ELSEWHERE)
+    assert "checkpoint is on this machine's disk" in notice
+    assert list(refused(config, ON_CLUSTER)) == ["checkpoint"]
+
+
+def test_places_on_shared_paths_are_let_through(tmp_path: Path) -> None:
+    shared = {"shared_paths": [str(tmp_path / "lake")]}
+    config = pipeline(tmp_path, sinks=[DELTA], quarantine={"table": "lake/bad"}, checkpoint="lake/here", cluster=shared)
+    assert check_places(config, ON_CLUSTER) == []
+    config = pipeline(tmp_path, sinks=[{**DELTA, "path": "lakeside/out"}], cluster=shared)
+    assert list(refused(config, ON_CLUSTER)) == ["sinks[0].path"]
+
+
+def test_placement_goes_by_the_file_and_by_what_is_said_before_it(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, spark={"spark.master": "yarn"})
+    assert placement_of(pipeline(tmp_path)).is_local
+    config = pipeline(tmp_path, spark={"spark.master": "yarn"})
+    assert placement_of(config).kind == "yarn"
+    assert placement_of(config.on_master("k8s://https://cluster"), "cluster").kind == "kubernetes"
+
+
+def test_shipping_sends_the_users_python_and_by_default_packages(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text("def same(rows):\n    return rows\n")
+    plain = shipping_of(pipeline(tmp_path, spark={"spark.master": "yarn"}))
+    assert (plain.packed, plain.forced, plain.folders) == (True, False, ())
+    steps = shipping_of(pipeline(tmp_path, transforms=[{"map_arrow": "steps.same"}]))
+    assert steps.folders == (tmp_path,)
+    assert not shipping_of(pipeline(tmp_path, spark={"spark.master": "k8s://https://c"})).packed
+    assert not shipping_of(pipeline(tmp_path, cluster={"environment": "installed"})).packed
