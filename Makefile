@@ -11,7 +11,7 @@ FIND_PYTHON = for name in $(PYTHON) python3 python3.13 python3.12 python3.11; do
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && exit; done
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench crash lock wheel clean
+.PHONY: help install demo test lint bench crash soak lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench: install ## against the job as a blog would write it; into bench/results
 crash: install ## the exactly-once proof: kill things again and again, then count; the figures go into docs/guarantees.md
 	PENSTOCK_CRASH_TABLE=docs/guarantees.md $(PYTHON_IN) -m pytest -m crash $(ARGS)
 
+soak: install ## all sinks under load and random faults for MINUTES=30, ARGS="--seed N --out DIR"; a report at the end
+	$(PYTHON_IN) -m tests.soak.run --minutes $(or $(MINUTES),30) $(ARGS)
+
 lock: $(VENV)/.made ## write requirements.lock anew from pyproject.toml
 	$(UV) pip compile --python $(PYTHON_IN) --universal --python-version 3.11 --generate-hashes --upgrade \
 		--no-emit-index-url --no-header --no-annotate pyproject.toml --group dev -o requirements.lock
@@ -53,7 +56,7 @@ wheel: $(VENV)/.made ## a wheel in dist/
 	$(UV) build --python $(PYTHON_IN) --wheel --out-dir dist
 
 clean: ## remove what was made here; the jars in the cache folder stay
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) dist build soak-report .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -exec rm -rf {} +
 
 # A stamp is written last: a step that was cut short is done again from its beginning.

@@ -53,12 +53,12 @@ def ready(sink: KafkaSink, schema: pa.Schema = SCHEMA) -> KafkaSink:
     return sink
 
 
-def answers_again(sink: KafkaSink, patience: float = 120.0) -> None:
-    """Wait for a broker that stood still: its controller has fenced it meanwhile, and lets it back in when it likes."""
+def ready_again(make: Callable[..., KafkaSink], patience: float = 120.0) -> KafkaSink:
+    """A sink after the broker stood still: it answers, is fenced by its controller, and let back in after a while."""
     deadline = time.monotonic() + patience
     while True:
         try:
-            return sink.check(SCHEMA)
+            return ready(make())
         except TransientError:
             if time.monotonic() > deadline:
                 raise
@@ -333,8 +333,8 @@ def test_abort_while_the_broker_does_not_answer_ends_and_leaves_no_thread(
         assert psutil.Process().num_threads() <= before
     finally:
         broker.resume()
-        answers_again(make())
-    land(ready(make()), token(1, 3, 6))
+        again = ready_again(make)
+    land(again, token(1, 3, 6))
     assert ids(sink) == list(range(6))
 
 

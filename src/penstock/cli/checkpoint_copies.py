@@ -48,6 +48,7 @@ def backup(
     """Copy the checkpoint, while the stream runs or not; `--list` shows the copies."""
     from penstock.config import load
     from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
+    from penstock.runtime.reaching import storage_of
 
     config, place = load(file), _absolute(to) if to is not None else None
     if listing:
@@ -68,7 +69,7 @@ def backup(
             _show_removed("would remove", plan.removes)
         return
     with _progress("copying", as_json) as tell:
-        made = apply_backup(plan, tell)
+        made = apply_backup(plan, tell, storage_of(config))
     if as_json:
         typer.echo(json.dumps({**made.facts(), "removed": list(plan.removes)}))
     else:
@@ -120,12 +121,14 @@ def fork(
     """Make a new checkpoint that begins where you say; the old one stays as it is."""
     from penstock.config import load
     from penstock.ops.checkpoint_fork import apply_fork, plan_fork
+    from penstock.runtime.reaching import storage_of
 
     if at is not None and offsets is not None:
         raise typer.BadParameter("give --at or --offsets, not both")
-    plan = plan_fork(load(file), _absolute(to), at, offsets)
+    config = load(file)
+    plan = plan_fork(config, _absolute(to), at, offsets)
     if not dry_run:
-        apply_fork(plan)
+        apply_fork(plan, storage_of(config))
     if as_json:
         typer.echo(json.dumps({**plan.as_json(), "dry_run": dry_run}))
     else:

@@ -76,12 +76,12 @@ def dashboard(
 
 
 def _files(given: list[Path] | None) -> list[Path]:
-    from penstock.ops.status import files_of
+    from penstock.config.files import pipeline_files
 
     missing = [str(file) for file in given or () if not file.exists()]
     if missing:
         raise MissingError("FILE_MISSING", f"there is no {', '.join(missing)}", hint="name pipeline files or folders")
-    found = files_of(given or [Path()])
+    found = pipeline_files(given or [Path()])
     if not found:
         where = ", ".join(map(str, given)) if given else "this folder"
         raise MissingError(

@@ -40,7 +40,7 @@ def demo(folder: Path, events: int, keep: bool, with_dashboard: bool = False) ->
         if with_dashboard:
             out.print("\n[bold]now live[/], with a burst every minute; Ctrl-C ends it")
             with live_demo(folder, events, stack) as file:
-                run_command(file, with_dashboard=True)
+                run_command([file], with_dashboard=True)
 
 
 def _run(folder: Path, events: int, stack: DevStack) -> DemoSummary:

@@ -1,4 +1,4 @@
-"""`penstock dev`: a local Kafka and schema registry, up, down, and how they are."""
+"""`penstock dev`: a local Kafka, schema registry and Spark cluster, up, down, and how they are."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.ops.wording import counted
 from penstock.spark.cache import cache_home
 
 # Imported where it is used: every command loads this module, few need a Kafka client.
 if TYPE_CHECKING:
-    from penstock.devstack import Service, StackStatus, Stopped
+    from penstock.devstack import Service, SparkCluster, StackStatus, Stopped
 
 DEFAULT_PORT = 9092
 REGISTRY_PORT = 8081
 
-app = typer.Typer(help="A local Kafka and schema registry, without Docker.", no_args_is_help=True)
+app = typer.Typer(help="A local Kafka, schema registry and Spark cluster, without Docker.", no_args_is_help=True)
 
 
 Dir = Annotated[
@@ -49,15 +50,28 @@ def up(
             max=65535,
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="A Spark cluster beside it, with so many workers.", min=1, max=16, show_default=False),
+    ] = None,
+    worker_cores: Annotated[int, typer.Option(help="The cores that each worker gives to executors.", min=1)] = 1,
+    worker_memory: Annotated[
+        str, typer.Option(help="The memory that each worker gives to executors, such as 1g or 800m.")
+    ] = "1g",
+    secure: Annotated[
+        bool, typer.Option("--secure", help="With TLS, users, certificates and access control; prints what to write.")
+    ] = False,
     folder: Dir = None,
 ) -> None:
     """Start a local Kafka and wait until a client can produce.
 
-    With --registry also a schema registry that speaks the Confluent API; on a Kafka that is up already it is added.
+    With --registry also a schema registry that speaks the Confluent API, with --workers also a Spark cluster. On a
+    Kafka that is up already they are added.
     """
     from rich.console import Console
 
-    from penstock.devstack import DevStack, read_status
+    from penstock.devstack import DevStack, Secured, SecureStack, SparkInstalled, read_status
+    from penstock.spark.home import spark_home
     from penstock.spark.jars import broker_classpath, registry_jar
     from penstock.spark.java import find_java
 
@@ -72,18 +86,25 @@ def up(
         port = port or DEFAULT_PORT
         if any(node.pid for node in before.nodes):
             console.print(f"The brokers in {where} ended without `dev down`; starting again on their data.")
+    java = find_java()
     stack = DevStack(
         where,
-        java=find_java().executable,
+        java=java.executable,
         classpath=broker_classpath(),
         brokers=int(brokers) if brokers else None,
         port=port,
         # One that was started before belongs to the stack, and comes up with it.
         registry_jar=registry_jar() if registry or before.registry else None,
         registry_port=registry_port,
+        spark=SparkInstalled(spark_home(), java.home) if workers or before.spark else None,
+        workers=workers,
+        worker_cores=worker_cores,
+        worker_memory=worker_memory,
+        secure=Secured() if secure else None,
     )
     started = time.monotonic()
-    with console.status("Starting Kafka and the schema registry ..." if registry else "Starting Kafka ..."):
+    names = ["Kafka", *(["the schema registry"] if registry else []), *(["Spark"] if workers else [])]
+    with console.status(f"Starting {' and '.join(names)} ..."):
         stack.start()
     after = f"up after {time.monotonic() - started:.1f} s"
     brokers_were_up = bool(before.nodes) and all(node.alive for node in before.nodes)
@@ -91,6 +112,15 @@ def up(
     if stack.registry is not None:
         registry_was_up = before.registry is not None and before.registry.alive
         typer.echo(f"The schema registry is {'already up' if registry_was_up else after}: {stack.registry.url}")
+    if stack.spark is not None:
+        spark_was_up = before.spark is not None and before.spark.alive
+        typer.echo(
+            f"Spark is {'already up' if spark_was_up else after}: {stack.spark.master.url} "
+            f"with {_workers(stack.spark)}; its page: {stack.spark.master.page}"
+        )
+    if (secured := SecureStack.of(where)) is not None:
+        typer.echo(f"It lets nobody in unasked. In a pipeline file:\n{secured.how_to(stack.bootstrap)}")
+        typer.echo(f"Other users, guest without any right among them, are in {secured.folder}")
     if before.state != "up":
         typer.echo("Take it down with: penstock dev down" + (f" --dir {folder}" if folder else ""))
 
@@ -102,7 +132,7 @@ def down(
         bool, typer.Option("--keep-data", help="Leave topics, records and schemas for the next up.")
     ] = False,
 ) -> None:
-    """End the local Kafka and schema registry, and remove their data."""
+    """End the local Kafka, schema registry and Spark cluster, and remove their data."""
     from rich.console import Console
 
     from penstock.devstack import stop_stack
@@ -118,11 +148,11 @@ def status(
     folder: Dir = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Say whether the local Kafka and schema registry are up, and where."""
+    """Say whether the local Kafka, schema registry and Spark cluster are up, and where."""
     from rich.console import Console
     from rich.table import Table
 
-    from penstock.devstack import read_status
+    from penstock.devstack import SecureStack, read_status
 
     found = read_status(_folder(folder))
     if as_json:
@@ -133,12 +163,19 @@ def status(
     typer.echo(f"Kafka is {kafka}" + (f": {found.brokers}" if kafka != "down" else ""))
     if found.registry is not None:
         typer.echo(f"The schema registry is {f'up: {found.registry.url}' if found.registry.alive else 'down'}")
+    if (secured := SecureStack.of(found.folder)) is not None:
+        typer.echo(f"It is secured: certificates and passwords are in {secured.folder}")
+    if found.spark is not None:
+        up = f"up: {found.spark.master.url} with {_workers(found.spark)}" if found.spark.master.alive else "down"
+        typer.echo(f"Spark is {up}")
     if not found.nodes:
         return
     table = Table("", "port", "process", "log")
     services: list[tuple[str, Service]] = [(f"broker {node.id}", node) for node in found.nodes]
     if found.registry is not None:
         services.append(("registry", found.registry))
+    if found.spark is not None:
+        services += [(service.folder.name.replace("-", " "), service) for service in found.spark.services]
     for name, service in services:
         process = str(service.pid) if service.alive else "gone" if service.pid else "not started"
         table.add_row(name, str(service.port), process, str(service.log))
@@ -146,12 +183,17 @@ def status(
 
 
 def _as_json(found: StackStatus) -> dict[str, object]:
+    from penstock.devstack import SecureStack
+
+    secured = SecureStack.of(found.folder)
     return {
         "brokers": found.brokers,
         "registry": found.registry.url if found.registry and found.registry.alive else None,
+        "spark": found.spark.master.url if found.spark and found.spark.master.alive else None,
         "state": found.state,
         "nodes": [{"id": n.id, "pid": n.pid, "port": n.port, "alive": n.alive, "log": str(n.log)} for n in found.nodes],
         "dir": str(found.folder),
+        "secure": secured.as_json() if secured is not None else None,
     }
 
 
@@ -173,10 +215,16 @@ def _told(stopped: Stopped, where: Path) -> str:
 
 
 def _named(services: Sequence[Service]) -> str:
-    from penstock.devstack import Registry
+    from penstock.devstack import Registry, SparkMaster
 
-    brokers = sum(not isinstance(service, Registry) for service in services)
-    words = [f"{brokers} {'broker' if brokers == 1 else 'brokers'}"] if brokers else []
-    if brokers < len(services):
-        words.append("the registry")
+    brokers = sum(not isinstance(service, Registry | SparkMaster) for service in services)
+    words = [counted(brokers, "broker")] if brokers else []
+    words += ["the registry"] if any(isinstance(service, Registry) for service in services) else []
+    words += ["Spark"] if any(isinstance(service, SparkMaster) for service in services) else []
     return " and ".join(words)
+
+
+def _workers(spark: SparkCluster) -> str:
+    alive = [worker for worker in spark.workers if worker.alive]
+    cores = sum(worker.cores for worker in alive)
+    return f"{counted(len(alive), 'worker')}, {counted(cores, 'core')}"

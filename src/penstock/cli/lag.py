@@ -8,13 +8,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import out, show_error, table
+from penstock.cli.render import Screen, out, show_error, table
 from penstock.errors import PenstockError
 
 # Every command loads this module.
@@ -51,7 +51,7 @@ def lag(
         typer.echo(json.dumps(report.as_json()))
     else:
         # In a pipe a line is a partition, however long.
-        console = out if out.is_terminal else Console(highlight=False, width=_WIDEST)
+        console = out if out.is_terminal else Screen(highlight=False, width=_WIDEST)
         console.print(drawn(report, None if everything else _SHOWN))
 
 
@@ -106,7 +106,7 @@ def _watch(config: PipelineConfig, *, everything: bool, as_json: bool) -> None:
 
     looks: deque[LagReport] = deque([find_lag(config)], maxlen=_LOOKS_BACK)
     # Unlike what is printed, what is drawn again has to end where the screen does.
-    live = Live(console=Console(highlight=False), auto_refresh=False) if out.is_terminal and not as_json else None
+    live = Live(console=Screen(highlight=False), auto_refresh=False) if out.is_terminal and not as_json else None
     if live is not None:
         live.start()
     try:

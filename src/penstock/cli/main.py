@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.cli.arguments import File, Json
+from penstock.cli.arguments import File, Json, Master
 from penstock.cli.checkpoint import app as checkpoint_app
 from penstock.cli.checkpoint_copies import add_to as add_checkpoint_copies
 from penstock.cli.compact import compact
@@ -31,6 +31,7 @@ from penstock.cli.signals import interrupt_on_sigterm
 from penstock.cli.simulate import simulate
 from penstock.cli.status import status
 from penstock.cli.stop import stop
+from penstock.cli.submit import submit
 from penstock.errors import MissingError, PenstockError
 
 app = typer.Typer(
@@ -96,13 +97,26 @@ def plan(
     as_json: Json = False,
     resume_from_table: Annotated[bool, typer.Option(help="Plan a run with this option.")] = False,
     accept_duplicates: Annotated[bool, typer.Option(help="Plan a run with this option.")] = False,
+    master: Master = None,
+    deploy_mode: Annotated[
+        Literal["client", "cluster"], typer.Option(help="Plan a submission with this option.")
+    ] = "client",
+    acls: Annotated[
+        bool, typer.Option("--acls", help="Only print the rights that the pipeline needs on its brokers; no network.")
+    ] = False,
 ) -> None:
     """Check a pipeline against brokers, tables and checkpoint; say what a run would do, and in which lane."""
-    from penstock.cli.plan import show_plan
+    from penstock.cli.plan import show_plan, show_rights
     from penstock.config import load
+    from penstock.ops.acls import plan_rights
     from penstock.ops.plan import plan_run
 
-    planned = plan_run(load(file), resume=resume_from_table, accept_duplicates=accept_duplicates)
+    config = load(file).on_master(master)
+    if acls:
+        needed = plan_rights(config)
+        typer.echo(json.dumps(needed.as_json())) if as_json else show_rights(needed)
+        return
+    planned = plan_run(config, resume=resume_from_table, accept_duplicates=accept_duplicates, deploy_mode=deploy_mode)
     if as_json:
         typer.echo(json.dumps(planned.as_json(), default=str))
     else:
@@ -197,7 +211,7 @@ def demo(
     run_demo(folder, events, keep, with_dashboard)
 
 
-for _command in (run, status, stop, gaps, compact, replay, lag, diagnose, simulate, dashboard):
+for _command in (run, submit, status, stop, gaps, compact, replay, lag, diagnose, simulate, dashboard):
     app.command()(_command)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import typer
 from rich.markup import escape
 
 from penstock.cli.render import out, show_error, table
+from penstock.ops.acls import RightsNeeded
 from penstock.ops.plan import PlannedFlow, PlannedStep, RunPlan
 from penstock.ops.wording import counted
 
@@ -29,6 +31,8 @@ def show_plan(plan: RunPlan) -> None:
         out.print(f"  sink        [bold]{escape(sink.name)}[/]  {escape(sink.target)}")
         out.print(f"              {sink.guarantee}; {escape(sink.takes)}; {escape(sink.holds)}")
     out.print(f"  checkpoint  {escape(plan.checkpoint)}")
+    if plan.master is not None:
+        out.print(f"  cluster     {escape(plan.master)}")
     out.print(f"  trigger     {escape(plan.trigger)}")
     out.print(f"  flow        {escape(plan.flow)}")
     out.print(f"  group       {escape(plan.group) if plan.group else 'none: Kafka is not told the offsets'}")
@@ -86,3 +90,16 @@ def _show_partitions(plan: RunPlan) -> None:
     hidden = len(plan.partitions) - _PARTITIONS_SHOWN
     if hidden > 0:
         out.print(f"    and {counted(hidden, 'partition')} more: --json shows all")
+
+
+def show_rights(needed: RightsNeeded) -> None:
+    """Print the rights as a table, and as commands."""
+    rows = [("operation", "resource", "name", "pattern", "why")]
+    rows += [(one.operation, one.resource, one.name, one.pattern, one.reason) for one in needed.rights]
+    # Names are there to be copied: no line is broken, however narrow the terminal is.
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)).rstrip())
+    typer.echo()
+    for command in needed.commands:
+        typer.echo(command)

@@ -1,20 +1,44 @@
-"""Errors and plans for people: the cause on top, both sides, the way out."""
+"""Errors and plans for people: the cause on top, both sides, the way out. What they quote stays text."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from penstock.errors import PenstockError
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# What a terminal obeys instead of showing it, line breaks and tabs aside; and what turns text around.
+_OBEYED = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+
+
+def visible(text: str) -> str:
+    """Text that a message, a topic or a file may have brought, with nothing in it that a terminal would obey."""
+    return text.translate(_OBEYED)
+
+
+class Screen(Console):
+    """A console on which whatever is printed as text is only ever shown."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Text and its markup, for the screen."""
+        return super().render_str(visible(text), **options)
+
+
+out = Screen(highlight=False, soft_wrap=True)
+err = Screen(stderr=True, highlight=False, soft_wrap=True)
 
 
 def show_error(error: PenstockError) -> None:
     """Print one error to the error stream."""
-    for line in str(error).splitlines():
+    for line in str(error).split("\n"):
         err.print(escape(line), style=None if line.startswith(" ") else "bold red")
 
 

@@ -1,73 +1,98 @@
-"""`penstock run`: one pipeline, until it is drained, stopped or cannot go on."""
+"""`penstock run`: a pipeline, or several in one Spark application, until drained, stopped or not able to go on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.arguments import File
+from penstock.cli.arguments import AcceptDuplicates, AvailableNow, GiveUpAfter, LogFormat, ResumeFromTable
 from penstock.cli.render import err, out
 from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:
-    from penstock.runtime.listener import Listener
+    from penstock.config import PipelineConfig
+    from penstock.dashboard import Dashboard
+    from penstock.runtime.options import RunOptions
 
 
 def run(
-    file: File,
-    available_now: Annotated[bool, typer.Option("--available-now", help="Drain what is there, then stop.")] = False,
-    resume_from_table: Annotated[
-        bool,
-        typer.Option("--resume-from-table", help="Fresh checkpoint: start from the offsets stored in the table."),
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="The pipeline file. Several, or a folder for its *.yaml, run in one Spark application.",
+            show_default=False,
+        ),
+    ],
+    available_now: AvailableNow = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Take up files that are added, changed and removed while it runs.")
     ] = False,
-    accept_duplicates: Annotated[
-        bool,
-        typer.Option("--accept-duplicates", help="Fresh checkpoint: read again what the table already has."),
-    ] = False,
-    log_format: Annotated[
-        Literal["auto", "text", "json"],
-        typer.Option(help="auto: a live view on a terminal, lines in a pipe."),
-    ] = "auto",
-    give_up_after: Annotated[
-        float, typer.Option(help="Seconds of failing retries before giving up with exit code 75.")
-    ] = 300.0,
+    resume_from_table: ResumeFromTable = False,
+    accept_duplicates: AcceptDuplicates = False,
+    log_format: LogFormat = "auto",
+    give_up_after: GiveUpAfter = 300.0,
     with_dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Serve the dashboard beside the run; its address is printed.")
     ] = False,
 ) -> None:
-    """Run a pipeline. SIGTERM and Ctrl-C finish the batch in hand and exit 0."""
-    from penstock.cli.signals import StopOnSignal
-    from penstock.cli.watch import choose_view
-    from penstock.config import load
-    from penstock.runtime.listener import Event, Started
-    from penstock.runtime.options import RunOptions
-    from penstock.runtime.patience import StopRequest
-    from penstock.runtime.run import run as run_pipeline
-    from penstock.spark.cache import cache_home
+    """Run a pipeline, or several. SIGTERM and Ctrl-C finish the batch in hand of each and exit 0.
 
-    config = load(file)
-    stop = StopRequest()
-    signals = StopOnSignal(stop)
+    Of several, one that cannot go on stops alone and is tried again, after 10 seconds at first and 5 minutes at most.
+    The exit code is then that of the worst, 0 where all ended well.
+    """
+    from penstock.runtime.options import RunOptions
+
     options = RunOptions(
         available_now=available_now,
         resume_from_table=resume_from_table,
         accept_duplicates=accept_duplicates,
         give_up_after=give_up_after,
-        log=cache_home() / "logs" / f"{config.name}.log",
     )
+    if len(files) == 1 and not files[0].is_dir() and not watch:
+        from penstock.config import load
+
+        run_one(load(files[0]), files[0], options, log_format, with_dashboard)
+        return
+    if resume_from_table or accept_duplicates:
+        raise typer.BadParameter(
+            "--resume-from-table and --accept-duplicates are for one pipeline: name its file alone"
+        )
+    from penstock.cli.fleet import run_several
+
+    run_several(files, options, watch=watch, log_format=log_format, dashboard=_dashboard if with_dashboard else None)
+
+
+def run_one(
+    config: PipelineConfig, file: Path, options: RunOptions, log_format: str, with_dashboard: bool = False
+) -> None:
+    """Run one pipeline as a command: signals, a view, a summary."""
+    from dataclasses import replace
+
+    from penstock.cli.signals import StopOnSignal
+    from penstock.cli.watch import choose_view
+    from penstock.runtime.listener import Event, Notice, Started
+    from penstock.runtime.patience import StopRequest
+    from penstock.runtime.run import run as run_pipeline
+    from penstock.spark.cache import cache_home
+
+    stop = StopRequest()
+    signals = StopOnSignal(stop)
+    options = replace(options, log=cache_home() / "logs" / f"{config.name}.log")
     view = choose_view(log_format)
 
     def listen(event: Event) -> None:
         signals.running = signals.running or isinstance(event, Started)
         view(event)
 
+    served = _dashboard([file], lambda text: listen(Notice(text))) if with_dashboard else nullcontext()
     try:
-        with _dashboard(file, listen) if with_dashboard else nullcontext(), view:
+        with served, view:
             done = run_pipeline(config, options, listen, stop)
     except KeyboardInterrupt:
         if signals.running:
@@ -82,15 +107,14 @@ def run(
 
 
 @contextmanager
-def _dashboard(file: Path, listener: Listener) -> Iterator[None]:
+def _dashboard(files: Sequence[Path], tell: Callable[[str], None]) -> Iterator[Dashboard]:
     import webbrowser
 
     from penstock.cli.dashboard import has_display
     from penstock.dashboard.serving import Dashboard
-    from penstock.runtime.listener import Notice
 
-    with Dashboard([file]) as dashboard:
-        listener(Notice(f"dashboard at {dashboard.url}"))
+    with Dashboard(files) as dashboard:
+        tell(f"dashboard at {dashboard.url}")
         if has_display():
             webbrowser.open(dashboard.url)
-        yield
+        yield dashboard

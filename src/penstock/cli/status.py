@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from penstock.cli.arguments import Json
-from penstock.cli.render import err, out, show_error, table
+from penstock.cli.render import Screen, err, out, show_error, table
 from penstock.cli.times import ago
 from penstock.errors import DefinitionError
 
@@ -32,9 +31,10 @@ def status(files: Files, as_json: Json = False) -> None:
     """Say of each pipeline whether it runs and where, its last batch, its lag, what went to quarantine today (UTC),
     its last backup, and what is wrong. Exit 0 whatever the pipelines do; 2 where a file is wrong.
     """
-    from penstock.ops.status import files_of, find_status
+    from penstock.config.files import pipeline_files
+    from penstock.ops.status import find_status
 
-    found = find_status(files_of(files))
+    found = find_status(pipeline_files(files))
     if as_json:
         typer.echo(json.dumps([one.as_json() for one in found]))
     elif found:
@@ -64,7 +64,7 @@ def show_status(found: Sequence[PipelineStatus]) -> None:
             escape(_codes(one)),
         )
     # In a pipe a line is a pipeline, however long.
-    (out if out.is_terminal else Console(highlight=False, width=_WIDEST)).print(rows)
+    (out if out.is_terminal else Screen(highlight=False, width=_WIDEST)).print(rows)
     for one in found:
         for warning in one.warnings:
             out.print(f"[yellow]{escape(one.pipeline or one.file)}[/]: {escape(warning.code)} {escape(warning.text)}")

@@ -42,11 +42,11 @@ def stop(
     batch is done.
     """
     from penstock.config import load
-    from penstock.ops.status import files_of
+    from penstock.config.files import pipeline_files
     from penstock.ops.stop import ask, plan_stop
 
     longest = duration(timeout, "--timeout")
-    planned = [plan_stop(load(file)) for file in files_of(files)]
+    planned = [plan_stop(load(file)) for file in pipeline_files(files)]
     if dry_run:
         for plan in planned:
             run = f"{plan.found.holder} would be asked to stop" if plan.found.running else "does not run"

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from penstock.cli.render import out, show_error, table
+from penstock.cli.render import out, show_error, table, visible
 from penstock.config.cases import case_file_of
 from penstock.errors import PenstockError, TerminalError
 from penstock.ops.case_reports import junit_xml, results_json, summary
@@ -182,5 +182,5 @@ def cell_text(value: Any, widest: int = _WIDEST) -> str:
     """A value in a table, cut short."""
     plain = to_plain(value)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
-    text = text.replace("\n", "\\n")
+    text = visible(text.replace("\n", "\\n"))
     return text if len(text) <= widest else f"{text[: widest - 3]}..."

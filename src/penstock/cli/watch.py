@@ -33,7 +33,10 @@ from penstock.runtime.listener import (
 
 
 class LineView:
-    """One line a batch."""
+    """One line a batch, with a label where there are several pipelines."""
+
+    def __init__(self, label: str = "") -> None:
+        self._label = label
 
     def __enter__(self) -> LineView:
         return self
@@ -46,27 +49,31 @@ class LineView:
         match event:
             case Started():
                 out.print(
-                    f"{_now()} {escape(event.pipeline)} started: {event.lane} lane, "
+                    f"{stamp()} {self._label}{escape(event.pipeline)} started: {event.lane} lane, "
                     + counted(event.partitions, "partition")
                 )
             case BatchDone(metrics):
-                out.print(f"{_now()} {_batch_line(metrics)}")
+                out.print(f"{stamp()} {self._label}{_batch_line(metrics)}")
             case StateKept():
-                out.print(f"{_now()} {_state_line(event)}")
+                out.print(f"{stamp()} {self._label}{_state_line(event)}")
             case FlowChanged(text=text):
-                out.print(f"{_now()} flow: {escape(text)}")
+                out.print(f"{stamp()} {self._label}flow: {escape(text)}")
             case AlertChanged():
-                err.print(f"{_now()} {_alert_line(event)}")
+                err.print(f"{stamp()} {self._label}{alert_line(event)}")
             case Notice(text):
-                err.print(f"{_now()} [yellow]note:[/] {escape(text)}")
+                err.print(f"{stamp()} {self._label}[yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
-                err.print(f"{_now()} [yellow]{escape(_retry_line(error, attempt, delay))}[/]")
+                err.print(f"{stamp()} {self._label}[yellow]{escape(_retry_line(error, attempt, delay))}[/]")
             case Stopping():
-                err.print(f"{_now()} stopping: finishing the batch in hand")
+                err.print(f"{stamp()} {self._label}stopping: finishing the batch in hand")
 
 
 class JsonView(LineView):
-    """One JSON object a line."""
+    """One JSON object a line, with the name of the pipeline where there are several."""
+
+    def __init__(self, pipeline: str | None = None) -> None:
+        super().__init__()
+        self._of = {"pipeline": pipeline} if pipeline is not None else {}
 
     def __call__(self, event: Event) -> None:
         """Print the event as JSON."""
@@ -92,7 +99,9 @@ class JsonView(LineView):
                         "context": error.context, "attempt": attempt, "delay": delay}  # fmt: skip
             case Stopping():
                 body = {"event": "stopping"}
-        print(json.dumps({"at": datetime.now(UTC).isoformat(), **body}), flush=True)
+        # In one piece: several threads may write here.
+        line = json.dumps({"at": datetime.now(UTC).isoformat(), **self._of, **body})
+        print(f"{line}\n", end="", flush=True)
 
 
 class LiveView:
@@ -138,11 +147,11 @@ class LiveView:
             case FlowChanged():
                 self._cap = event
             case AlertChanged():
-                self._live.console.print(f"{_now()} {_alert_line(event)}")
+                self._live.console.print(f"{stamp()} {alert_line(event)}")
             case Notice(text):
                 self._live.console.print(f"[yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
-                self._live.console.print(f"{_now()} [yellow]{escape(_retry_line(error, attempt, delay))}[/]")
+                self._live.console.print(f"{stamp()} [yellow]{escape(_retry_line(error, attempt, delay))}[/]")
                 self._state = f"[yellow]waiting[/] to try again: {error.code}"
             case Stopping():
                 self._state = "[yellow]stopping[/]: finishing the batch in hand"
@@ -186,7 +195,8 @@ def choose_view(log_format: str) -> Any:
     return LiveView() if out.is_terminal and log_format == "auto" else LineView()
 
 
-def _now() -> str:
+def stamp() -> str:
+    """The time of a line."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -206,7 +216,8 @@ def _state_line(kept: StateKept) -> str:
     return f"state after batch {kept.batch_id}: {counted(kept.rows, 'row')}, {size(kept.size_bytes)}{mark}"
 
 
-def _alert_line(alert: AlertChanged) -> str:
+def alert_line(alert: AlertChanged) -> str:
+    """An alert for people."""
     return f"{'[red]alert[/]' if alert.firing else '[green]resolved[/]'} {escape(alert.rule)}: {escape(alert.text)}"
 
 

@@ -5,6 +5,7 @@ template in `penstock.config.jsonschema` and `penstock.config.template`: not eve
 """
 
 from penstock.config.alerts import AlertRuleConfig, AlertsConfig, WebhookConfig
+from penstock.config.cluster import ClusterConfig
 from penstock.config.ddl import ColumnsError
 from penstock.config.decode import (
     AvroDecodeConfig,
@@ -42,6 +43,7 @@ from penstock.config.load import load
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import InvalidDefinition, Positions, Problem
 from penstock.config.registry import RegistryConfig
+from penstock.config.security import SecurityConfig
 from penstock.config.sight import MetricsConfig, OtelConfig
 from penstock.config.sinks import (
     DeltaSinkConfig,
@@ -59,6 +61,7 @@ from penstock.config.sinks import (
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.stages import StageColumns, columns_after
 from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
+from penstock.config.storage import StorageConfig
 from penstock.config.tables import (
     CsvTableConfig,
     DeltaTableConfig,
@@ -89,6 +92,7 @@ __all__ = [
     "ByTopicDecodeConfig",
     "CastConfig",
     "CheckpointBackupConfig",
+    "ClusterConfig",
     "ColumnsError",
     "CsvTableConfig",
     "DecodeConfig",
@@ -142,11 +146,13 @@ __all__ = [
     "RegistryConfig",
     "RenameConfig",
     "RouteConfig",
+    "SecurityConfig",
     "Side",
     "SinkConfig",
     "SqlConfig",
     "StageColumns",
     "StatefulConfig",
+    "StorageConfig",
     "TextDecodeConfig",
     "TextKeyConfig",
     "TopicExpression",

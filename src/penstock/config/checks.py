@@ -12,10 +12,12 @@ from penstock.config.parts import Parts
 from penstock.config.registry_checks import check_registries
 from penstock.config.routes import check_routes
 from penstock.config.secrets import check_secrets
+from penstock.config.security_checks import check_security
 from penstock.config.settings import check_settings
 from penstock.config.sink_checks import check_emitted, check_no_loop, check_sinks
 from penstock.config.source_checks import check_source
 from penstock.config.stages import follow, follow_join
+from penstock.config.storage_checks import check_storage
 from penstock.config.table_checks import check_tables
 from penstock.config.transforms import SqlConfig, remembers
 
@@ -26,6 +28,8 @@ def check(parts: Parts) -> None:
     check_decode(parts)
     check_routes(parts)
     check_registries(parts)
+    check_security(parts)
+    check_storage(parts)
     _check_quarantine(parts)
     _check_trigger(parts)
     check_alerts(parts)

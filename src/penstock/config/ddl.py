@@ -87,17 +87,16 @@ class _Parser:
         self._depth = 0
 
     def columns(self, *, top: bool) -> tuple[Column, ...]:
-        found: list[Column] = []
+        found: dict[str, Column] = {}
         while True:
             start = self._offset()
             column = self._column(top)
-            for other in found:
-                if other.name.lower() == column.name.lower():
-                    also = "" if other.name == column.name else f' (as "{other.name}"; case makes no difference)'
-                    raise ColumnsError(f'the {self._noun(top)} "{column.name}" is there twice{also}', start)
-            found.append(column)
+            other = found.setdefault(column.name.lower(), column)
+            if other is not column:
+                also = "" if other.name == column.name else f' (as "{other.name}"; case makes no difference)'
+                raise ColumnsError(f'the {self._noun(top)} "{column.name}" is there twice{also}', start)
             if not self._take(TokenType.COMMA):
-                return tuple(found)
+                return tuple(found.values())
 
     def type(self) -> ColumnType:
         self._depth += 1

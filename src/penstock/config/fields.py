@@ -33,7 +33,7 @@ COORDINATES = "_penstock"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SECRET = re.compile(
     r"password|passphrase|secret|token|credential|sasl\.jaas|private\.key|key\.pem|keystore\.key|user\.info"
-    r"|access\.key|account\.key"
+    r"|access[._]key|account[._]key|sas[._](key|token)|service[._]account[._]key"
 )
 _NOT_SECRET = re.compile(r"(url|uri|location|file|path|type|class|provider|mechanism|enabled|seconds|\.ms)$")
 

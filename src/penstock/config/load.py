@@ -100,10 +100,12 @@ def _problem_in(schema_file: FilePath, text: str, error: ColumnsError) -> Proble
 
 def _schema_file_text(parts: Parts, file: FilePath, path: Path, *, binary: bool = False) -> str | None:
     try:
-        if file.stat().st_size > MAX_BYTES:
+        with file.open(encoding="latin-1" if binary else "utf-8") as opened:
+            text = opened.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
             parts.report(path, f"the schema file is larger than {MAX_BYTES:,} bytes")
             return None
-        return file.read_text(encoding="latin-1" if binary else "utf-8")
+        return text
     except FileNotFoundError:
         parts.report(path, "the schema file is not there", hint="the path is relative to the pipeline file")
     except (OSError, UnicodeDecodeError) as error:

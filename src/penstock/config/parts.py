@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pydantic import SecretStr
 
 from penstock.config.alerts import AlertsConfig
+from penstock.config.cluster import ClusterConfig
 from penstock.config.columns import Column
 from penstock.config.decode import DecodeConfig
 from penstock.config.flow import FlowConfig
@@ -21,6 +22,7 @@ from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
+from penstock.config.storage import StorageConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
 from penstock.config.upkeep import CheckpointBackupConfig, MaintenanceConfig
@@ -47,11 +49,13 @@ class Parts:
     checkpoint: str | None = None
     checkpoint_backup: CheckpointBackupConfig | None = None
     maintenance: MaintenanceConfig | None = None
+    storage: StorageConfig | None = None
     trigger: TriggerConfig | None = None
     flow: FlowConfig | None = None
     metrics: MetricsConfig | None = None
     alerts: AlertsConfig | None = None
     spark: Mapping[str, str | SecretStr] | None = None
+    cluster: ClusterConfig | None = None
 
     def written(self, *path: str | int) -> bool:
         """Whether the file has this key, right or wrong."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
 from penstock.config.alerts import AlertsConfig
+from penstock.config.cluster import ClusterConfig
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
 from penstock.config.flow import FlowConfig
@@ -16,6 +18,7 @@ from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig, Topic
 from penstock.config.sources import NamedSourceConfig
+from penstock.config.storage import StorageConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
 from penstock.config.upkeep import CheckpointBackup, MaintenanceConfig
@@ -111,6 +114,11 @@ class PipelineConfig(Section):
     maintenance: MaintenanceConfig | None = Field(
         default=None, description="Compact and clean up the tables on a schedule, between batches."
     )
+    storage: StorageConfig | None = Field(
+        default=None,
+        description="How object stores are reached. Left out, as the environment says (`AWS_ENDPOINT_URL`, "
+        "`AWS_ACCESS_KEY_ID`, ...), or by the role of the machine.",
+    )
     trigger: TriggerConfig = Field(default=TriggerConfig(), description="When batches start.")
     flow: FlowConfig = Field(
         default=FlowConfig(),
@@ -123,6 +131,10 @@ class PipelineConfig(Section):
         default=None, description="When the running pipeline calls for help, and where."
     )
     spark: Settings = Field(default_factory=dict, description="Settings passed to Spark; each starts with `spark.`.")
+    cluster: ClusterConfig | None = Field(
+        default=None,
+        description="What the machines of a cluster share and have, for a `spark.master` that is not local.",
+    )
 
     _positions: Positions | None = PrivateAttr(None)
 
@@ -146,6 +158,16 @@ class PipelineConfig(Section):
     def file(self) -> FilePath | None:
         """The file that the pipeline was loaded from."""
         return FilePath(self._positions.file) if self._positions else None
+
+    def on_master(self, master: str | None) -> PipelineConfig:
+        """This pipeline with its executors elsewhere than the file says, where a master is given."""
+        if master is None:
+            return self
+        return self.with_spark({"spark.master": master})
+
+    def with_spark(self, settings: Mapping[str, str]) -> PipelineConfig:
+        """This pipeline with some settings of Spark before those of its file."""
+        return self.model_copy(update={"spark": {**self.spark, **settings}})
 
     def written_at(self, positions: Positions) -> PipelineConfig:
         """This pipeline, knowing its file."""

@@ -50,6 +50,22 @@ def literal_part(text: str) -> str:
     return _REFERENCE.sub(lambda m: "" if m[1] is None else m[1].partition(":-")[2], text)
 
 
+def files_named(text: str, folder: FilePath) -> set[FilePath]:
+    """The files whose contents stand in a text by reference."""
+    bodies = (match[1] for match in _REFERENCE.finditer(text) if match[1] is not None)
+    return {folder / FilePath(body.removeprefix("file:")).expanduser() for body in bodies if body.startswith("file:")}
+
+
+def variables_named(text: str) -> dict[str, bool]:
+    """The environment variables that stand in a text by reference; true for one without a default somewhere."""
+    found: dict[str, bool] = {}
+    for match in _REFERENCE.finditer(text):
+        if match[1] is not None and match[1].startswith("env:"):
+            name, has_default, _ = match[1].removeprefix("env:").partition(":-")
+            found[name] = found.get(name, False) or not has_default
+    return found
+
+
 def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
     if isinstance(value, str):
         yield path, value

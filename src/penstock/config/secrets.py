@@ -13,6 +13,7 @@ from penstock.config.references import literal_part
 from penstock.config.sinks import IcebergSinkConfig, KafkaSinkConfig, PostgresSinkConfig
 from penstock.config.tables import IcebergTableConfig, PostgresTableConfig
 
+_ADDRESSES = (("registry", "url"), ("security", "token_url"))
 _ASSIGNED = re.compile(r"(password|passwd|secret)\s*=\s*[\"']?[^\s\"';&]", re.IGNORECASE)
 
 
@@ -36,7 +37,7 @@ def _refuse(parts: Parts, path: Path) -> None:
 
 
 def _secret_paths(parts: Parts) -> Iterator[Path]:
-    settings: list[Path] = [("source", "options"), ("spark",)]
+    settings: list[Path] = [("source", "options"), ("spark",), ("storage", "options")]
     settings += [("sources", name, "options") for name in parts.sources]
     settings += [("tables", name, "catalog", "properties") for name in parts.tables]
     settings += [("sinks", i, "options") for i, sink in enumerate(parts.sinks) if isinstance(sink, KafkaSinkConfig)]
@@ -44,8 +45,10 @@ def _secret_paths(parts: Parts) -> Iterator[Path]:
     settings += [("sinks", i, "catalog", "properties") for i in iceberg]
     for path in parts.file.positions.values:
         of_registry = path[-2:-1] == ("registry",) and path[-1] in ("password", "token")
+        of_security = path[-2:-1] == ("security",) and path[-1] in ("password", "key_password", "client_secret")
         salt = path[-1:] == ("hash",) and "mask" in path
-        if of_registry or salt or (path[:-1] in settings and is_secret(str(path[-1]))):
+        of_storage = path[:-1] == ("storage",) and path[-1] in ("access_key", "secret_key", "session_token")
+        if of_registry or of_security or of_storage or salt or (path[:-1] in settings and is_secret(str(path[-1]))):
             yield path
 
 
@@ -60,7 +63,9 @@ def _url_paths(parts: Parts) -> Iterator[Path]:
             yield "tables", name, "url"
         elif isinstance(table, IcebergTableConfig) and parts.written("tables", name, "catalog", "uri"):
             yield "tables", name, "catalog", "uri"
-    yield from (path for path in parts.file.positions.values if path[-2:] == ("registry", "url"))
+    if parts.written("metrics", "otel", "endpoint"):
+        yield "metrics", "otel", "endpoint"
+    yield from (path for path in parts.file.positions.values if path[-2:] in _ADDRESSES)
 
 
 def _has_password(url: str) -> bool:

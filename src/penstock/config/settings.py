@@ -35,6 +35,7 @@ _SPARK = {
     "spark.sql.ansi.enabled": "both lanes follow the ANSI rules",
     "spark.sql.streaming.checkpointLocation": "it is checkpoint",
     "spark.app.name": "it is name",
+    "spark.submit.deployMode": "it is the option --deploy-mode of penstock submit",
 }
 
 

@@ -8,7 +8,7 @@ from penstock.config.problems import Path, did_you_mean
 from penstock.config.sources import NamedSourceConfig
 
 _SELECTION = ("topics", "pattern", "assign")
-_SHARED = ("brokers", "options", "on_data_loss", "group")
+_SHARED = ("brokers", "security", "options", "on_data_loss", "group")
 
 
 def check_source(parts: Parts) -> None:

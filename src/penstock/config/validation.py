@@ -14,6 +14,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.config.alerts import AlertsConfig
+from penstock.config.cluster import ClusterConfig
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import Location, Settings
 from penstock.config.flow import FlowConfig
@@ -24,6 +25,7 @@ from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
+from penstock.config.storage import StorageConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
 from penstock.config.upkeep import CheckpointBackup, MaintenanceConfig
@@ -37,11 +39,13 @@ _PARTS: Mapping[str, Any] = {
     "checkpoint": Location,
     "checkpoint_backup": CheckpointBackup,
     "maintenance": MaintenanceConfig,
+    "storage": StorageConfig,
     "trigger": TriggerConfig,
     "flow": FlowConfig,
     "metrics": MetricsConfig,
     "alerts": AlertsConfig,
     "spark": Settings,
+    "cluster": ClusterConfig,
 }
 _LISTS: Mapping[str, Any] = {"transforms": TransformConfig, "routes": RouteConfig, "sinks": SinkConfig}
 _NAMED: Mapping[str, Any] = {"sources": NamedSourceConfig, "tables": LookupConfig}

@@ -23,6 +23,7 @@ _EXPECTED = {
 }
 _SHAPES: Mapping[str | int, str] = {
     "registry": "{url: ...}",
+    "security": "{ca_file: ..., mechanism: SCRAM-SHA-512, username: ..., password: ...}",
     "key": "{format: ...}",
     "by_topic": "{TOPIC: {...}}",
     "webhook": "{url: ...}",

@@ -20,6 +20,7 @@ from penstock.config.problems import InvalidDefinition, Path, Positions, Problem
 MAX_BYTES = 1024 * 1024
 MAX_VALUES = 20_000
 MAX_DEPTH = 40
+_LONGEST_NUMBER = 40
 
 TAG = "tag:yaml.org,2002:"
 _ORDINARY_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|(0|[1-9][0-9_]*)?\.[0-9]+([eE][-+][0-9]+)?)")
@@ -206,6 +207,9 @@ class Reading:
         if tag == "bool":
             return text.lower() in ("true", "yes", "on", "y")
         if tag in ("int", "float"):
+            if len(text) > _LONGEST_NUMBER:
+                self._add(path, spot, f"a number of {len(text):,} signs", "quote it if it is text")
+                return None
             if not _ORDINARY_NUMBER.fullmatch(text):
                 read = yaml.load(text, Loader=yaml.SafeLoader)
                 self._add(path, spot, f"YAML 1.1 reads {text} as {read}", "write it plainly, or quote it if it is text")

@@ -51,9 +51,12 @@ class Decision:
     text: str
 
 
-def decide(flow: FlowConfig, history: Sequence[Observed], cores: int = 1) -> Decision:
-    """The cap of the next batch: the one there is, unless there is a reason to change it."""
-    now = Situation(flow, history, cores)
+def decide(flow: FlowConfig, history: Sequence[Observed], cores: int = 1, sharing: int = 1) -> Decision:
+    """The cap of the next batch: the one there is, unless there is a reason to change it.
+
+    Of the memory that nobody bounds by hand, each of the pipelines that are `sharing` it has its part.
+    """
+    now = Situation(flow, history, cores, sharing)
     if not now.seen:
         return Decision(now.cap, "start", f"nothing is known yet: {_n(now.cap)} offsets")
     for rule in (_full_memory, _too_many_bytes, _tell_apart, _slow, _slow_while_caught_up, _caught_up, _hold, _grow):

@@ -31,6 +31,8 @@ class Situation:
     flow: FlowConfig
     history: Sequence[Observed]
     cores: int
+    sharing: int = 1
+    """How many pipelines have the memory together."""
 
     @cached_property
     def seen(self) -> list[Observed]:
@@ -57,7 +59,7 @@ class Situation:
     @cached_property
     def bytes(self) -> int:
         """How many bytes of messages a batch may hold."""
-        return _bytes(self.flow, self.cores)
+        return _bytes(self.flow, self.cores, self.sharing)
 
     @cached_property
     def record_bytes(self) -> float:
@@ -173,8 +175,8 @@ def _aim(target: float, cost: Cost, limit: float) -> float:
     return min(max(target, _TIMES_FIXED * cost.fixed), limit)
 
 
-def _bytes(flow: FlowConfig, cores: int) -> int:
-    return flow.memory or _AUTO_BYTES_A_CORE * max(1, cores)
+def _bytes(flow: FlowConfig, cores: int, sharing: int = 1) -> int:
+    return flow.memory or _AUTO_BYTES_A_CORE * max(1, cores) // max(1, sharing)
 
 
 def _within_bounds(flow: FlowConfig, offsets: float) -> int:

@@ -89,7 +89,8 @@ class SparkWhenNeeded:
         if self._session is None:
             from penstock.spark.session import start_session
 
-            settings = {"spark.sql.shuffle.partitions": "2", **self.settings}
+            own = {name: value for name, value in self.settings.items() if name != "spark.master"}
+            settings = {"spark.sql.shuffle.partitions": "2", **own}
             self._session = start_session("penstock test", settings, preload=("penstock.runtime.frame",))
         return self._session
 

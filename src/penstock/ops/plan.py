@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.checkpoint import SparkCheckpoint
 from penstock.config import PipelineConfig, merges
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
@@ -25,6 +24,7 @@ from penstock.runtime.build import Flow, Pipeline, build, joined_schema
 from penstock.runtime.columns import step_output
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.lookups import Lookups
+from penstock.runtime.placing import check_places, placement_of
 from penstock.runtime.preflight import (
     StartPoint,
     check_agreement,
@@ -33,8 +33,11 @@ from penstock.runtime.preflight import (
     check_sinks,
     start_point,
 )
+from penstock.runtime.reaching import checkpoint_of, places_of, storage_of
 from penstock.runtime.state import check_state
 from penstock.runtime.transforming import Placed
+from penstock.spark.placement import DeployMode
+from penstock.storage.reaching import check_reachable
 
 Result = TypeVar("Result")
 
@@ -124,6 +127,8 @@ class RunPlan:
     checkpoint: str
     group: str | None
     """The consumer group that is told how far the sinks are."""
+    master: str | None = None
+    """The cluster that runs it; none for this process alone."""
     alerts: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     problems: tuple[PenstockError, ...] = field(default=())
@@ -143,8 +148,15 @@ class RunPlan:
         return body
 
 
-def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates: bool = False) -> RunPlan:
+def plan_run(
+    config: PipelineConfig,
+    *,
+    resume: bool = False,
+    accept_duplicates: bool = False,
+    deploy_mode: DeployMode = "client",
+) -> RunPlan:
     """Look at brokers, checkpoint and sinks, and say what a run would do."""
+    check_reachable(storage_of(config), places_of(config))
     pipeline = build(config)
     problems: list[PenstockError] = []
 
@@ -157,7 +169,7 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
                 problems.append(error)
             return None
 
-    checkpoint = SparkCheckpoint(config.checkpoint)
+    checkpoint = checkpoint_of(config)
     cluster = attempt(lambda: Cluster(pipeline.settings))
     bounds = attempt(lambda: check_brokers(cluster, pipeline)) if cluster else None
     attempt(lambda: check_checkpoint(checkpoint))
@@ -168,6 +180,8 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
     if cluster is not None and bounds is not None:
         start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, resumed))
     attempt(lambda: _read_tables(pipeline))
+    placement = placement_of(config, deploy_mode)
+    notices = attempt(lambda: check_places(config, placement)) or []
     sinks = [(sink, attempt(partial(_look_at, sink))) for sink in _all_sinks(pipeline)]
     for sink, schema in _schemas(pipeline):
         attempt(partial(sink.check, schema))
@@ -199,9 +213,21 @@ def plan_run(config: PipelineConfig, *, resume: bool = False, accept_duplicates:
         group=config.group,
         alerts=tuple(map(str, config.alerts.rules)) if config.alerts is not None else (),
         checkpoint=f"{config.checkpoint} ({checkpoint_words(checkpoint)})",
-        notices=(start.notice,) if start and start.notice else (),
+        notices=(*((start.notice,) if start and start.notice else ()), *notices, *_unverified(pipeline)),
+        master=None if placement.is_local else placement.master,
         problems=tuple(problems),
     )
+
+
+def _unverified(pipeline: Pipeline) -> list[str]:
+    """A word for each place whose options turn off what tells the brokers from a stranger."""
+    places = [("source", pipeline.settings)]
+    places += [(f"sink {sink.name}", sink.settings) for sink in pipeline.sinks if hasattr(sink, "settings")]
+    return [
+        f"{place}: the option {name} lets anyone on the way pass for the brokers, and read and change everything"
+        for place, settings in places
+        for name in settings.unverified
+    ]
 
 
 def _read_tables(pipeline: Pipeline) -> None:

@@ -7,7 +7,6 @@ is fetched that nobody wants. An offset that the broker no longer has is an erro
 
 from __future__ import annotations
 
-import atexit
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings, explain
+from penstock.kafka.hearing import HeardConsumer
 from penstock.model import RAW_SCHEMA, TIMESTAMP, OffsetRange, TopicPartition
+from penstock.readers.idle import IdleConsumers
 
 _MOST_MESSAGES = 20_000
 _CHUNK_BYTES = 16 << 20
@@ -41,7 +42,7 @@ _OWNED = {
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
 }
-_consumers: dict[tuple[object, ...], Consumer] = {}
+_idle = IdleConsumers()
 
 
 @dataclass(frozen=True)
@@ -57,31 +58,38 @@ class KafkaReader:
         left = sum(len(r) for r in ranges)
         if not pending:
             return
-        consumer = _consumer(self.settings)
+        with _idle.lent(self.settings.identity, self._open) as consumer:
+            yield from self._records(consumer, ranges, pending, left)
+
+    def _open(self) -> HeardConsumer:
+        return HeardConsumer(self.settings, {**_DEFAULTS, **self.settings.for_librdkafka(), **_OWNED})
+
+    def _records(
+        self, consumer: HeardConsumer, ranges: Sequence[OffsetRange], pending: dict[TopicPartition, int], left: int
+    ) -> Iterator[pa.RecordBatch]:
+        consumer.hearing.forget()
         consumer.assign([ClientPartition(r.topic, r.partition, r.start) for r in ranges if len(r)])
-        try:
-            heard, most = time.monotonic(), 1000
-            while pending:
-                messages = consumer.consume(max(1, min(left, most)), _POLL_SECONDS)
-                if not messages:
-                    self._check_patience(heard, pending)
-                    continue
-                rows, ended = self._sort_out(messages, pending)
-                for partition in ended:
-                    del pending[partition]
-                if ended and pending:
-                    consumer.incremental_unassign([ClientPartition(p.topic, p.partition) for p in ended])
-                if rows is not None:
-                    heard = time.monotonic()
-                    left -= rows.num_rows
-                    most = _next_chunk(rows)
-                    yield rows
-                elif ended:
-                    heard = time.monotonic()
-                else:
-                    self._check_patience(heard, pending)
-        finally:
-            consumer.unassign()
+        heard, most = time.monotonic(), 1000
+        while pending:
+            messages = consumer.consume(max(1, min(left, most)), _POLL_SECONDS)
+            if not messages:
+                consumer.hearing.refuse("reading")
+                self._check_patience(heard, pending)
+                continue
+            rows, ended = self._sort_out(messages, pending)
+            for partition in ended:
+                del pending[partition]
+            if ended and pending:
+                consumer.incremental_unassign([ClientPartition(p.topic, p.partition) for p in ended])
+            if rows is not None:
+                heard = time.monotonic()
+                left -= rows.num_rows
+                most = _next_chunk(rows)
+                yield rows
+            elif ended:
+                heard = time.monotonic()
+            else:
+                self._check_patience(heard, pending)
 
     def _check_patience(self, heard: float, pending: dict[TopicPartition, int]) -> None:
         if time.monotonic() - heard > self.patience:
@@ -150,7 +158,17 @@ class KafkaReader:
         return ended
 
 
-_PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
+_PASSING = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError._SSL,
+        # No group is used: that one may not look at it concerns nobody.
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    }
+)
 
 
 def _to_arrow(messages: list[Any], topics: Any, topic: str, partitions: Any, offsets: Any) -> pa.RecordBatch:
@@ -180,16 +198,3 @@ def _next_chunk(rows: pa.RecordBatch) -> int:
     """How many messages to ask for, so that a chunk stays within its bytes."""
     mean = max(1, int(rows.nbytes) // int(rows.num_rows))
     return max(100, min(_MOST_MESSAGES, _CHUNK_BYTES // mean))
-
-
-def _consumer(settings: KafkaSettings) -> Consumer:
-    key = (settings.brokers, tuple(sorted(settings.options.items())))
-    if key not in _consumers:
-        _consumers[key] = Consumer({**_DEFAULTS, **settings.for_librdkafka(), **_OWNED})
-    return _consumers[key]
-
-
-@atexit.register
-def _close_consumers() -> None:
-    while _consumers:
-        _consumers.popitem()[1].close()

@@ -37,5 +37,6 @@ class BatchesAgain:
             return None
         token, before = left[0], left[0].batch_id - 1
         if self.checkpoint.last_begun() != token.batch_id or self.checkpoint.ends(token.batch_id) != token.ends:
-            put_offsets(self.checkpoint.path, token.batch_id, token.ends, like=before if before >= 0 else None)
+            like = before if before >= 0 else None
+            put_offsets(self.checkpoint.path, token.batch_id, token.ends, like=like, storage=self.checkpoint.storage)
         return token.batch_id

@@ -24,7 +24,7 @@ def sink_findings(
 
     Under a running stream `committed` is the last batch that was committed before the sinks were asked; -1 for none.
     """
-    files = read_files(checkpoint.path)
+    files = read_files(checkpoint.path, checkpoint.storage)
     done = files.committed if committed is None else committed if committed >= 0 else None
     return compare_sinks(checkpoint.path, files, standings, done)
 

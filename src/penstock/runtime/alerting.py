@@ -13,14 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
-from fsspec.core import url_to_fs
-
 from penstock.checkpoint.whole import put_whole_at
 from penstock.config import PipelineConfig
 from penstock.kafka.settings import KafkaSettings
 from penstock.metrics.alerts import Alert, AlertBook, Observation
 from penstock.runtime.alert_delivery import AlertTopic, Courier, Letter, Receiver, Webhook
+from penstock.runtime.reaching import storage_of
 from penstock.runtime.targets import way_in
+from penstock.storage import Storage
 
 FIRING_NOTE = ".penstock.alerts"
 _CLOSE_SECONDS = 5.0
@@ -45,7 +45,7 @@ class Alerting:
         self._pipeline, self._file = config.name, str(config.file) if config.file is not None else None
         self._observe, self._tell = observe, tell
         self._every = config.alerts.every.total_seconds()
-        self._note = _FiringNote(config.checkpoint)
+        self._note = _FiringNote(config.checkpoint, storage_of(config))
         self._book = AlertBook(config.alerts.rules, self._note.read())
         self._counting = threading.Lock()
         receivers: list[Receiver] = []
@@ -97,13 +97,14 @@ class Alerting:
 class _FiringNote:
     """The rules that fire, as every receiver knows, and since when."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, storage: Storage) -> None:
         self._checkpoint = checkpoint
+        self._storage = storage
         self._firing: dict[str, str] = {}
 
     def read(self) -> dict[str, datetime]:
         with suppress(Exception):
-            filesystem, root = url_to_fs(self._checkpoint)
+            filesystem, root = self._storage.filesystem(self._checkpoint)
             self._firing = json.loads(filesystem.cat_file(f"{root}/{FIRING_NOTE}"))
             return {rule: datetime.fromisoformat(since) for rule, since in self._firing.items()}
         self._firing = {}
@@ -115,6 +116,6 @@ class _FiringNote:
         else:
             self._firing.pop(rule, None)
         with suppress(Exception):
-            filesystem, root = url_to_fs(self._checkpoint)
+            filesystem, root = self._storage.filesystem(self._checkpoint)
             filesystem.makedirs(root, exist_ok=True)
             put_whole_at(filesystem, f"{root}/{FIRING_NOTE}", json.dumps(self._firing).encode())

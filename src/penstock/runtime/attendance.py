@@ -16,7 +16,7 @@ from penstock.runtime.patience import StopRequest
 @contextmanager
 def attended(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Iterator[Listener]:
     """The listener of the run, which also writes down what it hears. A stop asked for beside the checkpoint is one."""
-    presence = Presence(pipeline.config.checkpoint)
+    presence = Presence(pipeline.config.checkpoint, pipeline.storage)
     facts = RunFacts(pipeline=pipeline.config.name, lane=pipeline.lane.lane)
     presence.begin(facts)
 

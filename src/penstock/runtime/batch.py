@@ -25,6 +25,7 @@ from penstock.runtime.outlet import Outlet, SlotWork
 from penstock.runtime.refused import refused_records
 from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.slots import pin_slots, plan_slots
+from penstock.runtime.strays import Strays
 
 END_PATIENCE = 120.0
 """How many seconds a log may end before the batch does until that is called a loss."""
@@ -71,7 +72,8 @@ class BatchRunner:
     gaps: Sink | None
     rejects: Mapping[str, Sequence[Sink]]
     """For a sink whose target may refuse rows at the commit: where these go."""
-    cores: int
+    cores: Callable[[], int]
+    """How many slots a batch may have, asked for each: executors come and go."""
     tell: Callable[[str], None] = lambda text: None
     marks: Sink | None = None
     """One of the sinks, the last: it is given the bad records, those too that a target refuses at its commit."""
@@ -81,6 +83,8 @@ class BatchRunner:
     """What the JVM has spent on its garbage since it was asked last, in seconds."""
     enter: Callable[[int, str], None] = lambda batch_id, phase: None
     """Told which phase a batch enters."""
+    strays: Strays | None = None
+    """Clears up behind attempts that do not count, where tasks may have several."""
     after_restart: bool = True
     _batch_id: int = -1
     _clock: dict[str, float] = field(default_factory=dict)
@@ -134,6 +138,11 @@ class BatchRunner:
             lags=lags,
             ends=token.ends,
         )
+
+    def end(self) -> None:
+        """Behind the last batch: clear up."""
+        if self.strays is not None:
+            self.strays.finish()
 
     def _token(self, batch_id: int, batch: BatchRanges) -> BatchToken:
         return replace(self.token, batch_id=batch_id, ranges=batch.ranges)
@@ -191,7 +200,7 @@ class BatchRunner:
         if flow.streaming:
             return flow.stage(frame, flow.works, ())
         pinned, ranges = flow.works[0].pinned, flow.of(readable)
-        slots = plan_slots(ranges, self.cores) if pinned is None else pin_slots(ranges, pinned)
+        slots = plan_slots(ranges, self.cores()) if pinned is None else pin_slots(ranges, pinned)
         return flow.stage(frame, flow.works, slots) if slots else []
 
     def _gaps_after(self, token: BatchToken, batch: BatchRanges, before: list[Gap]) -> list[Gap]:
@@ -219,6 +228,7 @@ class BatchRunner:
         self, token: BatchToken, sinks: Sequence[Sink], reports: Sequence[SlotReport], gaps: Sequence[Gap]
     ) -> None:
         self._record(token, gaps)
+        committed: list[tuple[Sink, Sequence[Manifest]]] = []
         for sink in sinks:
             manifests = [m for r in reports for m in r.manifests if m.sink == sink.name]
             if sink in self.quarantines and not any(m.rows for m in manifests):
@@ -227,12 +237,15 @@ class BatchRunner:
                 manifests += self._rejected(token, sink)
             with self.turn(sink), self._timed(f"commit:{sink.name}"):
                 sink.commit(token, manifests)
+            committed.append((sink, manifests))
             if self.after_restart:
                 sink.discard(token, manifests)
         for quarantine in self.quarantines:
             if quarantine not in sinks:
                 # It has the batch already; what was staged for it beside the others' rows is not needed.
                 quarantine.discard(token, [])
+        if self.strays is not None:
+            self.strays.after(token, committed, {report.stage for report in reports if report.stage is not None})
 
     def _record(self, token: BatchToken, gaps: Sequence[Gap]) -> None:
         if gaps and self.gaps is not None and not self.gaps.holds(token):

@@ -30,8 +30,14 @@ from penstock.runtime.gathered import GatheredSink
 from penstock.runtime.listener import BatchDone, Listener, Notice, Started, Stopping
 from penstock.runtime.options import RunSummary
 from penstock.runtime.patience import Patience, StopRequest
+from penstock.runtime.placing import check_places, placement_of
+from penstock.runtime.room import full_disks_named
 from penstock.runtime.starting import pinned_slots, session_for
+from penstock.runtime.strays import Strays
 from penstock.runtime.upkeep import turn_at
+from penstock.spark.attempts import Attempts
+from penstock.spark.executors import Executors
+from penstock.spark.placement import Placement
 
 _PROGRESS = "progress.json"
 
@@ -111,7 +117,7 @@ def run_bounded(
             "penstock checkpoint fork FILE --to PATH --offsets ...",
         )
     run.folder.mkdir(parents=True, exist_ok=True)
-    with checkpoint_lock(str(run.folder)):
+    with full_disks_named(run.pipeline.config), checkpoint_lock(str(run.folder)):
         if not run.finished:
             _carry(run, listener, stop, session, log, summary)
     summary.seconds = time.monotonic() - began
@@ -133,7 +139,10 @@ def _carry(
     with nothing_passes():
         for quarantine in pipeline.quarantines:
             quarantine.prepare(BAD_SCHEMA)
-    with session_for(pipeline, log, session) as spark:
+    placement = placement_of(pipeline.config) if session is None else Placement(session.sparkContext.master)
+    for notice in check_places(pipeline.config, placement):
+        listener(Notice(notice))
+    with session_for(pipeline, log, session, tell=lambda text: listener(Notice(text))) as spark:
         told: set[str] = set()
 
         def tell(text: str) -> None:
@@ -141,10 +150,10 @@ def _carry(
                 told.add(text)
                 listener(Notice(text))
 
-        cores = spark.sparkContext.defaultParallelism
+        executors = Executors(spark)
         flows = CurrentFlows(pipeline, spark, tell)
         schemas = flows.prepare()
-        flows.pinned = pinned_slots(pipeline, cores, schemas, tell)
+        flows.pinned = pinned_slots(pipeline, executors.slots(), schemas, tell)
         flows.stage()
         listener(Started(pipeline.config.name, pipeline.lane.lane, pipeline.lane.reason, _partitions(run), run.run_id))
         runner = BatchRunner(
@@ -156,12 +165,15 @@ def _carry(
             pipeline.reader,
             None,
             pipeline.targets.rejects if run.marks is None else {},
-            cores,
+            executors.slots,
             tell,
             run.marks,
             partial(turn_at, run.beside or pipeline.config.checkpoint),
+            strays=Strays(Attempts(spark)),
         )
-        if _all_batches(run, runner, spark, listener, stop, summary):
+        whole = _all_batches(run, runner, flows, listener, stop, summary)
+        runner.end()
+        if whole:
             for sink in gathered:
                 with turn_at(run.beside or pipeline.config.checkpoint, sink):
                     sink.land()
@@ -169,7 +181,12 @@ def _carry(
 
 
 def _all_batches(
-    run: BoundedRun, runner: BatchRunner, spark: Any, listener: Listener, stop: StopRequest, summary: RunSummary
+    run: BoundedRun,
+    runner: BatchRunner,
+    flows: CurrentFlows,
+    listener: Listener,
+    stop: StopRequest,
+    summary: RunSummary,
 ) -> bool:
     patience, progress = Patience(run.give_up_after, listener, stop), False
     number = run.done
@@ -178,7 +195,7 @@ def _all_batches(
             listener(Stopping())
             return False
         try:
-            metrics = runner.run(_OfSession(spark), number)
+            metrics = runner.run(_OfSession(flows.session), number)
         except Exception as error:
             told = in_our_terms(error, run.pipeline.settings.brokers)
             runner.after_restart = True
@@ -186,6 +203,7 @@ def _all_batches(
                 raise told from error
             if not patience.met(told, progress=progress):
                 return False
+            flows.try_again()
             progress = False
             continue
         number, progress = number + 1, True

@@ -20,12 +20,13 @@ from penstock.runtime.decoding import build_decoder, build_key, build_side_decod
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.inlet import Computed, Inlet, Taken
 from penstock.runtime.layout import Layout, lay_out
-from penstock.runtime.reaching import settings_of
+from penstock.runtime.reaching import settings_of, storage_of
 from penstock.runtime.schemas import Schemas, ask_registries
 from penstock.runtime.tables import Tables
 from penstock.runtime.targets import Targets, build_inlets, build_targets
 from penstock.runtime.transforming import Placed, Surroundings, build_transforms, watermark_column
 from penstock.runtime.user_code import folder_of, refuse_missing_code
+from penstock.storage import Storage
 from penstock.transforms import Join, Watermark
 
 Lane = Literal["direct", "frame"]
@@ -132,6 +133,11 @@ class Pipeline:
         return self.targets.quarantines
 
     @property
+    def storage(self) -> Storage:
+        """The way in to every place of the file."""
+        return storage_of(self.config)
+
+    @property
     def lane(self) -> LaneChoice:
         """The lane: the frame where any flow needs it."""
         chosen = next((flow for flow in self.flows if flow.lane.lane == "frame"), self.flows[0])
@@ -185,7 +191,7 @@ class Pipeline:
 def build(config: cfg.PipelineConfig, schemas: Schemas | None = None, tables: Tables | None = None) -> Pipeline:
     """Make the parts that a pipeline file names; the registries are asked for schemas that are not given."""
     refuse_missing_code(config)
-    tables = tables or Tables(config.tables)
+    tables = tables or Tables(config.tables, storage=storage_of(config))
     source = config.source
     settings = settings_of(source)
     targets = build_targets(config, settings)

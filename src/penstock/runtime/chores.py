@@ -29,7 +29,7 @@ class Chores:
         self._tell = tell
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._checkpoint = SparkCheckpoint(pipeline.config.checkpoint)
+        self._checkpoint = SparkCheckpoint(pipeline.config.checkpoint, pipeline.storage)
         self._maintained: float | None = None
 
     @staticmethod
@@ -76,7 +76,8 @@ class Chores:
         place, every = asked.to or backups_of(checkpoint.path), asked.every.total_seconds()
         due = 0.0
         with suppress(Exception):
-            own = [b.created_at for b in list_backups(place) if b.checkpoint == checkpoint.path and b.kind == "backup"]
+            copies = list_backups(place, checkpoint.storage)
+            own = [b.created_at for b in copies if b.checkpoint == checkpoint.path and b.kind == "backup"]
             due = every - (datetime.now(UTC) - own[-1]).total_seconds()
         while not self._over.wait(max(0.5, due)):
             if checkpoint.last_committed() is None:

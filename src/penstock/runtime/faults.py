@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError, from_wire
+from penstock.runtime.kafka_faults import not_let_in
+from penstock.storage.room import disk_full, is_full
 
 _PASSING_CAUSES = (
     "org.apache.kafka.common.errors.TimeoutException",
@@ -18,7 +20,13 @@ _PASSING_CAUSES = (
     "NotLeaderOrFollowerException",
     "LeaderNotAvailableException",
 )
-_DISK_FULL = ("No space left on device", "Disk quota exceeded")
+_STORE_PASSING = re.compile(
+    r"SlowDown|\bStatus Code: 5\d\d|AWSStatus500Exception|AWSServiceThrottledException|AWSClientIOException"
+    r"|AWSServiceIOException|awssdk\.core\.exception\.(SdkClientException|ApiCall\w*Timeout\w*)"
+)
+"""What S3A raises, inside Spark, when a store does not answer as it should."""
+_OVERTAKEN = re.compile(r"(RemoteFileChangedException|PreconditionFailed|Status Code: 412)")
+_UNFIT_PYTHON = re.compile(r"No module named '?penstock|PYTHON_VERSION_MISMATCH|Cannot run program \"[^\"]*python")
 _MOST = 500
 # Spark's own wrappings; what they hold is the cause.
 _WRAPPING = re.compile(
@@ -48,20 +56,31 @@ def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockEr
     if found is not None:
         return found
     cause = _cause(text) or type(error).__name__
-    if "CONCURRENT_STREAM_LOG_UPDATE" in text:
+    if "CONCURRENT_STREAM_LOG_UPDATE" in text or (_OVERTAKEN.search(text) and "MetadataLog" in text):
         return TerminalError(
             "CHECKPOINT_SHARED",
             "writing to the checkpoint: another run of this pipeline was quicker",
             context={"cause": cause},
             hint="only one run may use a checkpoint; nothing was lost or written twice, and the other run goes on",
         )
-    if any(sign in text for sign in _DISK_FULL):
-        return TerminalError(
-            "DISK_FULL",
-            "running the batch: a disk is full",
+    if (refusal := not_let_in(text, brokers)) is not None:
+        return refusal
+    if _UNFIT_PYTHON.search(text):
+        return MissingError(
+            "EXECUTOR_PYTHON_UNFIT",
+            "starting tasks on the executors: their Python is missing, of another version, or lacks Penstock",
             context={"cause": cause},
-            hint="make room where the checkpoint, the tables and Spark's local folder are, and run again: the batch "
-            "in hand is then run again, nothing is lost or twice",
+            hint="name a Python of this minor version: cluster: {python: PATH}\n"
+            "and have the packages sent along: cluster: {environment: pack}, or installed there",
+        )
+    if is_full(text):
+        return disk_full("running the batch", {"cause": cause})
+    if _STORE_PASSING.search(text):
+        return TransientError(
+            "STORAGE_UNAVAILABLE",
+            "reaching the object store through Spark: it does not answer as it should",
+            context={"cause": cause},
+            hint="is the endpoint right, and can this machine reach it?",
         )
     if any(sign in text for sign in _PASSING_CAUSES):
         return TransientError(

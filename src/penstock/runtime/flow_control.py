@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.config import PipelineConfig
 from penstock.flow import REMEMBERED, Decision, Observed, decide, observed_in
 from penstock.metrics import BatchMetrics
@@ -12,14 +14,14 @@ from penstock.runtime.listener import FlowChanged
 class FlowControl:
     """The cap of one run. What earlier runs have learned is in their history, and holds from the first batch on."""
 
-    def __init__(self, config: PipelineConfig, history: History, cores: int) -> None:
-        self._flow, self._cores = config.flow, cores
+    def __init__(self, config: PipelineConfig, history: History, cores: Callable[[], int], sharing: int = 1) -> None:
+        self._flow, self._cores, self._sharing = config.flow, cores, sharing
         self._seen: list[Observed] = []
         self.decision: Decision | None = None
         self.fixed = config.source.max_offsets
         if config.adaptive:
             self._seen = observed_in(history.read(events=("batch",)))[-REMEMBERED:]
-            self.decision = decide(self._flow, self._seen, cores)
+            self.decision = decide(self._flow, self._seen, cores(), sharing)
 
     @property
     def cap(self) -> int | None:
@@ -36,7 +38,7 @@ class FlowControl:
             return None
         before = self.decision.cap
         self._seen = [*self._seen, *observed_in([batch.as_json()])][-REMEMBERED:]
-        self.decision = decide(self._flow, self._seen, self._cores)
+        self.decision = decide(self._flow, self._seen, self._cores(), self._sharing)
         return _changed(batch.batch_id, before, self.decision) if self.decision.cap != before else None
 
 

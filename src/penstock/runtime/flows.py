@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.config import reveal
 from penstock.contracts import SqlSink, Transform
 from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError
 from penstock.model import BatchToken
@@ -25,7 +26,7 @@ from penstock.runtime.direct import can_share, stage_direct
 from penstock.runtime.faults import in_our_terms, nothing_passes, refused_step
 from penstock.runtime.lookups import Lookups
 from penstock.runtime.outlet import SlotWork
-from penstock.runtime.schemas import Place, Registered, registered
+from penstock.runtime.schemas import Following, Place, registered
 from penstock.runtime.transforming import Placed
 from penstock.spark.sql import SparkSql
 from penstock.transforms import Join
@@ -54,16 +55,15 @@ class CurrentFlows:
     """The streaming frame of a flow with state; made by `prepare`, and anew for every start of the query."""
     _refused: dict[Place, RegisteredSchema] = field(default_factory=dict)
     """The newest schema of each decoder that the tables did not take."""
-    _away: bool = False
     stale: bool = False
     """Whether the streaming frame was made with a table that has changed since."""
 
     @cached_property
-    def _following(self) -> dict[Place, Registered]:
+    def _following(self) -> Following:
         """The decoders that take up newer schemas as they come. With state the columns stay what they were."""
         if any(flow.layout() is not None for flow in self.pipeline.flows):
-            return {}
-        return {place: one for place, one in registered(self.pipeline.config).items() if one.follows}
+            return Following({})
+        return Following({place: one for place, one in registered(self.pipeline.config).items() if one.follows})
 
     @cached_property
     def _lookups(self) -> Lookups:
@@ -76,7 +76,7 @@ class CurrentFlows:
         for flow in self.pipeline.flows:
             for inlet in flow.inlets:
                 if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
-                    inlet.sink.use(SparkSql(self.session))
+                    inlet.sink.use(SparkSql(self.session, reveal(self.pipeline.config.spark)))
         with nothing_passes():
             self._lookups.refresh()
             if self.session is not None:
@@ -146,18 +146,19 @@ class CurrentFlows:
                 self.stale = True
                 raise TransientError("TABLE_CHANGED", "a table that is joined before the state has changed")
             self.stage()
-        try:
-            newest = {place: one.ask(self._known(place)) for place, one in self._following.items()}
-        except TransientError as error:
-            if not self._away:
-                self.tell(f"going on with the schemas that are known: {error.summary}")
-            self._away = True
+        was_away, newest = self._following.away, self._following.newest(self._known)
+        if newest is None:
+            if not was_away and self._following.away is not None:
+                self.tell(f"going on with the schemas that are known: {self._following.away.summary}")
             return self._frozen()
-        self._away = False
         for place, schema in newest.items():
             if schema is not self._known(place):
                 self._take_up(place, schema)
         return self.staged
+
+    def try_again(self) -> None:
+        """A batch is to be run again: it may be a registry that it waited for."""
+        self._following.ask_at_once()
 
     def _known(self, place: Place) -> RegisteredSchema:
         return self._refused.get(place, self.pipeline.schemas[place])

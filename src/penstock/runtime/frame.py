@@ -47,7 +47,10 @@ def stage_frame(
     if unread:
         drained = context.parallelize(unread, len(unread)).map(lambda slot: _drain(work, slot, slots[slot]))
         reports.update({report.slot: report for report in drained.collect()})
-    return quarantine_all(context, work, [*reports.values(), *told.take(), *staged], len(slots))
+    found = [*reports.values(), *told.take(), *staged]
+    read.forget()
+    told.forget()
+    return quarantine_all(context, work, found, len(slots))
 
 
 def stage_rows_of(frame: Any, work: SlotWork) -> list[SlotReport]:

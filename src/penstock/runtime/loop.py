@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.lock import Hold
 from penstock.errors import PenstockError, TransientError
 from penstock.kafka import Cluster
 from penstock.runtime.again import BatchesAgain
@@ -25,6 +26,7 @@ from penstock.runtime.query import BatchGate, start_query
 from penstock.runtime.recreated import TopicIds
 from penstock.runtime.standings import standings
 from penstock.runtime.starting import pinned_slots
+from penstock.spark.executors import Executors
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Loop:
     session: Any
     chores: Chores
     control: FlowControl
+    hold: Hold
     summary: RunSummary
     told: bool = False
 
@@ -66,6 +69,7 @@ class Loop:
             except TransientError as error:
                 if not patience.met(error, progress=self.summary.batches > done_before):
                     return
+                flows.try_again()
                 if error.code == "TOPIC_RECREATED":
                     self.topics.look_again()
                     forget_open_batch(self.pipeline, self.topics)
@@ -74,7 +78,7 @@ class Loop:
         """The flows, with every sink prepared for their columns."""
         flows = CurrentFlows(self.pipeline, self.session, self.tell, self._late_by)
         schemas = flows.prepare()
-        flows.pinned = pinned_slots(self.pipeline, self.session.sparkContext.defaultParallelism, schemas, self.tell)
+        flows.pinned = pinned_slots(self.pipeline, Executors(self.session).slots(), schemas, self.tell)
         flows.stage()
         return flows
 
@@ -93,6 +97,7 @@ class Loop:
             flows,
             self.chores,
             self.control,
+            self.hold,
             self.session,
             self.listener,
             self.summary.add,
@@ -122,13 +127,14 @@ class Loop:
             if query.isActive:
                 query.stop()
             gate.end()
+            carrier.end()
         return True
 
     def _tell_started(self) -> None:
         if not self.told:
             self.told = True
             lane, query_id = self.pipeline.lane, self.checkpoint.query_id()
-            cores = self.session.sparkContext.defaultParallelism
+            cores = Executors(self.session).cores()
             name, partitions = self.pipeline.config.name, len(self.start.offsets)
             self.listener(Started(name, lane.lane, lane.reason, partitions, query_id, cores))
             if (begun := self.control.begun()) is not None:
@@ -138,6 +144,8 @@ class Loop:
         told = -1
         while not query.awaitTermination(0.2):
             told = self._tell_state(query, told)
+            if (lost := self.hold.lost()) is not None:
+                raise lost
             if self.stop.asked() or (gate.until is not None and gate.until == gate.last_batch):
                 if self.stop.asked():
                     self.listener(Stopping())

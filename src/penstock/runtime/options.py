@@ -17,6 +17,8 @@ class RunOptions:
     accept_duplicates: bool = False
     give_up_after: float = 300.0
     log: Path | None = None
+    sharing: int = 1
+    """How many pipelines run in the same application, this one among them."""
 
 
 @dataclass

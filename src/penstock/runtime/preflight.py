@@ -6,6 +6,7 @@ The same answers serve `plan`, which prints them, and `run`, which stops on what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,8 +14,10 @@ from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.logs import read_files
 from penstock.contracts import Sink, SlotSink
-from penstock.errors import MissingError, TerminalError
+from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import Cluster, LogBounds
+from penstock.kafka.failures import REFUSALS
+from penstock.kafka.groups import GroupOffsets
 from penstock.model import BatchToken, Guarantee, TopicPartition
 from penstock.runtime.agreement import compare_sinks
 from penstock.runtime.build import Pipeline
@@ -23,6 +26,7 @@ from penstock.runtime.source_agreement import log_findings, partition_findings
 from penstock.runtime.standings import standings
 
 EARLIEST, LATEST = -2, -1
+_GROUP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,23 @@ def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, 
     """The partitions and their bounds; brokers that are away at the start are missing, not passing."""
     with nothing_passes():
         partitions = cluster.partitions(pipeline.subscription)
+        if pipeline.settings.is_secured:
+            cluster.refuse_unreadable(at.topic for at in partitions)
+            refuse_closed_group(pipeline, partitions)
         return cluster.bounds(partitions)
+
+
+def refuse_closed_group(pipeline: Pipeline, partitions: Sequence[TopicPartition]) -> None:
+    """Stop where the user may not use the consumer group: a run would tell it nothing, batch after batch.
+
+    Only for a source with `security`: elsewhere a run says so once, and goes on.
+    """
+    config = pipeline.config
+    if config.source.security is None or config.group is None:
+        return
+    # That no broker looks after the group yet, on a new cluster, stops nothing.
+    with suppress(TransientError), closing(GroupOffsets(pipeline.settings, config.group, _GROUP_SECONDS)) as group:
+        group.committed(partitions[:1])
 
 
 def check_checkpoint(checkpoint: SparkCheckpoint) -> None:
@@ -62,7 +82,10 @@ def check_agreement(
     begun = checkpoint.last_begun()
     if begun is None:
         return []
-    held, files = standings(pipeline), read_files(checkpoint.path)
+    held, files = standings(pipeline), read_files(checkpoint.path, checkpoint.storage)
+    for one in held:
+        if one.fault is not None and one.fault.code in REFUSALS:
+            raise one.fault
     found = compare_sinks(checkpoint.path, files, held, files.committed)
     if bounds is not None:
         found += partition_findings(checkpoint.path, files, held, bounds, recreated)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.checkpoint import to_spark_json
-from penstock.config import KafkaSourceConfig, reveal
+from penstock.config import KafkaSourceConfig, PipelineConfig, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Subscription
 from penstock.runtime.build import Pipeline
@@ -20,11 +20,15 @@ from penstock.runtime.faults import in_our_terms
 from penstock.runtime.layout import StreamInput
 from penstock.runtime.preflight import StartPoint
 from penstock.runtime.state import STATE_SETTINGS
+from penstock.spark.calling_back import hang_up, line_of
+from penstock.storage.storage import is_s3_uri
 
 if TYPE_CHECKING:
     from penstock.runtime.stream import Stream
 
 RunBatch = Callable[[Any, int], None]
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 
 
 class BatchGate:
@@ -37,11 +41,13 @@ class BatchGate:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._released = threading.Event()
+        self._line: Any = None
         self.last_batch: int | None = None
         self.error: PenstockError | None = None
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Spark's `foreachBatch`."""
+        self._line = self._line or line_of(frame)
         with self._lock:
             if not self._closed.is_set() and (self.until is None or batch_id <= self.until):
                 try:
@@ -69,6 +75,10 @@ class BatchGate:
         """The query is over. Spark's gateway keeps the gate for as long as the session, and so what it would hold."""
         self._closed.set()
         self._run_batch = _nothing
+        # Not where Spark gave up waiting for a batch that still goes on.
+        if self._line is not None and self._lock.acquire(blocking=False):
+            hang_up(self._line)
+            self._lock.release()
 
 
 def _nothing(frame: Any, batch_id: int) -> None:
@@ -106,12 +116,22 @@ def start_query(
             session, {one.name: _raw(session, pipeline, start, one, share) for one in stream.layout.inputs}
         )
     writer = frame.writeStream.queryName(config.name).outputMode(mode).foreachBatch(gate)
+    _choose_file_manager(session, config)
     writer = writer.option("checkpointLocation", config.checkpoint)
     if drain or config.trigger.available_now:
         return writer.trigger(availableNow=True).start()
     every = config.trigger.every
     millis = int(every.total_seconds() * 1000) if every is not None else 0
     return writer.trigger(processingTime=f"{millis} milliseconds").start()
+
+
+def _choose_file_manager(session: Any, config: PipelineConfig) -> None:
+    """On S3 the files of a checkpoint are written in place, whole and only where none is; elsewhere by a rename."""
+    asked = reveal(config.spark).get(_FILE_MANAGER) or (_ABORTABLE if is_s3_uri(config.checkpoint) else None)
+    if asked is not None:
+        session.conf.set(_FILE_MANAGER, asked)
+    else:
+        session.conf.unset(_FILE_MANAGER)
 
 
 def _read(

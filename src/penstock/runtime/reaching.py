@@ -1,11 +1,84 @@
-"""How a pipeline reaches its brokers, by its file."""
+"""How a pipeline reaches its brokers and its object stores, by its file."""
 
 from __future__ import annotations
 
-from penstock.config import KafkaSourceConfig, reveal
-from penstock.kafka import KafkaSettings
+from collections.abc import Iterator
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.backup import backups_of
+from penstock.config import (
+    DeltaSinkConfig,
+    IcebergSinkConfig,
+    KafkaSourceConfig,
+    ParquetSinkConfig,
+    PipelineConfig,
+    PostgresTableConfig,
+    SecurityConfig,
+    StorageConfig,
+    reveal,
+)
+from penstock.config.tables import IcebergTableConfig
+from penstock.kafka import KafkaSettings, read_security
+from penstock.model.pem import DatabaseTls, read_pem
+from penstock.storage import Storage, bucket_of, is_object_uri
+from penstock.storage.storage import is_s3_uri
 
 
 def settings_of(source: KafkaSourceConfig) -> KafkaSettings:
     """The settings of every client that a source needs."""
-    return KafkaSettings(source.brokers, reveal(source.options))
+    return KafkaSettings(source.brokers, reveal(source.options), read_security(source.security, "source.security"))
+
+
+def database_tls(security: SecurityConfig | None, where: str) -> DatabaseTls | None:
+    """TLS with a database, its files read; none where its url alone says how."""
+    if security is None:
+        return None
+    password = security.key_password.get_secret_value() if security.key_password is not None else None
+    files = (security.ca_file, security.certificate_file, security.key_file)
+    return DatabaseTls(security.tls, read_pem(where, *files, password))
+
+
+def storage_of(config: PipelineConfig) -> Storage:
+    """The way in to every place of the file: what it says, and what it leaves out from the environment."""
+    told = config.storage or StorageConfig()
+    keys = (told.access_key, told.secret_key, told.session_token)
+    access, secret, token = (key.get_secret_value() if key is not None else None for key in keys)
+    options = tuple(sorted(reveal(told.options).items()))
+    return Storage(told.endpoint, told.region, access, secret, token, told.path_style, options).with_environment()
+
+
+def places_of(config: PipelineConfig) -> Iterator[str]:
+    """Every place that the file names: the checkpoint and its backups, tables, files."""
+    yield config.checkpoint
+    if config.checkpoint_backup is not None:
+        yield config.checkpoint_backup.to or backups_of(config.checkpoint)
+    if config.quarantine is not None and config.quarantine.table is not None:
+        yield config.quarantine.table
+    for sink in config.sinks:
+        if isinstance(sink, DeltaSinkConfig | ParquetSinkConfig):
+            yield sink.path
+        elif isinstance(sink, IcebergSinkConfig):
+            yield sink.warehouse
+    for table in config.tables.values():
+        if isinstance(table, IcebergTableConfig):
+            yield table.warehouse
+        elif not isinstance(table, PostgresTableConfig):
+            yield table.path
+
+
+def checkpoint_of(config: PipelineConfig) -> SparkCheckpoint:
+    """The pipeline's checkpoint."""
+    return SparkCheckpoint(config.checkpoint, storage_of(config))
+
+
+def store_settings_of(config: PipelineConfig) -> dict[str, str]:
+    """The settings of Spark that open the buckets of a file, and no others: for one among several pipelines."""
+    places = [place for place in places_of(config) if is_object_uri(place)]
+    buckets = dict.fromkeys(bucket_of(place).partition("://")[2] for place in places if is_s3_uri(place))
+    return storage_of(config).for_spark(tuple(buckets)) if places else {}
+
+
+def spark_settings_of(config: PipelineConfig) -> dict[str, str]:
+    """Spark's settings: the file's own, behind those that open its object stores."""
+    away = any(is_object_uri(place) for place in places_of(config))
+    return {**(storage_of(config).for_spark() if away else {}), **reveal(config.spark)}

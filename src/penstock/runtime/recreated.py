@@ -65,7 +65,7 @@ class TopicIds:
             return
         query_id = self.checkpoint.query_id()
         if not any(token is not None and (token.query_id, token.batch_id) == (query_id, begun) for token in held):
-            remove_file(self.checkpoint.path, f"offsets/{begun}")
+            remove_file(self.checkpoint.path, f"offsets/{begun}", self.checkpoint.storage)
 
     def of_batch(self, batch_id: int, runner: BatchRunner) -> tuple[frozenset[str], frozenset[str]]:
         """The topics from whose beginning a batch is to be read, and those of which nothing of it is left.

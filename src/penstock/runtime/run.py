@@ -25,6 +25,7 @@ from penstock.runtime.listener import Listener, Notice
 from penstock.runtime.loop import Loop, forget_open_batch
 from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.patience import StopRequest
+from penstock.runtime.placing import check_places, placement_of
 from penstock.runtime.preflight import (
     StartPoint,
     check_agreement,
@@ -34,10 +35,15 @@ from penstock.runtime.preflight import (
     describe_start,
     start_point,
 )
+from penstock.runtime.reaching import places_of, storage_of
 from penstock.runtime.recreated import TopicIds
+from penstock.runtime.room import full_disks_named
 from penstock.runtime.sight import sighted
 from penstock.runtime.starting import session_for
 from penstock.runtime.state import check_state, note_state
+from penstock.spark.executors import Executors
+from penstock.spark.placement import Placement
+from penstock.storage.reaching import check_reachable
 
 
 def run(
@@ -49,11 +55,14 @@ def run(
 ) -> RunSummary:
     """Run a pipeline until it is drained, stopped or cannot go on. A given session is used and left open."""
     began = time.monotonic()
+    notices = check_places(config, placement_of(config) if session is None else Placement(session.sparkContext.master))
+    check_reachable(storage_of(config), places_of(config))
     pipeline, stop, summary = build(config), stop or StopRequest(), RunSummary()
-    checkpoint = SparkCheckpoint(config.checkpoint)
+    checkpoint = SparkCheckpoint(config.checkpoint, pipeline.storage)
     history = history_of(config.checkpoint)
     with (
-        checkpoint_lock(config.checkpoint),
+        full_disks_named(config),
+        checkpoint_lock(config.checkpoint, pipeline.storage, lambda text: listener(Notice(text))) as hold,
         attended(pipeline, stop, listener) as listener,
         sighted(pipeline, history, listener) as listener,
     ):
@@ -61,11 +70,13 @@ def run(
         topics = TopicIds(checkpoint, cluster, config.source.on_data_loss)
         start = _check(pipeline, checkpoint, cluster, topics, options, listener)
         tell = _once(listener)
+        for notice in notices:
+            tell(notice)
         with (
-            session_for(pipeline, options.log, session, tables=Chores.need_tables(pipeline)) as spark,
+            session_for(pipeline, options.log, session, tables=Chores.need_tables(pipeline), tell=tell) as spark,
             Chores(pipeline, spark, lambda text: listener(Notice(text))) as chores,
         ):
-            control = FlowControl(config, history, spark.sparkContext.defaultParallelism)
+            control = FlowControl(config, history, Executors(spark).slots, options.sharing)
             Loop(
                 pipeline,
                 checkpoint,
@@ -79,6 +90,7 @@ def run(
                 spark,
                 chores,
                 control,
+                hold,
                 summary,
             ).run()
     summary.seconds = time.monotonic() - began

@@ -7,7 +7,8 @@ the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
@@ -15,7 +16,8 @@ from pydantic import SecretStr
 
 from penstock import config as cfg
 from penstock.decoders.dropped import with_dropped
-from penstock.errors import MissingError
+from penstock.errors import MissingError, TransientError
+from penstock.model.pem import read_pem
 from penstock.registry import RegisteredSchema, RegistrySettings, client_of
 
 Place = tuple[str | int, ...]
@@ -25,6 +27,7 @@ Schemas = Mapping[Place, RegisteredSchema]
 """The schema of each decoder that has its columns from a registry."""
 
 _MOST_VERSIONS = 100
+_LONGEST_PAUSE_SECONDS = 60.0
 _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "json": "JSON"}
 
 
@@ -78,6 +81,42 @@ class Registered:
         return found
 
 
+class Following:
+    """The decoders that take up newer schemas as they come, and the questions for these.
+
+    A registry that does not answer costs its time-outs and tries. While it is away it is therefore asked for a third of
+    the time at most, so that batches whose schemas are known go on; a batch that has to wait for it asks at once.
+    """
+
+    def __init__(self, decoders: Mapping[Place, Registered]) -> None:
+        self._decoders = decoders
+        self._asks_at = 0.0
+        self.away: TransientError | None = None
+        """Why there was no answer the last time."""
+
+    def newest(self, known: Callable[[Place], RegisteredSchema]) -> dict[Place, RegisteredSchema] | None:
+        """The newest schemas, `known` ones where nothing is newer; None while a registry is away."""
+        began = time.monotonic()
+        if began < self._asks_at:
+            return None
+        try:
+            found = {place: one.ask(known(place)) for place, one in self._decoders.items()}
+        except TransientError as error:
+            now, self.away = time.monotonic(), error
+            self._asks_at = now + min(2 * (now - began), _LONGEST_PAUSE_SECONDS)
+            return None
+        self.away = None
+        return found
+
+    def items(self) -> Iterable[tuple[Place, Registered]]:
+        """Each decoder with its place."""
+        return self._decoders.items()
+
+    def ask_at_once(self) -> None:
+        """Let the next batch ask, away or not."""
+        self._asks_at = 0.0
+
+
 def registered(config: cfg.PipelineConfig) -> dict[Place, Registered]:
     """The decoders of a pipeline that take their columns from a registry, each once."""
     found: dict[Place, Registered] = {}
@@ -103,6 +142,18 @@ def registry_settings(registry: cfg.RegistryConfig) -> RegistrySettings:
     def revealed(secret: SecretStr | None) -> str | None:
         return secret.get_secret_value() if secret is not None else None
 
+    if (security := registry.security) is not None:
+        files = (security.ca_file, security.certificate_file, security.key_file)
+        pem = read_pem("registry.security", *files, revealed(security.key_password))
+        return RegistrySettings(
+            registry.url,
+            username=security.username,
+            password=revealed(security.password),
+            ca_file=security.ca_file,
+            pem=pem,
+            timeout=registry.timeout.total_seconds(),
+            retries=registry.retries,
+        )
     return RegistrySettings(
         registry.url,
         username=revealed(registry.username),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
-from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint import Offsets
 from penstock.errors import PenstockError
 from penstock.kafka.groups import GroupCommitter
 from penstock.metrics.alerts import Alert, Observation
@@ -29,6 +29,7 @@ from penstock.runtime.listener import (
     StateKept,
 )
 from penstock.runtime.lookout import Lookout, Seen
+from penstock.runtime.reaching import checkpoint_of
 
 _OLD = timedelta(seconds=30)
 """A look at the brokers that is older says nothing about the lag of now."""
@@ -80,7 +81,7 @@ class Sight:
             case BatchPhase(batch_id, _) if not self._committed:
                 # A pipeline that has committed nothing is where its first batch begins.
                 with suppress(PenstockError):
-                    self._know(SparkCheckpoint(self._pipeline.config.checkpoint).starts(batch_id))
+                    self._know(checkpoint_of(self._pipeline.config).starts(batch_id))
             case BatchDone(metrics):
                 self._history.add(**metrics.as_json())
                 self._rows_in += metrics.rows_in
@@ -112,7 +113,7 @@ class Sight:
     def _start(self) -> None:
         """Begin to look: there is something to see once the query runs."""
         config, settings = self._pipeline.config, self._pipeline.settings
-        checkpoint = SparkCheckpoint(config.checkpoint)
+        checkpoint = checkpoint_of(config)
         if config.group is not None:
             self._group = GroupCommitter(settings, config.group, self._hear_group)
         self._lookout = Lookout(settings, lambda: self._committed, self._see)

@@ -30,6 +30,8 @@ class Standing:
     """A quarantine, and the like: it keeps no token of a batch that has nothing for it."""
     taken_back: PenstockError | None = None
     """What the sink would say to the next batch of its token's query, where batches of it were taken back."""
+    fault: PenstockError | None = None
+    """The error that `error` tells of."""
 
     @property
     def holds(self) -> BatchToken | None:
@@ -65,7 +67,8 @@ def _standing(sink: Sink, sparse: bool) -> Standing:
         torn = sink.torn() if isinstance(sink, SlotSink) else None
         begun = sink.begun() if isinstance(sink, SlotSink) and torn is not None else None
     except PenstockError as error:
-        return Standing(sink.name, sink.guarantee, None, None, f"{error.code} {error.line}", sparse=sparse)
+        told = f"{error.code} {error.line}"
+        return Standing(sink.name, sink.guarantee, None, None, told, sparse=sparse, fault=error)
     # A Kafka sink in its first batch tells of the batch before, which there is not.
     token = token if token is not None and token.batch_id >= 0 else None
     taken_back = _refusal(sink, token) if token is not None and not isinstance(sink, SlotSink) else None

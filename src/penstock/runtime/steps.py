@@ -6,12 +6,13 @@ has run, by coordinates and byte for byte, in one job for all of them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.accumulators import AccumulatorParam
+from pyspark.accumulators import AccumulatorParam, _accumulatorRegistry
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.contracts import FrameTransform, Transform
@@ -23,6 +24,7 @@ from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.slots import pinned_slot
 from penstock.transforms import Join
 
+_one_at_a_time = threading.Lock()
 _SEGMENT = 1_000_000
 """More than there are tasks in a stage: reports are told apart by their segment and their task."""
 
@@ -36,10 +38,15 @@ class _Reports(AccumulatorParam):  # type: ignore[misc]
 
 
 class Told:
-    """What tasks inside a frame told the driver. A task that ran twice counts once."""
+    """What tasks inside a frame told the driver. A task that ran twice counts once.
+
+    `forget` it behind its last job: Spark's Python keeps every accumulator for ever, and these are made for each batch.
+    """
 
     def __init__(self, context: Any) -> None:
-        self._reports = context.accumulator([], _Reports())
+        # Its number is counted up without a lock, and two of one number would get each other's reports.
+        with _one_at_a_time:
+            self._reports = context.accumulator([], _Reports())
         self._segments = 0
 
     def segment(self) -> int:
@@ -56,6 +63,10 @@ class Told:
         found = {report.slot: report for report in self._reports.value}
         self._reports.value = []
         return list(found.values())
+
+    def forget(self) -> None:
+        """On the driver, when no job can tell any more: let go of it."""
+        _accumulatorRegistry.pop(self._reports.aid, None)
 
 
 def spark_schema(schema: pa.Schema) -> Any:

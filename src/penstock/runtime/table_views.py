@@ -18,17 +18,20 @@ from penstock.config.tables import (
     PostgresTableConfig,
 )
 from penstock.errors import MissingError
+from penstock.storage import Storage
 from penstock.tables import LookupTable
 
 
-def spark_frame(session: Any, config: LookupConfig, table: LookupTable, version: str) -> Any:
+def spark_frame(
+    session: Any, config: LookupConfig, table: LookupTable, version: str, storage: Storage = Storage()
+) -> Any:
     """The table as a frame, not read yet. A value that is not of its column's type fails the query that meets it."""
     match config:
         case DeltaTableConfig():
             number = version.partition(" ")[0]
             return session.read.format("delta").option("versionAsOf", number).load(config.path)
         case IcebergTableConfig():
-            return _iceberg(session, config, table.name)
+            return _iceberg(session, config, table.name, storage)
         case ParquetTableConfig():
             schema = table.schema()
             return _typed(session, schema).parquet(config.path).select([_quoted(name) for name in schema.names])
@@ -61,11 +64,11 @@ def _in_file_order(table: LookupTable, schema: pa.Schema) -> pa.Schema:
     return pa.schema([fields.get(name, pa.field(name, pa.string())) for name in table.names_in_files()])
 
 
-def _iceberg(session: Any, config: IcebergTableConfig, name: str) -> Any:
-    from penstock.sinks.iceberg import IcebergCatalog
+def _iceberg(session: Any, config: IcebergTableConfig, name: str, storage: Storage) -> Any:
+    from penstock.sinks.iceberg import open_catalog
 
     uri = config.catalog.uri.get_secret_value() if config.catalog.uri is not None else None
-    catalog = IcebergCatalog(config.catalog.type, uri, reveal(config.catalog.properties))
+    catalog = open_catalog(config.catalog.type, uri, reveal(config.catalog.properties), config.warehouse, storage)
     asked = catalog.spark_settings(config.warehouse)
     where = f"spark.sql.catalog.{catalog.name}.warehouse"
     held = session.conf.get(where, None)

@@ -25,6 +25,8 @@ from penstock.config.tables import (
     PostgresTableConfig,
 )
 from penstock.errors import MissingError
+from penstock.runtime.reaching import database_tls
+from penstock.storage import Storage
 from penstock.tables import LookupTable
 
 _MOST_BYTES = 2**31 - 1
@@ -59,7 +61,13 @@ class _Held:
 class Tables:
     """The tables of one pipeline, on the driver."""
 
-    def __init__(self, configs: Mapping[str, LookupConfig], given: Mapping[str, LookupTable] | None = None) -> None:
+    def __init__(
+        self,
+        configs: Mapping[str, LookupConfig],
+        given: Mapping[str, LookupTable] | None = None,
+        storage: Storage = Storage(),
+    ) -> None:
+        self._storage = storage
         self._configs = dict(configs)
         self._tables: dict[str, LookupTable] = dict(given or {})
         self._held: dict[str, _Held] = {}
@@ -72,7 +80,7 @@ class Tables:
     def table(self, name: str) -> LookupTable:
         """The table, opened once."""
         if name not in self._tables:
-            self._tables[name] = open_table(name, self._configs[name])
+            self._tables[name] = open_table(name, self._configs[name], self._storage)
         return self._tables[name]
 
     def schema(self, name: str) -> pa.Schema:
@@ -102,7 +110,7 @@ class Tables:
         else:
             from penstock.runtime.table_views import spark_frame
 
-            held.frame = spark_frame(session, self._configs[name], self.table(name), held.loaded.version)
+            held.frame = spark_frame(session, self._configs[name], self.table(name), held.loaded.version, self._storage)
         held.frame.createOrReplaceTempView(f"`{name}`")
 
     def _current(self, name: str, columns: frozenset[str], now: float) -> LoadedTable:
@@ -131,35 +139,36 @@ class Tables:
         return min(self._configs[name].memory, _MOST_BYTES)
 
 
-def open_table(name: str, config: LookupConfig) -> LookupTable:
+def open_table(name: str, config: LookupConfig, storage: Storage = Storage()) -> LookupTable:
     """The table that the pipeline file describes. Its libraries are loaded only now; nothing is looked at yet."""
     match config:
         case DeltaTableConfig():
             from penstock.tables.delta import DeltaLookup
 
-            return DeltaLookup(name, config.path)
+            return DeltaLookup(name, config.path, storage)
         case IcebergTableConfig():
-            return _iceberg(name, config)
+            return _iceberg(name, config, storage)
         case ParquetTableConfig():
             from penstock.tables.parquet import ParquetLookup
 
-            return ParquetLookup(name, config.path)
+            return ParquetLookup(name, config.path, storage)
         case CsvTableConfig():
             from penstock.tables.csv import CsvLookup
 
-            return CsvLookup(name, config.path, parse_columns(config.columns))
+            return CsvLookup(name, config.path, parse_columns(config.columns), storage)
         case JsonTableConfig():
             from penstock.tables.json import JsonLookup
 
-            return JsonLookup(name, config.path, parse_columns(config.columns))
+            return JsonLookup(name, config.path, parse_columns(config.columns), storage)
         case PostgresTableConfig():
             from penstock.tables.postgres import PostgresLookup
 
-            return PostgresLookup(name, config.url.get_secret_value(), config.table)
+            tls = database_tls(config.security, f"table {name}: security")
+            return PostgresLookup(name, config.url.get_secret_value(), config.table, tls)
 
 
-def _iceberg(name: str, config: IcebergTableConfig) -> LookupTable:
-    from penstock.sinks.iceberg import IcebergCatalog
+def _iceberg(name: str, config: IcebergTableConfig, storage: Storage) -> LookupTable:
+    from penstock.sinks.iceberg import open_catalog
     from penstock.tables.iceberg import IcebergLookup
 
     if config.catalog.type == "hadoop":
@@ -170,7 +179,7 @@ def _iceberg(name: str, config: IcebergTableConfig) -> LookupTable:
             hint="register it in a catalog of type sqlite, rest, sql or hive, or join the folder of its copy",
         )
     uri = config.catalog.uri.get_secret_value() if config.catalog.uri is not None else None
-    catalog = IcebergCatalog(config.catalog.type, uri, reveal(config.catalog.properties))
+    catalog = open_catalog(config.catalog.type, uri, reveal(config.catalog.properties), config.warehouse, storage)
     return IcebergLookup(name, config.table, catalog.name, catalog.client_properties(config.warehouse))
 
 

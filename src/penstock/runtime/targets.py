@@ -10,18 +10,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock import config as cfg
+from penstock.config.security_checks import SAME
 from penstock.contracts import Sink
-from penstock.kafka import KafkaSettings
+from penstock.kafka import KafkaSettings, read_security
 from penstock.model import COMPUTED, DELETES, MergeRules
 from penstock.quarantine import Quarantine, RefusingQuarantine
 from penstock.runtime.inlet import Computed, Inlet
+from penstock.runtime.reaching import database_tls, storage_of
 from penstock.runtime.schemas import read_schema_file, registry_settings
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
+from penstock.storage import Storage
 
 if TYPE_CHECKING:
     from penstock.sinks.kafka import Encoding
 
-_SECURITY = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.address.")
+_SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.", "client.", "socket.", "broker.address.")
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,14 @@ def _expressions(sink: cfg.SinkConfig) -> dict[str, str]:
 
 
 def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSettings) -> Sink:
+    storage = storage_of(config)
     match sink:
         case cfg.DeltaSinkConfig():
-            return _delta(config.name, sink)
+            return _delta(config.name, sink, storage)
         case cfg.IcebergSinkConfig():
-            return _iceberg(config.name, sink)
+            return _iceberg(config.name, sink, storage)
         case cfg.KafkaSinkConfig():
-            return _kafka(config, sink, source)
+            return _kafka(config, sink, source, storage)
         case cfg.PostgresSinkConfig():
             return _postgres(config.name, sink)
         case cfg.ParquetSinkConfig():
@@ -104,10 +108,11 @@ def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSetting
                 sink.path,
                 partition_by=sink.partition_by or (),
                 keep_coordinates=sink.coordinates,
+                storage=storage,
             )
 
 
-def _delta(pipeline: str, sink: cfg.DeltaSinkConfig) -> Sink:
+def _delta(pipeline: str, sink: cfg.DeltaSinkConfig, storage: Storage) -> Sink:
     partition_by = sink.partition_by or ()
     if sink.mode == "append":
         return DeltaSink(
@@ -117,6 +122,7 @@ def _delta(pipeline: str, sink: cfg.DeltaSinkConfig) -> Sink:
             partition_by,
             sink.evolve,
             sink.coordinates,
+            storage,
             target_file_bytes=sink.target_file_bytes,
             cluster_by=sink.cluster_by,
         )
@@ -128,13 +134,14 @@ def _delta(pipeline: str, sink: cfg.DeltaSinkConfig) -> Sink:
         partition_by=partition_by,
         evolve=sink.evolve,
         keep_coordinates=sink.coordinates,
+        storage=storage,
         target_file_bytes=sink.target_file_bytes,
         cluster_by=sink.cluster_by,
     )
 
 
-def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig) -> Sink:
-    from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
+def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig, storage: Storage) -> Sink:
+    from penstock.sinks.iceberg import IcebergSink, open_catalog
 
     uri = sink.catalog.uri.get_secret_value() if sink.catalog.uri is not None else None
     return IcebergSink(
@@ -142,17 +149,18 @@ def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig) -> Sink:
         sink.name,
         sink.table,
         sink.warehouse,
-        catalog=IcebergCatalog(sink.catalog.type, uri, cfg.reveal(sink.catalog.properties)),
+        catalog=open_catalog(sink.catalog.type, uri, cfg.reveal(sink.catalog.properties), sink.warehouse, storage),
         rules=_rules(sink) if sink.mode == "merge" else None,
         partition_by=sink.partition_by or (),
         evolve=sink.evolve,
         keep_coordinates=sink.coordinates,
+        storage=storage,
         target_file_bytes=sink.target_file_bytes,
         cluster_by=sink.cluster_by,
     )
 
 
-def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> Sink:
+def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaSettings, storage: Storage) -> Sink:
     from penstock.sinks.kafka import KafkaAtLeastOnceSink, KafkaSink
 
     topic = sink.topic if isinstance(sink.topic, str) else None
@@ -167,6 +175,7 @@ def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaS
             topic=topic,
             create=sink.create,
             keep_coordinates=sink.coordinates,
+            storage=storage,
             encode_value=_encoding(sink.value),
             encode_key=_encoding(sink.key),
         )
@@ -209,6 +218,7 @@ def _postgres(pipeline: str, sink: cfg.PostgresSinkConfig) -> Sink:
         sink.name,
         sink.url.get_secret_value(),
         sink.table,
+        tls=database_tls(sink.security, f"sink {sink.name}: security"),
         rules=_rules(sink) if sink.mode == "upsert" else None,
         create=sink.create,
         evolve=sink.evolve,
@@ -224,22 +234,27 @@ def _rules(sink: cfg.DeltaSinkConfig | cfg.IcebergSinkConfig | cfg.PostgresSinkC
 
 def way_in(source: KafkaSettings) -> KafkaSettings:
     """How to reach the cluster of the source, without what else its reader is told."""
-    return KafkaSettings(source.brokers, {k: v for k, v in source.options.items() if k.startswith(_SECURITY)})
+    options = {k: v for k, v in source.options.items() if k.startswith(_SECURITY)}
+    return KafkaSettings(source.brokers, options, source.security)
 
 
 def _producing(sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> KafkaSettings:
     """The producer's settings; on the cluster of the source its way in is the source's."""
     options = cfg.reveal(sink.options)
+    security = read_security(sink.security, f"sink {sink.name}: security")
     if sink.brokers in (None, source.brokers):
-        options = {**way_in(source).options, **options}
-    return KafkaSettings(sink.brokers or source.brokers, options)
+        shared = way_in(source)
+        own = security is not None
+        options = {**{k: v for k, v in shared.options.items() if not (own and k in SAME)}, **options}
+        security = security or shared.security
+    return KafkaSettings(sink.brokers or source.brokers, options, security)
 
 
 def _quarantines(config: cfg.PipelineConfig, source: KafkaSettings, name: str, topics: list[Sink]) -> tuple[Sink, ...]:
     """A quarantine for the table and one for the topic, as far as the file names them."""
     quarantine, found = config.quarantine, []
     if quarantine is not None and quarantine.table is not None:
-        table = DeltaSink(config.name, name, quarantine.table, keep_coordinates=False)
+        table = DeltaSink(config.name, name, quarantine.table, keep_coordinates=False, storage=storage_of(config))
         found.append(Quarantine(table, config.name, one_sink=len(config.sinks) == 1))
     if quarantine is not None and quarantine.topic is not None:
         from penstock.sinks.kafka import QuarantineTopic
@@ -262,4 +277,5 @@ def _gaps(config: cfg.PipelineConfig) -> Sink | None:
     if config.source.on_data_loss == "fail":
         return None
     assert config.quarantine is not None and config.quarantine.table is not None
-    return DeltaSink(config.name, "gaps", f"{config.quarantine.table}_gaps", keep_coordinates=False)
+    path = f"{config.quarantine.table}_gaps"
+    return DeltaSink(config.name, "gaps", path, keep_coordinates=False, storage=storage_of(config))

@@ -6,18 +6,19 @@ In a running pipeline nothing of it can stop the stream: what goes wrong is a li
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from penstock.checkpoint.turns import Turns
-from penstock.config import PipelineConfig
-from penstock.contracts import MaintainedSink, Maintenance, Sink, SqlEngine, Turn
+from penstock.config import PipelineConfig, reveal
+from penstock.contracts import MaintainedSink, Maintenance, Sink, Turn
 from penstock.errors import PenstockError
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.runtime.build import Pipeline
+from penstock.runtime.reaching import storage_of
 from penstock.runtime.targets import Targets
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 
@@ -78,7 +79,7 @@ def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
     if quarantine is not None:
         for name, end in (("quarantine", ""), ("gaps", "_gaps"), ("redrives", "_redrives")):
             path = quarantine.rstrip("/") + end
-            care = DeltaMaintenance(config.name, name, path)
+            care = DeltaMaintenance(config.name, name, path, storage=storage_of(config))
             found.append(TendedTable(name, path, care, Turns(config.checkpoint, name)))
     return list({table.target: table for table in reversed(found)}.values())[::-1]
 
@@ -95,22 +96,22 @@ def needs_spark(pipeline: Pipeline) -> bool:
     return any(table.maintenance.needs_sql for table in tables_of(pipeline.config, pipeline.targets))
 
 
-def use_spark(table: TendedTable, session: Any) -> None:
+def use_spark(table: TendedTable, session: Any, settings: Mapping[str, str] | None = None) -> None:
     """Give a table that needs it an engine of its own."""
     if table.maintenance.needs_sql:
         from penstock.spark.sql import SparkSql
 
-        engine: SqlEngine = SparkSql(session)
-        table.maintenance.use(engine, session.sparkContext.cancelAllJobs)
+        engine = SparkSql(session, settings)
+        table.maintenance.use(engine, engine.interrupt)
 
 
 def upkeep(pipeline: Pipeline, session: Any, within: float, keep: timedelta) -> Iterator[str]:
     """Look after every table for at most `within` seconds in all; yield what there is to tell."""
-    deadline = time.monotonic() + within
+    deadline, settings = time.monotonic() + within, reveal(pipeline.config.spark)
     for table in tables_of(pipeline.config, pipeline.targets):
         if time.monotonic() >= deadline:
             return
-        done = tend(table, deadline, keep, few=FEW_FILES, ready=lambda table: use_spark(table, session))
+        done = tend(table, deadline, keep, few=FEW_FILES, ready=lambda table: use_spark(table, session, settings))
         if done.line is not None:
             yield done.line
 

@@ -30,6 +30,21 @@ def refuse_missing_code(config: cfg.PipelineConfig) -> None:
         raise cfg.InvalidDefinition(problems)
 
 
+def code_behind(config: cfg.PipelineConfig) -> frozenset[FilePath]:
+    """The files of the user's own Python that a pipeline was imported from."""
+    found: set[FilePath] = set()
+    for dotted, _ in _named(config):
+        from penstock.transforms.user import files_of
+
+        found |= files_of(str(folder_of(config)), dotted)
+    return frozenset(found)
+
+
+def uses_code(config: cfg.PipelineConfig) -> bool:
+    """Whether a step is Python of the user's own."""
+    return any(True for _ in _named(config))
+
+
 def _named(config: cfg.PipelineConfig) -> Iterator[tuple[str, Path]]:
     for flow in cfg.flows(config):
         places = [(side.path, side.transforms) for side in flow.sides] + [(flow.path, flow.transforms)]

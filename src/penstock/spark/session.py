@@ -18,8 +18,14 @@ import psutil
 
 from penstock.errors import MissingError
 from penstock.spark.daemon import PRELOAD
-from penstock.spark.jars import spark_jars
+from penstock.spark.environment import Progress
+from penstock.spark.executor_settings import executor_settings
+from penstock.spark.jars import spark_jars, stores_of
 from penstock.spark.java import find_java
+from penstock.spark.placement import LOCAL, Placement
+from penstock.spark.redaction import REDACTION, without_secrets
+from penstock.spark.shipping import Shipping
+from penstock.spark.submitted import is_submitted, join_context
 
 _TABLES = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
@@ -29,18 +35,20 @@ _TABLES = {
 }
 
 _DEFAULTS = {
-    "spark.master": "local[*]",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.master": LOCAL,
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.streaming.minBatchesToRetain": "100",
+    **REDACTION,
 }
 
-_OWNED = {
+# Where every executor is on this machine.
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+OWNED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.streaming.stopTimeout": "30s",
@@ -58,12 +66,16 @@ def start_session(
     light: bool = False,
     preload: Sequence[str] = (),
     log: Path | None = None,
+    shipping: Shipping = Shipping(),
+    progress: Progress = lambda done, of: None,
 ) -> Any:
-    """Start Spark in this process.
+    """Start Spark in this process, or join the one of spark-submit.
 
     `tables` adds what SQL over Delta and Iceberg tables needs; `light` is for work that keeps its rows out of the JVM;
-    `preload` names modules that the tasks will import.
+    `preload` names modules that the tasks will import; `shipping` says what executors elsewhere are sent, and
+    `progress` is told while that is packed.
     """
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -73,23 +85,32 @@ def start_session(
     # Both print a stack for what goes wrong in a callback or a query; Penstock tells it in its own words.
     for logger in (logging.getLogger("py4j"), PySparkLogger.getLogger("SQLQueryContextLogger")):
         logger.setLevel(logging.CRITICAL)
+    if is_submitted():
+        with _own_interrupt_kept():
+            return SparkSession(join_context(name, settings or {}, OWNED, _TABLES if tables else {}, preload, shipping))
     log = log or Path(tempfile.gettempdir()) / f"penstock-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    asked = dict(settings or {})
+    placement = Placement(asked.get("spark.master", LOCAL))
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = shipping.interpreter if shipping.applies(placement) else sys.executable
     os.environ.pop("SPARK_HOME", None)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if placement.shares_disk:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # The JVM that only puts the other one's command line together.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     conf = SparkConf(loadDefaults=False)
-    asked = dict(settings or {})
-    for key, value in {**_DEFAULTS, **(_TABLES if tables else {}), **asked, **_OWNED}.items():
+    jars = spark_jars(*stores_of(asked))
+    sent = executor_settings(placement, asked, jars, shipping, progress)
+    defaults = {**_DEFAULTS, **(_LOOPBACK if placement.shares_disk else {}), **(_TABLES if tables else {})}
+    for key, value in {**defaults, **asked, **sent, **OWNED}.items():
         conf.set(key, value)
     conf.set("spark.app.name", name)
     conf.set("spark.python.daemon.module", "penstock.spark.daemon")
     conf.set(f"spark.executorEnv.{PRELOAD}", ",".join(preload))
-    jars = os.pathsep.join(str(jar) for jar in spark_jars())
-    conf.set("spark.driver.extraClassPath", _joined(jars, asked.get("spark.driver.extraClassPath"), os.pathsep))
+    class_path = os.pathsep.join(map(str, jars))
+    conf.set("spark.driver.extraClassPath", _joined(class_path, asked.get("spark.driver.extraClassPath"), os.pathsep))
     log4j = Path(__file__).with_name("log4j2.properties")
     options = _LIGHT if light else ""
     options += f"-Dlog4j2.configurationFile=file:{log4j} -Dpenstock.log={log} -Djava.net.preferIPv4Stack=true"
@@ -98,12 +119,13 @@ def start_session(
     try:
         # Its own session: a Ctrl-C at the terminal reaches the driver alone, which then ends Spark in order.
         with log.open("ab") as output, _own_interrupt_kept():
-            gateway = launch_gateway(conf, {"start_new_session": True, "stdout": output, "stderr": output})
-            context = SparkContext(conf=conf, gateway=gateway)
+            pipes = {"start_new_session": True, "stdout": output, "stderr": output}
+            gateway = launch_gateway(without_secrets(conf), pipes)
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except BaseException as error:
         _forget(SparkContext)
         _end(_children() - before)
-        if not isinstance(error, PySparkException | OSError):
+        if not isinstance(error, PySparkException | Py4JError | OSError):
             raise
         raise MissingError(
             "SPARK_NOT_STARTED",
@@ -111,7 +133,6 @@ def start_session(
             context={"cause": str(error).splitlines()[0], "log": log},
             hint="the last lines of the log say why",
         ) from error
-    return SparkSession(context)
 
 
 def _joined(own: str, asked: str | None, separator: str) -> str:
@@ -145,16 +166,22 @@ def stop_session(session: Any) -> None:
         # After an interrupt the line to Spark may be cut; its process is ended all the same.
         with suppress(Py4JError, OSError):
             session.stop()
-            gateway.shutdown()
+            if gateway.proc is not None:
+                gateway.shutdown()
     finally:
         _forget(SparkContext)
-        # Spark's process ends when its standard input does.
-        gateway.proc.stdin.close()
-        try:
-            gateway.proc.wait(20)
-        except subprocess.TimeoutExpired:
-            gateway.proc.kill()
-            gateway.proc.wait()
+        if gateway.proc is not None:
+            _await_end(gateway.proc)
+
+
+def _await_end(jvm: Any) -> None:
+    # Spark's process ends when its standard input does.
+    jvm.stdin.close()
+    try:
+        jvm.wait(20)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
 
 
 def _forget(context: Any) -> None:

@@ -1,7 +1,8 @@
 """Spark SQL for the sinks that commit through it: staged files in, statements run, nothing kept.
 
 Each engine has a session of its own, so that the settings of one sink's commit reach no other, and none of the
-streaming query's: `txnVersion` on a shared session would be that of the wrong batch.
+streaming query's: `txnVersion` on a shared session would be that of the wrong batch. Its jobs bear a tag of their own,
+so that they can be broken off and no others with them.
 """
 
 from __future__ import annotations
@@ -9,17 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
+
+from penstock.spark.sharing import POOL, put_settings
 
 STAGED = "staged"
 
 
 class SparkSql:
-    """Implements `contracts.SqlEngine`."""
+    """Implements `contracts.SqlEngine`. `settings` are the pipeline's own, of which its session's hold here too."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, settings: Mapping[str, str] | None = None) -> None:
         self._session = session.newSession()
+        put_settings(self._session, settings or {})
+        self._context = session.sparkContext
+        self._tag = f"penstock-{uuid4().hex}"
+        self._pool = self._context.getLocalProperty(POOL)
 
     def run(
         self,
@@ -30,7 +38,7 @@ class SparkSql:
     ) -> list[dict[str, Any]]:
         """Run the statements in order; the rows of the last one."""
         rows: list[dict[str, Any]] = []
-        with self._set(settings or {}):
+        with self._set(settings or {}), self._own_jobs():
             if schema is not None:
                 self._staged(files, schema).createOrReplaceTempView(STAGED)
             for statement in statements:
@@ -39,7 +47,12 @@ class SparkSql:
 
     def write(self, format: str, options: Mapping[str, str], *, files: Sequence[str], schema: pa.Schema) -> None:
         """Write the relation `staged` by one of Spark's own batch writers, in append mode."""
-        self._staged(files, schema).write.format(format).options(**options).mode("append").save()
+        with self._own_jobs():
+            self._staged(files, schema).write.format(format).options(**options).mode("append").save()
+
+    def interrupt(self) -> None:
+        """Break off what this engine runs, from another thread."""
+        self._context.cancelJobsWithTag(self._tag)
 
     def _staged(self, files: Sequence[str], schema: pa.Schema) -> Any:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -48,6 +61,17 @@ class SparkSql:
         if not files:
             return self._session.createDataFrame([], columns)
         return self._session.read.schema(columns).parquet(*files)
+
+    @contextmanager
+    def _own_jobs(self) -> Iterator[None]:
+        """The jobs of this thread are this engine's: in the pool of the pipeline, also where the thread is another."""
+        if self._pool is not None:
+            self._context.setLocalProperty(POOL, self._pool)
+        self._context.addJobTag(self._tag)
+        try:
+            yield
+        finally:
+            self._context.removeJobTag(self._tag)
 
     @contextmanager
     def _set(self, settings: Mapping[str, str]) -> Iterator[None]:

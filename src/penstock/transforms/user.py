@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -22,10 +23,17 @@ from types import ModuleType
 from typing import Any
 
 from penstock.errors import DefinitionError
+from penstock.model.shipped import CODE, code_name
 from penstock.transforms.raised import place_of, said
 from penstock.transforms.top_names import top_names
 
 _PRIVATE = "_penstock_user_"
+
+
+def _here(folder: str) -> str:
+    """Where a folder's code is for this process: what was sent along counts before the disk."""
+    sent = os.environ.get(CODE)
+    return str(Path(sent).absolute() / code_name(folder)) if sent else folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ def find(folder: str, dotted: str) -> None:
 
 def load(folder: str, dotted: str) -> Any:
     """What `module.name` is in the folder, imported where it is not yet or where its files were changed."""
+    folder = _here(folder)
     file, name = _file(folder, dotted)
     where = str(Path(folder).resolve())
     module_name = dotted.rpartition(".")[0]
@@ -78,6 +87,12 @@ def load(folder: str, dotted: str) -> Any:
             context={"found": type(found).__name__, "in": file},
         )
     return found
+
+
+def files_of(folder: str, dotted: str) -> frozenset[Path]:
+    """The folder's files that `module.name` was imported from; none where it is not imported."""
+    known = _loaded.get((str(Path(folder).resolve()), dotted.rpartition(".")[0]))
+    return frozenset(known.files) if known is not None else frozenset()
 
 
 def _file(folder: str, dotted: str) -> tuple[Path, str]:

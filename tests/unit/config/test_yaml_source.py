@@ -90,3 +90,13 @@ def test_spot_offset_into_text_gives_place_in_file(tmp_path: Path, text: str, pl
     spots = read(tmp_path, text).positions.values
     spot = next(spot for spot in spots.values() if "x" in spot.text)
     assert spot.at(spot.text.index("x")) == place
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "1:" + "59:" * 200_000 + "59", "1." + "0" * 5000])
+def test_read_source_number_without_end_is_refused_at_once(tmp_path: Path, number: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"name: {number}\n")
+    began = time.monotonic()
+    [problem] = read_source(file).problems
+    assert problem.message == f"a number of {len(number):,} signs"
+    assert time.monotonic() - began < 1

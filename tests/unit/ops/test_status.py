@@ -21,7 +21,8 @@ from penstock.checkpoint.backup import backups_of, make_backup
 from penstock.checkpoint.lock import checkpoint_lock
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.cli.main import app
-from penstock.ops.status import PipelineStatus, files_of, look_at
+from penstock.config.files import pipeline_files
+from penstock.ops.status import PipelineStatus, look_at
 from penstock.quarantine import QUARANTINE_SCHEMA
 
 FILE = """\
@@ -106,7 +107,7 @@ def test_status_of_a_damaged_checkpoint_has_the_code_of_what_blocks_a_run(
 def test_status_of_several_files_tells_a_wrong_one_in_its_line(file: Path) -> None:
     (file.parent / "wrong.yaml").write_text("name: wrong\n")
     (file.parent / "orders.test.yaml").write_text("cases: []\n")
-    assert [path.name for path in files_of([file.parent])] == ["orders.yaml", "wrong.yaml"]
+    assert [path.name for path in pipeline_files([file.parent])] == ["orders.yaml", "wrong.yaml"]
     done = CliRunner().invoke(app, ["status", str(file.parent), str(file.parent / "none.yaml"), "--json"])
     orders, wrong, missing = json.loads(done.stdout)
     assert done.exit_code == 2

@@ -95,3 +95,17 @@ def test_refused_step_is_named_with_the_cause() -> None:
 def test_progress_report_fault_is_known() -> None:
     assert only_reporting_failed(Exception('x Cannot invoke "scala.collection.IterableOps.map(scala.Function1)" y'))
     assert not only_reporting_failed(Exception("anything else"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error from python worker:\n  /usr/bin/python3.11: Error while finding module specification for "
+        "'penstock.spark.daemon' (ModuleNotFoundError: No module named 'penstock')",
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11",
+        'java.io.IOException: Cannot run program "python3.11": error=2, No such file or directory',
+    ],
+)
+def test_fault_of_an_executors_python_says_how_to_give_it_one(text: str) -> None:
+    told = in_our_terms(RuntimeError(f"Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: {text}"))
+    assert (told.code, told.exit_code) == ("EXECUTOR_PYTHON_UNFIT", 3)

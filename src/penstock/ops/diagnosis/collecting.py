@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.whereabouts import Whereabouts, find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
@@ -24,7 +23,7 @@ from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Eviden
 from penstock.ops.diagnosis.figures import batches_in, input_in, kept_in, recent_batches, retries_in
 from penstock.ops.wording import counted
 from penstock.registry.exchange import Exchange
-from penstock.runtime.reaching import settings_of
+from penstock.runtime.reaching import checkpoint_of, settings_of, storage_of
 from penstock.runtime.schemas import registry_settings
 from penstock.runtime.targets import build_targets
 from penstock.runtime.upkeep import tables_of
@@ -52,7 +51,8 @@ def collect(config: PipelineConfig) -> Looked:
         brokers = threads.submit(look.attempt, "the brokers", look.brokers)
         tables = threads.submit(look.attempt, "the tables", look.tables)
         registries = threads.submit(look.attempt, "the registry", look.registries)
-        run = look.attempt("the run", lambda: find_run(config.checkpoint)) or Whereabouts("none", None, None)
+        run = look.attempt("the run", lambda: find_run(config.checkpoint, storage_of(config)))
+        run = run or Whereabouts("none", None, None)
         history: list[dict[str, Any]] = look.attempt("the history", look.history) or []
     evidence = _of_history(Evidence(config, datetime.now(UTC), run), history)
     evidence = replace(
@@ -88,14 +88,14 @@ class _Look:
         return history_of(self._config.checkpoint).read(events=_EVENTS)
 
     def checkpoint(self) -> CheckpointFacts:
-        files = SparkCheckpoint(self._config.checkpoint)
+        files = checkpoint_of(self._config)
         # The commits first: of a run that goes on meanwhile no batch is then taken for an open one that is none.
         done, begun = files.last_committed(), files.last_begun()
         position = {} if begun is None else files.starts(0) if done is None else files.ends(done)
         maintained = files.maintained_at()
         return CheckpointFacts(
             begun=begun,
-            begun_at=written_at(files.path, f"offsets/{begun}") if begun is not None else None,
+            begun_at=written_at(files.path, f"offsets/{begun}", files.storage) if begun is not None else None,
             committed=done,
             position=position,
             maintained_at=datetime.fromtimestamp(maintained, UTC) if maintained is not None else None,
