@@ -58,7 +58,7 @@ def run_backlog(brokers: str, folder: Path, rows: int, repeat: int, say: Say) ->
     for repetition in range(repeat):
         turn = repetition % len(JOBS)
         for name in JOBS[turn:] + JOBS[:turn]:
-            drain = _drain(name, Source(brokers, _TOPIC, SCHEMA), folder / "job", rows, repetition)
+            drain = drain_by(name, Source(brokers, _TOPIC, SCHEMA), folder / "job", rows, repetition)
             drains.append(drain)
             say(
                 f"backlog {repetition + 1}/{repeat}: {name:15}  {drain.seconds:6.1f} s in all, "
@@ -67,8 +67,9 @@ def run_backlog(brokers: str, folder: Path, rows: int, repeat: int, say: Say) ->
     return drains
 
 
-def _drain(name: str, source: Source, folder: Path, rows: int, repetition: int) -> Drain:
-    job = Job(name, source, folder, drain=True)
+def drain_by(name: str, source: Source, folder: Path, rows: int, repetition: int, cores: int | None = None) -> Drain:
+    """Drain the backlog by one job."""
+    job = Job(name, source, folder, drain=True, cores=cores)
     with job.process:
         seconds = job.process.wait(_LONGEST_SECONDS)
     ended_at, started_at = job.process.started_at + seconds, job.process.started_at

@@ -62,7 +62,7 @@ def run_caught_up(brokers: str, folder: Path, seconds: float, repeat: int, say: 
             topic = f"live-{repetition}-{name.replace(' ', '-')}"
             create_topic(brokers, topic)
             say(f"caught up {repetition + 1}/{repeat}: {name:15}  watching for {seconds:.0f} s after the warm-up")
-            watch = _watch(name, Source(brokers, topic, LIVE_SCHEMA), folder / "job", seconds, repetition)
+            watch = watch_job(name, Source(brokers, topic, LIVE_SCHEMA), folder / "job", seconds, repetition)
             watches.append(watch)
             say(
                 f"caught up {repetition + 1}/{repeat}: {name:15}  {watch.batches} batches, p50 "
@@ -72,7 +72,8 @@ def run_caught_up(brokers: str, folder: Path, seconds: float, repeat: int, say: 
     return watches
 
 
-def _watch(name: str, source: Source, folder: Path, seconds: float, repetition: int) -> Watch:
+def watch_job(name: str, source: Source, folder: Path, seconds: float, repetition: int) -> Watch:
+    """Watch one job on a stream of its own."""
     folder.mkdir()
     sending: list[str | Path] = [
         sys.executable,

@@ -51,15 +51,15 @@ def moment(number: int) -> str:
     )
 
 
-def create_topic(brokers: str, topic: str) -> None:
+def create_topic(brokers: str, topic: str, partitions: int = PARTITIONS) -> None:
     """Make the topic and wait until every partition has a leader."""
     admin = AdminClient({"bootstrap.servers": brokers})
-    for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+    for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         created.result(30)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=10).topics[topic].partitions
-        if len(found) == PARTITIONS and all(partition.leader >= 0 for partition in found.values()):
+        if len(found) == partitions and all(partition.leader >= 0 for partition in found.values()):
             return
     raise TimeoutError(f"topic {topic} has no leaders after 30 s")
 
@@ -84,7 +84,10 @@ def send_backlog(brokers: str, topic: str, rows: int) -> int:
 
 
 def send_live(brokers: str, topic: str, rate: int) -> int:
-    """Send `rate` orders a second until SIGTERM. Gives how many."""
+    """Send `rate` orders a second, spread evenly over the partitions, until SIGTERM. Gives how many."""
+    partitions = len(
+        AdminClient({"bootstrap.servers": brokers}).list_topics(topic, timeout=10).topics[topic].partitions
+    )
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     sender, number = Sender(brokers, {"linger.ms": 2}), 0
@@ -93,7 +96,7 @@ def send_live(brokers: str, topic: str, rate: int) -> int:
         due = int((time.monotonic() - began) * rate)
         while number < due:
             sent_at = f'"sent_at": {time.time_ns() // 1000}, '
-            sender.send(topic, order(number, sent_at), number % PARTITIONS)
+            sender.send(topic, order(number, sent_at), number % partitions)
             number += 1
     sender.finish()
     return number

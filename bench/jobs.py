@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -48,7 +48,7 @@ class Batch:
 class Job:
     """One job in a folder of its own: its process, its table and its checkpoint."""
 
-    def __init__(self, name: str, source: Source, folder: Path, *, drain: bool) -> None:
+    def __init__(self, name: str, source: Source, folder: Path, *, drain: bool, cores: int | None = None) -> None:
         folder.mkdir(parents=True)
         self.name = name
         self.table, self.checkpoint, self._quarantine = (folder / part for part in _PARTS)
@@ -57,7 +57,7 @@ class Job:
             where = (source.brokers, source.topic, source.schema, self.table, self.checkpoint, mode)
             command: Sequence[str | Path] = [sys.executable, _HERE / "handwritten.py", *where]
         else:
-            file = write_pipeline(name, source, folder)
+            file = write_pipeline(name, source, folder, {"spark.master": f"local[{cores}]"} if cores else {})
             command = [PENSTOCK_COMMAND, "run", file, "--log-format", "json", *(["--available-now"] if drain else [])]
         self.process = Process(name.replace(" ", "-"), command, folder)
 
@@ -106,7 +106,7 @@ class Job:
         return [json.loads(line) for line in self.process.lines() if line.startswith("{")]
 
 
-def write_pipeline(name: str, source: Source, folder: Path) -> Path:
+def write_pipeline(name: str, source: Source, folder: Path, spark: Mapping[str, str] | None = None) -> Path:
     """Write the pipeline file of a Penstock job; its table, checkpoint and quarantine are in the same folder."""
     table, checkpoint, quarantine = _PARTS
     body = {
@@ -117,6 +117,7 @@ def write_pipeline(name: str, source: Source, folder: Path) -> Path:
         "quarantine": {"table": quarantine},
         "sinks": [{"name": "orders_delta", "type": "delta", "path": table, "mode": "append"}],
         "checkpoint": checkpoint,
+        "spark": dict(spark or {}),
     }
     file = folder / "orders.yaml"
     file.write_text(yaml.safe_dump(body, sort_keys=False), encoding="utf-8")

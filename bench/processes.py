@@ -44,6 +44,11 @@ class Process:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._child.pid
+
     def wait(self, seconds: float) -> float:
         """Wait for its end; give the seconds that it ran."""
         try:

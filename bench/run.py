@@ -11,6 +11,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,13 @@ from machine import machine_facts
 from maintenance import run_maintenance, write_results
 from overhead import run_overhead
 from overhead_report import write_overhead
+from pipelines import COUNTS, run_pipelines
+from pipelines_report import write_pipelines
 from processes import BenchError
 from redrive import run_redrive, write_redrive
 from replay import run_replay, write_replay
 from report import profile_text, results_text
+from scale import run_scale, write_scale
 from sinks import SINKS, run_sinks
 from summary import Results, targets
 from transforms import CASES, run_transforms
@@ -42,8 +47,6 @@ from penstock.spark.java import find_java
 _ROOT = Path(__file__).parent.parent
 _BEGAN = time.monotonic()
 _PARTS = ("backlog", "caught-up", "sinks", "formats", "transforms")
-_APART = ("maintenance", "replay", "redrive", "burst", "overhead")
-"""Parts that run only where they are asked for, with results of their own."""
 
 
 def main() -> int:
@@ -52,17 +55,8 @@ def main() -> int:
     # One way out for both: the context managers below end what was started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if asked.only == "maintenance":
-            _measure_maintenance(asked)
-            return 0
-        if asked.only in ("replay", "redrive"):
-            _measure_again(asked)
-            return 0
-        if asked.only == "burst":
-            _measure_burst(asked)
-            return 0
-        if asked.only == "overhead":
-            _measure_overhead(asked)
+        if asked.only in _APART:
+            _APART[asked.only](asked)
             return 0
         results = _measure(asked)
     except KeyboardInterrupt:
@@ -156,12 +150,19 @@ def _measure(asked: argparse.Namespace) -> Results:
     return results
 
 
-def _measure_maintenance(asked: argparse.Namespace) -> None:
+@contextmanager
+def _broker() -> Iterator[tuple[str, Path]]:
+    """A broker of the bench's own, and a folder."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         say("starting the broker")
         with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
-            runs = run_maintenance(stack.bootstrap, folder, asked.batches, say)
+            yield stack.bootstrap, folder
+
+
+def _measure_maintenance(asked: argparse.Namespace) -> None:
+    with _broker() as (brokers, folder):
+        runs = run_maintenance(brokers, folder, asked.batches, say)
     write_results(runs, asked.out / "maintenance")
     say(f"wrote results to {asked.out / 'maintenance'}")
 
@@ -169,11 +170,8 @@ def _measure_maintenance(asked: argparse.Namespace) -> None:
 def _measure_again(asked: argparse.Namespace) -> None:
     """Replay or redrive, against the live run of the same pipeline."""
     run, write = (run_replay, write_replay) if asked.only == "replay" else (run_redrive, write_redrive)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        say("starting the broker")
-        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
-            runs = run(stack.bootstrap, folder, asked.rows, asked.watches, say)
+    with _broker() as (brokers, folder):
+        runs = run(brokers, folder, asked.rows, asked.watches, say)
     write(runs, asked.out / asked.only)
     say(f"wrote results to {asked.out / asked.only}")
 
@@ -181,11 +179,8 @@ def _measure_again(asked: argparse.Namespace) -> None:
 def _measure_burst(asked: argparse.Namespace) -> None:
     """A burst onto a slow sink."""
     setting = QUICK if asked.quick else FULL
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        say("starting the broker")
-        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
-            runs = run_burst(stack.bootstrap, folder, setting, say)
+    with _broker() as (brokers, folder):
+        runs = run_burst(brokers, folder, setting, say)
     for line in write_burst(runs, setting, asked.out / asked.only):
         say(line)
     say(f"wrote results to {asked.out / asked.only}")
@@ -193,13 +188,42 @@ def _measure_burst(asked: argparse.Namespace) -> None:
 
 def _measure_overhead(asked: argparse.Namespace) -> None:
     """What it costs a run to show itself."""
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        say("starting the broker")
-        with DevStack(folder / "kafka", java=find_java().executable, classpath=broker_classpath()) as stack:
-            watches = [run_overhead(stack.bootstrap, folder, asked.seconds, say) for _ in range(asked.drains)]
+    with _broker() as (brokers, folder):
+        watches = [run_overhead(brokers, folder, asked.seconds, say) for _ in range(asked.drains)]
     say(write_overhead(watches, asked.out / asked.only))
     say(f"wrote results to {asked.out / asked.only}")
+
+
+def _measure_pipelines(asked: argparse.Namespace) -> None:
+    """Fleets of several sizes: what each more pipeline costs, and whether the memory stays."""
+    seconds, counts = (asked.seconds, COUNTS[:2]) if asked.quick else (max(asked.seconds, 300.0), COUNTS)
+    with _broker() as (brokers, folder):
+        runs = run_pipelines(brokers, folder, seconds, counts, say)
+    for verdict in write_pipelines(runs, asked.out / "pipelines"):
+        say(verdict)
+    say(f"wrote results to {asked.out / 'pipelines'}")
+
+
+def _measure_scale(asked: argparse.Namespace) -> None:
+    """How cost grows with partitions, commits and cores."""
+    commits = 300 if asked.quick else 10_000
+    with _broker() as (brokers, folder):
+        curves = run_scale(brokers, folder, asked.seconds, asked.half_rows, commits, say)
+    for line in write_scale(curves, asked.out / asked.only):
+        say(line)
+    say(f"wrote results to {asked.out / asked.only}")
+
+
+_APART: dict[str, Callable[[argparse.Namespace], None]] = {
+    "maintenance": _measure_maintenance,
+    "replay": _measure_again,
+    "redrive": _measure_again,
+    "burst": _measure_burst,
+    "overhead": _measure_overhead,
+    "pipelines": _measure_pipelines,
+    "scale": _measure_scale,
+}
+"""Parts that run only where they are asked for, with results of their own."""
 
 
 def _write(results: Results, folder: Path) -> None:
