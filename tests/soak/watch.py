@@ -1,0 +1,120 @@
+"""What is seen of the soak from outside: the commits of each pipeline as they come, and what the processes hold."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import psutil
+from tests.soak.faults import SPARED_WORKER
+from tests.soak.flat import HANDLES, MEASURES, MEMORY, THREADS, Curve
+from tests.soak.pipelines import Pipeline
+from tests.soak.supervisor import Supervisor
+from tests.soak.world import World
+
+DRIVER, DRIVER_JVM = "driver python", "driver jvm"
+EXECUTOR, EXECUTOR_JVM = "executor python", "executor jvm"
+ROLES = (DRIVER, DRIVER_JVM, EXECUTOR, EXECUTOR_JVM)
+_COMMITS_SECONDS, _SAMPLE_SECONDS = 0.25, 2.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a process held. Of Python in an executor it is the largest of its workers, under the JVM's identity."""
+
+    at: float
+    role: str
+    process: tuple[int, float]
+    """Its number and when it was started."""
+    memory: int
+    handles: int
+    threads: int
+
+
+class Watch:
+    """Looks from threads of its own."""
+
+    def __init__(self, world: World, driver: Supervisor, pipelines: Sequence[Pipeline]) -> None:
+        self.commits: dict[str, list[tuple[float, int]]] = {one.name: [] for one in pipelines}
+        """When each commit was seen, and the number of batches then."""
+        self.samples: list[Sample] = []
+        self._world, self._driver, self._pipelines = world, driver, pipelines
+        self._done = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._every, args=(seconds, look), name="watch", daemon=True)
+            for seconds, look in ((_COMMITS_SECONDS, self._look_at_commits), (_SAMPLE_SECONDS, self._look_at_processes))
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def committed_since(self, at: float) -> bool:
+        """Whether each pipeline has begun and committed a batch since then: the second commit is of such a one."""
+        return all(sum(when > at for when, _ in seen) >= 2 for seen in self.commits.values())
+
+    def quiet(self, begin: float, end: float) -> dict[str, float]:
+        """For each pipeline the longest time without a commit in a stretch."""
+        return {name: longest_quiet((at for at, _ in seen), begin, end) for name, seen in self.commits.items()}
+
+    def curves(self, begin: float, end: float) -> list[Curve]:
+        """Of each role the process that was there at the end, as long as it was there within the stretch."""
+        return [curve for role in ROLES for curve in curves_of(role, [s for s in self.samples if begin <= s.at <= end])]
+
+    def _every(self, seconds: float, look: Callable[[], None]) -> None:
+        while not self._done.wait(seconds):
+            with contextlib.suppress(psutil.Error, OSError):
+                look()
+
+    def _look_at_commits(self) -> None:
+        for one in self._pipelines:
+            seen, batches = self.commits[one.name], one.batches
+            if batches > (seen[-1][1] if seen else 0):
+                seen.append((time.monotonic(), batches))
+
+    def _look_at_processes(self) -> None:
+        now, found = time.monotonic(), self._driver.processes()
+        self.samples += [_sample(now, role, one) for role, one in zip((DRIVER, DRIVER_JVM), found, strict=False)]
+        for jvm in self._world.cluster.executors(SPARED_WORKER):
+            self.samples.append(_sample(now, EXECUTOR_JVM, jvm))
+            if workers := jvm.children(recursive=True):
+                self.samples.append(_sample(now, EXECUTOR, *workers, identity=jvm))
+
+
+def longest_quiet(commits: Iterable[float], begin: float, end: float) -> float:
+    """The longest time without one of these between `begin` and `end`."""
+    marks = [begin, *sorted(at for at in commits if begin < at < end), end]
+    return max(after - before for before, after in pairwise(marks))
+
+
+def curves_of(role: str, samples: Sequence[Sample]) -> list[Curve]:
+    """The curves of the process that had a role last; those before it had their own lives."""
+    held = [sample for sample in samples if sample.role == role]
+    held = [sample for sample in held if sample.process == held[-1].process]
+    times = [sample.at for sample in held]
+    values: dict[str, list[float]] = {
+        MEMORY: [sample.memory for sample in held],
+        HANDLES: [sample.handles for sample in held],
+        THREADS: [sample.threads for sample in held],
+    }
+    return [Curve(role, measure, times, values[measure]) for measure in MEASURES]
+
+
+def _sample(now: float, role: str, *processes: psutil.Process, identity: Any = None) -> Sample:
+    held = []
+    for process in processes:
+        with process.oneshot():
+            held.append((process.memory_info().rss, process.num_fds(), process.num_threads()))
+    who = identity or processes[0]
+    memory, handles, threads = (max(column) for column in zip(*held, strict=True))
+    return Sample(now, role, (who.pid, who.create_time()), memory, handles, threads)
