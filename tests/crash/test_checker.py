@@ -69,7 +69,7 @@ def test_figures_are_put_into_the_page_and_those_of_other_runs_stay(tmp_path: Pa
     page, table = tmp_path / "guarantees.md", Figures.table
     old = "| `test_b[x]` | 1 | 10 | 0 | 0 | 1.0 s | 2 s |\n| `test_gone` | 1 | 10 | 0 | 0 | 1.0 s | 2 s |"
     page.write_text(f"before\n{table.begin}\n| run |\n|---|\n{old}\n{table.end}\nafter\n")
-    of_hosts = HostFigures("b1 and driver, cut for 5 s", 2, 1.25, 40_000, 0, 0, 80)
+    of_hosts = HostFigures("b1 and driver, cut for 5 s", 2, 1.25, 40_000, 0, 0)
     figures = [Figures("test_a", 20, 100_000, 0, 0, 12.34, 300), of_hosts]
     update(page, table, figures, known=lambda run: run != "test_gone")
     lines = page.read_text().splitlines()

@@ -64,9 +64,9 @@ class Trial:
         body["source"]["max_offsets"] = max_offsets
         self.crashes.file.write_text(yaml.safe_dump(body, sort_keys=False))
 
-    def prove(self, last: float, kills: int | None = None, cut: Cut | None = None) -> None:
+    def prove(self, last: float, kills: int | None = None, cuts: Sequence[Cut] = ()) -> None:
         """Every target holds what it must; `last` is how long the run took that went to the end."""
-        wrong = {name: str(verdict) for name, verdict in self.judge(last, kills, cut).items() if not verdict.clean}
+        wrong = {name: str(verdict) for name, verdict in self.judge(last, kills, cuts).items() if not verdict.clean}
         assert not wrong, wrong
         if self.reader is not None:
             assert out_of_order(self.reader.records()) == []
@@ -75,7 +75,7 @@ class Trial:
                 assert ranges_in_order(commit_ranges(self.folder / target.settings["path"]))
         wait_for(lambda: not self.crashes.processes(), 60, "no process of the runs is left")
 
-    def judge(self, last: float, kills: int | None = None, cut: Cut | None = None) -> dict[str, Verdict]:
+    def judge(self, last: float, kills: int | None = None, cuts: Sequence[Cut] = ()) -> dict[str, Verdict]:
         """What each target and the quarantine hold against what the events say; noted in the figures."""
         found = self._found()
         merged = any(target.merges for target in self.targets)
@@ -86,9 +86,9 @@ class Trial:
         rows, in_all = self.events.rows, time.monotonic() - self.began
         lost = sum(len(verdict.lost) for verdict in verdicts.values())
         twice = sum(len(verdict.twice) for verdict in verdicts.values())
-        if cut is not None:
-            self.figures(HostFigures(cut.fault, cut.meanwhile, cut.first, rows, lost, twice, in_all))
-        else:
+        for cut in cuts:
+            self.figures(HostFigures(cut.fault, cut.meanwhile, cut.first, rows, lost, twice))
+        if not cuts:
             kills = len(self.crashes.kills) if kills is None else kills
             self.figures(Figures(self.name, kills, rows, lost, twice, last, in_all))
         return verdicts
