@@ -225,7 +225,8 @@ def test_slow_registry_is_first_where_it_answers_late(topics: Any, pipeline: Pip
 
 def test_gc_pressure_is_first_where_the_jvm_does_little_else(topics: Any, pipeline: Pipeline, spark: Any) -> None:
     topics.send(pipeline.topic, events(1_000))
-    pipeline.write(flow=STEADY)
+    # Longer than the time between two looks at the garbage.
+    pipeline.write(flow=STEADY, trigger={"every": "1 second"})
     system = spark.sparkContext._jvm.java.lang.System
 
     def collect() -> None:
@@ -234,7 +235,7 @@ def test_gc_pressure_is_first_where_the_jvm_does_little_else(topics: Any, pipeli
         time.sleep((time.monotonic() - began) / 2)
 
     with meanwhile(collect):
-        pipeline.go(batches=6)
+        pipeline.go(batches=9)
     assert pipeline.first() == "GC_PRESSURE"
 
 

@@ -36,7 +36,7 @@ from tests.soak.world import RUN, World, end_all, go_apart, world
 
 from penstock.errors import PenstockError
 
-FIRST_BATCH_SECONDS = 180
+FIRST_BATCH_SECONDS = 360
 RECOVERY_SECONDS = 240
 DRAIN_SECONDS = 300
 STOP_SECONDS = 120
