@@ -21,7 +21,7 @@ from tests.crash.targets import (
 )
 from tests.crash.trial import Trial
 
-pytestmark = [pytest.mark.services, pytest.mark.crash]
+pytestmark = [pytest.mark.services, pytest.mark.crash, pytest.mark.long]
 
 RETRIES = {"spark.task.maxFailures": "4"}
 SPECULATION = {
@@ -78,7 +78,6 @@ def test_attempts_speculated_and_both_run_to_the_end_every_row_is_once(trial: An
     one.prove(0.0, kills=len(both))
 
 
-@pytest.mark.long
 def test_attempts_that_fail_when_all_is_staged_are_retried_every_row_is_once(trial: Any, cluster: Any) -> None:
     """The Kafka sink has committed in the attempt that fails; and speculation, which it cannot stand, is turned off."""
     settings = {"spark.master": cluster.url, **RETRIES, **SPECULATION}
@@ -91,7 +90,6 @@ def test_attempts_that_fail_when_all_is_staged_are_retried_every_row_is_once(tri
     assert "terminate called" not in cluster.executor_logs(), "a client was left open in a worker"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["raise", "worker", "executor"])
 def test_attempts_lost_with_every_kind_of_sink_every_row_is_once(trial: Any, cluster: Any, kind: str) -> None:
     one = trial(
@@ -103,7 +101,6 @@ def test_attempts_lost_with_every_kind_of_sink_every_row_is_once(trial: Any, clu
     one.prove(0.0, kills=2)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["twice", "late"])
 def test_attempts_speculated_with_sinks_that_merge_every_row_is_once(trial: Any, cluster: Any, kind: str) -> None:
     settings = {"spark.master": cluster.url, **SPECULATION}
@@ -114,7 +111,6 @@ def test_attempts_speculated_with_sinks_that_merge_every_row_is_once(trial: Any,
     one.prove(0.0, kills=2)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("lane", ["direct", "frame"])
 def test_attempts_speculated_late_leave_nothing_behind(trial: Any, cluster: Any, lane: str) -> None:
     settings = {"spark.master": cluster.url, **SPECULATION}

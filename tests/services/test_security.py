@@ -340,9 +340,8 @@ def await_exit_3(running: Running, code: str) -> None:
     assert "retry" not in running.complained
 
 
-@pytest.mark.parametrize(
-    "which", [pytest.param("source"), pytest.param("sink", marks=pytest.mark.long)], ids=["source", "sink"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("which", ["source", "sink"])
 def test_right_that_is_taken_away_ends_the_run_with_the_cause(
     broker: SecuredBroker, tmp_path: Path, which: str
 ) -> None:
