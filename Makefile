@@ -11,7 +11,7 @@ FIND_PYTHON = for name in $(PYTHON) python3 python3.13 python3.12 python3.11; do
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && exit; done
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench crash soak lock wheel clean
+.PHONY: help install demo test long lint bench crash soak lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ else
 	$(PYTHON_IN) -m pytest -m "not long and services" $$(ls -dr tests/[a-z]*/); status=$$?; \
 	wait $$beside || status=$$?; cat $(VENV)/beside.log; exit $$status
 endif
+
+long: install ## the tests that take minutes each and are not of `make crash`; ARGS=... for pytest
+	$(PYTHON_IN) -m pytest -m "long and not crash" $(ARGS)
 
 lint: install ## format, lint, types and import contracts
 	$(VENV)/bin/ruff format --check .

@@ -90,6 +90,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, master: str | None) -> Itera
             **on_cluster(master),
         },
         tables=True,
+        light=True,
         log=folder / "spark.log",
     )
     yield session

@@ -14,15 +14,15 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path) -> SinkKit:
 _ABOUT_COMMITS = ("crash", "same_token", "two_drivers", "without_an_answer")
 # What a kit that commits through Spark, or to a store, has of its own; the rest it shares with one that does not.
 _THROUGH_SPARK: dict[str, set[str]] = {
-    "[delta_merge_spark": {"test_merges"},
-    "[iceberg_merge": {"test_merges", "test_evolution"},
+    "[delta_merge_spark": set(),
+    "[iceberg_merge": {"test_merges"},
     **{f"[{name}": set() for name in ON_S3},
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Through Spark a commit takes seconds, and to a store a moment: by default only merges and crashes go that way,
-    `-m long` has all."""
+    """Through Spark a commit takes seconds, and to a store a moment: by default only crashes and the merges of Iceberg
+    go that way, `make long` has all."""
     for item in items:
         for kit, own in _THROUGH_SPARK.items():
             if kit in item.nodeid and item.path.stem not in own and not any(w in item.name for w in _ABOUT_COMMITS):

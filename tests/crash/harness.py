@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,7 +124,8 @@ class Crashes:
         """End what is left, after a test that went wrong."""
         left = self.processes()
         for process in left:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(left, timeout=10)
 
     def kill_now(self, driver: subprocess.Popen[bytes], whom: str) -> None:

@@ -11,6 +11,7 @@ from tests.crash.trial import POINTS
 pytestmark = [pytest.mark.services, pytest.mark.crash]
 
 
+@pytest.mark.long
 def test_delta_merge_driver_killed_loses_nothing(trial: Any) -> None:
     run = trial(DELTA_MERGE, rows=10_000, max_offsets=2_500)
     run.kill(["write@merged"])

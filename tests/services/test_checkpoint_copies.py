@@ -77,6 +77,7 @@ def windows(file: Path, table: str) -> list[tuple[int, int]]:
     return sorted(((row["window_start"] - START) // timedelta(minutes=10), row["orders"]) for row in rows)
 
 
+@pytest.mark.long
 def test_state_restored_or_forked_gives_each_window_once(
     spark: Any, topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:

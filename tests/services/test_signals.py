@@ -142,6 +142,7 @@ def test_demo_interrupted_leaves_nothing(tmp_path: Path, number: int, when: str)
         assert "Traceback" not in running.complained
 
 
+@pytest.mark.long
 def test_demo_with_the_dashboard_goes_on_until_ctrl_c(tmp_path: Path) -> None:
     with Running(tmp_path, "demo", "--dashboard", "--dir", str(tmp_path / "demo")) as running:
         running.await_text("dashboard at ")

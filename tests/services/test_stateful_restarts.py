@@ -193,6 +193,7 @@ WINDOWS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_windows_in_five_sinks_after_deaths_are_those_of_a_run_without(
     topics: Any, mortal: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,17 +202,14 @@ class SlotTransaction:
             )
             while self._producer.flush(0.5) and time.monotonic() < deadline:
                 self._hearing.refuse(self._where("writing the marker"))
-        if (
-            self._unwritten is not None
-            and (refused := self._refused(self._unwritten, "writing the marker")) is not None
-        ):
-            raise refused
-        if self._landed is None or self._landed != self.state.end:
+        if self._landed is None:
+            raise self._lost(KafkaException(self._unwritten or KafkaError(KafkaError._TIMED_OUT)), "writing the marker")
+        if self._landed != self.state.end:
             raise TransientError(
                 "SINK_MARKER_MOVED",
                 f"sink {self._of.sink}: the marker of slot {self._of.slot} did not land where it was expected",
                 context={"expected at": self.state.end, "landed at": self._landed, "topic": self._of.markers},
-                hint="a leader out of date, a time-out, or a second writer of the slot: the batch is tried again",
+                hint="a leader out of date, or a second writer of the slot: the batch is tried again",
             )
 
     def _note_marker(self, error: KafkaError | None, message: Any) -> None:
