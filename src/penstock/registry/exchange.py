@@ -6,6 +6,7 @@ again. A registry that is away, slow, overloaded or broken is transient; one tha
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import threading
@@ -29,6 +30,8 @@ _HEADERS = {
 }
 _BUSY: Final = frozenset({408, 425, 429})
 _LOCKED_OUT: Final = frozenset({401, 403, 407})
+_LARGEST_ANSWER: Final = 16 * 2**20
+"""Unpacked: a small answer may be packed from a very large one."""
 _BACKOFF_SECONDS = 0.2
 _LONGEST_BACKOFF_SECONDS = 2.0
 
@@ -72,14 +75,20 @@ class Exchange:
         verify = self.settings.authority
         began = time.perf_counter()
         try:
-            answer = self._connected().request(
-                "GET" if body is None else "POST", url, json=body, timeout=self.settings.timeout, verify=verify
-            )
+            with self._connected().request(
+                "GET" if body is None else "POST",
+                url,
+                json=body,
+                timeout=self.settings.timeout,
+                verify=verify,
+                stream=True,
+            ) as answer:
+                text = self._body(answer)
         except OSError as error:
             raise self._failed(error) from None
         finally:
             _asked.seconds += time.perf_counter() - began
-        return self._read(answer)
+        return self._read(answer, text)
 
     def close(self) -> None:
         """Let go of the connections; the next question makes new ones."""
@@ -127,7 +136,15 @@ class Exchange:
             return self.stranger(f"no URL that one can connect to ({type(error).__name__})")
         return self._unreachable(_words(error))
 
-    def _read(self, answer: requests.Response) -> Any:
+    def _body(self, answer: requests.Response) -> bytes:
+        text = bytearray()
+        for piece in answer.iter_content(2**16):
+            text += piece
+            if len(text) > _LARGEST_ANSWER:
+                raise self.stranger(f"status {answer.status_code}, more than {_LARGEST_ANSWER // 2**20} MiB")
+        return bytes(text)
+
+    def _read(self, answer: requests.Response, text: bytes) -> Any:
         if answer.status_code in _LOCKED_OUT:
             raise MissingError(
                 "REGISTRY_NOT_AUTHORIZED",
@@ -138,8 +155,8 @@ class Exchange:
         if answer.status_code in _BUSY or answer.status_code >= 500:
             raise self._unreachable(f"it answered {answer.status_code}")
         try:
-            content = answer.json()
-        except ValueError:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
             raise self.stranger(f"status {answer.status_code}, not JSON") from None
         if answer.ok:
             return content

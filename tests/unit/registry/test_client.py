@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -174,6 +176,27 @@ def test_token_is_sent_whatever_a_netrc_file_says(
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     RegistryClient(RegistrySettings(server.url, token="abc")).schema(1)
     assert server.asked[0]["Authorization"] == "Bearer abc"
+
+
+def test_answer_packed_from_more_than_memory_should_hold_is_not_unpacked(server: ScriptedServer) -> None:
+    server.script = [(200, gzip.compress(b'{"schema": "' + b"a" * (64 * 2**20) + b'"}', 6))]
+    server.headers = {"Content-Encoding": "gzip"}
+    tracemalloc.start()
+    try:
+        failure = failure_of(RegistryClient(RegistrySettings(server.url)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert failure.code == "REGISTRY_NOT_THERE"
+    assert failure.context["it answered"] == "status 200, more than 16 MiB"
+    assert peak < 48 * 2**20
+    server.script, server.headers = [(200, SCHEMA)], {}
+    assert RegistryClient(RegistrySettings(server.url)).schema(1) is not None
+
+
+def test_answer_nested_without_end_is_that_of_no_registry(server: ScriptedServer) -> None:
+    server.script = [(200, b"[" * 200_000)]
+    assert failure_of(RegistryClient(RegistrySettings(server.url))).code == "REGISTRY_NOT_THERE"
 
 
 def test_url_with_a_slash_at_its_end_or_none_asks_for_the_same(server: ScriptedServer) -> None:
