@@ -11,19 +11,17 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path) -> SinkKit:
     return make_kit(request.param, tmp_path, request)
 
 
-_ABOUT_COMMITS = ("crash", "same_token", "two_drivers", "without_an_answer")
 # What a kit that commits through Spark, or to a store, has of its own; the rest it shares with one that does not.
-_THROUGH_SPARK: dict[str, set[str]] = {
-    "[delta_merge_spark": set(),
-    "[iceberg_merge": {"test_merges"},
-    **{f"[{name}": set() for name in ON_S3},
+_SHORT: dict[str, tuple[str, ...]] = {
+    "[delta_merge_spark": ("crash_after", "without_an_answer"),
+    "[iceberg_merge": ("crash_after", "without_an_answer", "update_it_and_others", "when_newer", "tombstones_alone"),
+    **{f"[{name}": ("crash", "same_token", "two_drivers", "without_an_answer") for name in ON_S3},
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Through Spark a commit takes seconds, and to a store a moment: by default only crashes and the merges of Iceberg
-    go that way, `make long` has all."""
+    """Through Spark a commit takes seconds, and to a store a moment: `make long` has all."""
     for item in items:
-        for kit, own in _THROUGH_SPARK.items():
-            if kit in item.nodeid and item.path.stem not in own and not any(w in item.name for w in _ABOUT_COMMITS):
+        for kit, short in _SHORT.items():
+            if kit in item.nodeid and not any(words in item.name for words in short):
                 item.add_marker(pytest.mark.long)

@@ -11,6 +11,7 @@ from tests.crash.trial import TASK_POINTS
 pytestmark = [pytest.mark.services, pytest.mark.crash]
 
 
+@pytest.mark.long
 def test_all_sinks_killed_between_their_commits_lose_nothing(trial: Any) -> None:
     """The two moments at which the sinks differ: the slots have committed and no table has; some tables have."""
     run = trial(DELTA, ICEBERG, KAFKA, POSTGRES_UPSERT, PARQUET, rows=5_000)

@@ -370,6 +370,7 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.long
 def test_retention_past_a_batch_that_only_the_state_has_not_is_told(case: New) -> None:
     """Every sink has the batch, so no row of it is written again; what the windows count is read again."""
     one = case(partitions=1, transforms=WINDOWS)

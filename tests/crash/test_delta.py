@@ -11,6 +11,13 @@ from tests.crash.trial import POINTS
 pytestmark = [pytest.mark.services, pytest.mark.crash]
 
 
+def test_delta_append_driver_killed_loses_nothing(trial: Any) -> None:
+    """The shortest of all: the table has the batch, and Spark does not know."""
+    run = trial(DELTA, rows=3_000)
+    run.kill(["between"])
+    run.prove(run.crashes.finish())
+
+
 @pytest.mark.long
 def test_delta_merge_driver_killed_loses_nothing(trial: Any) -> None:
     run = trial(DELTA_MERGE, rows=10_000, max_offsets=2_500)

@@ -304,6 +304,7 @@ def _branches() -> st.SearchStrategy[str]:
 _ANY = st.one_of(_conditions(), _branches(), _doubles(), _texts(), _integers(), _decimal_numbers())
 
 
+@pytest.mark.long
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases=st.lists(_ANY, min_size=40, max_size=80, unique=True))
 def test_expressions_of_the_grammar_at_random_equal_spark(frame: Any, table: pa.Table, cases: list[str]) -> None:

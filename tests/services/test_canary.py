@@ -140,6 +140,7 @@ def guarded(
     postgres.execute("DROP ROLE canary")
 
 
+@pytest.mark.long
 def test_canary_secret_is_nowhere(
     guarded: tuple[Path, int], canaries: Canaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

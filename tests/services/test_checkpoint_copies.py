@@ -152,6 +152,7 @@ def test_fork_behind_a_batch_or_at_offsets_starts_there(
     assert refused(lambda: plan_fork(config, str(tmp_path / "forks/no"), at=7)).code == "BATCH_MISSING"
 
 
+@pytest.mark.long
 def test_adopt_goes_on_in_the_table_of_a_job_written_by_hand(
     spark: Any, topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:

@@ -221,6 +221,7 @@ def test_merge_of_a_key_that_moves_to_another_partition_leaves_one_row(tmp_path:
     assert {"id": 2, "day": date(2026, 1, 5)} in moved
 
 
+@pytest.mark.long
 def test_merge_by_a_key_that_is_the_partition_opens_no_other(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, [DAYS], MergeRules(keys=("id", "day")), partition_by=["day"])
     sink = prepared(tmp_path, engine, MergeRules(keys=("id", "day")), partition_by=["day"])
@@ -241,6 +242,7 @@ def test_tombstones_that_lack_the_pruning_column_delete_wherever_the_key_is(tmp_
     assert sorted(notes(tmp_path)) == [0, 1, 2, 3, 5]
 
 
+@pytest.mark.long
 def test_rows_from_before_the_pruning_column_was_there_are_still_found(tmp_path: Path, engine: SqlEngine) -> None:
     older = ROWS.remove(1)
     land(prepared(tmp_path, engine, schema=older), token(0), [{"id": 1}, {"id": 2}], older)
@@ -269,6 +271,7 @@ def test_deletes_and_insert_only_the_row_behind_a_delete_is_inserted(tmp_path: P
     assert notes(tmp_path) == {1: "at 1"}
 
 
+@pytest.mark.long
 def test_when_newer_after_a_tombstone_an_older_row_comes_back(tmp_path: Path, engine: SqlEngine) -> None:
     sink = prepared(tmp_path, engine, MergeRules(keys=("id",), when_newer="day"))
     land(sink, token(0), [{"id": 1, "day": date(2026, 1, 9)}, {"id": 2, "day": date(2026, 1, 9)}])
@@ -282,6 +285,7 @@ def test_when_newer_after_a_tombstone_an_older_row_comes_back(tmp_path: Path, en
     assert notes(tmp_path) == {1: "at 102", 2: "at 1", 7: "at 101"}
 
 
+@pytest.mark.long
 def test_rows_without_coordinates_merge_by_their_keys(tmp_path: Path, engine: SqlEngine) -> None:
     counts = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
     sink = prepared(tmp_path, engine, schema=counts)
@@ -448,6 +452,7 @@ def test_spark_only_table_that_lacks_a_column_is_given_it_by_spark(tmp_path: Pat
     assert rows == [{"more": {"a.b": [2]}}]
 
 
+@pytest.mark.long
 def test_append_widens_the_table_once_and_goes_on_through_spark(tmp_path: Path, engine: SqlEngine) -> None:
     def rows_with(qty: pa.DataType, *more: pa.Field) -> pa.Schema:
         item = pa.struct([pa.field("qty", qty)])

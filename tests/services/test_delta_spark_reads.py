@@ -237,6 +237,7 @@ def plain_sink(path: Path, batches: int) -> DeltaSink:
     return sink
 
 
+@pytest.mark.long
 def test_spark_maintenance_and_restore_leave_the_token_findable(spark: Any, tmp_path: Path) -> None:
     sink = plain_sink(tmp_path, batches=3)
     spark.sql(f"OPTIMIZE delta.`{tmp_path}`")
@@ -251,6 +252,7 @@ def test_spark_maintenance_and_restore_leave_the_token_findable(spark: Any, tmp_
     assert sink.last_commit() == token(1)
 
 
+@pytest.mark.long
 def test_spark_restore_to_a_time_is_refused_rather_than_guessed(spark: Any, tmp_path: Path) -> None:
     sink = plain_sink(tmp_path, batches=1)
     first = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}`").orderBy("version").collect()[0]["timestamp"]

@@ -139,6 +139,7 @@ def test_up_with_a_taken_port_names_it_and_starts_nothing(tmp_path: Path) -> Non
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.long
 def test_up_after_the_broker_was_killed_recovers_with_its_data(tmp_path: Path) -> None:
     port = free_ports(1)[0]
     stack = stack_in(tmp_path, port=port)

@@ -164,6 +164,7 @@ def test_cap_low_is_first_where_it_is(topics: Any, pipeline: Pipeline) -> None:
     assert pipeline.first() == "CAP_LOW"
 
 
+@pytest.mark.long
 def test_trigger_long_is_first_where_it_is(topics: Any, pipeline: Pipeline) -> None:
     topics.send(pipeline.topic, events(3_000))
     pipeline.write(flow=STEADY, trigger={"every": "4 seconds"})
@@ -171,6 +172,7 @@ def test_trigger_long_is_first_where_it_is(topics: Any, pipeline: Pipeline) -> N
     assert pipeline.first() == "TRIGGER_LONG"
 
 
+@pytest.mark.long
 def test_slow_sink_is_first_where_a_trigger_of_the_database_sleeps(
     topics: Any, pipeline: Pipeline, database: str
 ) -> None:
@@ -202,6 +204,7 @@ def test_batch_stuck_is_first_where_somebody_holds_the_table(topics: Any, pipeli
     assert "BATCH_STUCK" not in [cause.code for cause in pipeline.causes()]
 
 
+@pytest.mark.long
 def test_slow_broker_is_first_where_fetch_settings_make_it_wait(topics: Any, pipeline: Pipeline) -> None:
     topics.send(pipeline.topic, events(3_000))
     pipeline.write(source={"options": {"fetch.min.bytes": "10000000", "fetch.wait.max.ms": "2000"}}, flow=STEADY)
@@ -210,6 +213,7 @@ def test_slow_broker_is_first_where_fetch_settings_make_it_wait(topics: Any, pip
     assert (cause.code, cause.change) == ("SLOW_BROKER", "remove fetch.min.bytes from source.options")
 
 
+@pytest.mark.long
 def test_slow_registry_is_first_where_it_answers_late(topics: Any, pipeline: Pipeline, registry: Any) -> None:
     fields = [{"name": "id", "type": "long"}, {"name": "who", "type": "string"}]
     schema = {"type": "record", "name": "Event", "fields": fields}
@@ -223,6 +227,7 @@ def test_slow_registry_is_first_where_it_answers_late(topics: Any, pipeline: Pip
     assert cause.change.startswith("decode.version")
 
 
+@pytest.mark.long
 def test_gc_pressure_is_first_where_the_jvm_does_little_else(topics: Any, pipeline: Pipeline, spark: Any) -> None:
     topics.send(pipeline.topic, events(1_000))
     # Longer than the time between two looks at the garbage.
@@ -307,6 +312,7 @@ def test_hot_partition_is_first_where_most_records_are_in_one(spark: Any, topics
     assert f"{pipeline.topic}[2]" in cause.summary
 
 
+@pytest.mark.long
 def test_skewed_keys_are_first_where_a_join_has_one_that_most_rows_share(
     spark: Any, topics: Any, pipeline_file: Write
 ) -> None:
@@ -336,6 +342,7 @@ def test_skewed_keys_are_first_where_a_join_has_one_that_most_rows_share(
     assert pipeline.first() == "SKEWED_KEYS"
 
 
+@pytest.mark.long
 def test_input_above_rate_is_first_where_nothing_else_explains_it(
     topics: Any, pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_place_that_cannot_be_written_is_told_before_a_batch(topics: Any, pipeli
     assert str(blocked) in told(done)[0] or str(blocked) in told(done)[1]
 
 
+@pytest.mark.long
 def test_disk_that_is_full_ends_with_the_cause(topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n, customer_id=secrets.token_hex(1_000)) for n in range(1_000)])

@@ -315,6 +315,7 @@ def test_no_thread_is_left_when_stages_are_done(make: Callable[..., KafkaSink]) 
     assert psutil.Process().num_threads() <= before
 
 
+@pytest.mark.long
 def test_abort_while_the_broker_does_not_answer_ends_and_leaves_no_thread(
     make: Callable[..., KafkaSink], stack: Any
 ) -> None:

@@ -80,6 +80,7 @@ def _rows(running: Running, name: str) -> int:
     return sum(one.get("rows_in", 0) for one in found if one.get("pipeline") == name and "batch_id" in one)
 
 
+@pytest.mark.long
 def test_run_of_several_whose_spark_dies_ends_with_a_code_to_start_it_again(
     topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:

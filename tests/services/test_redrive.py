@@ -131,6 +131,7 @@ def test_redrive_that_ends_before_its_marks_still_marks_what_a_sink_refused(
     assert (states(mended), orders_in(tmp_path / "lake/merged")) == ({"failed": 1, "redriven": 1}, [2])
 
 
+@pytest.mark.long
 def test_quarantine_commands_list_drop_and_take_back(topics: Any, spark: Any, pipeline_file: Write) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(1), b"{oops", b"\xff\x00"])

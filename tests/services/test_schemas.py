@@ -202,6 +202,7 @@ def test_incompatible_change_goes_to_quarantine_with_both_types_and_the_stream_g
     assert any("reading by version 1" in text for text in running.notices)
 
 
+@pytest.mark.long
 def test_registry_killed_in_the_middle_costs_no_record_and_quarantines_none(
     spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:

@@ -294,7 +294,7 @@ def test_refusal_on_the_command_line_is_exit_3_with_words_and_no_password(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("resource", ["group", "transactional-id"])
+@pytest.mark.parametrize("resource", [pytest.param("group", marks=pytest.mark.long), "transactional-id"])
 def test_right_on_a_group_or_transactions_that_lacks_is_told_by_plan_and_run(
     broker: SecuredBroker, spark: Any, tmp_path: Path, resource: str
 ) -> None:

@@ -129,7 +129,9 @@ def test_dev_up_interrupted_while_the_broker_starts_leaves_nothing(tmp_path: Pat
         stop_stack(tmp_path / "dev")
 
 
-@pytest.mark.parametrize(("number", "when"), [(signal.SIGTERM, "broker"), (signal.SIGINT, "Spark")])
+@pytest.mark.parametrize(
+    ("number", "when"), [(signal.SIGTERM, "broker"), pytest.param(signal.SIGINT, "Spark", marks=pytest.mark.long)]
+)
 def test_demo_interrupted_leaves_nothing(tmp_path: Path, number: int, when: str) -> None:
     with Running(tmp_path, "demo", "--dir", str(tmp_path / "demo")) as running:
         least = 1 if when == "broker" else 2

@@ -46,6 +46,7 @@ def rows(file: Path) -> list[tuple[int, str]]:
     return sorted((row["order_id"], row["customer_id"]) for row in found)
 
 
+@pytest.mark.long
 def test_dedupe_restored_from_an_older_backup_lets_through_what_a_calm_run_does(
     spark: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ def test_windows_in_five_sinks_after_deaths_are_those_of_a_run_without(
     assert [code for code, _ in cut.quarantined()] == ["LATE", "LATE", "MALFORMED_JSON"]
 
 
+@pytest.mark.long
 def test_dedupe_across_batches_after_deaths_keeps_each_key_once(
     topics: Any, mortal: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +330,7 @@ def test_stateful_class_after_deaths_counts_each_row_once_and_tells_each_timer_o
     assert cut.held() == dict.fromkeys(cut.held(), expected)
 
 
+@pytest.mark.long
 def test_topic_alone_whose_slots_are_ahead_of_the_quarantine_leaves_it_whole(
     topics: Any, mortal: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

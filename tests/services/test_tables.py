@@ -228,6 +228,7 @@ def written(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.long
 def test_view_of_a_table_is_the_same_in_memory_and_by_spark(spark: Any, tmp_path: Path) -> None:
     session = spark.newSession()
     for kind, settings in written(tmp_path).items():
