@@ -105,6 +105,10 @@ class Cluster:
         ends = self._list_offsets(list(starts), OffsetSpec.latest())
         return {p: LogBounds(starts[p], ends[p]) for p in wanted if p in starts and p in ends}
 
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each log ends now. A partition that is gone is left out."""
+        return self._list_offsets(list(partitions), OffsetSpec.latest())
+
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids that the brokers gave these topics when they were made; one that is not there is left out."""
         found: dict[str, str] = {}

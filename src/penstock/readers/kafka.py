@@ -69,6 +69,7 @@ class KafkaReader:
     ) -> Iterator[pa.RecordBatch]:
         consumer.hearing.forget()
         consumer.assign([ClientPartition(r.topic, r.partition, r.start) for r in ranges if len(r)])
+        topics = sorted({partition.topic for partition in pending})
         heard, most = time.monotonic(), 1000
         while pending:
             messages = consumer.consume(max(1, min(left, most)), _POLL_SECONDS)
@@ -76,7 +77,7 @@ class KafkaReader:
                 consumer.hearing.refuse("reading")
                 self._check_patience(heard, pending)
                 continue
-            rows, ended = self._sort_out(messages, pending)
+            rows, ended = self._sort_out(messages, pending, topics)
             for partition in ended:
                 del pending[partition]
             if ended and pending:
@@ -103,47 +104,47 @@ class KafkaReader:
             )
 
     def _sort_out(
-        self, messages: list[Any], pending: dict[TopicPartition, int]
-    ) -> tuple[pa.RecordBatch | None, list[TopicPartition]]:
+        self, messages: list[Any], pending: dict[TopicPartition, int], topics: Sequence[str]
+    ) -> tuple[pa.RecordBatch | None, set[TopicPartition]]:
         """The rows that lie in the pending ranges, and the partitions whose end is reached."""
-        ended: list[TopicPartition] = []
+        ended: set[TopicPartition] = set()
         troubled = [m for m in messages if m.error() is not None]
         if troubled:
-            ended += self._events(troubled, pending)
+            ended |= self._ended(troubled, pending)
             messages = [m for m in messages if m.error() is None]
             if not messages:
                 return None, ended
         offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
-        partitions = np.fromiter((m.partition() for m in messages), np.int32, len(messages))
-        names = {p.topic for p in pending}
-        topics = np.array([m.topic() for m in messages], dtype=object) if len(names) > 1 else None
-        keep = np.zeros(len(messages), dtype=bool)
-        for partition, end in pending.items():
-            here = partitions == partition.partition
-            if topics is not None:
-                here &= topics == partition.topic
-            if not here.any():
-                continue
-            inside = offsets < end
-            keep |= here & inside
-            if offsets[here].max() >= end - 1 and partition not in ended:
-                ended.append(partition)
+        partitions = np.fromiter((m.partition() for m in messages), np.int64, len(messages))
+        numbers = np.zeros(len(messages), np.int64)
+        if len(topics) > 1:
+            number_of = {name: number for number, name in enumerate(topics)}
+            numbers = np.fromiter((number_of[m.topic()] for m in messages), np.int64, len(messages))
+        # One look at the messages, whatever the number of partitions that are waited for.
+        keys, which = np.unique(numbers << 32 | partitions, return_inverse=True)
+        seen = [TopicPartition(topics[key >> 32], key & 0xFFFFFFFF) for key in keys.tolist()]
+        ends = np.array([pending.get(partition, 0) for partition in seen], np.int64)
+        last = np.full(len(seen), -1, np.int64)
+        np.maximum.at(last, which, offsets)
+        ended.update(partition for partition, over in zip(seen, (last + 1 >= ends) & (ends > 0), strict=True) if over)
+        keep = offsets < ends[which]
         if not keep.all():
             messages = [m for m, wanted in zip(messages, keep, strict=True) if wanted]
-            offsets, partitions = offsets[keep], partitions[keep]
-            topics = topics[keep] if topics is not None else None
+            offsets, partitions, numbers = offsets[keep], partitions[keep], numbers[keep]
         if not messages:
             return None, ended
-        return _to_arrow(messages, topics, next(iter(names)), partitions, offsets), ended
+        names = np.array(topics, dtype=object)[numbers] if len(topics) > 1 else None
+        return _to_arrow(messages, names, topics[0], partitions.astype(np.int32), offsets), ended
 
-    def _events(self, troubled: list[Any], pending: dict[TopicPartition, int]) -> list[TopicPartition]:
-        ended = []
+    def _ended(self, troubled: list[Any], pending: dict[TopicPartition, int]) -> set[TopicPartition]:
+        """The partitions whose end is told; their end may be told more than once. Raises what is no such word."""
+        ended = set()
         for message in troubled:
             error: KafkaError = message.error()
             partition = TopicPartition(message.topic() or "", message.partition() or 0)
             if error.code() == KafkaError._PARTITION_EOF:
                 if partition in pending and message.offset() >= pending[partition]:
-                    ended.append(partition)
+                    ended.add(partition)
             elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                 raise TransientError(
                     "OFFSETS_GONE",

@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from penstock.contracts import Reader, RejectingSink, Sink, SlotSink
-from penstock.kafka import LogBounds
 from penstock.metrics import BatchMetrics
 from penstock.metrics.memory import memory_in_use
-from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, TopicPartition
+from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange
 from penstock.quarantine import GAPS_SCHEMA, Gap, gap_rows
 from penstock.registry.exchange import seconds_asked
-from penstock.runtime.batches import Batches
+from penstock.runtime.batches import Batches, Bounds
 from penstock.runtime.faults import in_our_terms
 from penstock.runtime.inlet import Inlet
 from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss
@@ -96,18 +95,19 @@ class BatchRunner:
         with self._timed("offsets"):
             batch = self.batches.ranges(batch_id)
             token = self._token(batch_id, batch)
-            lags = self.batches.behind(token, self.batches.bounds(token.ends))
+            bounds = self.batches.recent_bounds(token.ends)
+            lags = self.batches.behind(token, bounds)
         sinks = self._not_committed(token)
         reports: list[SlotReport] = []
         gaps: list[Gap] = []
         if sinks:
             with self._timed("stage"):
-                reports, gaps = self._stage(frame, token, batch, sinks)
+                reports, gaps = self._stage(frame, token, batch, sinks, bounds)
             with self._timed("commit"):
                 self._commit(token, sinks, reports, gaps)
         else:
             with self._timed("stage"):
-                gaps = self._carry_state(frame, token, batch)
+                gaps = self._carry_state(frame, token, batch, bounds)
         for notice in sorted(set().union(*(r.notices for r in reports))):
             self.tell(notice)
         rejected = self._quarantine_rejected(token)
@@ -162,11 +162,11 @@ class BatchRunner:
         return [] if vouched and all(sink in quarantines for sink in missing) else missing
 
     def _stage(
-        self, frame: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink]
+        self, frame: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink], bounds: Bounds
     ) -> tuple[list[SlotReport], list[Gap]]:
         flows = [flow.of_batch(token, sinks) for flow in self.flows()]
         for last_try in (False, True):
-            readable, gaps = clip_to_log(batch, self._bounds(token))
+            readable, gaps = clip_to_log(batch, self._bounds(token, None if last_try else bounds))
             if gaps and self.gaps is None:
                 raise data_loss(gaps, token.batch_id)
             try:
@@ -179,7 +179,7 @@ class BatchRunner:
                     raise told from error
         raise AssertionError("unreachable")
 
-    def _carry_state(self, frame: Any, token: BatchToken, batch: BatchRanges) -> list[Gap]:
+    def _carry_state(self, frame: Any, token: BatchToken, batch: BatchRanges, bounds: Bounds) -> list[Gap]:
         """Every sink has the batch. What is remembered from it is Spark's, and has to be brought forward again.
 
         For that its records are read once more, and one that is gone by now is missing in the state.
@@ -187,7 +187,7 @@ class BatchRunner:
         streaming = [flow.of_batch(token, ()) for flow in self.flows() if flow.streaming]
         if not streaming:
             return []
-        _, gaps = clip_to_log(batch, self._bounds(token))
+        _, gaps = clip_to_log(batch, self._bounds(token, bounds))
         if gaps and self.gaps is None:
             raise data_loss(gaps, token.batch_id)
         for flow in streaming:
@@ -210,19 +210,20 @@ class BatchRunner:
             raise data_loss(gaps, token.batch_id)
         return gaps
 
-    def _bounds(self, token: BatchToken) -> dict[TopicPartition, LogBounds]:
-        """Where the logs begin and end. An end before the batch's own is not believed at once.
+    def _bounds(self, token: BatchToken, bounds: Bounds | None = None) -> Bounds:
+        """Where the logs begin and end, asked before or now. An end before the batch's own is not believed at once.
 
         When a broker is lost, the next leader of a partition learns a little later how far readers may go. Taken at
         its word, records that are there would count as lost.
         """
         deadline = time.monotonic() + END_PATIENCE
         while True:
-            bounds = self.batches.bounds(token.ends)
+            bounds = self.batches.bounds(token.ends) if bounds is None else bounds
             behind = any(at in bounds and bounds[at].end < end for at, end in token.ends.items())
             if not behind or time.monotonic() > deadline:
                 return bounds
             time.sleep(0.5)
+            bounds = None
 
     def _commit(
         self, token: BatchToken, sinks: Sequence[Sink], reports: Sequence[SlotReport], gaps: Sequence[Gap]

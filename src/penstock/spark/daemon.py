@@ -30,6 +30,8 @@ def drop_archives() -> None:
     if PathFinder.find_spec("pyspark", plain) is None or PathFinder.find_spec("py4j", plain) is None:
         return
     sys.path[:] = plain
+    # Python's own `copy` looks for Jython in a package `org`, and finds the jar's: through it the jar would come back.
+    sys.modules.pop("org", None)
     for entry in [entry for entry in sys.path_importer_cache if _SPARKS_OWN.search(entry)]:
         del sys.path_importer_cache[entry]
 
