@@ -14,6 +14,9 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from penstock.kafka import Cluster, KafkaSettings
+from penstock.model import TopicPartition
+
 PARTITIONS = 20
 EVENT_BYTES = 220
 SCHEMA = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_time TIMESTAMP"
@@ -52,7 +55,7 @@ def moment(number: int) -> str:
 
 
 def create_topic(brokers: str, topic: str, partitions: int = PARTITIONS) -> None:
-    """Make the topic and wait until every partition has a leader."""
+    """Make the topic and wait until every partition has a leader that knows so."""
     admin = AdminClient({"bootstrap.servers": brokers})
     for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         created.result(30)
@@ -60,6 +63,7 @@ def create_topic(brokers: str, topic: str, partitions: int = PARTITIONS) -> None
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=10).topics[topic].partitions
         if len(found) == partitions and all(partition.leader >= 0 for partition in found.values()):
+            Cluster(KafkaSettings(brokers), timeout=60).bounds(TopicPartition(topic, n) for n in range(partitions))
             return
     raise TimeoutError(f"topic {topic} has no leaders after 30 s")
 
