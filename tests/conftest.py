@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 _numbers = itertools.count()
+
+# How long an example takes is the machine's, and no matter of what it shows.
+settings.register_profile("penstock", deadline=None)
+settings.load_profile("penstock")
 
 # A shell in the background starts its jobs with SIGINT ignored, and children inherit that: a Ctrl-C could not be tried.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

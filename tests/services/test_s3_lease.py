@@ -61,7 +61,7 @@ def test_lock_held_here_is_refused_at_once_and_free_after(s3: Any, checkpoint: s
         with pytest.raises(MissingError) as raised, checkpoint_lock(checkpoint, s3.storage):
             pass
         assert raised.value.code == "CHECKPOINT_IN_USE"
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
     assert held_by(checkpoint, s3.storage) is None
     with checkpoint_lock(checkpoint, s3.storage) as hold:
         hold.check()
@@ -95,7 +95,7 @@ def test_lock_of_a_killed_process_here_is_taken_at_once(s3: Any, checkpoint: str
     process.wait()
     began = time.monotonic()
     with checkpoint_lock(checkpoint, s3.storage):
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
 
 
 def test_lock_of_a_silent_machine_is_taken_when_it_has_run_out(s3: Any, checkpoint: str, short: None) -> None:

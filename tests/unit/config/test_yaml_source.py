@@ -96,7 +96,7 @@ def test_spot_offset_into_text_gives_place_in_file(tmp_path: Path, text: str, pl
 def test_read_source_number_without_end_is_refused_at_once(tmp_path: Path, number: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(f"name: {number}\n")
-    began = time.monotonic()
+    began = time.process_time()
     [problem] = read_source(file).problems
     assert problem.message == f"a number of {len(number):,} signs"
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1

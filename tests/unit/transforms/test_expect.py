@@ -139,6 +139,6 @@ def test_expect_that_refuses_a_hundred_thousand_rows_takes_no_seconds() -> None:
     count = 100_000
     columns = [pa.repeat(value, count) for value in (1, -1.0)]
     rows = pa.RecordBatch.from_arrays([*columns, pa.concat_arrays([batch(-1.0)[COORDINATES]] * count)], schema=SCHEMA)
-    begin = time.monotonic()
+    begin = time.process_time()
     assert len(held_to(rows, POSITIVE).refused) == count
-    assert time.monotonic() - begin < 3
+    assert time.process_time() - begin < 3
