@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,6 +52,23 @@ def test_commit_writes_the_token_the_transaction_and_a_blind_append_into_one_log
     assert BatchToken.from_json(info["penstock.token"]) == token(3)
     assert (actions["txn"]["appId"], actions["txn"]["version"]) == ("orders/out/query-1", 3)
     assert actions["add"]["path"].startswith(f"part-{token(3).label}-")
+
+
+def test_table_that_several_pipelines_make_at_once_is_made_for_all_of_them(tmp_path: Path) -> None:
+    """With columns for which the protocol is raised behind the first commit: there is more than one to collide at."""
+    shared = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("seen_at", pa.timestamp("us"))])
+    for turn in range(12):
+        sinks = [DeltaSink(name, "quarantine", str(tmp_path / f"{turn}")) for name in ("a", "b", "c", "d")]
+        together = threading.Barrier(len(sinks))
+
+        def prepare(sink: DeltaSink, together: threading.Barrier = together) -> None:
+            together.wait()
+            sink.prepare(shared)
+
+        with ThreadPoolExecutor(len(sinks)) as pool:
+            list(pool.map(prepare, sinks))
+        features = DeltaTable(tmp_path / f"{turn}").protocol().writer_features
+        assert features is not None and {"timestampNtz", "invariants"} <= set(features)
 
 
 def test_restore_to_before_a_batch_is_noticed_by_holds(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ anything is decided.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,8 @@ from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.storage import Storage
 
 COMMIT_TRIES = 5
+_LOOKS = 5
+_LOOK_SECONDS = 0.1
 
 
 class TokenTable:
@@ -85,12 +88,7 @@ class TokenTable:
         """
         self._through_spark = through_spark
         with sink_failures(self.sink, "preparing the table"):
-            table = self._existing() or self._create(self._writable(schema, None))
-            fit = self._fit(table, schema)
-            if fit.changes_target:
-                table, fit = self._change(table, schema, fit, sql)
-            if not unsupported(table):
-                complete_protocol(table)
+            table, fit = self._ready(schema, sql)
             self._keep(table, fit)
             self.settings = table.metadata().configuration
 
@@ -260,6 +258,22 @@ class TokenTable:
             raise refuse_unsupported(self.sink, bound, hint)
         return self._compared(table, schema, fitting)
 
+    def _ready(self, schema: pa.Schema, sql: SqlEngine | None) -> tuple[DeltaTable, Fit]:
+        """The table as these rows need it. Pipelines that share one, such as a quarantine, may make it at once."""
+        for left in reversed(range(COMMIT_TRIES)):
+            try:
+                table = self._existing() or self._create(self._writable(schema, None))
+                fit = self._fit(table, schema)
+                if fit.changes_target:
+                    table, fit = self._change(table, schema, fit, sql)
+                if not unsupported(table):
+                    complete_protocol(table)
+                return table, fit
+            except CommitFailedError as error:
+                if not left or not is_conflict(error):
+                    raise
+        raise AssertionError("unreachable")
+
     def _change(self, table: DeltaTable, schema: pa.Schema, fit: Fit, sql: SqlEngine | None) -> tuple[DeltaTable, Fit]:
         """Give the table what it lacks. Another run that does the same at the same time may be first."""
         failure: Exception | None = None
@@ -278,16 +292,19 @@ class TokenTable:
 
     def _existing(self) -> DeltaTable | None:
         """The table that is there, if any; refused where other files are in its place."""
-        table = None if self.folder.is_file() else self._open()
-        found = self.folder.any_file() if table is None else None
-        if found is not None:
-            raise MissingError(
-                "SINK_PATH_NOT_A_TABLE",
-                f"sink {self.sink}: the folder holds files and no Delta table",
-                context={"path": self.path, "found": found},
-                hint="give the sink an empty folder, or convert the files to a Delta table first",
-            )
-        return table
+        found = None
+        # Files without a table may be one that is being made at this moment: so more than one look.
+        for _ in range(_LOOKS):
+            table = None if self.folder.is_file() else self._open()
+            if table is not None or (found := self.folder.any_file()) is None:
+                return table
+            time.sleep(_LOOK_SECONDS)
+        raise MissingError(
+            "SINK_PATH_NOT_A_TABLE",
+            f"sink {self.sink}: the folder holds files and no Delta table",
+            context={"path": self.path, "found": found},
+            hint="give the sink an empty folder, or convert the files to a Delta table first",
+        )
 
     def _open(self) -> DeltaTable | None:
         """The table as it is now, or none. A refresh of an open one reads only what is new."""
