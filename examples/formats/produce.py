@@ -145,7 +145,8 @@ def produce(brokers: str, registry: Registry, later: bool) -> int:
     if not later:
         for created in admin.create_topics([NewTopic(name, count, 1) for name, count in PARTITIONS.items()]).values():
             created.result(30)
-    producer, failed, sent = Producer({"bootstrap.servers": brokers, "log_level": 0}), [], 0
+    producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
+    failed, sent = [], 0
     for topic, key, value in avro_orders(registry, 3, range(1_000, 1_100)) if later else messages(registry):
         producer.produce(topic, value, key, on_delivery=lambda error, _: failed.append(error) if error else None)
         sent += 1

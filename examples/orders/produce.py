@@ -45,7 +45,8 @@ def produce(brokers: str) -> int:
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
         created.result(30)
-    producer, failed, sent = Producer({"bootstrap.servers": brokers, "log_level": 0}), [], 0
+    producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
+    failed, sent = [], 0
     for key, value in messages():
         producer.produce(TOPIC, value, key, on_delivery=lambda error, _: failed.append(error) if error else None)
         sent += 1

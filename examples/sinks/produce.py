@@ -40,7 +40,9 @@ def produce(brokers: str) -> int:
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     for created in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
         created.result(30)
-    producer, failed, sent = Producer({"bootstrap.servers": brokers, "log_level": 0}), [], 0
+    # Idempotent: otherwise a request that is tried again may come after those behind it, a change after its delete.
+    producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
+    failed, sent = [], 0
     for key, value in messages():
         producer.produce("changes", value, key, on_delivery=lambda error, _: failed.append(error) if error else None)
         sent += 1

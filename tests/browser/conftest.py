@@ -9,12 +9,16 @@ from urllib.parse import urlsplit
 import pytest
 from tests.debian import program
 
+PATIENCE = 30
+"""Seconds that a page has to show something: the machine may be busy with other tests."""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     chromium = program("chromium")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         # Root has no sandbox, and a small /dev/shm fills up.
         found = playwright.chromium.launch(
@@ -35,7 +39,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(
             viewport={"width": width, "height": height}, locale="en-US", timezone_id="UTC", **settings
         )
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(PATIENCE * 1000)
         contexts.append(context)
         page = context.new_page()
         page.complaints = wrong

@@ -175,7 +175,7 @@ def test_page_gets_what_is_new_without_a_reload(served: Dashboard, folder: Path,
     before = page.locator("#lag .remark").inner_text()
     made.write_history(folder / "orders.yaml", [made.lag(made.ago(0), "orders", [61_000, 1500], [0, 1500])])
     expect(page.locator(".f-lag .value")).to_have_text("61,000")
-    assert page.locator("#lag .remark").inner_text() != before
+    expect(page.locator("#lag .remark")).not_to_have_text(before)
 
 
 def test_addresses_lead_to_their_pages(served: Dashboard, opened: Open) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,10 +118,12 @@ def test_replacing_beside_a_live_stream_loses_and_repeats_nothing(kit: SinkKit) 
     sink, done = live(kit, 10), threading.Event()
 
     def go_on() -> None:
-        number = 10
-        while not done.wait(0.25) or number < 13:  # no stream commits without a pause
+        number, pause = 10, 0.25
+        # No stream commits without a pause, which is longer where all is slower: a try to replace has to fit in.
+        while not done.wait(pause) or number < 13:
+            began = time.monotonic()
             land(sink, token(number, number * 4, number * 4 + 4))
-            number += 1
+            number, pause = number + 1, 0.25 + 10 * (time.monotonic() - began)
 
     running = threading.Thread(target=go_on)
     running.start()
