@@ -125,7 +125,7 @@ def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagR
     if seen.brokers.error is not None:
         raise seen.brokers.error
     bounds, running = seen.brokers.bounds or {}, seen.live is not None
-    place = place_of(seen, lambda: Cluster(settings, _AGE_SECONDS))
+    place = place_of(seen, lambda: Cluster(settings))
     waiting = {at: max(place.positions[at], log.start) for at, log in bounds.items() if log.end > place.positions[at]}
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(ask_group, settings, config.group, bounds)
