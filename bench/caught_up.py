@@ -133,7 +133,8 @@ def _wait_for(done: Callable[[], bool], seconds: float, what: str, running: Sequ
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:
-            raise BenchError(f"waiting for {what}: not after {seconds:.0f} s")
+            said = "\n".join(line for process in running for line in process.lines()[-5:])
+            raise BenchError(f"waiting for {what}: not after {seconds:.0f} s\n{said}")
         _rest(0.5, running)
 
 
