@@ -34,6 +34,8 @@ class Losses:
     brokers: Brokers
     seed: int
     kinds: Sequence[str] = KINDS
+    moment: Callable[[], bool] | None = None
+    """Where given, a part is lost as soon as this is so; else at random."""
     recovered: list[tuple[str, float]] = field(default_factory=list)
     """What was lost, and how many seconds after it was back the next batch was committed."""
     _driver: subprocess.Popen[bytes] = field(init=False)
@@ -47,7 +49,10 @@ class Losses:
         for _ in range(rounds):
             for kind in self._random.sample(self.kinds, len(self.kinds)):
                 self._await_begun()
-                self._wait(_AT_MOST_AFTER_SECONDS)
+                if self.moment is None:
+                    self._wait(_AT_MOST_AFTER_SECONDS)
+                else:
+                    self._await(self.moment, f"the moment to lose the {kind}")
                 self._lose(kind)
         # A clean stop is part of it; what is left of the rows then comes in larger batches.
         self._driver.terminate()

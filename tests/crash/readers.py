@@ -108,6 +108,11 @@ class CommittedReader:
             time.sleep(0.1)
         return list(self._records)
 
+    @property
+    def seen(self) -> int:
+        """How many it saw so far."""
+        return len(self._records)
+
     def close(self) -> None:
         self._closing.set()
         self._thread.join(30)
