@@ -1,8 +1,11 @@
-"""How costs grow, told: a table and the exponent of each curve, and all of them as a picture."""
+"""How costs grow, told: a table and the exponent of each curve, all of them as a picture, and what is wanted."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import matplotlib
@@ -10,15 +13,48 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from growth import Curve
+from machine import machine_facts
 
 from tables import table
 
 _COLORS = ("#0b6e99", "#2e8b57", "#c0392b", "#8a8f98")
 
+WANTED = {"partitions": 3.0, "commits": 1.3}
+"""How much more the last point of a curve may cost than the first."""
+
+
+def write_curves(part: str, how: str, curves: Sequence[Curve], folder: Path) -> list[str]:
+    """Write them all. The verdicts, a line each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken, machine = f"{datetime.now(UTC):%Y-%m-%d}", machine_facts()
+    body = {"taken_at": taken, "machine": machine, "curves": [{**asdict(c), "exponent": c.exponent} for c in curves]}
+    (folder / "results.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    draw_curves(curves, folder / "curves.png")
+    verdicts = [_verdict(curve) for curve in curves if curve.part in WANTED]
+    parts = [
+        f"# Bench: {part}",
+        f"Written by `bench/run.py --only {part}` on {taken}. {how} An exponent of 0 does not grow, one of 1 grows as "
+        "the size does.",
+        "![the curves](curves.png)",
+        *(text for curve in curves for text in curve_text(curve)),
+        "## Wanted",
+        *verdicts,
+        "## Machine",
+        table(("", ""), list(machine.items())),
+    ]
+    (folder / "results.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return verdicts
+
+
+def _verdict(curve: Curve) -> str:
+    most = WANTED[curve.part]
+    verdict = "pass" if curve.growth <= most else "falls short"
+    return f"{verdict:11}  {curve.part}, {curve.name}: {curve.growth:.2f} times, wanted at most {most:g} times"
+
 
 def curve_text(curve: Curve) -> list[str]:
     """The paragraphs on one curve."""
-    rows = [(f"{point.size:,.0f}", f"{point.cost:,.4g}") for point in curve.points]
+    rows = [(f"{p.size:,.0f}", f"{p.cost:,.0f}" if p.cost >= 1_000 else f"{p.cost:.4g}") for p in curve.points]
     return [
         f"## {curve.part}: {curve.name}",
         table((curve.size, curve.cost), rows),

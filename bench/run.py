@@ -20,9 +20,12 @@ from typing import Any
 from backlog import run_backlog
 from burst import FULL, QUICK, run_burst
 from burst_report import write_burst
-from caught_up import run_caught_up
+from caught_up import RATE, run_caught_up
 from charts import draw_backlog, draw_caught_up
+from commits import run_commits
 from formats import run_formats
+from growth import Curve
+from growth_report import write_curves
 from jobs import time_validate
 from machine import machine_facts
 from maintenance import run_maintenance, write_results
@@ -34,7 +37,7 @@ from processes import BenchError
 from redrive import run_redrive, write_redrive
 from replay import run_replay, write_replay
 from report import profile_text, results_text
-from scale import run_scale, write_scale
+from scale import run_scale
 from sinks import SINKS, run_sinks
 from summary import Results, targets
 from transforms import CASES, run_transforms
@@ -205,11 +208,21 @@ def _measure_pipelines(asked: argparse.Namespace) -> None:
 
 
 def _measure_scale(asked: argparse.Namespace) -> None:
-    """How cost grows with partitions, commits and cores."""
-    commits = 300 if asked.quick else 10_000
+    """How cost grows with partitions and cores."""
     with _broker() as (brokers, folder):
-        curves = run_scale(brokers, folder, asked.seconds, asked.half_rows, commits, say)
-    for line in write_scale(curves, asked.out / asked.only):
+        curves = run_scale(brokers, folder, asked.seconds, asked.half_rows, say)
+    _write_curves(curves, f"{RATE:,} events a second where partitions are counted.", asked)
+
+
+def _measure_commits(asked: argparse.Namespace) -> None:
+    """How the cost of a commit grows with those that the table has."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as name:
+        curves = run_commits(Path(name), 300 if asked.quick else 10_000, say)
+    _write_curves(curves, "A hundred commits by turns with the first hundred of a new table; care is left out.", asked)
+
+
+def _write_curves(curves: list[Curve], how: str, asked: argparse.Namespace) -> None:
+    for line in write_curves(asked.only, how, curves, asked.out / asked.only):
         say(line)
     say(f"wrote results to {asked.out / asked.only}")
 
@@ -222,6 +235,7 @@ _APART: dict[str, Callable[[argparse.Namespace], None]] = {
     "overhead": _measure_overhead,
     "pipelines": _measure_pipelines,
     "scale": _measure_scale,
+    "commits": _measure_commits,
 }
 """Parts that run only where they are asked for, with results of their own."""
 

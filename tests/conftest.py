@@ -206,6 +206,16 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real server of Azure's blobs. Every test has its own bucket."""
+    from tests.azure_server import KEY, running_azure
+
+    os.environ["TEST_AZURE_KEY"] = KEY
+    with running_azure(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real schema registry: `url`, `kill()`, `restart()`. Every test has its own subjects; schemas survive a kill."""
     from tests.registry import running_registry

@@ -252,6 +252,18 @@ class S3Server:
         self._say(bucket=name)
         return name
 
+    def uri(self, bucket: str, path: str) -> str:
+        """A place in a bucket as a pipeline file names it."""
+        return f"s3://{bucket}/{path}"
+
+    def arrow(self) -> Any:
+        """Arrow's own client."""
+        from pyarrow.fs import S3FileSystem
+
+        return S3FileSystem(
+            access_key=ACCESS_KEY, secret_key=SECRET_KEY, region=REGION, endpoint_override=self.endpoint
+        )
+
     def fault(self, act: str, **more: Any) -> None:
         """Have requests go wrong."""
         self._say(fault={"act": act, **more})

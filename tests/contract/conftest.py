@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.contract.kits import NAMES, ON_S3, SERVICES, SinkKit, make_kit
+from tests.contract.kits import ELSEWHERE, NAMES, ON_S3, SERVICES, SinkKit, make_kit
 
 
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.services] if name in SERVICES else []) for name in NAMES])
@@ -16,6 +16,7 @@ _SHORT: dict[str, tuple[str, ...]] = {
     "[delta_merge_spark": ("crash_after", "without_an_answer"),
     "[iceberg_merge": ("crash_after", "without_an_answer", "update_it_and_others", "when_newer", "tombstones_alone"),
     **{f"[{name}": ("crash", "same_token", "two_drivers", "without_an_answer") for name in ON_S3},
+    **{f"[{name}": () for name in ELSEWHERE},
 }
 
 

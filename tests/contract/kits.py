@@ -62,10 +62,13 @@ class SinkKit(Protocol):
         ...
 
 
-ON_S3 = ("delta_s3", "delta_merge_s3", "iceberg_s3", "parquet_s3")
-"""The kits of tables in an object store."""
+STORES = ("s3", "azure")
+"""The fixtures of object stores. Each kit of a table in one is there for all of them: `delta_s3`, `delta_azure`."""
 
-SERVICES = frozenset({"delta_merge_spark", "iceberg_merge", "kafka", "postgres", *ON_S3})
+ON_S3 = ("delta_s3", "delta_merge_s3", "iceberg_s3", "parquet_s3")
+ELSEWHERE = tuple(name.replace("_s3", f"_{store}") for name in ON_S3 for store in STORES[1:])
+
+SERVICES = frozenset({"delta_merge_spark", "iceberg_merge", "kafka", "postgres", *ON_S3, *ELSEWHERE})
 """The kits that need Spark, a broker, a database or a store."""
 
 NAMES = (
@@ -78,14 +81,19 @@ NAMES = (
     "parquet",
     "postgres",
     *ON_S3,
+    *ELSEWHERE,
 )
 
 
 def make_kit(name: str, folder: Path, request: pytest.FixtureRequest) -> SinkKit:
-    """The kit `delta_merge` is the class `DeltaMergeKit` of the module `kit_delta_merge`."""
+    """The kit `delta_merge` is the class `DeltaMergeKit` of the module `kit_delta_merge`; `delta_s3` is
+    `DeltaObjectsKit` with the store `s3`."""
+    begin, _, store = name.rpartition("_")
+    more = (store,) if store in STORES else ()
+    name = f"{begin}_objects" if more else name
     module = import_module(f"tests.contract.kit_{name}")
     kind = getattr(module, f"{name.title().replace('_', '')}Kit")
-    return cast(SinkKit, kind(folder, request))
+    return cast(SinkKit, kind(folder, request, *more))
 
 
 def has_schema(kit: SinkKit) -> bool:

@@ -26,16 +26,36 @@ _A_TURN = 64
 """Packets of one host that are passed on before the others have their turn."""
 
 
+class Waiting:
+    """Packets that are held back, and the devices that they go to."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[float, int, int, bytes]] = []
+        self._numbers = itertools.count()
+
+    def hold(self, seconds: float, target: int, packet: bytes) -> None:
+        heapq.heappush(self._held, (time.monotonic() + seconds, next(self._numbers), target, packet))
+
+    def let_go(self) -> None:
+        """Those whose time has come."""
+        while self._held and self._held[0][0] <= time.monotonic():
+            _, _, target, packet = heapq.heappop(self._held)
+            put(target, packet)
+
+    def patience(self) -> float | None:
+        """How long until the next one."""
+        return max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
+
+
 class Switch:
     """The devices by address, and what happens on the way from one to another."""
 
     def __init__(self, hosts: dict[str, str]) -> None:
         self._address = {name: ipaddress.IPv4Address(address).packed for name, address in hosts.items()}
-        self._device = {self._address[name]: _device(name) for name in hosts}
+        self._device = {self._address[name]: tun_device(name) for name in hosts}
         self._lost: set[tuple[bytes, bytes]] = set()
         self._held: dict[tuple[bytes, bytes], float] = {}
-        self._waiting: list[tuple[float, int, int, bytes]] = []
-        self._numbers = itertools.count()
+        self._waiting = Waiting()
 
     def tell(self, command: dict[str, object]) -> None:
         """Change what happens on one way."""
@@ -55,7 +75,7 @@ class Switch:
         poll.register(sys.stdin.fileno(), select.EPOLLIN)
         unread = b""
         while True:
-            for ready, _ in poll.poll(self._patience()):
+            for ready, _ in poll.poll(self._waiting.patience()):
                 if ready != sys.stdin.fileno():
                     self._take(ready)
                     continue
@@ -66,7 +86,7 @@ class Switch:
                 for line in lines:
                     self.tell(json.loads(line))
                     print("done", flush=True)
-            self._let_go()
+            self._waiting.let_go()
 
     def _take(self, device: int) -> None:
         for _ in range(_A_TURN):
@@ -79,27 +99,20 @@ class Switch:
             if packet[0] >> 4 != 4 or target is None or way in self._lost:
                 continue
             if way in self._held:
-                at = time.monotonic() + self._held[way]
-                heapq.heappush(self._waiting, (at, next(self._numbers), target, packet))
+                self._waiting.hold(self._held[way], target, packet)
             else:
-                _put(target, packet)
-
-    def _let_go(self) -> None:
-        while self._waiting and self._waiting[0][0] <= time.monotonic():
-            _, _, target, packet = heapq.heappop(self._waiting)
-            _put(target, packet)
-
-    def _patience(self) -> float:
-        return max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else -1
+                put(target, packet)
 
 
-def _put(device: int, packet: bytes) -> None:
+def put(device: int, packet: bytes) -> None:
+    """Send a packet out of a device."""
     # A device that is down or full loses packets, as any network does.
     with suppress(OSError):
         os.write(device, packet)
 
 
-def _device(name: str) -> int:
+def tun_device(name: str) -> int:
+    """A network device whose packets are read and written here; it goes when it is closed."""
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _SET_INTERFACE, struct.pack("16sH", name.encode(), _TUN | _NO_PACKET_INFORMATION))
     return device

@@ -401,7 +401,9 @@ def read_by_spark(path: Path, engine: SqlEngine) -> list[int]:
     return [row["id"] for row in engine.run(f"SELECT id FROM delta.`{path}` ORDER BY id")]
 
 
-@pytest.mark.parametrize("kind", ["clustering", "column mapping", pytest.param("row tracking", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind", ["clustering", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("column mapping", "row tracking"))]
+)
 def test_spark_only_table_is_appended_to_exactly_once(tmp_path: Path, engine: SqlEngine, kind: str) -> None:
     make_spark_only(tmp_path / "t", engine, kind)
 

@@ -244,6 +244,7 @@ def test_registry_port_without_a_registry_is_refused(tmp_path: Path) -> None:
     assert "--registry" in refused.stderr
 
 
+@pytest.mark.long
 def test_up_with_workers_adds_a_spark_cluster_that_goes_down_with_the_stack(tmp_path: Path) -> None:
     folder, port = tmp_path / "dev", free_ports(1)[0]
     try:

@@ -52,6 +52,7 @@ def fragile(tmp_path: Path) -> Iterator[DevStack]:
         stack.stop()
 
 
+@pytest.mark.long
 def test_broker_away_for_a_while_is_waited_for_and_nothing_is_lost(
     fragile: DevStack, pipeline_file: Write, tmp_path: Path
 ) -> None:

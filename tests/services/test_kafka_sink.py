@@ -418,7 +418,7 @@ def test_commit_without_one_of_the_slots_is_refused(make: Callable[..., KafkaSin
         sink.commit(token(0, 0, 2), [manifest])
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1)])
+@pytest.mark.parametrize(("before", "after"), [(3, 1), pytest.param(2, 3, marks=pytest.mark.long)])
 def test_number_of_slots_changes_while_the_last_batch_is_whole(
     make: Callable[..., KafkaSink], before: int, after: int
 ) -> None:
@@ -446,7 +446,7 @@ def test_number_of_slots_with_a_torn_batch_is_refused_with_both_numbers(make: Ca
     ready(make(slots=3))
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), pytest.param(3, 2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("goes_on_with", ["the old number", "the new number"])
 def test_crash_in_the_middle_of_a_change_of_slots_loses_and_doubles_nothing(
     make: Callable[..., KafkaSink], before: int, after: int, goes_on_with: str

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from tests.services.fleets import Sailing, code_of, ids_in, rows_in
@@ -105,9 +106,45 @@ def test_fleet_with_one_bad_sink_lets_the_others_go_on_and_it_catches_up_when_me
         assert not fleet.told(Waiting, "good") and not fleet.told(Retrying, "good")
         (tmp_path / "lake/bad").unlink()
         fleet.await_rows("bad", 20)
+        clients, lines = open_clients(), hung_lines(spark)
+        for first in (20, 40):
+            in_the_way(tmp_path / "lake/bad")
+            before = len(fleet.told(Waiting, "bad"))
+            topics.send(bad, orders(20, first))
+            fleet.await_told(Waiting, "bad", count=before + 1)
+            out_of_the_way(tmp_path / "lake/bad")
+            fleet.await_rows("bad", first + 20)
+        assert open_clients() <= clients, "a run that failed leaves nothing open"
+        assert hung_lines(spark) <= lines, "nor in the JVM"
     assert fleet.summary is not None and fleet.summary.exit_code == 0
     assert ids_in(tmp_path / "lake/good") == Counter(range(30))
-    assert ids_in(tmp_path / "lake/bad") == Counter(range(20))
+    assert ids_in(tmp_path / "lake/bad") == Counter(range(60))
+
+
+def in_the_way(table: Path) -> None:
+    """A file where a table was."""
+    table.rename(table.with_suffix(".aside"))
+    table.write_text("in the way")
+
+
+def out_of_the_way(table: Path) -> None:
+    table.unlink()
+    table.with_suffix(".aside").rename(table)
+
+
+def hung_lines(spark: Any) -> int:
+    """On how many lines to Python the JVM holds on, though nobody is at the other end."""
+    port = spark.sparkContext._gateway.get_callback_server().get_listening_port()
+    return sum(
+        one.status == psutil.CONN_CLOSE_WAIT and one.raddr.port == port
+        for one in psutil.net_connections("tcp")
+        if one.raddr
+    )
+
+
+def open_clients() -> int:
+    """How many Kafka clients this process has open: each has one thread of this name."""
+    return sum(one.read_text() == "rdk:main\n" for one in Path("/proc/self/task").glob("*/comm"))
 
 
 def test_fleet_with_one_in_back_off_within_its_run_lets_the_others_go_on(

@@ -29,6 +29,7 @@ from penstock.runtime.reaching import checkpoint_of, storage_of
 from penstock.runtime.tables import open_table
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.parquet import ParquetSink
+from penstock.storage import ObjectFileSystem
 
 QUERY = "278b7560-3ceb-44fb-a542-fa1b106c23e2"
 SCHEMA = pa.schema([pa.field("id", pa.int64()), COORDINATES_FIELD])
@@ -97,9 +98,12 @@ def _sinks(place: Place) -> list[Any]:
     ]
 
 
+def _token(batch: int, query: str = QUERY) -> BatchToken:
+    return BatchToken("orders", query, batch, (OffsetRange("orders", 0, 10 * batch, 10 * batch + 10),))
+
+
 def _write(sink: Any, batch: int, query: str = QUERY) -> None:
-    first = 10 * batch
-    token = BatchToken("orders", query, batch, (OffsetRange("orders", 0, first, first + 10),))
+    first, token = 10 * batch, _token(batch, query)
     stage = sink.stage(token, SlotAttempt(0, "a"), SCHEMA)
     places = [{"topic": "orders", "partition": 0, "offset": n, "timestamp": None} for n in range(first, first + 10)]
     ids = pa.array(range(first, first + 10), pa.int64())
@@ -181,6 +185,24 @@ def test_parquet_batch_that_a_crash_left_half_shown_is_whole_after_the_next_star
     assert again.last_commit().batch_id == 3
     again.prepare(SCHEMA)
     assert _read(place, "p") == list(range(40))
+
+
+def test_parquet_commits_of_several_queries_are_seen_without_listing_the_whole_target_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, other = _sinks(place)[1], _sinks(place)[1]
+    ours.prepare(SCHEMA)
+    other.prepare(SCHEMA)
+    monkeypatch.setattr(ObjectFileSystem, "ls", lambda *_, **__: pytest.fail("the whole target is listed"))
+    for batch, query in enumerate(("a", "b", "c", "d"), start=3):
+        _write(ours, batch)
+        _write(other, batch, query)
+        _write(other, batch + 1, query)
+        assert (ours.last_commit().query_id, ours.last_commit().batch_id) == (query, batch + 1)
+        assert other.holds(_token(batch)) and not other.holds(_token(batch + 1))
+        assert ours.holds(_token(batch, query)) and ours.holds(_token(batch - 1, query))
+    _write(ours, 7)
+    assert other.last_commit() == _token(7)
 
 
 def test_writers_of_one_batch_at_once_land_once(place: Place) -> None:

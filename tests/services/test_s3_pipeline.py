@@ -112,7 +112,7 @@ def _ice_ids(s3: Any, bucket: str, folder: Path) -> list[int]:
         "penstock",
         uri=f"sqlite:///{folder}/catalog.db",
         warehouse=f"s3://{bucket}/lake/ice",
-        **s3.storage.for_iceberg(),
+        **s3.storage.for_iceberg(f"s3://{bucket}"),
     )
     rows = catalog.load_table("shop.orders").scan(selected_fields=("order_id",)).to_arrow()
     return sorted(rows.column(0).to_pylist())

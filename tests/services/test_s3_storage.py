@@ -56,6 +56,16 @@ def test_prefix_of_another_name_is_not_listed(s3: Any, bucket: str) -> None:
     assert fs.ls(f"{root}/orders", detail=False) == [f"{root}/orders/1"]
 
 
+def test_objects_behind_a_name_come_in_order_from_there(s3: Any, bucket: str) -> None:
+    fs, root = _at(s3, bucket)
+    for name in ("a/1", "b/1", "b/2", "c", "d/1"):
+        fs.pipe_file(f"{root}/{name}", b"")
+    assert list(fs.behind(root, "b/1")) == [f"{root}/b/2", f"{root}/c", f"{root}/d/1"]
+    assert list(fs.behind(root, "b0")) == [f"{root}/c", f"{root}/d/1"]
+    assert list(fs.behind(bucket, "folder/c")) == [f"{root}/d/1"]
+    assert list(fs.behind(f"{root}/nothing", "a")) == []
+
+
 def test_parquet_file_through_it_is_read_back(s3: Any, bucket: str) -> None:
     fs, root = _at(s3, bucket)
     rows = pa.table({"id": pa.array(range(3_000_000), pa.int64())})

@@ -80,7 +80,13 @@ def ways_in(broker: SecuredBroker, issuer: Issuer, folder: Path) -> dict[str, tu
     }
 
 
-@pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("PLAIN", "SCRAM-SHA-256")),
+        *("SCRAM-SHA-512", "OAUTHBEARER", "certificate"),
+    ],
+)
 def test_pipeline_is_let_in_by_every_way_and_all_its_clients_are(
     broker: SecuredBroker, issuer: Issuer, spark: Any, tmp_path: Path, way: str
 ) -> None:

@@ -133,6 +133,7 @@ def penstock(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PENSTOCK, *words], capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.long
 def test_dev_up_secure_prints_what_lets_a_pipeline_in(tmp_path: Path) -> None:
     folder = tmp_path / "dev"
     where = ("--dir", str(folder))

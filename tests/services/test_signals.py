@@ -66,7 +66,7 @@ def check_clean_end(file: Path, running: Running) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("how", ["SIGTERM to the process", "Ctrl-C to the group"])
+@pytest.mark.parametrize("how", ["Ctrl-C to the group", pytest.param("SIGTERM to the process", marks=pytest.mark.long)])
 def test_run_asked_to_stop_finishes_the_batch_and_leaves_nothing(
     topics: Any, pipeline_file: Write, tmp_path: Path, how: str
 ) -> None:

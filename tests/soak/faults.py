@@ -14,11 +14,14 @@ from pathlib import Path
 from random import Random
 
 import psutil
+from tests.soak.links import cut, late
 from tests.soak.pipelines import Pipeline
 from tests.soak.supervisor import Supervisor
-from tests.soak.world import World, broker_disk, cut, full
+from tests.soak.world import World, broker_disk, full
 
 SPARED_WORKER = 2
+LATE = "late"
+"""There is one way round."""
 _TWO_AT_ONCE = 0.2
 _LONGEST_PAUSE = 6.0
 Act = Callable[[], AbstractContextManager[str]]
@@ -107,6 +110,9 @@ class Faults:
             Kind("link to PostgreSQL cut", "postgres", lambda: _cut("PostgreSQL", database, both=True), (5, 25)),
             Kind("answers of PostgreSQL lost", "postgres", lambda: _cut("PostgreSQL", database, both=False), (5, 20)),
             Kind("answers of S3 lost", "s3", lambda: _cut("S3", s3, both=False), (5, 20)),
+            Kind("link to a broker late", LATE, lambda: self._delay_brokers(1), (5, 25)),
+            Kind("links to all brokers late", LATE, lambda: self._delay_brokers(3), (5, 25)),
+            Kind("link to PostgreSQL late", LATE, lambda: _late("PostgreSQL", database, self._delay()), (5, 25)),
         ]
 
     def _of_disks(self, pipelines: Sequence[Pipeline]) -> list[Kind]:
@@ -212,6 +218,17 @@ class Faults:
         self._world.keep_brokers()
 
     @contextlib.contextmanager
+    def _delay_brokers(self, brokers: int) -> Iterator[str]:
+        met = self._random.sample(list(self._world.stack.nodes), brokers)
+        whom = "all brokers" if brokers > 1 else f"broker {met[0].id}"
+        with _late(whom, [node.port for node in met], self._delay()) as told:
+            yield told
+        self._world.keep_brokers()
+
+    def _delay(self) -> float:
+        return self._random.choice((0.1, 0.3, 1.0))
+
+    @contextlib.contextmanager
     def _fill(self, places: Sequence[Path]) -> Iterator[str]:
         place = self._random.choice(places)
         with full(place):
@@ -240,9 +257,11 @@ def _stopped(whom: str, processes: Sequence[psutil.Process]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _cut(whom: str, ports: Sequence[int], both: bool) -> Iterator[str]:
-    """Lose what comes from these ports: whoever asks there is heard, and hears nothing. With `both` nor is heard."""
-    rules = [("ipproto", "tcp", "sport", str(port), "blackhole") for port in ports]
-    if both:
-        rules += [("ipproto", "tcp", "dport", str(port), "unreachable") for port in ports]
-    with cut(rules):
+    with cut(ports, both=both):
         yield whom
+
+
+@contextlib.contextmanager
+def _late(whom: str, ports: Sequence[int], seconds: float) -> Iterator[str]:
+    with late(ports, seconds):
+        yield f"{whom}, {seconds:g} s each way"

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-MEMORY, HANDLES, THREADS = "memory", "handles", "threads"
+MEMORY, HANDLES, THREADS, HEAP = "memory", "handles", "threads", "live heap"
 MEASURES = (MEMORY, HANDLES, THREADS)
+IN_BYTES = (MEMORY, HEAP)
 MEGABYTE = 1 << 20
 _MOST_POINTS = 240
 FEWEST_POINTS = 12
@@ -34,8 +35,9 @@ class Allowed:
 # Pools of threads and connections are filled on demand, each to its bound; a leak of one a batch passes these soon.
 _ALLOWED = {
     (MEMORY, "python"): Allowed(48 * MEGABYTE, 0.10),
-    # A heap grows towards its limit while there is room.
+    # The heap is all there from the start, so this is what a JVM has beside it: compiled code, buffers, stacks.
     (MEMORY, "jvm"): Allowed(160 * MEGABYTE, 0.15),
+    (HEAP, "jvm"): Allowed(32 * MEGABYTE, 0.10),
     (HANDLES, "python"): Allowed(6, 0.05),
     (HANDLES, "jvm"): Allowed(8, 0.05),
     (THREADS, "python"): Allowed(6, 0.05),
@@ -69,6 +71,8 @@ class Flatness:
     allowed: float
     verdict: str
     """`flat`, `rising`, or `too short` to be judged."""
+    curve: Sequence[tuple[float, float]] = ()
+    """Seconds from its first point, and values; for whoever looks for the cause."""
 
     @property
     def flat(self) -> bool:
@@ -102,6 +106,7 @@ def judge(curve: Curve, shortest: float) -> Flatness:
         rise=rise,
         allowed=allowed,
         verdict="rising" if rising else "flat",
+        curve=[(round(at - times[0], 1), value) for at, value in zip(times, values, strict=True)],
     )
 
 

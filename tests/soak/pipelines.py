@@ -46,6 +46,9 @@ _ON_S3 = "on_s3"
 _SPARK = {
     "spark.executor.memory": "600m",
     "spark.driver.memory": "1g",
+    # The whole heap is there from the start: what grows then is what a JVM has beside it.
+    "spark.executor.extraJavaOptions": "-Xms600m -XX:+AlwaysPreTouch",
+    "spark.driver.extraJavaOptions": "-Xms1g -XX:+AlwaysPreTouch",
     "spark.sql.shuffle.partitions": "2",
 }
 

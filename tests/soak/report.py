@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.soak.flat import MEGABYTE, MEMORY, Flatness
+from tests.soak.flat import IN_BYTES, MEGABYTE, Flatness
 
 TOGETHER = "two at once"
 
@@ -58,6 +58,8 @@ class Report:
     """Faults that this machine cannot have, and why."""
     held: list[Held] = field(default_factory=list)
     curves: list[Flatness] = field(default_factory=list)
+    more_handles: dict[str, list[str]] = field(default_factory=dict)
+    """For each process what it held more of at the end of the judged stretch than at its beginning."""
     starts: int = 0
     """How often the driver was started."""
     again: int = 0
@@ -125,6 +127,7 @@ class Report:
                 ("process", "", "first", "middle", "last", "an hour", "over", "verdict"),
                 [_curve(one) for one in self.curves],
             ),
+            *(f"Handles of {role}, more than at first: {', '.join(more)}" for role, more in self.more_handles.items()),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -160,7 +163,7 @@ def _curve(one: Flatness) -> tuple[str, ...]:
 
 
 def _value(one: Flatness, value: float) -> str:
-    return f"{value / MEGABYTE:,.0f} MB" if one.measure == MEMORY else f"{value:,.0f}"
+    return f"{value / MEGABYTE:,.0f} MB" if one.measure in IN_BYTES else f"{value:,.0f}"
 
 
 def _list(lines: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """`make soak`: every sink under load while things are killed, stopped, cut off and filled; then all is counted.
 
-For the first two thirds of the time faults of every kind come, in an order that the seed decides. In the last third the
+For the first half of the time faults of every kind come, in an order that the seed decides. In the second half the
 driver and one executor are left alive, and faults meet the others: what these two hold must not grow. Then the load
 ends, the pipelines drain, the driver is asked to stop, and every target must hold each event once.
 """
@@ -40,9 +40,9 @@ FIRST_BATCH_SECONDS = 360
 RECOVERY_SECONDS = 240
 DRAIN_SECONDS = 300
 STOP_SECONDS = 120
-_ALL_KINDS_PART = 2 / 3
-_WARM_PART = 0.25
-"""Of the last third: pools are filled and code is compiled, and nothing is judged yet."""
+_ALL_KINDS_PART = 1 / 2
+_WARM_PART = 1 / 3
+"""Of the second half: pools are filled and code is compiled, and nothing is judged yet."""
 _AGAIN, _INTERRUPTED = 75, 130
 """With 75 the driver itself asks to be started again, where Spark's process was lost with what it needs."""
 
@@ -118,6 +118,7 @@ class Soak:
                 self._note(load, lines, driver)
             ended = time.monotonic()
             self._report.curves = [judge(curve, (ended - begun) / 2) for curve in watch.curves(begun, ended)]
+            self._report.more_handles = watch.more_handles(begun, ended)
             self._say("the load ends, the pipelines drain")
             events = load.stop(DRAIN_SECONDS)
             wait_for(lambda: all(one.has(events) for one in lines), DRAIN_SECONDS, "all events are committed")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from tests.soak.flat import HANDLES, MEGABYTE, MEMORY, Curve, Flatness, judge
+from tests.soak.flat import HANDLES, HEAP, MEGABYTE, MEMORY, Curve, Flatness, judge
 from tests.soak.report import TOGETHER, Held, Met, Report
-from tests.soak.watch import Sample, curves_of, longest_quiet
+from tests.soak.watch import Sample, curves_of, handles_by_kind, longest_quiet
 
 CALM = {"appends": 4.0, "merges": 5.0}
 
@@ -111,3 +113,28 @@ def test_curves_of_a_role_are_those_of_its_last_process() -> None:
     assert memory.values == [100] * 4
     assert (handles.values, threads.values, handles.times) == ([10] * 4, [1] * 4, [5, 6, 7, 8])
     assert all(not curve.values for curve in curves_of("executor jvm", last))
+
+
+def test_handles_are_told_by_ports_and_folders(tmp_path: Path) -> None:
+    before = handles_by_kind(psutil.Process())
+    with (
+        (tmp_path / "held").open("w"),
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()),
+    ):
+        more = handles_by_kind(psutil.Process()) - before
+    assert more[f"in {tmp_path}"] == 1
+    # Clients of other tests may still come and go.
+    assert more["socket LISTEN"] >= 1 and more["socket ESTABLISHED to a port of the moment"] >= 1
+
+
+def test_report_tells_the_handles_that_are_more() -> None:
+    page = replace(good(), more_handles={"driver jvm": ["9 in /lake", "2 socket LISTEN"]}).as_markdown()
+    assert "Handles of driver jvm, more than at first: 9 in /lake, 2 socket LISTEN" in page
+
+
+def test_judge_a_heap_that_keeps_a_megabyte_a_batch_is_rising() -> None:
+    times = [10.0 * number for number in range(40)]
+    keeps = Curve("driver jvm", HEAP, times, [200 * MEGABYTE + at / 5 * MEGABYTE for at in times])
+    assert judge(keeps, 60).verdict == "rising"
+    assert judge(Curve("driver jvm", HEAP, times, [200 * MEGABYTE] * 40), 60).flat

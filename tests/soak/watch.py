@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import psutil
 from tests.soak.faults import SPARED_WORKER
-from tests.soak.flat import HANDLES, MEASURES, MEMORY, THREADS, Curve
+from tests.soak.flat import HANDLES, HEAP, MEASURES, MEMORY, THREADS, Curve
 from tests.soak.pipelines import Pipeline
 from tests.soak.supervisor import Supervisor
 from tests.soak.world import World
@@ -20,7 +24,8 @@ from tests.soak.world import World
 DRIVER, DRIVER_JVM = "driver python", "driver jvm"
 EXECUTOR, EXECUTOR_JVM = "executor python", "executor jvm"
 ROLES = (DRIVER, DRIVER_JVM, EXECUTOR, EXECUTOR_JVM)
-_COMMITS_SECONDS, _SAMPLE_SECONDS = 0.25, 2.0
+_COMMITS_SECONDS, _SAMPLE_SECONDS, _INSIDE_SECONDS = 0.25, 2.0, 10.0
+_EPHEMERAL = 32768
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,17 @@ class Sample:
     threads: int
 
 
+@dataclass(frozen=True)
+class Inside:
+    """What a JVM's heap had after a collection, and the kinds of its handles."""
+
+    at: float
+    role: str
+    process: tuple[int, float]
+    heap: int
+    handles: Counter[str]
+
+
 class Watch:
     """Looks from threads of its own."""
 
@@ -43,11 +59,16 @@ class Watch:
         self.commits: dict[str, list[tuple[float, int]]] = {one.name: [] for one in pipelines}
         """When each commit was seen, and the number of batches then."""
         self.samples: list[Sample] = []
+        self.insides: list[Inside] = []
         self._world, self._driver, self._pipelines = world, driver, pipelines
         self._done = threading.Event()
         self._threads = [
             threading.Thread(target=self._every, args=(seconds, look), name="watch", daemon=True)
-            for seconds, look in ((_COMMITS_SECONDS, self._look_at_commits), (_SAMPLE_SECONDS, self._look_at_processes))
+            for seconds, look in (
+                (_COMMITS_SECONDS, self._look_at_commits),
+                (_SAMPLE_SECONDS, self._look_at_processes),
+                (_INSIDE_SECONDS, self._look_inside),
+            )
         ]
 
     def start(self) -> None:
@@ -69,11 +90,30 @@ class Watch:
 
     def curves(self, begin: float, end: float) -> list[Curve]:
         """Of each role the process that was there at the end, as long as it was there within the stretch."""
-        return [curve for role in ROLES for curve in curves_of(role, [s for s in self.samples if begin <= s.at <= end])]
+        found = [
+            curve for role in ROLES for curve in curves_of(role, [s for s in self.samples if begin <= s.at <= end])
+        ]
+        for role in (DRIVER_JVM, EXECUTOR_JVM):
+            held = self._inside(role, begin, end)
+            found.append(Curve(role, HEAP, [one.at for one in held], [one.heap for one in held]))
+        return found
+
+    def more_handles(self, begin: float, end: float) -> dict[str, list[str]]:
+        """For each JVM what it held more of at the end of a stretch: of each kind so many."""
+        found = {}
+        for role in (DRIVER_JVM, EXECUTOR_JVM):
+            held = self._inside(role, begin, end)
+            more = held[-1].handles - held[0].handles if held else Counter[str]()
+            found[role] = [f"{count} {kind}" for kind, count in more.most_common()]
+        return {role: more for role, more in found.items() if more}
+
+    def _inside(self, role: str, begin: float, end: float) -> list[Inside]:
+        held = [one for one in self.insides if one.role == role and begin <= one.at <= end]
+        return [one for one in held if one.process == held[-1].process]
 
     def _every(self, seconds: float, look: Callable[[], None]) -> None:
         while not self._done.wait(seconds):
-            with contextlib.suppress(psutil.Error, OSError):
+            with contextlib.suppress(psutil.Error, OSError, subprocess.SubprocessError):
                 look()
 
     def _look_at_commits(self) -> None:
@@ -89,6 +129,41 @@ class Watch:
             self.samples.append(_sample(now, EXECUTOR_JVM, jvm))
             if workers := jvm.children(recursive=True):
                 self.samples.append(_sample(now, EXECUTOR, *workers, identity=jvm))
+
+    def _look_inside(self) -> None:
+        for role, jvm in (
+            *((DRIVER_JVM, one) for one in self._driver.processes()[1:]),
+            *((EXECUTOR_JVM, one) for one in self._world.cluster.executors(SPARED_WORKER)),
+        ):
+            who = jvm.pid, jvm.create_time()
+            self.insides.append(Inside(time.monotonic(), role, who, live_heap(jvm.pid), handles_by_kind(jvm)))
+
+
+def live_heap(pid: int) -> int:
+    """What is alive in the heap of a JVM: the histogram of its classes is made by a collection, and adds up."""
+    command = [shutil.which("jcmd") or "jcmd", str(pid), "GC.class_histogram"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    return int(told.rstrip().rpartition("\n")[2].split()[2])
+
+
+def handles_by_kind(process: psutil.Process) -> Counter[str]:
+    """The handles of a process: sockets by the port that is known, files by their folder."""
+    sockets = {one.fd: _socket(one) for one in process.net_connections("inet")}
+    found: Counter[str] = Counter()
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            at = str(link.readlink())
+            kind = at.partition(":[")[0] if not at.startswith("/") else f"in {Path(at).parent}"
+            found[sockets.get(int(link.name), kind)] += 1
+    return found
+
+
+def _socket(one: Any) -> str:
+    if not one.raddr:
+        return f"socket {one.status}"
+    ports = [("to", one.raddr.port), ("at", one.laddr.port)]
+    where, port = next((known for known in ports if known[1] < _EPHEMERAL), ports[0])
+    return f"socket {one.status} {where} {port if port < _EPHEMERAL else 'a port of the moment'}"
 
 
 def longest_quiet(commits: Iterable[float], begin: float, end: float) -> float:

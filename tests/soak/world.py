@@ -20,6 +20,7 @@ from tests.crash.cluster import Brokers
 from tests.crash.harness import wait_for
 from tests.postgres import PostgresServer, running_server
 from tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3
+from tests.soak.links import prepare_network
 from tests.spark_cluster import RunningCluster, running_cluster
 
 from penstock.devstack import DevStack
@@ -28,7 +29,6 @@ from penstock.spark.java import find_java
 
 APART = "PENSTOCK_SOAK_APART"
 RUN = "PENSTOCK_TEST_RUN"
-_AHEAD_OF_LOCAL, _LOCAL = "1", "5"
 _DISK = "3g"
 
 
@@ -94,7 +94,7 @@ def broker_disk(folder: Path) -> Path:
 def go_apart(words: Sequence[str]) -> str | None:
     """Run this program again with a network and mounts of its own; returns only where that cannot be: why."""
     if APART in os.environ:
-        _prepare_network()
+        prepare_network()
         return None
     if os.geteuid() != 0:
         return "it is not run as root"
@@ -105,30 +105,6 @@ def go_apart(words: Sequence[str]) -> str | None:
         return "this machine makes no namespaces"
     os.environ[APART] = "1"
     return os.execvp("unshare", ["unshare", "--net", "--mount", sys.executable, *words])
-
-
-def _prepare_network() -> None:
-    """Loopback up; and rules of ours before the one that finds its addresses."""
-    for words in (
-        ("link", "set", "lo", "up"),
-        ("rule", "add", "pref", _LOCAL, "lookup", "local"),
-        ("rule", "del", "pref", "0"),
-    ):
-        subprocess.run(["ip", *words], check=True)
-
-
-@contextlib.contextmanager
-def cut(rules: Sequence[Sequence[str]]) -> Iterator[None]:
-    """Lose every packet that one of the rules is for, as `ip rule` takes them."""
-    made: list[Sequence[str]] = []
-    try:
-        for rule in rules:
-            subprocess.run(["ip", "rule", "add", "pref", _AHEAD_OF_LOCAL, *rule], check=True)
-            made.append(rule)
-        yield
-    finally:
-        for rule in made:
-            subprocess.run(["ip", "rule", "del", "pref", _AHEAD_OF_LOCAL, *rule], check=True)
 
 
 @contextlib.contextmanager

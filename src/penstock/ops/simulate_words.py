@@ -101,8 +101,8 @@ def _doubts(report: Report, measured: Measured | None) -> Iterator[str]:
 
 def _outcome(report: Report) -> Iterator[str]:
     asked, run = report.asked, report.run
-    cores = f"{asked.cores} core" + ("s" if asked.cores != 1 else "")
-    carried = f"{cores} carry {report.capacity:,.0f} records a second"
+    cores = "1 core carries" if asked.cores == 1 else f"{asked.cores} cores carry"
+    carried = f"{cores} {report.capacity:,.0f} records a second"
     if asked.rate < report.capacity:
         yield f"{carried}, {asked.rate:,.0f} come: {asked.rate / report.capacity:.0%} of that"
     else:

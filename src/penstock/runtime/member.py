@@ -6,8 +6,10 @@ once a run has brought a batch to its end.
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,8 @@ class Member:
         if self._thread is None or self._thread.is_alive():
             return False
         self._thread = None
+        # The clients of a run are in cycles, and closed only when these are found: by itself that may take hours.
+        gc.collect()
         summary, error = self._ended
         if self.next is not None:
             # How the run with the old definition ended is of no interest any more.
@@ -133,6 +137,7 @@ class Member:
             self._ended = run(config, options, self._hear, stop, own), None
         except Exception as error:
             self._ended = None, self._in_our_terms(error)
+            _forget_locals(error)
 
     def _in_our_terms(self, error: Exception) -> PenstockError:
         if isinstance(error, PenstockError):
@@ -151,3 +156,11 @@ class Member:
 
     def _tell(self, event: FleetEvent) -> None:
         self._listener(self.name, event)
+
+
+def _forget_locals(error: BaseException) -> None:
+    """The error is kept while the next run goes on: without this it would keep the clients of its own one open."""
+    one: BaseException | None = error
+    while one is not None:
+        traceback.clear_frames(one.__traceback__)
+        one = one.__cause__ or one.__context__

@@ -52,11 +52,12 @@ class BatchGate:
             if not self._closed.is_set() and (self.until is None or batch_id <= self.until):
                 try:
                     self._run_batch(frame, batch_id)
+                    self.last_batch = batch_id
+                    return
                 except Exception as error:
-                    self.error = in_our_terms(error)
-                    raise
-                self.last_batch = batch_id
-                return
+                    self.error, told = in_our_terms(error), f"{type(error).__name__}: {error}"
+                # Spark keeps what is raised here as long as the session: so nothing whose traceback knows the run.
+                raise RuntimeError(told)
         # A stop came between two batches: this one waits here, untouched, until the query is stopped.
         self._released.wait(60)
         raise RuntimeError("the run is stopping")
@@ -74,7 +75,7 @@ class BatchGate:
     def end(self) -> None:
         """The query is over. Spark's gateway keeps the gate for as long as the session, and so what it would hold."""
         self._closed.set()
-        self._run_batch = _nothing
+        self._run_batch, self.error = _nothing, None
         # Not where Spark gave up waiting for a batch that still goes on.
         if self._line is not None and self._lock.acquire(blocking=False):
             hang_up(self._line)

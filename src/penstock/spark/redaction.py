@@ -12,8 +12,8 @@ from typing import Any
 from penstock.config.fields import is_secret
 
 _NAMES = (
-    "secret|password|passphrase|passwd|token|credential|access[.]?key|account[.]?key|jaas|private[.]?key|key[.]pem"
-    "|keystore[.]key|user[.]info|[.]sas[.]"
+    "secret|password|passphrase|passwd|token|credential|access[._-]?key|account[._-]?key|jaas|private[.]?key|key[.]pem"
+    "|keystore[.]key|user[.]info|[._]sas[._-]"
 )
 REDACTION: Mapping[str, str] = {
     "spark.redaction.regex": f"(?i){_NAMES}",

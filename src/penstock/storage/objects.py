@@ -6,7 +6,7 @@ only while it is the one that was seen. Paths are `bucket/key`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -195,6 +195,19 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 about = []
         found = {one["name"]: one for one in sorted(about, key=lambda one: str(one["name"]))}
         return found if detail else list(found)
+
+    def behind(self, path: str, name: str) -> Iterator[str]:
+        """The objects below a path whose names come after one, in order, asked for as far as they are taken."""
+        import obstore
+
+        path = self._strip_protocol(path)
+        store, key = self._at(path)
+        bucket = path.partition("/")[0]
+        start = f"{key}/{name}" if key else name
+        with self._telling("listing", path):
+            for some in obstore.list(store, key or None, offset=start):
+                # Not every server knows where to start; the order all have.
+                yield from (f"{bucket}/{one['path']}" for one in some if one["path"] > start)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of an object, or some of them."""

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.storage.storage import Storage
 
+OPTION = "penstock.store."
+"""Before the name of an option of our own client, where it stands among the properties of a catalog."""
+
 _S3A = "spark.hadoop.fs.s3a"
 _PROVIDERS = "org.apache.hadoop.fs.s3a"
 _ROLES = (
@@ -58,18 +61,16 @@ def for_pyiceberg(storage: Storage) -> dict[str, str]:
     if not storage.in_path and storage.endpoint is not None:
         found["s3.force-virtual-addressing"] = "true"
     found |= {"s3.connect-timeout": "5", "s3.request-timeout": "30"}
-    options = dict(storage.options)
-    for own, name in _AZURE_ICEBERG.items():
-        if own in options:
-            found[name] = options[own]
     return found
 
 
-_AZURE_ICEBERG = {
-    "azure_storage_account_name": "adls.account-name",
-    "azure_storage_account_key": "adls.account-key",
-    "azure_storage_sas_key": "adls.sas-token",
-}
+def for_pyiceberg_elsewhere(storage: Storage) -> dict[str, str]:
+    """The same for a store that is not S3: there pyiceberg goes through our own client, with its options.
+
+    Its own for Azure is not among what is installed, and Arrow's does not take the container and account of a path.
+    """
+    options = {f"{OPTION}{name}": value for name, value in for_object_store(storage).items()}
+    return {"py-io-impl": "penstock.storage.iceberg_io.StoreFileIO", **options}
 
 
 def for_spark(storage: Storage, buckets: Sequence[str] = ()) -> dict[str, str]:

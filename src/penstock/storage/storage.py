@@ -87,9 +87,11 @@ class Storage:
         """The same for one table; none for one that needs no way in."""
         return self.for_delta() if is_object_uri(uri) else None
 
-    def for_iceberg(self) -> dict[str, str]:
-        """The properties of pyiceberg's file access."""
-        return spellings.for_pyiceberg(self)
+    def for_iceberg(self, warehouse: str) -> dict[str, str]:
+        """The properties of pyiceberg's file access; none for a warehouse that needs no way in."""
+        if is_s3_uri(warehouse):
+            return spellings.for_pyiceberg(self)
+        return spellings.for_pyiceberg_elsewhere(self) if is_object_uri(warehouse) else {}
 
     def for_spark(self, buckets: Sequence[str] = ()) -> dict[str, str]:
         """Spark's settings: `s3://` is S3A's. For some buckets, or for all."""

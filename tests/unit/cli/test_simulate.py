@@ -53,6 +53,11 @@ def test_simulate_measured_pipeline_says_from_what_and_what_comes_of_it(measured
     assert "cores to hold 500,000 a second: 6" in done.stdout
 
 
+def test_simulate_one_core_is_told_as_one(file: Path) -> None:
+    done = CliRunner().invoke(app, [str(file), "--rate", "200k", "--cores", "1", "--partitions", "2", *COST])
+    assert "1 core carries 95,000 records a second, 200,000 come: it falls ever further behind" in done.stdout
+
+
 def test_simulate_json_has_assumptions_and_series(measured: Path) -> None:
     done = CliRunner().invoke(app, [str(measured), "--rate", "1,000", "--for", "10 minutes", "--json"])
     told = json.loads(done.stdout)

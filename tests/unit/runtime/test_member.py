@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,35 @@ def test_member_that_fails_again_and_again_waits_longer_up_to_a_bound(
     assert waits(one.events) == [10, 20, 40, 80, 160, 300, 300]
     assert one.member.due == 400.0
     assert [event.again for event in one.events if isinstance(event, Waiting)] == [False, *[True] * 6]
+
+
+class Client:
+    """What a run has open, in a cycle, as clients with callbacks are."""
+
+    def __init__(self) -> None:
+        self.calls_back = self.close
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_member_that_waits_keeps_its_error_and_nothing_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[weakref.ref[Client]] = []
+
+    def run(listener: Callable[[Any], None], stop: StopRequest) -> RunSummary:
+        client = Client()
+        opened.append(weakref.ref(client))
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError as cause:
+            raise TerminalError("SINK_FAILED", "the disk is full") from cause
+
+    one = Scripted(tmp_path, monkeypatch, run)
+    one.until_settled(0.0)
+    assert one.member.outcome.error is not None and one.member.outcome.error.__traceback__ is not None
+    assert [kept() for kept in opened] == [None]
 
 
 def test_member_that_had_a_batch_waits_anew_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

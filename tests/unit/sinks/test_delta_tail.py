@@ -14,8 +14,7 @@ from tests.tables import read_table
 from penstock.errors import PenstockError, TerminalError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
 from penstock.sinks import DeltaSink
-from penstock.sinks.delta import table as table_module
-from penstock.sinks.delta import tail
+from penstock.sinks.delta import fitted, tail
 
 ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 
@@ -58,7 +57,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             looks.append("update")
             super().update_incremental()
 
-    monkeypatch.setattr(table_module, "DeltaTable", Counted)
+    monkeypatch.setattr(fitted, "DeltaTable", Counted)
     return looks
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -251,6 +253,33 @@ def test_thousands_of_batches_only_the_newest_manifest_is_opened(root: Path) -> 
     with pytest.raises(TerminalError) as unreadable:
         fresh.holds(token(7))
     assert unreadable.value.code == "SINK_MANIFEST_UNREADABLE"
+
+
+def test_commits_behind_the_first_do_not_list_the_folder_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = made(root)
+    land(sink, token(0))
+    listed: list[object] = []
+    scandir = os.scandir
+    monkeypatch.setattr("penstock.sinks.parquet.batches.os.scandir", lambda path: listed.append(path) or scandir(path))
+    for batch_id in range(1, 6):
+        assert not sink.holds(token(batch_id))
+        land(sink, token(batch_id))
+        assert sink.holds(token(batch_id))
+    assert root not in listed
+    assert made(root).last_commit() == token(5)
+
+
+def test_commits_of_another_driver_and_of_another_query_are_seen_between_two_of_its_own(root: Path) -> None:
+    one, other = made(root), made(root)
+    land(one, token(0))
+    for batch_id in (1, 2, 3):
+        land(other, token(batch_id))
+    assert one.holds(token(2)) and not one.holds(token(4))
+    land(other, token(7, "another query"))
+    land(one, token(4))
+    assert one.last_commit() == made(root).last_commit() == token(4)
+    shutil.rmtree(next(root.glob("*-000000000004")))
+    assert not one.holds(token(4))
 
 
 def test_older_batches_that_were_removed_still_count_as_committed(root: Path) -> None:

@@ -21,6 +21,9 @@ SECRET = [
     "kafka.basic.auth.user.info",
     "spark.google.private.key",
     "spark.x.passphrase",
+    "spark.sql.catalog.shop.penstock.store.azure_storage_account_key",
+    "spark.sql.catalog.shop.penstock.store.azure_storage_sas_key",
+    "spark.sql.catalog.shop.penstock.store.google_service_account_key",
 ]
 
 

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from pyiceberg.io import load_file_io
 
 from penstock.storage import ObjectFileSystem, Storage, bucket_of, is_local, is_object_uri, local_path
 from penstock.storage.stores import Patience, store_of
@@ -62,7 +63,8 @@ def test_for_spark_without_keys_asks_for_the_role_of_the_machine() -> None:
 
 
 def test_for_iceberg_names_the_same_way_in() -> None:
-    found = MINE.for_iceberg()
+    assert MINE.for_iceberg("/lake") == {}
+    found = MINE.for_iceberg("s3://lake/ice")
     assert found["s3.endpoint"] == "http://store:9000"
     assert found["s3.access-key-id"] == "the-id"
     assert found["s3.secret-access-key"] == "the-key"
@@ -81,7 +83,9 @@ def test_options_of_google_and_azure_reach_spark_and_the_clients() -> None:
     spark = mine.for_spark()
     assert spark["spark.hadoop.fs.gs.auth.service.account.json.keyfile"] == "/key.json"
     assert spark["spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net"] == "the-key"
-    assert mine.for_iceberg()["adls.account-name"] == "shop"
+    iceberg = mine.for_iceberg("abfss://lake@shop.dfs.core.windows.net/ice")
+    assert iceberg["penstock.store.azure_storage_account_name"] == "shop"
+    assert load_file_io(iceberg).properties == iceberg
 
 
 def test_with_environment_fills_what_is_left_out() -> None:

@@ -92,3 +92,12 @@ def _telling(error: Exception) -> str:
     told = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
     roots = [line for line in lines if line.startswith("Caused by: ")]
     return "; ".join([*told[:1], *roots[-1:]]) or type(error).__name__
+
+
+def table_changed(sink: str) -> TransientError:
+    """The error for a table that is not any more the one for which rows were staged."""
+    return TransientError(
+        "SINK_TABLE_CHANGED",
+        f"sink {sink}: the table was changed since the rows were staged",
+        hint="the batch is staged again, for the table as it is now",
+    )

@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from penstock.contracts import Stage
 from penstock.errors import MissingError, TransientError
 from penstock.model import COORDINATES, BatchToken, OffsetRange, SlotAttempt
+from penstock.sinks.delta.failures import table_changed
 from penstock.sinks.delta.log_entry import put_entry, replacement_entry
 from penstock.sinks.delta.names import quoted
 from penstock.sinks.delta.schema import held_columns, unsupported
@@ -97,7 +98,7 @@ class RangeReplacement:
                 return
             table = self._table.current()
             if self._table.bound or self._table.written != written:
-                raise self._table.changed()
+                raise table_changed(self._table.sink)
             touched = dict(self._touched(table, rewriting=True))
             entry = replacement_entry(
                 token,

@@ -19,7 +19,7 @@ from penstock.contracts import SqlEngine, Stage
 from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, OffsetRange, SlotAttempt
 from penstock.sinks.delta.beside import BesideFolder
 from penstock.sinks.delta.beside_stage import BesideStage, staged_items
-from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.failures import sink_failures, table_changed
 from penstock.sinks.delta.history import files_added
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.names import quoted, table_name
@@ -222,7 +222,7 @@ class DeltaSink:
         written = self._table.written
         self._table.current()
         if self._table.bound or self._table.written != written:
-            raise self._table.changed()
+            raise table_changed(self.name)
         self._table.append(token, files.files())
 
     def _insert(self, token: BatchToken, paths: Sequence[str]) -> None:

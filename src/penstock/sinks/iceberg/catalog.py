@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from penstock.errors import MissingError
-from penstock.storage import Storage, is_object_uri
+from penstock.storage import Storage
 
 Kind = Literal["sqlite", "rest", "sql", "hive", "hadoop"]
 
@@ -113,5 +113,4 @@ def open_catalog(
     kind: Kind, uri: str | None, properties: Mapping[str, str], warehouse: str, storage: Storage
 ) -> IcebergCatalog:
     """A catalog as a file names it, with the way in to the store that its warehouse is in."""
-    way_in = storage.for_iceberg() if is_object_uri(warehouse) else {}
-    return IcebergCatalog(kind, uri, {**way_in, **properties})
+    return IcebergCatalog(kind, uri, {**storage.for_iceberg(warehouse), **properties})

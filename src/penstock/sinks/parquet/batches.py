@@ -1,7 +1,9 @@
 """The batches of a target: their folders, named so that one listing tells which there are, and their manifests.
 
 A folder's name holds a mark of the pipeline and sink, a mark of the query, and the batch id: who committed how far
-is known from the names, and only the newest manifest of each query is ever opened.
+is known from the names, and only the newest manifest of each query is ever opened. The folder itself is listed again
+only where something was changed in it that was not this sink's own, and in an object store only behind the names that
+are known: else each commit would cost more than the last.
 """
 
 from __future__ import annotations
@@ -42,10 +44,14 @@ class Batches:
         self._root = root or Path()
         self._sink = sink
         self._writer = _mark(f"{pipeline}/{sink}")
+        self._own = f"{BATCH_COLUMN}={self._writer}-"
         self._read: dict[str, CommittedBatch] = {}
+        self._listed: dict[str, str] = {}
+        self._listed_at: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_read": {}}  # a token may be large, and tasks read none
+        # A token may be large, and tasks read none.
+        return {**self.__dict__, "_read": {}, "_listed": {}, "_listed_at": None}
 
     def label(self, token: BatchToken) -> str:
         """The value of `penstock_batch`: distinct for each batch of each query, ordered by batch within a query."""
@@ -53,7 +59,7 @@ class Batches:
 
     def folder(self, token: BatchToken) -> Path:
         """Where the batch is once it is committed."""
-        return self._root / f"{BATCH_COLUMN}={self.label(token)}"
+        return self._root / self._name(token)
 
     def staging(self, token: BatchToken) -> Path:
         """Where the batch's files are staged."""
@@ -98,7 +104,13 @@ class Batches:
 
     def publish(self, gathered: Path, token: BatchToken) -> None:
         """Make the batch visible. Fails where its folder is there: a folder with something in it is not replaced."""
+        before = self._state()
         gathered.rename(self.folder(token))
+        after = self._state()
+        # One folder more is this one; of two the other is somebody else's.
+        if before is not None and after is not None and before == self._listed_at and after[1] - before[1] <= 1:
+            self._note(self._name(token), self._listed)
+            self._listed_at = after
         sync_folders([self._root])
 
     def clear(self, token: BatchToken) -> None:
@@ -109,15 +121,26 @@ class Batches:
 
     def _newest_by_query(self) -> dict[str, str]:
         """For each query of this pipeline's sink the name of its newest batch."""
-        own = f"{BATCH_COLUMN}={self._writer}-"
+        state = self._state()
+        if state is not None and state == self._listed_at:
+            return self._listed
         newest: dict[str, str] = {}
         for name in self._names():
-            if not name.startswith(own):
-                continue
-            found = _QUERY_AND_BATCH.fullmatch(name.removeprefix(own))
-            if found and name > newest.get(found[1], ""):
-                newest[found[1]] = name
+            self._note(name, newest)
+        # Asked before: whatever came while the names were read shows at the next look.
+        self._listed, self._listed_at = newest, state
         return newest
+
+    def _note(self, name: str, newest: dict[str, str]) -> str:
+        """The newest name of a batch's query, this one counted; empty where the name is no batch of this sink's."""
+        found = _QUERY_AND_BATCH.fullmatch(name.removeprefix(self._own)) if name.startswith(self._own) else None
+        if found is None:
+            return ""
+        newest[found[1]] = max(name, newest.get(found[1], ""))
+        return newest[found[1]]
+
+    def _name(self, token: BatchToken) -> str:
+        return f"{BATCH_COLUMN}={self.label(token)}"
 
     def _manifest(self, name: str) -> CommittedBatch:
         if name not in self._read:
@@ -138,6 +161,15 @@ class Batches:
             context={"manifest": file},
             hint="put the file back; without it nobody knows which offsets the batch holds",
         )
+
+    def _state(self) -> tuple[int, int] | None:
+        """When something was last put into the target or taken out, and its links, of which each folder is one: the
+        clock of a file system may tick slower than commits come. None where that is not told."""
+        try:
+            found = self._root.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_nlink
 
     def _names(self) -> list[str]:
         """What is in the target, by its names."""

@@ -10,7 +10,7 @@ rest. So each row is there once for everybody, and whole batches at a time for t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.errors import MissingError, TerminalError
@@ -96,7 +96,7 @@ class ObjectBatches(Batches):
 
     def find(self, token: BatchToken) -> CommittedBatch | None:
         """The batch of this query and id, if it is there."""
-        name = f"{BATCH_COLUMN}={self.label(token)}"
+        name = self._name(token)
         return self._manifest(name) if name in self._read or self._body(name) is not None else None
 
     def put_manifest(self, token: BatchToken, files: Sequence[StagedFile], columns: Columns) -> None:
@@ -104,14 +104,17 @@ class ObjectBatches(Batches):
         filesystem, root = self._filesystem()
         newest = self.newest()
         body = manifest_of(token, files, columns, newest.number + 1 if newest else 1)
-        filesystem.put_new(f"{root}/{BATCH_COLUMN}={self.label(token)}/{MANIFEST}", body)
+        name = self._name(token)
+        filesystem.put_new(f"{root}/{name}/{MANIFEST}", body)
+        self._note(name, self._listed)
 
     def complete(self, token: BatchToken) -> None:
         """Copy the files of a committed batch to where a listing shows them, as far as they are not there."""
         self._complete(self.label(token))
 
     def complete_newest(self) -> None:
-        """The same for the newest batch of each query."""
+        """The same for the newest batch of each query, by a new look at the whole target."""
+        self._listed = {}
         for name in self._newest_by_query().values():
             self._complete(name.removeprefix(f"{BATCH_COLUMN}="))
 
@@ -135,6 +138,32 @@ class ObjectBatches(Batches):
                 # Another writer of the batch may have copied and cleared it meanwhile.
                 if not filesystem.isfile(f"{folder}/{path}"):
                     raise self._unreadable(f"{folder}/{path}", error) from error
+
+    def _newest_by_query(self) -> dict[str, str]:
+        """As for a folder. A store lists in the order of names: what is behind a known one is asked for alone."""
+        if not self._listed:
+            return super()._newest_by_query()
+        filesystem, root = self._filesystem()
+        newest, seen = dict(self._listed), self._own
+        while seen:
+            # Behind all objects of a batch: "0" follows "/".
+            keys = filesystem.behind(root, f"{seen}0")
+            seen = self._walk((key.removeprefix(f"{root}/").partition("/")[0] for key in keys), newest)
+        self._listed = newest
+        return newest
+
+    def _walk(self, names: Iterator[str], newest: dict[str, str]) -> str:
+        """Note the names up to one of a query that is known further: from there the listing goes on."""
+        for name in names:
+            if not name.startswith(self._own):
+                break
+            known = self._note(name, newest)
+            if name < known:
+                return known
+        return ""
+
+    def _state(self) -> None:
+        return None
 
     def _names(self) -> list[str]:
         filesystem, root = self._filesystem()

@@ -1,4 +1,4 @@
-"""Parquet files on S3 in the contract suite, read back by Arrow's own S3 client as a Hive-partitioned folder."""
+"""Parquet files in an object store, in the contract suite, read back by Arrow's own client as a folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from tests.contract.faults import lose_answer, overtake
@@ -19,9 +18,9 @@ from penstock.model import MergeRules
 from penstock.sinks.parquet import ParquetSink
 
 
-class ParquetS3Kit(ParquetKit):
-    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
-        self.server = request.getfixturevalue("s3")
+class ParquetObjectsKit(ParquetKit):
+    def __init__(self, folder: Path, request: pytest.FixtureRequest, store: str) -> None:
+        self.server = request.getfixturevalue(store)
         self.bucket = self.server.bucket()
 
     def sink(
@@ -36,7 +35,7 @@ class ParquetS3Kit(ParquetKit):
         return ParquetSink(
             pipeline,
             name,
-            f"s3://{self.bucket}/lake/files",
+            self.server.uri(self.bucket, "lake/files"),
             partition_by=partition_by,
             keep_coordinates=keep_coordinates,
             storage=self.server.storage,
@@ -53,20 +52,13 @@ class ParquetS3Kit(ParquetKit):
         return sink
 
     def rows(self) -> Rows:
-        storage = self.server.storage
-        s3 = pyarrow.fs.S3FileSystem(
-            access_key=storage.access_key,
-            secret_key=storage.secret_key,
-            region=storage.region,
-            endpoint_override=storage.endpoint,
-        )
-        path = f"{self.bucket}/lake/files"
-        columns = pq.read_schema(f"{path}/_common_metadata", filesystem=s3)
+        path, store = f"{self.bucket}/lake/files", self.server.arrow()
+        columns = pq.read_schema(f"{path}/_common_metadata", filesystem=store)
         partitions = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns.metadata[b"penstock.partition_columns"])))
         texts = pa.schema([pa.field(name, pa.string()) for name in partitions.names])
         hive = ds.partitioning(texts.insert(0, pa.field("penstock_batch", pa.string())), flavor="hive")
         schema = pa.schema([*columns, *texts])
-        files = ds.dataset(path, schema, format="parquet", partitioning=hive, filesystem=s3)
+        files = ds.dataset(path, schema, format="parquet", partitioning=hive, filesystem=store)
         table = files.to_table(use_threads=False)
         return list(table.cast(pa.schema([*columns, *partitions])).to_pylist())
 

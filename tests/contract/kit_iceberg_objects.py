@@ -1,4 +1,4 @@
-"""Iceberg append on S3 in the contract suite; the catalog is a SQLite file of this machine."""
+"""Iceberg append in an object store, in the contract suite; the catalog is a SQLite file of this machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from penstock.model import MergeRules
 from penstock.sinks.iceberg import IcebergSink, open_catalog
 
 
-class IcebergS3Kit(IcebergKit):
-    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
-        self.server = request.getfixturevalue("s3")
+class IcebergObjectsKit(IcebergKit):
+    def __init__(self, folder: Path, request: pytest.FixtureRequest, store: str) -> None:
+        self.server = request.getfixturevalue(store)
         self.bucket = self.server.bucket()
-        self.uri = f"s3://{self.bucket}/lake/ice"
+        self.uri = self.server.uri(self.bucket, "lake/ice")
         self.database = f"sqlite:///{folder}/catalog.db"
 
     def sink(
@@ -45,7 +45,7 @@ class IcebergS3Kit(IcebergKit):
         )
 
     def rows(self) -> Rows:
-        way_in = self.server.storage.for_iceberg()
+        way_in = self.server.storage.for_iceberg(self.uri)
         catalog = SqlCatalog("penstock", uri=self.database, warehouse=self.uri, **way_in)
         return list(catalog.load_table(TABLE).scan().to_arrow().to_pylist())
 

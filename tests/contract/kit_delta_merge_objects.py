@@ -1,21 +1,21 @@
-"""Delta merge in the driver, on S3, in the contract suite."""
+"""Delta merge in the driver, in an object store, in the contract suite."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tests.contract.kit_delta_merge import BY_ID, DeltaMergeKit
-from tests.contract.kit_delta_s3 import DeltaS3Kit
+from tests.contract.kit_delta_objects import DeltaObjectsKit
 from tests.contract.kits import Evolve
 
 from penstock.model import MergeRules
 from penstock.sinks.delta import DeltaMergeSink
 
 
-class DeltaMergeS3Kit(DeltaMergeKit):
-    __init__ = DeltaS3Kit.__init__  # type: ignore[assignment]
-    rows = DeltaS3Kit.rows
-    staged = DeltaS3Kit.staged
+class DeltaMergeObjectsKit(DeltaMergeKit):
+    __init__ = DeltaObjectsKit.__init__  # type: ignore[assignment]
+    rows = DeltaObjectsKit.rows
+    staged = DeltaObjectsKit.staged
 
     def sink(
         self,

@@ -1,4 +1,4 @@
-"""Delta append on S3 in the contract suite."""
+"""Delta append in an object store, in the contract suite."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.model import MergeRules
 from penstock.sinks import DeltaSink
 
 
-class DeltaS3Kit(DeltaKit):
-    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
-        self.server = request.getfixturevalue("s3")
+class DeltaObjectsKit(DeltaKit):
+    def __init__(self, folder: Path, request: pytest.FixtureRequest, store: str) -> None:
+        self.server = request.getfixturevalue(store)
         self.bucket = self.server.bucket()
-        self.uri = f"s3://{self.bucket}/lake/table"
+        self.uri = self.server.uri(self.bucket, "lake/table")
 
     def sink(
         self,
