@@ -218,6 +218,23 @@ def test_stalled_writer_of_a_slot_cannot_commit_after_its_successor_began(make: 
     assert ids(sink) == [0, 1, 2]
 
 
+def test_stalled_writer_that_goes_on_writing_is_told_that_its_transaction_is_lost(
+    make: Callable[..., KafkaSink],
+) -> None:
+    stalled = begin(ready(make()), token(0, 0, 6))
+    sink = make()
+    sink._slots = 1
+    successor = begin(sink, token(0, 0, 6))
+    stalled.write(records(range(3)))
+    time.sleep(1)  # the client has by then heard that it is fenced, and nobody has asked it
+    with pytest.raises(TransientError) as lost:
+        stalled.write(records(range(3, 6)))
+    assert lost.value.code == "SINK_TRANSACTION_LOST"
+    stalled.abort()
+    successor.abort()
+    assert ids(sink) == []
+
+
 def test_open_transaction_of_a_dead_run_is_ended_by_prepare(make: Callable[..., KafkaSink]) -> None:
     dead = begin(ready(make()), token(0, 0, 3))
     dead.write(rows_of({"_penstock_partition": pa.array([0, 0], pa.int32())}))

@@ -43,6 +43,8 @@ _SILENT = logging.getLogger("penstock.kafka.client")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+# With `_FATAL` a producer answers every call after the one that told why.
+_ENDED = _FENCED | {KafkaError._STATE, KafkaError._FATAL}
 
 
 @dataclass(frozen=True)
@@ -249,9 +251,7 @@ class SlotTransaction:
         if (refused := self._refused(cause, doing)) is not None:
             return refused
         doing = self._where(doing)
-        if not (
-            cause.code() in _FENCED or cause.code() == KafkaError._STATE or cause.txn_requires_abort() or cause.fatal()
-        ):
+        if not (cause.code() in _ENDED or cause.txn_requires_abort() or cause.fatal()):
             return explain(cause, doing, self._of.settings.brokers)
         return self._transaction_lost(doing, f"{cause.name()}: {cause.str()}")
 
