@@ -68,6 +68,10 @@ class Faults:
     def two_at_once(self) -> bool:
         return self._order.random() < _TWO_AT_ONCE
 
+    def calm(self) -> None:
+        """When none is on any more: before, brokers that are cut off would be waited for in vain."""
+        self._world.keep_brokers()
+
     def pause(self) -> float:
         """How long it is calm before the next one."""
         return self._order.uniform(0, _LONGEST_PAUSE)
@@ -203,27 +207,18 @@ class Faults:
             self._world.s3.calm()
             self._world.s3.forget()
 
-    @contextlib.contextmanager
-    def _cut_broker(self, both: bool) -> Iterator[str]:
+    def _cut_broker(self, both: bool) -> AbstractContextManager[str]:
         broker = self._some_broker()
         port = next(node.port for node in self._world.stack.nodes if node.id == broker)
-        with _cut(f"broker {broker}", [port], both=both) as whom:
-            yield whom
-        self._world.keep_brokers()
+        return _cut(f"broker {broker}", [port], both=both)
 
-    @contextlib.contextmanager
-    def _cut_brokers(self) -> Iterator[str]:
-        with _cut("all brokers", [node.port for node in self._world.stack.nodes], both=True) as whom:
-            yield whom
-        self._world.keep_brokers()
+    def _cut_brokers(self) -> AbstractContextManager[str]:
+        return _cut("all brokers", [node.port for node in self._world.stack.nodes], both=True)
 
-    @contextlib.contextmanager
-    def _delay_brokers(self, brokers: int) -> Iterator[str]:
+    def _delay_brokers(self, brokers: int) -> AbstractContextManager[str]:
         met = self._random.sample(list(self._world.stack.nodes), brokers)
         whom = "all brokers" if brokers > 1 else f"broker {met[0].id}"
-        with _late(whom, [node.port for node in met], self._delay()) as told:
-            yield told
-        self._world.keep_brokers()
+        return _late(whom, [node.port for node in met], self._delay())
 
     def _delay(self) -> float:
         return self._random.choice((0.1, 0.3, 1.0))
@@ -238,7 +233,6 @@ class Faults:
     def _fill_broker(self) -> Iterator[str]:
         with full(broker_disk(self._world.folder)):
             yield "broker 3"
-        self._world.keep_brokers()
 
 
 @contextlib.contextmanager

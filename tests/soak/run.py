@@ -165,6 +165,7 @@ class Soak:
                 whom += [on.enter_context(kind.act()) for kind in kinds]
                 time.sleep(max(faults.lasting(kind) for kind in kinds))
                 lasted = time.monotonic() - begin
+            faults.calm()
         except (AssertionError, PenstockError, RuntimeError, OSError, psutil.Error) as error:
             lasted = time.monotonic() - begin
             self._report.problems.append(f"{' and '.join(kind.name for kind in kinds)}: {error}")
