@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from tests.open_clients import open_clients
 from tests.services.fleets import Sailing, code_of, ids_in, rows_in
 from tests.services.running import wait_for
 
@@ -140,11 +141,6 @@ def hung_lines(spark: Any) -> int:
         for one in psutil.net_connections("tcp")
         if one.raddr
     )
-
-
-def open_clients() -> int:
-    """How many Kafka clients this process has open: each has one thread of this name."""
-    return sum(one.read_text() == "rdk:main\n" for one in Path("/proc/self/task").glob("*/comm"))
 
 
 def test_fleet_with_one_in_back_off_within_its_run_lets_the_others_go_on(

@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
 from penstock.errors import MissingError, PenstockError
-from penstock.kafka.failures import LEADER_MOVES, MOVED_OR_GONE, RIGHTS_HINT
+from penstock.kafka.failures import LEADER_MOVES, MOVED_OR_GONE, RIGHTS_HINT, answer
 from penstock.kafka.hearing import Hearing, ask_brokers, refuse_known
 from penstock.kafka.settings import KafkaSettings
 from penstock.model import TopicPartition
@@ -116,7 +116,7 @@ class Cluster:
         futures = self._admin.describe_topics(TopicCollection(asked), request_timeout=self._timeout) if asked else {}
         for topic, future in futures.items():
             try:
-                found[topic] = str(future.result().topic_id)
+                found[topic] = str(answer(future).topic_id)
             except KafkaException as error:
                 if error.args[0].code() not in MOVED_OR_GONE:
                     raise self._failure(error, "describing topics") from None
@@ -131,7 +131,7 @@ class Cluster:
         doing = "asking for the rights on topics"
         try:
             futures = self._described(sorted(set(topics)), include_authorized_operations=True)
-            found = {name: future.result().authorized_operations for name, future in futures.items()}
+            found = {name: answer(future).authorized_operations for name, future in futures.items()}
         except KafkaException as error:
             raise self._failure(error, doing) from None
         closed = [name for name, allowed in found.items() if allowed and not _READS & set(allowed)]
@@ -143,7 +143,7 @@ class Cluster:
         hidden = []
         for name, future in self._described(topics).items():
             try:
-                future.result()
+                answer(future)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     hidden.append(name)
@@ -205,19 +205,19 @@ class Cluster:
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
         )
         found: dict[TopicPartition, int] = {}
-        unknown: dict[TopicPartition, KafkaException] = {}
+        unknown: dict[TopicPartition, KafkaError] = {}
         for at, future in futures.items():
             try:
-                found[TopicPartition(at.topic, at.partition)] = future.result().offset
+                found[TopicPartition(at.topic, at.partition)] = answer(future).offset
             except KafkaException as error:
                 if error.args[0].code() not in MOVED_OR_GONE:
                     raise
-                unknown[TopicPartition(at.topic, at.partition)] = error
+                unknown[TopicPartition(at.topic, at.partition)] = error.args[0]
         # A broker may not know a partition that has moved: gone is only what the whole cluster does not have.
         topics = self._metadata() if unknown else {}
         for partition, refusal in unknown.items():
             if partition.partition < topics.get(partition.topic, 0):
-                raise refusal
+                raise KafkaException(refusal)
         return found
 
 

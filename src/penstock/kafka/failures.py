@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -86,6 +88,18 @@ def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
             hint="is the broker running, and are source.brokers right?  try: penstock dev status",
         )
     return TerminalError("KAFKA_REFUSED", f"{doing}: the brokers refused", context=context)
+
+
+def answer(future: Future[Any], seconds: float | None = None) -> Any:
+    """What an admin client was asked for, or its error, as a new one.
+
+    The error that a future keeps would keep the frames that it was raised through, and these the future and the client:
+    a ring, whose threads and sockets are there until the collector finds it.
+    """
+    error = future.exception(seconds)
+    if error is not None:
+        raise type(error)(*error.args)
+    return future.result()
 
 
 @contextmanager

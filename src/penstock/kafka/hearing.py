@@ -140,10 +140,10 @@ def ask_brokers(
         except KafkaException as error:
             serve(client)
             hearing.refuse(doing)
-            last = error
-            if error.args[0].code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
+            last = error.args[0]
+            if last.code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
                 break
-    raise last
+    raise KafkaException(last)
 
 
 def knock(client: Any, hearing: Hearing, settings: KafkaSettings, timeout: float, doing: str) -> None:

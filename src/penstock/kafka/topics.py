@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from penstock.errors import TransientError
-from penstock.kafka.failures import NOT_ALLOWED, kafka_failures
+from penstock.kafka.failures import NOT_ALLOWED, answer, kafka_failures
 from penstock.kafka.hearing import Hearing, knock, refuse_known
 from penstock.kafka.settings import KafkaSettings
 
@@ -100,7 +100,7 @@ class TopicAdmin:
         topic = NewTopic(name, partitions, replication, config=dict(config or {}))
         with self._asking(f"creating topic {name}"):
             try:
-                self._admin.create_topics([topic], request_timeout=self._timeout)[name].result(2 * self._timeout)
+                answer(self._admin.create_topics([topic], request_timeout=self._timeout)[name], 2 * self._timeout)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -110,7 +110,7 @@ class TopicAdmin:
         """Delete a topic, if it is there."""
         with self._asking(f"deleting topic {name}"):
             try:
-                self._admin.delete_topics([name], request_timeout=self._timeout)[name].result(2 * self._timeout)
+                answer(self._admin.delete_topics([name], request_timeout=self._timeout)[name], 2 * self._timeout)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
@@ -119,7 +119,7 @@ class TopicAdmin:
         """Grow a topic to `total` partitions and wait until all have leaders."""
         with self._asking(f"adding partitions to topic {name}"):
             grown = self._admin.create_partitions([NewPartitions(name, total)], request_timeout=self._timeout)
-            grown[name].result(2 * self._timeout)
+            answer(grown[name], 2 * self._timeout)
         self._wait_for_leaders(name, total)
 
     def transaction_limit(self) -> timedelta | None:
@@ -130,18 +130,18 @@ class TopicAdmin:
 
     def _transaction_limits(self) -> Iterator[int]:
         """What each broker says that answers. They are asked one by one: only it itself knows a broker's settings."""
-        refusal: KafkaException | None = None
+        refusal: KafkaError | None = None
         answered = False
         for number in self._admin.list_topics(timeout=self._timeout).brokers:
             try:
                 settings = self._settings(ResourceType.BROKER, [str(number)])
             except KafkaException as error:  # one of several may be away
-                refusal = error
+                refusal = error.args[0]
                 continue
             answered = True
             yield from (int(of[_LIMIT]) for of in settings.values() if _LIMIT in of)
         if refusal is not None and not answered:
-            raise refusal
+            raise KafkaException(refusal)
 
     def _settings(self, kind: Any, names: Collection[str]) -> dict[str, dict[str, str]]:
         """The settings of each resource; empty where this user may write but not look at settings."""
@@ -151,7 +151,7 @@ class TopicAdmin:
         found: dict[str, dict[str, str]] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout).items():
             try:
-                entries = future.result(2 * self._timeout)
+                entries = answer(future, 2 * self._timeout)
             except KafkaException as error:
                 if error.args[0].code() not in NOT_ALLOWED:
                     raise
@@ -178,7 +178,7 @@ class TopicAdmin:
 
 def _unless_unknown(future: Any) -> Any:
     try:
-        return future.result()
+        return answer(future)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
