@@ -76,9 +76,10 @@ class Carrier:
         self._idle_since = time.monotonic()
 
     def end(self) -> None:
-        """The query is over: clear up behind its batches."""
-        if self._runner is not None:
-            self._runner.end()
+        """The query is over: clear up behind its batches, and let go of what knows the carrier in turn."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.end()
 
     def _turn(self, sink: Sink) -> AbstractContextManager[None]:
         """What a commit is made in; none is made on a checkpoint that another run may have by now."""
