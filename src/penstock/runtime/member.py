@@ -100,7 +100,8 @@ class Member:
         if self._thread is None or self._thread.is_alive():
             return False
         self._thread = None
-        # The clients of a run are in cycles, and closed only when these are found: by itself that may take hours.
+        # Spark's own error of a query is in a ring with its frames, and these know the clients of the run: by itself it
+        # may take hours until that is found.
         gc.collect()
         summary, error = self._ended
         if self.next is not None:
