@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -23,6 +24,8 @@ class ParquetKit:
     evolves = False
     widens = False
     merges = False
+    commits_by = "publish"
+    """What makes a batch visible."""
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         self.path = folder / "files"
@@ -40,23 +43,28 @@ class ParquetKit:
 
     def sink_losing_answer(self, *, landed: bool) -> ParquetSink:
         sink = self.sink()
-        lose_answer(sink._batches, "publish", landed=landed)
+        lose_answer(sink._batches, self.commits_by, landed=landed)
         return sink
 
     def sink_overtaken(self, overtaking: Callable[[], None]) -> ParquetSink:
         sink = self.sink()
-        overtake(sink._batches, "publish", overtaking)
+        overtake(sink._batches, self.commits_by, overtaking)
         return sink
 
     def rows(self) -> Rows:
-        """Partition values are taken as the text of the folder's name, and then cast."""
-        columns = pq.read_schema(self.path / "_common_metadata")
-        partitions = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns.metadata[b"penstock.partition_columns"])))
-        texts = pa.schema([pa.field(name, pa.string()) for name in partitions.names])
-        hive = ds.partitioning(texts.insert(0, pa.field("penstock_batch", pa.string())), flavor="hive")
-        files = ds.dataset(self.path, pa.schema([*columns, *texts]), format="parquet", partitioning=hive)
-        table = files.to_table(use_threads=False)
-        return list(table.cast(pa.schema([*columns, *partitions])).to_pylist())
+        return read_folder(str(self.path))
 
     def staged(self) -> set[str]:
         return {path.name for path in self.path.parent.rglob("*.parquet")}
+
+
+def read_folder(path: str, filesystem: Any = None) -> Rows:
+    """The rows. Partition values are taken as the text of the folder's name, and then cast."""
+    columns = pq.read_schema(f"{path}/_common_metadata", filesystem=filesystem)
+    partitions = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns.metadata[b"penstock.partition_columns"])))
+    texts = pa.schema([pa.field(name, pa.string()) for name in partitions.names])
+    hive = ds.partitioning(texts.insert(0, pa.field("penstock_batch", pa.string())), flavor="hive")
+    schema = pa.schema([*columns, *texts])
+    files = ds.dataset(path, schema, format="parquet", partitioning=hive, filesystem=filesystem)
+    table = files.to_table(use_threads=False)
+    return list(table.cast(pa.schema([*columns, *partitions])).to_pylist())

