@@ -18,7 +18,7 @@ from typing import Any
 
 import fastavro
 import requests
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_tools import protoc
@@ -144,7 +144,11 @@ def produce(brokers: str, registry: Registry, later: bool) -> int:
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     if not later:
         for created in admin.create_topics([NewTopic(name, count, 1) for name, count in PARTITIONS.items()]).values():
-            created.result(30)
+            try:
+                created.result(30)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise SystemExit(f"creating topics at {brokers}: {error.args[0].str()}") from error
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
     failed, sent = [], 0
     for topic, key, value in avro_orders(registry, 3, range(1_000, 1_100)) if later else messages(registry):

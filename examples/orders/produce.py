@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TOPIC = "orders"
@@ -41,10 +41,14 @@ def messages() -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def produce(brokers: str) -> int:
-    """Create the topic and send everything; how many messages were sent."""
+    """Create the topic where it is not there, and send everything; how many messages were sent."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
-        created.result(30)
+        try:
+            created.result(30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SystemExit(f"creating topics at {brokers}: {error.args[0].str()}") from error
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
     failed, sent = [], 0
     for key, value in messages():

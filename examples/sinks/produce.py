@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TOPICS = {"changes": 4, "changes.clean": 4, "changes.large": 1}
@@ -39,7 +39,11 @@ def produce(brokers: str) -> int:
     """Create the topics and send everything; how many messages were sent."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     for created in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
-        created.result(30)
+        try:
+            created.result(30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SystemExit(f"creating topics at {brokers}: {error.args[0].str()}") from error
     # Idempotent: otherwise a request that is tried again may come after those behind it, a change after its delete.
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
     failed, sent = [], 0

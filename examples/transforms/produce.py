@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TOPICS = {"shop.orders": 4, "shop.payments": 2, "shop.enriched": 4}
@@ -71,7 +71,11 @@ def produce(brokers: str) -> int:
     """Create the topics and send everything; how many messages were sent."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     for created in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
-        created.result(30)
+        try:
+            created.result(30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SystemExit(f"creating topics at {brokers}: {error.args[0].str()}") from error
     # Idempotent, because only then a try that is repeated keeps its place: the late orders are to come last.
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
     failed: list[Any] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,10 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from tests.services.running import PENSTOCK, Running, wait_for
 
+from penstock.config import load
+from penstock.errors import MissingError
+from penstock.runtime import starting
+from penstock.runtime.run import run
 from penstock.spark.home import spark_home
 from penstock.spark.jars import jar_folder
 
@@ -27,6 +33,7 @@ def upper(rows):
     names = rows.schema.names
     return rows.set_column(names.index("customer_id"), "customer_id", pc.utf8_upper(rows.column("customer_id")))
 """
+INSTALLED = {"environment": "installed", "python": sys.executable}
 ABRUPT_END = "terminate called"
 
 
@@ -101,6 +108,18 @@ def test_submit_in_client_mode_runs_on_the_executors_and_ends_clean(
     wait_for(lambda: not cluster.executors(), "no executor is left")
     assert cluster.executor_logs(), "no executor has run"
     assert ABRUPT_END not in cluster.executor_logs(), "a client was left open in a worker"
+
+
+def test_submit_to_a_master_that_is_not_there_says_so_before_spark_starts(
+    topics: Any, pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "_MASTER_SECONDS", 0.5)
+    with socket.socket() as held, pytest.raises(MissingError) as raised:
+        held.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{held.getsockname()[1]}"
+        run(load(pipeline_file(topics.create(1))).on_master(master))
+    assert raised.value.code == "MASTER_UNREACHABLE"
+    assert "connection refused" in str(raised.value)
 
 
 @pytest.mark.long
@@ -203,17 +222,45 @@ def test_rendered_script_is_run_by_spark_submit(
 ) -> None:
     topic = topics.create(2)
     topics.send(topic, orders(ORDERS))
-    file = pipeline_file(topic, cluster={"environment": "installed", "python": sys.executable})
-    command = [PENSTOCK, "submit", str(file), "--master", cluster.url, "--render", str(tmp_path / "out")]
-    written = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    file = pipeline_file(topic, cluster=INSTALLED)
+    run_rendered(cluster, file, tmp_path / "out")
+    assert ids(tmp_path / "out/pipeline") == list(range(ORDERS))
+
+
+@pytest.mark.long
+def test_rendered_script_of_a_pipeline_on_s3_brings_the_jars_of_s3(
+    cluster: Any, s3: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    topic, bucket = topics.create(2), s3.bucket()
+    topics.send(topic, orders(ORDERS))
+    file = pipeline_file(
+        topic,
+        cluster=INSTALLED,
+        storage=s3.section,
+        checkpoint=f"s3://{bucket}/checkpoints/orders",
+        quarantine={"table": f"s3://{bucket}/lake/quarantine"},
+        sinks=[{"name": "out", "type": "delta", "path": f"s3://{bucket}/lake/out"}],
+    )
+    run_rendered(cluster, file, tmp_path / "out")
+    table = DeltaTable(f"s3://{bucket}/lake/out", storage_options=s3.storage.for_delta())
+    found = QueryBuilder().register("held", table).execute("SELECT order_id FROM held ORDER BY order_id")
+    assert pa.RecordBatchReader.from_stream(found).read_all().column(0).to_pylist() == list(range(ORDERS))
+
+
+def run_rendered(cluster: Any, file: Path, folder: Path) -> None:
+    command = [PENSTOCK, "submit", str(file), "--master", cluster.url, "--render", str(folder)]
+    written = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "submit.sh" in written.stdout
     environment = {"SPARK_HOME": str(spark_home()), "PENSTOCK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    script = [str(tmp_path / "out/submit.sh")]
     done = subprocess.run(
-        script, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
+        [str(folder / "submit.sh")],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    assert ids(tmp_path / "out/pipeline") == list(range(ORDERS))
 
 
 @pytest.mark.long

@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import err, out, table
+from penstock.cli.bars import bar_of
+from penstock.cli.render import out, table
 from penstock.cli.times import ago
 from penstock.errors import MissingError
 from penstock.ops.wording import counted
@@ -91,14 +92,10 @@ def repair(
 
 
 def _with_progress(plan: RepairPlan) -> RepairPlan:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
     from penstock.ops.checkpoint_repair import apply_repair
 
-    columns = TextColumn("copying what is there"), BarColumn(), DownloadColumn()
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task("")
-        return apply_repair(plan, lambda done, total: bar.update(task, completed=done, total=total))
+    with bar_of("copying what is there", bytewise=True) as progress:
+        return apply_repair(plan, progress)
 
 
 def _print_repair(plan: RepairPlan, file: Path) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +11,8 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json
-from penstock.cli.render import err, out, size, table
+from penstock.cli.bars import bar_of
+from penstock.cli.render import out, size, table
 from penstock.cli.times import ago
 from penstock.ops.wording import counted
 
@@ -68,7 +68,7 @@ def backup(
             out.print(f"would copy {counted(plan.files, 'file')} up to batch {plan.batch} to {escape(plan.place)}")
             _show_removed("would remove", plan.removes)
         return
-    with _progress("copying", as_json) as tell:
+    with bar_of("copying", bytewise=True, quiet=as_json) as tell:
         made = apply_backup(plan, tell, storage_of(config))
     if as_json:
         typer.echo(json.dumps({**made.facts(), "removed": list(plan.removes)}))
@@ -93,10 +93,10 @@ def restore(
     from penstock.ops.checkpoint_restore import apply_restore, plan_restore
 
     config = load(file)
-    with _progress("checking", as_json) as tell:
+    with bar_of("checking", bytewise=True, quiet=as_json) as tell:
         plan = plan_restore(config, _absolute(source) if source is not None and "/" in source else source, tell)
     if not dry_run:
-        with _progress("restoring", as_json) as tell:
+        with bar_of("restoring", bytewise=True, quiet=as_json) as tell:
             plan = apply_restore(plan, tell)
     if as_json:
         typer.echo(json.dumps({**plan.as_json(), "dry_run": dry_run}))
@@ -219,17 +219,6 @@ def _show_starts(starts: Sequence[Mapping[TopicPartition, int]]) -> None:
         out.print(f"  {escape(str(at))} from {offset:,}")
     if len(every) > _SHOWN:
         out.print(f"  and {counted(len(every) - _SHOWN, 'partition')} more: --json shows all")
-
-
-@contextmanager
-def _progress(doing: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, gone when it is done."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    columns = (TextColumn(doing), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
-        task = bar.add_task(doing, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _absolute(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,6 +18,7 @@ from penstock.cli.arguments import (
     Master,
     ResumeFromTable,
 )
+from penstock.cli.bars import bar_of
 from penstock.cli.render import out
 from penstock.cli.run import run_one
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.runtime.options import RunOptions
 
 _PATIENCE = 300.0
+_PACKING = "packing the Python packages, once"
 
 
 def submit(
@@ -82,8 +85,13 @@ def submit(
     )
     planned = plan_submission(config, asked)
     if render is None:
-        raise typer.Exit(apply_submission(planned))
-    for path in write_submission(planned, render):
+        with tempfile.TemporaryDirectory(prefix="penstock-submit-") as folder:
+            with bar_of(_PACKING) as progress:
+                write_submission(planned, Path(folder), progress)
+            raise typer.Exit(apply_submission(planned, Path(folder)))
+    with bar_of(_PACKING) as progress:
+        written = write_submission(planned, render, progress)
+    for path in written:
         out.print(f"wrote {path}")
     for line in planned.next_steps:
         out.print(line)

@@ -23,8 +23,7 @@ ENV PENSTOCK_HOME=/opt/penstock/home \\
     JAVA_HOME=/usr/lib/jvm/default-java
 RUN ln -s "$(dirname "$(find /usr/lib/jvm -path '*/bin/java' | head -n 1)")/.." /usr/lib/jvm/default-java \\
     && ln -s "$(python -c 'import pyspark; print(pyspark.__path__[0])')" /opt/spark \\
-    && python -m penstock.spark.jars \\
-    && cp /opt/penstock/home/jars/*/spark/*.jar /opt/spark/jars/ \\
+    && python -m penstock.spark.jars --into /opt/spark/jars/{stores} \\
     && mkdir -p /opt/penstock/work \\
     && chown -R 185:185 /opt/penstock
 

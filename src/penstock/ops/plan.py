@@ -36,6 +36,7 @@ from penstock.runtime.preflight import (
 from penstock.runtime.reaching import checkpoint_of, places_of, storage_of
 from penstock.runtime.state import check_state
 from penstock.runtime.transforming import Placed
+from penstock.spark.master import check_master
 from penstock.spark.placement import DeployMode
 from penstock.storage.reaching import check_reachable
 
@@ -181,6 +182,7 @@ def plan_run(
         start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, resumed))
     attempt(lambda: _read_tables(pipeline))
     placement = placement_of(config, deploy_mode)
+    attempt(lambda: check_master(placement))
     notices = attempt(lambda: check_places(config, placement)) or []
     sinks = [(sink, attempt(partial(_look_at, sink))) for sink in _all_sinks(pipeline)]
     for sink, schema in _schemas(pipeline):

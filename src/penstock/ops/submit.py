@@ -1,8 +1,8 @@
 """A submission: everything that another machine needs to start a pipeline's driver, as files and one command.
 
 `plan_submission` says what it is made of and touches nothing; `write_submission` writes it down for a person, a
-repository or an operator of Kubernetes; `apply_submission` runs the command. A secret is never part of it: files name
-the variables and the secrets of the cluster that hold one.
+repository or an operator of Kubernetes; `apply_submission` runs the command that was written. A secret is never part of
+it: files name the variables and the secrets of the cluster that hold one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from penstock.ops.submit_kubernetes import kubernetes_files
 from penstock.ops.submit_script import script_files
 from penstock.ops.submit_terms import SCRIPT, Submission, Terms
 from penstock.runtime.placing import check_places, placement_of
+from penstock.spark.environment import Progress
 from penstock.spark.home import spark_home
 from penstock.spark.java import find_java
 from penstock.spark.placement import DeployMode, Placement
@@ -38,7 +38,7 @@ class PlannedSubmission:
     texts: Mapping[str, str]
     copies: Mapping[str, Path]
     """Files that are taken as they are."""
-    make: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+    make: Mapping[str, Callable[[Path, Progress], None]] = field(default_factory=dict)
     """Files that take a while, made only where they are written."""
     next_steps: tuple[str, ...] = ()
 
@@ -72,8 +72,10 @@ def cluster_of(config: PipelineConfig, deploy_mode: DeployMode) -> Placement:
     return placement
 
 
-def write_submission(planned: PlannedSubmission, folder: Path) -> list[Path]:
-    """Write the files; what is in the folder under another name stays."""
+def write_submission(
+    planned: PlannedSubmission, folder: Path, progress: Progress = lambda done, of: None
+) -> list[Path]:
+    """Write the files; what is in the folder under another name stays. `progress` is told while packages are packed."""
     written = []
     for name, text in planned.texts.items():
         target = folder / name
@@ -88,17 +90,14 @@ def write_submission(planned: PlannedSubmission, folder: Path) -> list[Path]:
         shutil.copyfile(source, target)
         written.append(target)
     for name, make in planned.make.items():
-        make(folder / name)
+        make(folder / name, progress)
         written.append(folder / name)
     return written
 
 
-def apply_submission(planned: PlannedSubmission) -> int:
-    """Run the command, with its output as it is; its exit code."""
-    with tempfile.TemporaryDirectory(prefix="penstock-submit-") as folder:
-        write_submission(planned, Path(folder))
-        environment = {"SPARK_HOME": str(spark_home()), "JAVA_HOME": str(find_java().home)}
-        environment["PENSTOCK_SECRETS"] = str(planned.secrets)
-        return subprocess.run(
-            [str(Path(folder) / SCRIPT)], cwd=folder, env={**environment, **os.environ}, check=False
-        ).returncode
+def apply_submission(planned: PlannedSubmission, folder: Path) -> int:
+    """Run the command that was written into a folder, with its output as it is; its exit code."""
+    environment = {"SPARK_HOME": str(spark_home()), "JAVA_HOME": str(find_java().home)}
+    environment["PENSTOCK_SECRETS"] = str(planned.secrets)
+    command = [str(folder.absolute() / SCRIPT)]
+    return subprocess.run(command, cwd=folder, env={**environment, **os.environ}, check=False).returncode

@@ -27,7 +27,10 @@ def kubernetes_files(terms: Terms) -> dict[str, Any]:
     image = terms.asked.image or f"{terms.name}:{terms.release}"
     texts = {
         "Dockerfile": DOCKERFILE.format(
-            release=terms.release, packages="".join(f" {one}" for one in _packages(terms)), app=APP
+            release=terms.release,
+            packages="".join(f" {one}" for one in _packages(terms)),
+            stores="".join(f" {one}" for one in terms.stores),
+            app=APP,
         ),
         "entrypoint.sh": ENTRYPOINT,
         APP: APP_TEXT,

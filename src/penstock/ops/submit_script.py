@@ -6,17 +6,16 @@ mode the packages go along to the driver as well.
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from penstock.ops.submit_terms import APP, APP_TEXT, SCRIPT, Terms
 from penstock.runtime.placing import shipping_of
-from penstock.spark.environment import pack_environment
-from penstock.spark.jars import spark_jars
+from penstock.spark.cache import link_or_copy
+from penstock.spark.environment import Progress, pack_environment
+from penstock.spark.jars import put_jars
 from penstock.spark.shipping import PACKAGES, Shipping
 
 _FOLDER = "pipeline"
@@ -29,9 +28,9 @@ def script_files(terms: Terms) -> dict[str, Any]:
     """The parts of a `PlannedSubmission`."""
     shipping = shipping_of(terms.config)
     parcel = terms.parcel
-    make: dict[str, Callable[[Path], None]] = {"jars": _put_jars}
+    make: dict[str, Callable[[Path, Progress], None]] = {"jars": lambda folder, _: put_jars(folder, terms.stores)}
     if shipping.packed:
-        make["packages.tar.gz"] = lambda target: _put(_packed(shipping), target)
+        make["packages.tar.gz"] = lambda target, progress: link_or_copy(_packed(shipping, progress), target)
     missing = [
         f"{name} is a secret, and not copied: put it into {_FOLDER}, or name its folder in PENSTOCK_SECRETS"
         for name in parcel.secret_files
@@ -131,20 +130,5 @@ def _passed(name: str) -> str:
     return f'printf \'spark.yarn.appMasterEnv.{name} %s\\n\' "${{{name}-}}" >> "$settings"'
 
 
-def _packed(shipping: Shipping) -> Path:
-    return pack_environment(shipping.packages, shipping.folders)
-
-
-def _put_jars(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for jar in spark_jars():
-        _put(jar, folder / jar.name)
-
-
-def _put(source: Path, target: Path) -> None:
-    """A second name for a file, or a copy where that cannot be."""
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+def _packed(shipping: Shipping, progress: Progress) -> Path:
+    return pack_environment(shipping.packages, shipping.folders, progress)

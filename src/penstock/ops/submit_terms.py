@@ -11,6 +11,8 @@ from pydantic import SecretStr
 
 from penstock.config import PipelineConfig
 from penstock.ops.parcel import Parcel
+from penstock.runtime.reaching import spark_settings_of
+from penstock.spark.jars import stores_of
 from penstock.spark.placement import DeployMode, Placement
 
 SCRIPT = "submit.sh"
@@ -55,6 +57,11 @@ class Terms:
     def release(self) -> str:
         """The version of Penstock."""
         return version("penstock")
+
+    @property
+    def stores(self) -> list[str]:
+        """The object stores that Spark needs jars for."""
+        return stores_of(spark_settings_of(self.config))
 
     def run_words(self, folder: str) -> list[str]:
         """The command line of `penstock`, with the pipeline file in some folder."""

@@ -34,7 +34,15 @@ class _Place:
 def placement_of(config: cfg.PipelineConfig, deploy_mode: DeployMode = "client") -> Placement:
     """Where a run of the pipeline has its executors: as spark-submit was told, else as the file says."""
     asked = cfg.reveal(config.spark).get("spark.master", LOCAL)
-    return Placement((submitted_setting("spark.master") if is_submitted() else None) or asked, deploy_mode)
+    placement = Placement((submitted_setting("spark.master") if is_submitted() else None) or asked, deploy_mode)
+    if placement.kind == "other":
+        raise MissingError(
+            "MASTER_UNKNOWN",
+            f"running {config.name}: that is no master of Spark",
+            context={"spark.master": placement.master},
+            hint="it is one of spark://HOST:PORT, k8s://URL, yarn, local[*]",
+        )
+    return placement
 
 
 def shipping_of(config: cfg.PipelineConfig) -> Shipping:

@@ -16,12 +16,16 @@ from penstock.runtime.build import Pipeline
 from penstock.runtime.placing import shipping_of
 from penstock.runtime.reaching import spark_settings_of
 from penstock.spark.executors import Executors
+from penstock.spark.master import check_master
+from penstock.spark.placement import LOCAL, Placement
 from penstock.spark.session import start_session, stop_session, warm_workers
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, overruled, submitted_setting
 
 Tell = Callable[[str], None]
 _SPECULATION = "spark.speculation"
+_MASTER_SECONDS = 15.0
+"""A master that is being started again is waited for."""
 
 
 def _ignore(text: str) -> None:
@@ -74,6 +78,8 @@ def application(
     if is_submitted():
         for notice in overruled(settings):
             tell(notice)
+    else:
+        check_master(Placement(settings.get("spark.master", LOCAL)), _MASTER_SECONDS, tell)
     session = start_session(
         name,
         _without_second_attempts(settings, needs, tell),

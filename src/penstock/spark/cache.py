@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 
@@ -13,3 +14,12 @@ def cache_home() -> Path:
     # The XDG specification has relative paths ignored.
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "penstock"
+
+
+def link_or_copy(kept: Path, target: Path) -> None:
+    """Give a file that is kept a second name, or a copy where that cannot be."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(kept, target)
+    except OSError:
+        shutil.copyfile(kept, target)

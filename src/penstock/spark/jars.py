@@ -3,7 +3,8 @@
 Enters: `jars.xml`, which pins every jar. Leaves: one folder of jars a configuration, named by the hash of the
 descriptor, so that another version of Penstock never sees the wrong ones. A folder appears whole or not at all,
 with its archives unpacked, and once it is there nothing is fetched and no JVM starts. `python -m penstock.spark.jars`
-fetches what every user needs; the schema registry is fetched when one is first started.
+fetches what every user needs; the schema registry is fetched when one is first started. With `--into FOLDER [STORE...]`
+it puts Spark's into a folder, for an image.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from urllib.request import getproxies
 from xml.etree import ElementTree
 
 from penstock.errors import MissingError, PenstockError
-from penstock.spark.cache import cache_home
+from penstock.spark.cache import cache_home, link_or_copy
 from penstock.spark.java import find_java
 
 _DESCRIPTOR = Path(__file__).with_name("jars.xml")
@@ -67,11 +68,6 @@ def jar_folder(conf: str) -> Path:
     return _folder(conf)
 
 
-def jar_place(conf: str) -> Path:
-    """Where the jars of `conf` are once they are fetched."""
-    return _folder(conf)
-
-
 def pinned_jars() -> dict[str, list[str]]:
     """The file names of every configuration's jars, as the descriptor pins them; of an archive, those of its folder."""
     root = ElementTree.fromstring(_DESCRIPTOR.read_bytes())
@@ -84,10 +80,21 @@ def pinned_jars() -> dict[str, list[str]]:
     return jars
 
 
-def main() -> int:
-    """Fetch whatever is missing, for `make install`."""
+def put_jars(folder: Path, stores: Sequence[str] = ()) -> None:
+    """Every jar that Spark needs besides its own, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for jar in spark_jars(*stores):
+        link_or_copy(jar, folder / jar.name)
+
+
+def main(words: Sequence[str] = ()) -> int:
+    """Fetch whatever is missing, for `make install`; or fill a folder, for an image."""
     try:
-        _ensure([conf for conf in pinned_jars() if conf not in _ON_DEMAND])
+        match words:
+            case ["--into", folder, *stores]:
+                put_jars(Path(folder), stores)
+            case _:
+                _ensure([conf for conf in pinned_jars() if conf not in _ON_DEMAND])
     except PenstockError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -241,4 +248,4 @@ def _show(arrivals: Iterator[str], what: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -33,8 +33,13 @@ class Placement:
             return "here"
         if _LOCAL_CLUSTER.fullmatch(self.master):
             return "this machine"
-        addresses = self.master.removeprefix("spark://").split(",") if self.master.startswith("spark://") else []
-        return "this machine" if addresses and all(map(_is_loopback, addresses)) else "elsewhere"
+        return "this machine" if self.masters and all(map(_is_loopback, self.masters)) else "elsewhere"
+
+    @property
+    def masters(self) -> tuple[str, ...]:
+        """The addresses of the masters of a standalone cluster: one that leads, and those that stand by."""
+        scheme = "spark://"
+        return tuple(self.master.removeprefix(scheme).split(",")) if self.master.startswith(scheme) else ()
 
     @property
     def is_local(self) -> bool:

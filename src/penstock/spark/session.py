@@ -123,6 +123,7 @@ def start_session(
             gateway = launch_gateway(without_secrets(conf), pipes)
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except BaseException as error:
+        cause = _cause(error)
         _forget(SparkContext)
         _end(_children() - before)
         if not isinstance(error, PySparkException | Py4JError | OSError):
@@ -130,9 +131,17 @@ def start_session(
         raise MissingError(
             "SPARK_NOT_STARTED",
             "starting Spark: it ended before it was ready",
-            context={"cause": str(error).splitlines()[0], "log": log},
+            context={"cause": cause, "log": log},
             hint="the last lines of the log say why",
         ) from error
+
+
+def _cause(error: BaseException) -> str:
+    """An error's first line. That of Java's is asked of its process, which may be gone."""
+    try:
+        return next(iter(str(error).splitlines()), type(error).__name__)
+    except Exception:
+        return "its process has ended"
 
 
 def _joined(own: str, asked: str | None, separator: str) -> str:

@@ -14,17 +14,23 @@ from typing import Any
 from penstock.config.fields import is_secret
 from penstock.errors import MissingError
 from penstock.spark.daemon import PRELOAD
-from penstock.spark.jars import jar_place
+from penstock.spark.jars import stores_of
 from penstock.spark.placement import Placement
 from penstock.spark.shipping import Shipping
 
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
 _EXTENSIONS = "spark.sql.extensions"
 _OLDEST, _BEFORE = (4, 1), (4, 2)
-_NEEDED = {
-    "the Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+_SOURCE = {"the Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider"}
+_TABLES = {
     "Delta": "io.delta.sql.DeltaSparkSessionExtension",
     "Iceberg": "org.apache.iceberg.spark.SparkCatalog",
+}
+_STORES = {
+    "s3": {
+        "Hadoop's S3": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "Delta's log on S3": "io.penstock.storage.ConditionalLogStore",
+    }
 }
 
 
@@ -52,7 +58,7 @@ def join_context(
 
     conf = _submitted_conf()
     _refuse_version(SparkContext._jvm)
-    _refuse_missing_jars(SparkContext._jvm, tables=bool(tables))
+    _refuse_missing_jars(SparkContext._jvm, bool(tables), stores_of(asked))
     conf.setIfMissing("spark.app.name", name)
     sent = shipping.settings() if shipping.applies(Placement(conf.get("spark.master"))) else {}
     archives = sent.pop("spark.archives", "")
@@ -112,19 +118,21 @@ def _refuse_version(jvm: Any) -> None:
         )
 
 
-def _refuse_missing_jars(jvm: Any, *, tables: bool) -> None:
+def _refuse_missing_jars(jvm: Any, tables: bool, stores: Sequence[str]) -> None:
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    needed = {**_SOURCE, **(_TABLES if tables else {})}
+    for store in stores:
+        needed |= _STORES[store]
     missing = []
-    for what, name in _NEEDED.items():
-        if tables or what == "the Kafka source":
-            try:
-                loader.loadClass(name)
-            except Exception:
-                missing.append(what)
+    for what, name in needed.items():
+        try:
+            loader.loadClass(name)
+        except Exception:
+            missing.append(what)
     if missing:
+        command = " ".join(("python -m penstock.spark.jars --into jars", *stores))
         raise MissingError(
             "SPARK_JARS_MISSING",
             f"joining spark-submit: its class path lacks {' and '.join(missing)}",
-            context={"the jars are in": jar_place("spark")},
-            hint=f"give them to spark-submit: --jars '{jar_place('spark')}/*'",
+            hint=f"put the jars into a folder: {command}\nand give them to spark-submit: --jars 'jars/*'",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def pipeline(folder: Path, **keys: Any) -> PipelineConfig:
     return load(file)
 
 
+def put_one_jar(folder: Path, stores: Sequence[str]) -> None:
+    """Stands in for two hundred megabytes."""
+    folder.mkdir()
+    (folder / f"{'-'.join(['spark', *stores])}.jar").touch()
+
+
 def planned(folder: Path, master: str, **asked: Any) -> PlannedSubmission:
     config = pipeline(folder).on_master(master)
     return plan_submission(config, Submission(file=folder / "orders.yaml", **asked))
@@ -71,6 +78,7 @@ def test_kubernetes_files_refer_to_each_other_and_hold_no_secret(folder: Path) -
     assert spec["arguments"][:2] == ["run", "/opt/penstock/pipeline/orders.yaml"]
     assert spec["executor"] == {"instances": 2, "cores": 1, "memory": "4g"}
     assert spec["restartPolicy"]["type"] == "Always"
+    assert "python -m penstock.spark.jars --into /opt/spark/jars/ s3 " in found.texts["Dockerfile"]
     [volume] = spec["volumes"]
     assert pod["spec"]["volumes"] == [volume]
     of_files, of_secrets = volume["projected"]["sources"]
@@ -127,8 +135,8 @@ def test_yarn_script_takes_secrets_from_its_environment(folder: Path, monkeypatc
     assert "penstock_app.py run penstock_pipeline/orders.yaml --log-format json --available-now" in script
     assert "pipeline/password.txt" not in found.copies
     assert found.copies["pipeline/orders.yaml"] == folder / "orders.yaml"
-    monkeypatch.setattr(submit_script, "_packed", lambda shipping: folder / "orders.ddl")
-    monkeypatch.setattr(submit_script, "spark_jars", lambda: [folder / "orders.yaml"])
+    monkeypatch.setattr(submit_script, "_packed", lambda *_: folder / "orders.ddl")
+    monkeypatch.setattr(submit_script, "put_jars", put_one_jar)
     written = write_submission(found, folder / "out")
     assert (folder / "out/submit.sh").stat().st_mode & 0o111
     assert (folder / "out/pipeline/steps/__init__.py").exists()
@@ -138,8 +146,8 @@ def test_yarn_script_takes_secrets_from_its_environment(folder: Path, monkeypatc
 def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spark-submit that tells what it was given stands in for a cluster."""
     found = planned(folder, "yarn", deploy_mode="cluster")
-    monkeypatch.setattr(submit_script, "_packed", lambda shipping: folder / "orders.ddl")
-    monkeypatch.setattr(submit_script, "spark_jars", lambda: [folder / "orders.yaml"])
+    monkeypatch.setattr(submit_script, "_packed", lambda *_: folder / "orders.ddl")
+    monkeypatch.setattr(submit_script, "put_jars", put_one_jar)
     out, home = folder / "out", folder / "spark"
     write_submission(found, out)
     (home / "bin").mkdir(parents=True)
@@ -147,7 +155,6 @@ def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypat
         '#!/bin/sh\nfor a; do echo "$a"; [ "$before" = --properties-file ] && cat "$a"; before="$a"; done; exit 7\n'
     )
     (home / "bin/spark-submit").chmod(0o755)
-    (out / "jars/a.jar").touch()
     environment = {
         "SPARK_HOME": str(home),
         "ORDERS_DB": SECRET,
@@ -157,6 +164,7 @@ def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypat
     done = subprocess.run([out / "submit.sh"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
     assert f"spark.yarn.appMasterEnv.ORDERS_DB {SECRET}" in done.stdout
+    assert "jars/spark-s3.jar" in done.stdout, "the pipeline is on S3"
     assert "spark.executorEnv.PYTHONPATH penstock_packages" in done.stdout
     assert (out / "pipeline.zip").exists()
 

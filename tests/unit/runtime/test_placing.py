@@ -99,6 +99,12 @@ def test_placement_goes_by_the_file_and_by_what_is_said_before_it(tmp_path: Path
     assert placement_of(config.on_master("k8s://https://cluster"), "cluster").kind == "kubernetes"
 
 
+def test_placement_by_what_is_no_master_says_which_there_are(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="k8s://URL, yarn") as error:
+        placement_of(pipeline(tmp_path).on_master("sparkk://spark.internal:7077"))
+    assert error.value.code == "MASTER_UNKNOWN"
+
+
 def test_shipping_sends_the_users_python_and_by_default_packages(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text("def same(rows):\n    return rows\n")
     plain = shipping_of(pipeline(tmp_path, spark={"spark.master": "yarn"}))
