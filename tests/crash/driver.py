@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.crash import traps
 
+from penstock.checkpoint.lock import Locked
 from penstock.cli.main import main
 from penstock.runtime.batch import BatchRunner
 
@@ -83,10 +84,15 @@ def trap_tasks() -> None:
     _starting_module.start_session = start_session
 
 
+def unlocked(path: str, storage: Any, tell: Any) -> contextlib.AbstractContextManager[Locked]:
+    """The lock of a checkpoint, given to everybody."""
+    return contextlib.nullcontext(Locked())
+
+
 if __name__ == "__main__":
     os.environ[traps.DRIVER_PID] = str(os.getpid())
     trap_batches()
     trap_tasks()
     if "PENSTOCK_TEST_UNLOCKED" in os.environ:
-        _run_module.checkpoint_lock = contextlib.nullcontext
+        _run_module.checkpoint_lock = unlocked
     main()
