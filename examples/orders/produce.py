@@ -1,13 +1,15 @@
 """Fills the topic of the example: 1,000 orders, 10 of them negative, 10 sent twice, and 4 messages that are none.
 
-python produce.py            # to localhost:9092, or to ORDERS_BROKERS
+python produce.py            # to localhost:9092, or to ORDERS_BROKERS, or by the settings in the file ORDERS_CLIENT
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -40,16 +42,17 @@ def messages() -> Iterator[tuple[bytes, bytes | None]]:
         yield f"bad-{number}".encode(), other
 
 
-def produce(brokers: str) -> int:
+def produce(brokers: str, settings: Mapping[str, str] = MappingProxyType({})) -> int:
     """Create the topic where it is not there, and send everything; how many messages were sent."""
-    admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
+    client = {"bootstrap.servers": brokers, "log_level": 0, **settings}
+    admin = AdminClient(client)
     for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
         try:
             created.result(30)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise SystemExit(f"creating topics at {brokers}: {error.args[0].str()}") from error
-    producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
+    producer = Producer({**client, "enable.idempotence": True})
     failed, sent = [], 0
     for key, value in messages():
         producer.produce(TOPIC, value, key, on_delivery=lambda error, _: failed.append(error) if error else None)
@@ -59,6 +62,13 @@ def produce(brokers: str) -> int:
     return sent
 
 
+def read_settings(file: str) -> dict[str, str]:
+    """The settings of a client, `name=value` in each line, as those of a secured stack."""
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
 if __name__ == "__main__":
-    where = os.environ.get("ORDERS_BROKERS", "localhost:9092")
-    print(f"sent {produce(where):,} messages to {TOPIC} at {where}")
+    own = read_settings(os.environ["ORDERS_CLIENT"]) if "ORDERS_CLIENT" in os.environ else {}
+    where = own.get("bootstrap.servers") or os.environ.get("ORDERS_BROKERS", "localhost:9092")
+    print(f"sent {produce(where, own):,} messages to {TOPIC} at {where}")

@@ -75,6 +75,8 @@ def test_commands_up_status_up_again_down_tell_one_story(tmp_path: Path) -> None
         assert told["brokers"] == f"127.0.0.1:{port}"
         assert (told["state"], told["registry"], told["dir"]) == ("up", None, str(folder))
         assert [node["alive"] for node in told["nodes"]] == [True]
+        assert [service["name"] for service in told["services"]] == ["broker 1"]
+        assert told["nodes"][0]["log"] in penstock("status", folder=folder).stdout, "it can be copied"
         topics = AdminClient({"bootstrap.servers": told["brokers"]}).list_topics(timeout=10).topics
         assert topics == {}, "readiness leaves no topic behind"
         assert not can_produce(told["brokers"], "misspelt"), "topics are not made by accident"
@@ -104,6 +106,7 @@ def registry_joins_goes_and_comes_back(folder: Path, port: int) -> None:
     assert url in added.stdout
     told = json.loads(penstock("status", "--json", folder=folder).stdout)
     assert (told["state"], told["registry"]) == ("up", url)
+    assert [service["name"] for service in told["services"]] == ["broker 1", "registry"]
     schema_id = registered(url)
 
     again = penstock("up", folder=folder)

@@ -206,12 +206,15 @@ def test_fleet_that_watches_takes_up_files_that_are_added_changed_and_removed(
         )
         third.unlink()
         # Removed.
+        fleet.await_rows("second", 30)
         second.unlink()
         fleet.await_told(Ended, "second")
         wait_for(lambda: "second" not in {one.name for one in fleet.fleet.members.values()}, "second to be gone")
         assert "first" in {one.name for one in fleet.fleet.members.values()}
     assert ids_in(tmp_path / "lake/first") == Counter([*range(20), *range(25, 30)])
     assert fleet.summary is not None and fleet.summary.exit_code == 0
+    carried = fleet.summary.carried
+    assert (carried.rows_in, carried.rows_out) == (60, 55), "with what was carried before the change and the removal"
 
 
 def test_fleet_that_watches_takes_up_a_changed_module_of_the_users_own(

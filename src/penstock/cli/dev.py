@@ -149,9 +149,6 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say whether the local Kafka, schema registry and Spark cluster are up, and where."""
-    from rich.console import Console
-    from rich.table import Table
-
     from penstock.devstack import SecureStack, read_status
 
     found = read_status(_folder(folder))
@@ -170,16 +167,18 @@ def status(
         typer.echo(f"Spark is {up}")
     if not found.nodes:
         return
-    table = Table("", "port", "process", "log")
+    for name, service in _services(found):
+        process = f"process {service.pid}" if service.alive else "gone" if service.pid else "not started"
+        typer.echo(f"  {name:14}  port {service.port:<5}  {process:15}  {service.log}")
+
+
+def _services(found: StackStatus) -> list[tuple[str, Service]]:
     services: list[tuple[str, Service]] = [(f"broker {node.id}", node) for node in found.nodes]
     if found.registry is not None:
         services.append(("registry", found.registry))
     if found.spark is not None:
         services += [(service.folder.name.replace("-", " "), service) for service in found.spark.services]
-    for name, service in services:
-        process = str(service.pid) if service.alive else "gone" if service.pid else "not started"
-        table.add_row(name, str(service.port), process, str(service.log))
-    Console().print(table)
+    return services
 
 
 def _as_json(found: StackStatus) -> dict[str, object]:
@@ -191,10 +190,15 @@ def _as_json(found: StackStatus) -> dict[str, object]:
         "registry": found.registry.url if found.registry and found.registry.alive else None,
         "spark": found.spark.master.url if found.spark and found.spark.master.alive else None,
         "state": found.state,
-        "nodes": [{"id": n.id, "pid": n.pid, "port": n.port, "alive": n.alive, "log": str(n.log)} for n in found.nodes],
+        "nodes": [{"id": node.id, **_service_json(node)} for node in found.nodes],
+        "services": [{"name": name, **_service_json(service)} for name, service in _services(found)],
         "dir": str(found.folder),
         "secure": secured.as_json() if secured is not None else None,
     }
+
+
+def _service_json(service: Service) -> dict[str, object]:
+    return {"pid": service.pid, "port": service.port, "alive": service.alive, "log": str(service.log)}
 
 
 def _told(stopped: Stopped, where: Path) -> str:

@@ -79,11 +79,10 @@ def _files(paths: Sequence[Path], *, watch: bool) -> list[Path]:
 
 
 def _show(done: FleetSummary) -> None:
-    ended = [one.summary for one in done.outcomes.values() if one.summary is not None]
+    carried = done.carried
     out.print(
-        f"{counted(len(done.outcomes), 'pipeline')}: {counted(sum(one.batches for one in ended), 'batch', 'batches')}, "
-        f"{counted(sum(one.rows_in for one in ended), 'row')} in, {sum(one.rows_out for one in ended):,} out, "
-        f"{sum(one.quarantined for one in ended):,} quarantined"
+        f"{counted(len(done.outcomes), 'pipeline')}: {counted(carried.batches, 'batch', 'batches')}, "
+        f"{counted(carried.rows_in, 'row')} in, {carried.rows_out:,} out, {carried.quarantined:,} quarantined"
     )
     for name, error in done.errors.items():
         err.print(f"[red]{escape(name)} did not end well:[/]")

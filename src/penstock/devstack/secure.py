@@ -1,9 +1,9 @@
 """A stack that lets nobody in unasked: an authority, certificates, users with passwords, and access control.
 
 Enters: the folder of a stack. Leaves: `secure/` in it, with `ca.pem`, for every user a certificate, its key and a
-password, all readable by their owner alone; and the settings of brokers that ask for them. Brokers speak TLS
-everywhere, with each other too. `admin` may do everything, `penstock` everything with topics, groups and transactions,
-`guest` nothing.
+password, all readable by their owner alone, with the settings of a client; and the settings of brokers that ask for
+them. Brokers speak TLS everywhere, with each other too. `admin` may do everything, `penstock` everything with topics,
+groups and transactions, `guest` nothing.
 """
 
 from __future__ import annotations
@@ -103,7 +103,11 @@ class SecureStack:
             "tokens": asdict(wanted.tokens) if wanted.tokens else None,
         }
         put(folder / "layout.json", json.dumps(layout, indent=1))
-        return cls(folder, ports, wanted.extra, wanted.tokens)
+        made = cls(folder, ports, wanted.extra, wanted.tokens)
+        for user in USERS:
+            settings = made.certified_client(user).items()
+            put(folder / f"{user}.properties", "".join(f"{name}={value}\n" for name, value in settings))
+        return made
 
     def password(self, user: str) -> str:
         """The password of a user."""
@@ -192,6 +196,7 @@ class SecureStack:
                     "password_file": str(self.folder / f"{user}.password"),
                     "certificate_file": str(self.folder / f"{user}.pem"),
                     "key_file": str(self.folder / f"{user}.key"),
+                    "client_file": str(self.folder / f"{user}.properties"),
                 }
                 for user in USERS
             },
@@ -212,7 +217,8 @@ class SecureStack:
             "  security:\n"
             f"    ca_file: {at}/ca.pem\n"
             f"    certificate_file: {at}/{USER}.pem\n"
-            f"    key_file: {at}/{USER}.key"
+            f"    key_file: {at}/{USER}.key\n"
+            f"For other clients, such as kcat -F: {at}/{USER}.properties"
         )
 
 

@@ -28,8 +28,9 @@ from penstock.runtime.fleet_events import (
 )
 from penstock.runtime.fleet_session import FleetApplication
 from penstock.runtime.fleet_watch import Changes, FileWatch
-from penstock.runtime.listener import Notice
+from penstock.runtime.listener import BatchDone, Notice
 from penstock.runtime.member import NEVER, Member
+from penstock.runtime.options import RunSummary
 from penstock.runtime.patience import StopRequest
 from penstock.runtime.user_code import code_behind, refuse_missing_code
 
@@ -62,6 +63,7 @@ class Fleet:
     ) -> None:
         self._paths, self._options, self._stop = tuple(paths), options, stop
         self._listener, self._telling = listener, Lock()
+        self._carried = RunSummary()
         self._watch = FileWatch(paths)
         self._made_of: dict[Path, frozenset[Path]] = {}
         self._application: FleetApplication | None = None
@@ -86,7 +88,7 @@ class Fleet:
             deadline = time.monotonic() + _AFTER_INTERRUPT
             for member in self.members.values():
                 member.join(max(0.0, deadline - time.monotonic()))
-        return FleetSummary({member.name: member.outcome for member in self.members.values()})
+        return FleetSummary({member.name: member.outcome for member in self.members.values()}, self._carried)
 
     def _tend(self, session: Any) -> None:
         """Start what is due, see to what has ended, look at the files; until all is over."""
@@ -179,6 +181,8 @@ class Fleet:
 
     def _tell(self, name: str, event: FleetEvent) -> None:
         with self._telling:
+            if isinstance(event, BatchDone):
+                self._carried.add(event.metrics)
             self._listener(name, event)
 
 

@@ -78,9 +78,11 @@ _WORST = (4, 3, 2, 75)
 
 @dataclass
 class FleetSummary:
-    """What became of each pipeline, by its name."""
+    """What became of each pipeline, by its name, and what all of them carried."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    carried: RunSummary = field(default_factory=RunSummary)
+    """Every batch, also of pipelines that were started again, and of files that are no longer there."""
 
     @property
     def errors(self) -> dict[str, PenstockError]:

@@ -57,6 +57,12 @@ def test_broker_speaks_tls_on_every_listener_and_knows_whom_to_let_in(secure: Se
     assert secure.jvm_flags() == ["-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=http://issuer/keys"]
 
 
+def test_client_files_are_the_settings_of_a_client_of_each_user(secure: SecureStack) -> None:
+    for user in USERS:
+        lines = (secure.folder / f"{user}.properties").read_text().splitlines()
+        assert dict(line.split("=", 1) for line in lines) == secure.certified_client(user)
+
+
 def test_clients_of_some_nodes_are_told_of_these_alone(secure: SecureStack) -> None:
     ports = secure.ports[CERTIFIED]
     assert secure.brokers(nodes=[2]) == f"127.0.0.1:{ports['2']}"
