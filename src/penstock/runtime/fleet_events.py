@@ -67,10 +67,9 @@ FleetListener = Callable[[str, FleetEvent], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one pipeline: the error that it ended by, or waits with; of one that ended well, what it did."""
+    """What became of one pipeline: the error that it ended by, or waits with; none where it ended well."""
 
     error: PenstockError | None = None
-    summary: RunSummary | None = None
 
 
 _WORST = (4, 3, 2, 75)

@@ -109,7 +109,7 @@ class Member:
             self.config, self.next, self.due, self.outcome = self.next, None, now, Outcome()
         elif error is None:
             assert summary is not None
-            self.outcome, self._attempt, self._told = Outcome(summary=summary), 0, None
+            self.outcome, self._attempt, self._told = Outcome(), 0, None
             self._tell(Ended(summary))
         else:
             delay = self._delay(error)

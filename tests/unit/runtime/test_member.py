@@ -150,7 +150,7 @@ def test_member_that_ends_well_is_not_started_again(tmp_path: Path, monkeypatch:
     done = RunSummary(batches=3)
     one = Scripted(tmp_path, monkeypatch, lambda listener, stop: done)
     one.until_settled(0.0)
-    assert one.events == [Ended(done)] and one.member.due == NEVER and one.member.outcome.summary is done
+    assert one.events == [Ended(done)] and one.member.due == NEVER and one.member.outcome == Outcome()
 
 
 def test_member_with_a_new_definition_stops_and_goes_on_with_it(
@@ -185,4 +185,4 @@ def test_member_that_is_asked_to_stop_while_it_waits_stays_with_its_error(
 def test_summary_of_a_fleet_exits_with_the_worst(codes: tuple[int, ...], worst: int) -> None:
     kinds = {kind.exit_code: kind for kind in (DefinitionError, MissingError, TerminalError, TransientError)}
     outcomes = {str(code): Outcome(kinds[code]("CODE", "text")) for code in codes}
-    assert FleetSummary({**outcomes, "well": Outcome(summary=RunSummary())}).exit_code == worst
+    assert FleetSummary({**outcomes, "well": Outcome()}).exit_code == worst
