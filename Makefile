@@ -22,14 +22,14 @@ install: $(VENV)/.compiled ## the environment in .venv, and the jars; a second r
 demo: install ## the whole thing on this machine: broker, events, pipeline, tables, summary
 	$(VENV)/bin/penstock demo $(ARGS)
 
-# Those in tests/services mostly wait, those in tests/contract do not: so in that order, and beside them what needs neither
-# Spark nor a server.
+# Two cores: those in tests/services, which mostly wait, and beside them all others, each half with its own Spark and
+# servers.
 test: install ## the tests, but not those that take minutes each; ARGS=... for pytest
 ifdef ARGS
 	$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
 else
-	@$(PYTHON_IN) -m pytest -m "not long and not services" > $(VENV)/beside.log 2>&1 & beside=$$!; \
-	$(PYTHON_IN) -m pytest -m "not long and services" $$(ls -dr tests/[a-z]*/); status=$$?; \
+	@$(PYTHON_IN) -m pytest -m "not long" --ignore tests/services > $(VENV)/beside.log 2>&1 & beside=$$!; \
+	$(PYTHON_IN) -m pytest -m "not long" tests/services; status=$$?; \
 	wait $$beside || status=$$?; cat $(VENV)/beside.log; exit $$status
 endif
 
