@@ -73,11 +73,14 @@ def for_pyiceberg_elsewhere(storage: Storage) -> dict[str, str]:
     return {"py-io-impl": "penstock.storage.iceberg_io.StoreFileIO", **options}
 
 
-def for_spark(storage: Storage, buckets: Sequence[str] = ()) -> dict[str, str]:
+def for_spark(storage: Storage, buckets: Sequence[str] | None = None) -> dict[str, str]:
     """As S3A and its siblings name them; also for `s3://`, which Hadoop has no file system for by itself.
 
-    For these buckets alone, so that pipelines with other ways in may share an application; without any, for all.
+    For these buckets of S3 alone, so that pipelines with other ways in may share an application; else for all.
     """
+    elsewhere = _other_clouds(dict(storage.options))
+    if buckets is not None and not buckets:
+        return elsewhere
     found = {
         "spark.hadoop.fs.s3.impl": f"{_PROVIDERS}.S3AFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.s3.impl": f"{_PROVIDERS}.S3A",
@@ -85,9 +88,9 @@ def for_spark(storage: Storage, buckets: Sequence[str] = ()) -> dict[str, str]:
         **{f"spark.delta.logStore.{scheme}.impl": _LOG_STORE for scheme in ("s3", "s3a")},
         **_SPARK_PATIENCE,
     }
-    for where in [f"{_S3A}.bucket.{bucket}" for bucket in buckets] or [_S3A]:
+    for where in [_S3A] if buckets is None else [f"{_S3A}.bucket.{bucket}" for bucket in buckets]:
         found |= {f"{where}.{name}": value for name, value in _s3a(storage).items()}
-    return {**found, **_other_clouds(dict(storage.options))}
+    return {**found, **elsewhere}
 
 
 def _s3a(storage: Storage) -> dict[str, str]:

@@ -93,8 +93,8 @@ class Storage:
             return spellings.for_pyiceberg(self)
         return spellings.for_pyiceberg_elsewhere(self) if is_object_uri(warehouse) else {}
 
-    def for_spark(self, buckets: Sequence[str] = ()) -> dict[str, str]:
-        """Spark's settings: `s3://` is S3A's. For some buckets, or for all."""
+    def for_spark(self, buckets: Sequence[str] | None = None) -> dict[str, str]:
+        """Spark's settings: `s3://` is S3A's. For some buckets of S3, for none, or for all."""
         return spellings.for_spark(self, buckets)
 
 

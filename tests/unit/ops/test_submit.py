@@ -143,6 +143,15 @@ def test_yarn_script_takes_secrets_from_its_environment(folder: Path, monkeypatc
     assert not [path for path in written if path.is_file() and SECRET in path.read_text()]
 
 
+def test_jars_of_s3_are_for_pipelines_on_s3_alone(folder: Path) -> None:
+    there = "abfss://lake@shop.dfs.core.windows.net"
+    on_azure = pipeline(
+        folder, checkpoint=f"{there}/ck", sinks=[{"name": "lake", "type": "delta", "path": f"{there}/orders"}]
+    ).on_master("k8s://https://cluster:6443")
+    planned = plan_submission(on_azure, Submission(file=folder / "orders.yaml", deploy_mode="cluster"))
+    assert "--into /opt/spark/jars/ \\\n" in planned.texts["Dockerfile"]
+
+
 def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spark-submit that tells what it was given stands in for a cluster."""
     found = planned(folder, "yarn", deploy_mode="cluster")

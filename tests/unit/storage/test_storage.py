@@ -143,6 +143,7 @@ def test_for_spark_of_some_buckets_leaves_the_others_alone() -> None:
     assert found["spark.hadoop.fs.s3a.bucket.lake.endpoint"] == "http://store:9000"
     assert found["spark.hadoop.fs.s3a.bucket.backups.access.key"] == "the-id"
     assert "spark.hadoop.fs.s3a.endpoint" not in found
+    assert MINE.for_spark(()) == {}, "nothing of it is on S3"
 
 
 def test_clients_of_every_store_take_their_own_options_alone(tmp_path: Path) -> None:
