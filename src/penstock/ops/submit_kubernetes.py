@@ -29,7 +29,7 @@ def kubernetes_files(terms: Terms) -> dict[str, Any]:
         "Dockerfile": DOCKERFILE.format(
             release=terms.release,
             packages="".join(f" {one}" for one in _packages(terms)),
-            stores="".join(f" {one}" for one in terms.stores),
+            stores="".join(f" --store {one}" for one in terms.stores),
             app=APP,
         ),
         "entrypoint.sh": ENTRYPOINT,

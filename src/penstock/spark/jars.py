@@ -3,12 +3,13 @@
 Enters: `jars.xml`, which pins every jar. Leaves: one folder of jars a configuration, named by the hash of the
 descriptor, so that another version of Penstock never sees the wrong ones. A folder appears whole or not at all,
 with its archives unpacked, and once it is there nothing is fetched and no JVM starts. `python -m penstock.spark.jars`
-fetches what every user needs; the schema registry is fetched when one is first started. With `--into FOLDER [STORE...]`
-it puts Spark's into a folder, for an image.
+fetches what every user needs; the schema registry is fetched when one is first started. With `--into FOLDER` it
+puts Spark's into a folder, for an image.
 """
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import importlib.util
@@ -37,6 +38,7 @@ _CLASSIFIER = "{http://ant.apache.org/ivy/maven}classifier"
 _ARCHIVE = ".tar.gz"
 # Large, or for the tests alone.
 _ON_DEMAND = ("registry", "postgres", "bench", "s3")
+_STORES = ("s3",)
 _MACHINE_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
 
 
@@ -48,7 +50,7 @@ def spark_jars(*stores: str) -> list[Path]:
 
 def stores_of(settings: Mapping[str, str]) -> list[str]:
     """The object stores that settings of Spark open, as far as there are jars for them here."""
-    return ["s3"] if "spark.hadoop.fs.s3.impl" in settings else []
+    return list(_STORES) if "spark.hadoop.fs.s3.impl" in settings else []
 
 
 def broker_classpath() -> str:
@@ -89,12 +91,15 @@ def put_jars(folder: Path, stores: Sequence[str] = ()) -> None:
 
 def main(words: Sequence[str] = ()) -> int:
     """Fetch whatever is missing, for `make install`; or fill a folder, for an image."""
+    parser = argparse.ArgumentParser("python -m penstock.spark.jars", description="Fetch the jars that are missing.")
+    parser.add_argument("--into", metavar="FOLDER", type=Path, help="put those that Spark needs into a folder")
+    parser.add_argument("--store", action="append", choices=_STORES, default=[], help="with those of an object store")
+    asked = parser.parse_args(words)
     try:
-        match words:
-            case ["--into", folder, *stores]:
-                put_jars(Path(folder), stores)
-            case _:
-                _ensure([conf for conf in pinned_jars() if conf not in _ON_DEMAND])
+        if asked.into is not None:
+            put_jars(asked.into, asked.store)
+        else:
+            _ensure([conf for conf in pinned_jars() if conf not in _ON_DEMAND])
     except PenstockError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -130,7 +130,7 @@ def _refuse_missing_jars(jvm: Any, tables: bool, stores: Sequence[str]) -> None:
         except Exception:
             missing.append(what)
     if missing:
-        command = " ".join(("python -m penstock.spark.jars --into jars", *stores))
+        command = " ".join(("python -m penstock.spark.jars --into jars", *(f"--store {one}" for one in stores)))
         raise MissingError(
             "SPARK_JARS_MISSING",
             f"joining spark-submit: its class path lacks {' and '.join(missing)}",

@@ -78,7 +78,7 @@ def test_kubernetes_files_refer_to_each_other_and_hold_no_secret(folder: Path) -
     assert spec["arguments"][:2] == ["run", "/opt/penstock/pipeline/orders.yaml"]
     assert spec["executor"] == {"instances": 2, "cores": 1, "memory": "4g"}
     assert spec["restartPolicy"]["type"] == "Always"
-    assert "python -m penstock.spark.jars --into /opt/spark/jars/ s3 " in found.texts["Dockerfile"]
+    assert "python -m penstock.spark.jars --into /opt/spark/jars/ --store s3 " in found.texts["Dockerfile"]
     [volume] = spec["volumes"]
     assert pod["spec"]["volumes"] == [volume]
     of_files, of_secrets = volume["projected"]["sources"]
