@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
-from penstock.errors import MissingError, PenstockError
+from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.kafka.failures import LEADER_MOVES, MOVED_OR_GONE, RIGHTS_HINT, answer
 from penstock.kafka.hearing import Hearing, ask_brokers, refuse_known
 from penstock.kafka.settings import KafkaSettings
@@ -49,15 +49,19 @@ class Subscription:
 
 
 class Cluster:
-    """A view of one Kafka cluster, through one admin client that is kept. It waits for an answer as long as the
-    option `socket.timeout.ms` says, or `timeout`."""
+    """A view of one Kafka cluster, through one admin client that is kept while the brokers answer it. It waits for an
+    answer as long as the option `socket.timeout.ms` says, or `timeout`."""
 
     def __init__(self, settings: KafkaSettings, timeout: float = 10.0) -> None:
         self._settings = settings
         self._hearing = Hearing(settings)
-        own = {"log_level": 0, "socket.timeout.ms": int(timeout * 1000)}
+        self._own = {"log_level": 0, "socket.timeout.ms": int(timeout * 1000)}
+        self._admin = self._opened()
+        self._timeout = float(settings.options.get("socket.timeout.ms", timeout * 1000)) / 1000
+
+    def _opened(self) -> AdminClient:
         try:
-            self._admin = AdminClient({**own, **settings.for_librdkafka(), **self._hearing.options})
+            return AdminClient({**self._own, **self._settings.for_librdkafka(), **self._hearing.options})
         except KafkaException as error:
             raise MissingError(
                 "KAFKA_SETTINGS_INVALID",
@@ -65,7 +69,6 @@ class Cluster:
                 context={"client": error.args[0].str()},
                 hint="look at source.options",
             ) from None
-        self._timeout = float(settings.options.get("socket.timeout.ms", timeout * 1000)) / 1000
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """The partitions that the subscription names today, in order."""
@@ -167,7 +170,11 @@ class Cluster:
         )
 
     def _failure(self, error: KafkaException, doing: str) -> PenstockError:
-        return self._hearing.failure(self._admin, error.args[0], doing)
+        told = self._hearing.failure(self._admin, error.args[0], doing)
+        if isinstance(told, TransientError):
+            # A client stays with the broker that it took for the controller, also when that one hangs.
+            self._admin = self._opened()
+        return told
 
     def _metadata(self) -> dict[str, int]:
         refuse_known(self._settings)

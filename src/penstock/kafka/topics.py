@@ -39,15 +39,18 @@ _LIMIT = "transaction.max.timeout.ms"
 
 
 class TopicAdmin:
-    """Looks at topics and makes them, through one admin client that lives as long as this does."""
+    """Looks at topics and makes them, through one admin client that is kept while the brokers answer it."""
 
     def __init__(self, settings: KafkaSettings, timeout: float = 15.0) -> None:
         self._reached = settings
         self._timeout = timeout
         self._hearing = Hearing(settings)
         self._is_let_in = not settings.is_secured
-        with kafka_failures("opening a Kafka client", settings.brokers):
-            self._admin = AdminClient({"log_level": 0, **settings.for_librdkafka(), **self._hearing.options})
+        self._admin = self._opened()
+
+    def _opened(self) -> AdminClient:
+        with kafka_failures("opening a Kafka client", self._reached.brokers):
+            return AdminClient({"log_level": 0, **self._reached.for_librdkafka(), **self._hearing.options})
 
     @contextmanager
     def _asking(self, doing: str) -> Iterator[None]:
@@ -59,7 +62,11 @@ class TopicAdmin:
                 self._is_let_in = True
             yield
         except KafkaException as error:
-            raise self._hearing.failure(self._admin, error.args[0], doing) from None
+            told = self._hearing.failure(self._admin, error.args[0], doing)
+            if isinstance(told, TransientError):
+                # A client stays with the broker that it took for the controller, also when that one hangs.
+                self._admin = self._opened()
+            raise told from None
 
     def names(self) -> list[str]:
         """The topics there are, Kafka's own left out."""
