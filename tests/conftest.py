@@ -216,6 +216,15 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real HDFS. Every test has its own folder."""
+    from tests.hdfs_server import running_hdfs
+
+    with running_hdfs(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real schema registry: `url`, `kill()`, `restart()`. Every test has its own subjects; schemas survive a kill."""
     from tests.registry import running_registry

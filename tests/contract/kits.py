@@ -62,7 +62,7 @@ class SinkKit(Protocol):
         ...
 
 
-STORES = ("s3", "azure")
+STORES = ("s3", "azure", "hdfs")
 """The fixtures of object stores. Each kit of a table in one is there for all of them: `delta_s3`, `delta_azure`."""
 
 ON_S3 = ("delta_s3", "delta_merge_s3", "iceberg_s3", "parquet_s3")

@@ -56,7 +56,7 @@ def checkpoint_lock(
         raise MissingError(
             "CHECKPOINT_NOT_LOCKABLE",
             f"checkpoint {path}: nothing there keeps two runs apart",
-            hint="point `checkpoint:` at a local folder, or at s3://, gs:// or abfss://",
+            hint="point `checkpoint:` at a local folder, or at s3://, gs://, abfss:// or hdfs://",
         )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a+") as file:

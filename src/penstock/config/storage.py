@@ -16,7 +16,7 @@ def _check_endpoint(url: str) -> str:
 
 
 class StorageConfig(Section):
-    """How object stores are reached, for every `s3://`, `gs://` and `abfss://` place of the file."""
+    """How stores are reached, for every `s3://`, `gs://`, `abfss://` and `hdfs://` place of the file."""
 
     endpoint: Annotated[Text, AfterValidator(_check_endpoint)] | None = Field(
         default=None,
@@ -40,5 +40,6 @@ class StorageConfig(Section):
     options: Settings = Field(
         default_factory=dict,
         description="Any other option of the stores' client, as delta-rs names it: `google_service_account`, "
-        "`azure_storage_account_name`, `azure_storage_account_key`, ...",
+        "`azure_storage_account_name`, `azure_storage_account_key`, ...; for HDFS Hadoop's settings: "
+        "`dfs.nameservices`, ...",
     )

@@ -35,16 +35,16 @@ def check_storage(parts: Parts) -> None:
 
 def _check_catalog(parts: Parts, path: tuple[str | int, ...], warehouse: str, catalog: IcebergCatalogConfig) -> None:
     """A catalog decides which of two commits counts. A file in an object store cannot, nor can a rename there."""
-    if not is_uri(warehouse) or warehouse.startswith(("file://", "hdfs://")):
+    if not is_uri(warehouse) or warehouse.startswith("file://"):
         return
     if catalog.type == "sqlite" and catalog.uri is None:
         parts.report(
             (*path, "warehouse"),
-            "a SQLite catalog cannot lie in an object store",
+            "a SQLite catalog can only lie on a disk of this machine",
             hint="name a catalog that decides between writers: catalog: {type: rest, uri: ...} or {type: sql, uri: "
             "...}; for runs of one machine a file of it: catalog: {uri: sqlite:///path}",
         )
-    elif catalog.type == "hadoop":
+    elif catalog.type == "hadoop" and not warehouse.startswith("hdfs://"):
         parts.report(
             (*path, "catalog", "type"),
             "a Hadoop catalog commits by renaming, and in an object store two writers could both win",

@@ -21,6 +21,7 @@ from penstock.runtime.user_code import folder_of, uses_code
 from penstock.spark.placement import LOCAL, DeployMode, Placement
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, submitted_setting
+from penstock.storage.storage import is_hdfs_uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def shipping_of(config: cfg.PipelineConfig) -> Shipping:
         packed=(cluster.environment or usual) == "pack",
         forced=cluster.environment == "pack",
         python=cluster.python,
-        packages=cluster.packages,
+        packages=(*cluster.packages, *(["hdfs-native"] if any(map(is_hdfs_uri, places_of(config))) else [])),
         folders=(folder_of(config),) if uses_code(config) else (),
         without=frozenset(places_of(config)),
     )

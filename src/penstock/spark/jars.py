@@ -37,7 +37,7 @@ _ASIDE = "fetch-"
 _CLASSIFIER = "{http://ant.apache.org/ivy/maven}classifier"
 _ARCHIVE = ".tar.gz"
 # Large, or for the tests alone.
-_ON_DEMAND = ("registry", "postgres", "bench", "s3")
+_ON_DEMAND = ("registry", "postgres", "bench", "s3", "hdfs")
 _STORES = ("s3",)
 _MACHINE_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from fsspec import AbstractFileSystem
 from pyiceberg.io.fsspec import FsspecFileIO
 
-from penstock.storage.objects import ObjectFileSystem
 from penstock.storage.spellings import OPTION
-from penstock.storage.storage import is_object_uri
+from penstock.storage.storage import is_object_uri, object_filesystem
 
 
 class StoreFileIO(FsspecFileIO):
@@ -20,4 +19,4 @@ class StoreFileIO(FsspecFileIO):
         if not is_object_uri(f"{scheme}://"):
             return super()._get_fs(scheme, hostname)
         named = {name: value for name, value in self.properties.items() if name.startswith(OPTION)}
-        return ObjectFileSystem(scheme, {name.removeprefix(OPTION): value for name, value in named.items()})
+        return object_filesystem(scheme, {name.removeprefix(OPTION): value for name, value in named.items()})

@@ -18,10 +18,7 @@ class ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
         return bytes(self.fs.cat_file(self.path, start, end))
 
     def _initiate_upload(self) -> None:
-        import obstore
-
-        store, key = self.fs._at(self.path)
-        self._writer = obstore.open_writer(store, key)
+        self._writer = self.fs.writer(self.path)
 
     def _upload_chunk(self, final: bool = False) -> bool:
         with self.fs._telling("writing", self.path):

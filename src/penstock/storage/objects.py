@@ -258,6 +258,13 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         with self._telling("copying", path1):
             obstore.copy(store, key, self._at(path2)[1])
 
+    def writer(self, path: str) -> Any:
+        """An object to write in parts, there when it is closed."""
+        import obstore
+
+        store, key = self._at(path)
+        return obstore.open_writer(store, key)
+
     def rm_file(self, path: str) -> None:
         """Remove an object. One that is not there is no error: stores do not say."""
         self._remove([path])

@@ -93,6 +93,11 @@ def for_spark(storage: Storage, buckets: Sequence[str] | None = None) -> dict[st
     return {**found, **elsewhere}
 
 
+def is_hadoop_option(name: str) -> bool:
+    """Whether an option is one of Hadoop's own settings, which HDFS is reached by."""
+    return name.startswith(("dfs.", "fs.", "hadoop."))
+
+
 def _s3a(storage: Storage) -> dict[str, str]:
     found = {"aws.credentials.provider": ",".join(_ROLES)}
     if storage.endpoint is not None:
@@ -116,7 +121,7 @@ def _s3a(storage: Storage) -> dict[str, str]:
 
 
 def _other_clouds(options: dict[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    found = {f"spark.hadoop.{name}": value for name, value in options.items() if is_hadoop_option(name)}
     if "google_service_account" in options:
         found["spark.hadoop.fs.gs.auth.type"] = "SERVICE_ACCOUNT_JSON_KEYFILE"
         found["spark.hadoop.fs.gs.auth.service.account.json.keyfile"] = options["google_service_account"]

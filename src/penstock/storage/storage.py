@@ -18,11 +18,13 @@ from urllib.parse import unquote, urlsplit
 from fsspec.core import url_to_fs
 
 from penstock.storage import spellings
+from penstock.storage.hdfs import HdfsFileSystem
 from penstock.storage.objects import ObjectFileSystem
 from penstock.storage.stores import Patience
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
-OBJECT_SCHEMES = S3_SCHEMES | {"gs", "gcs", "abfs", "abfss"}
+HDFS_SCHEMES = frozenset({"hdfs"})
+OBJECT_SCHEMES = S3_SCHEMES | HDFS_SCHEMES | {"gs", "gcs", "abfs", "abfss"}
 _DEFAULT_REGION = "us-east-1"
 
 
@@ -38,7 +40,7 @@ class Storage:
     path_style: bool | None = None
     """Whether the bucket is in the path of a request, not in its host; unset: where an endpoint is named."""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Anything else that the clients of object stores take, as delta-rs names it; GCS and Azure are set by these."""
+    """Anything else that the clients of stores take, as delta-rs names it; GCS, Azure and HDFS are set by these."""
 
     def with_environment(self, environment: Mapping[str, str] | None = None) -> Storage:
         """The same, with what it leaves out filled from the variables that AWS's own tools read."""
@@ -75,7 +77,7 @@ class Storage:
         """The file system of a place and its path there, for those who go by fsspec. None keeps a listing."""
         if is_object_uri(uri):
             scheme, _, path = uri.partition("://")
-            return ObjectFileSystem(scheme.lower(), self.for_delta(), patience), path.rstrip("/")
+            return object_filesystem(scheme.lower(), self.for_delta(), patience), path.rstrip("/")
         found: tuple[Any, str] = url_to_fs(uri, use_listings_cache=False)
         return found
 
@@ -98,8 +100,14 @@ class Storage:
         return spellings.for_spark(self, buckets)
 
 
+def object_filesystem(scheme: str, options: dict[str, str], patience: Patience = Patience()) -> ObjectFileSystem:
+    """The client of a store by its scheme."""
+    kind = HdfsFileSystem if scheme in HDFS_SCHEMES else ObjectFileSystem
+    return kind(scheme, options, patience)
+
+
 def is_object_uri(uri: str) -> bool:
-    """Whether a place is in an object store that this package speaks to itself."""
+    """Whether a place is in a store that this package speaks to itself: one of objects, or HDFS."""
     scheme, found, _ = uri.partition("://")
     return bool(found) and scheme.lower() in OBJECT_SCHEMES
 
@@ -108,6 +116,12 @@ def is_s3_uri(uri: str) -> bool:
     """Whether a place is in S3, or in a server that speaks like it."""
     scheme, found, _ = uri.partition("://")
     return bool(found) and scheme.lower() in S3_SCHEMES
+
+
+def is_hdfs_uri(uri: str) -> bool:
+    """Whether a place is in HDFS."""
+    scheme, found, _ = uri.partition("://")
+    return bool(found) and scheme.lower() in HDFS_SCHEMES
 
 
 def is_local(uri: str) -> bool:

@@ -18,7 +18,7 @@ Options = tuple[tuple[str, str], ...]
 _MISSING_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound", re.IGNORECASE)
 _REFUSED = re.compile(
     r"InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|ExpiredToken|InvalidToken|status code: 40[13]"
-    r"|169\.254\.169\.254|CredentialsNotLoaded|no credentials",
+    r"|169\.254\.169\.254|CredentialsNotLoaded|no credentials|AccessControlException",
     re.IGNORECASE,
 )
 _REGION = re.compile(r"AuthorizationHeaderMalformed|PermanentRedirect|IllegalLocationConstraint|status code: 30\d")
@@ -71,6 +71,7 @@ def _store(scheme: str, bucket: str, options: Options, patience: Patience, proce
 def _speaks_of(scheme: str, option: str) -> bool:
     """Whether an option is for this kind of store: a client refuses those of the others."""
     other = {"aws_": ("s3", "s3a", "s3n"), "google_": ("gs", "gcs"), "azure_": ("abfs", "abfss")}
+    other |= dict.fromkeys(("dfs.", "fs.", "hadoop."), ())
     return all(scheme in own for begin, own in other.items() if option.lower().startswith(begin))
 
 
@@ -122,7 +123,8 @@ def translated(doing: str, place: str, error: BaseException) -> Exception:
 
 def first_line(error: BaseException) -> str:
     """What happened in one line: the status and the store's own code, or what the connection met."""
-    head, _, tree = str(error).strip().partition("\n\nDebug source")
+    # The trace of a name node is of no use here.
+    head, _, tree = re.split(r"\n\s+at ", str(error).strip())[0].partition("\n\nDebug source")
     status = re.search(r"status code: (\d+ [A-Za-z ]+)", head)
     code = re.search(r"<Code>(\w+)</Code>", head)
     met = re.findall(r'message: "([^"]+)"', tree)

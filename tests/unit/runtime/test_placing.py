@@ -111,5 +111,7 @@ def test_shipping_sends_the_users_python_and_by_default_packages(tmp_path: Path)
     assert (plain.packed, plain.forced, plain.folders) == (True, False, ())
     steps = shipping_of(pipeline(tmp_path, transforms=[{"map_arrow": "steps.same"}]))
     assert steps.folders == (tmp_path,)
+    on_hdfs = shipping_of(pipeline(tmp_path, checkpoint="hdfs://name:8020/checkpoint"))
+    assert (plain.packages, on_hdfs.packages) == ((), ("hdfs-native",))
     assert not shipping_of(pipeline(tmp_path, spark={"spark.master": "k8s://https://c"})).packed
     assert not shipping_of(pipeline(tmp_path, cluster={"environment": "installed"})).packed

@@ -190,7 +190,7 @@ def test_driver_killed_again_and_again_every_batch_is_there_once(root: Path) -> 
 
 
 def test_path_that_shows_no_whole_batches_is_refused_whatever_is_asked() -> None:
-    sink = ParquetSink("orders", "out", "hdfs://name/files")
+    sink = ParquetSink("orders", "out", "ftp://name/files")
     for ask in (
         lambda: sink.prepare(SCHEMA),
         lambda: sink.check(SCHEMA),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
 from pyiceberg.io import load_file_io
 
+from penstock.errors import MissingError
 from penstock.storage import ObjectFileSystem, Storage, bucket_of, is_local, is_object_uri, local_path
 from penstock.storage.stores import Patience, store_of
 
@@ -136,6 +138,18 @@ def test_filesystem_of_an_object_store_is_ours_and_pickles() -> None:
     assert root == "lake/orders"
     assert pickle.loads(pickle.dumps(found)) == found
     assert "the-key" not in repr(found)
+
+
+def test_settings_of_hadoop_are_for_hdfs_and_spark_alone() -> None:
+    mine = Storage(options=(("dfs.nameservices", "lake"),))
+    assert mine.for_spark(()) == {"spark.hadoop.dfs.nameservices": "lake"}
+    mine.filesystem("s3://lake/orders")[0]._at("lake/orders")  # its client would refuse what it does not know
+
+
+def test_hdfs_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hdfs_native", None)
+    with pytest.raises(MissingError, match=r"pip install 'penstock\[hdfs\]'"):
+        Storage().filesystem("hdfs://unseen:8020/lake")[0].read("unseen:8020/lake/note")
 
 
 def test_for_spark_of_some_buckets_leaves_the_others_alone() -> None:

@@ -55,7 +55,7 @@ class TableFolder:
                     raise MissingError(
                         "STORAGE_NOT_SAFE",
                         f"writing {self.uri}/{path}: nothing there makes a file only where none is",
-                        hint="use a local path, or one of s3://, gs:// and abfss://",
+                        hint="use a local path, or one of s3://, gs://, abfss:// and hdfs://",
                     )
                 fs.put_new(f"{root}/{path}", body)
                 return True
