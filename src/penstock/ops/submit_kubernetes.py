@@ -15,6 +15,7 @@ import yaml
 from penstock.errors import MissingError
 from penstock.ops.image_files import DOCKERFILE, ENTRYPOINT
 from penstock.ops.submit_terms import APP, APP_TEXT, SCRIPT, Terms
+from penstock.runtime.placing import shipping_of
 
 _MOUNT = "/opt/penstock/pipeline"
 _MOST_BYTES = 1_000_000
@@ -28,7 +29,7 @@ def kubernetes_files(terms: Terms) -> dict[str, Any]:
     texts = {
         "Dockerfile": DOCKERFILE.format(
             release=terms.release,
-            packages="".join(f" {one}" for one in _packages(terms)),
+            packages="".join(f" {one}" for one in shipping_of(terms.config).packages),
             stores="".join(f" --store {one}" for one in terms.stores),
             app=APP,
         ),
@@ -209,10 +210,6 @@ def _metadata(terms: Terms, of: str = "") -> dict[str, Any]:
     name = f"{terms.name}-{of}" if of else terms.name
     labels = {"app.kubernetes.io/name": terms.name, "app.kubernetes.io/managed-by": "penstock"}
     return {"name": name, "namespace": terms.asked.namespace, "labels": labels}
-
-
-def _packages(terms: Terms) -> tuple[str, ...]:
-    return terms.config.cluster.packages if terms.config.cluster is not None else ()
 
 
 def _next_steps(terms: Terms, image: str) -> tuple[str, ...]:

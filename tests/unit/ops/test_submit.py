@@ -152,6 +152,15 @@ def test_jars_of_s3_are_for_pipelines_on_s3_alone(folder: Path) -> None:
     assert "--into /opt/spark/jars/ \\\n" in planned.texts["Dockerfile"]
 
 
+def test_image_of_a_pipeline_on_hdfs_has_its_client(folder: Path) -> None:
+    there = "hdfs://name:8020"
+    on_hdfs = pipeline(
+        folder, checkpoint=f"{there}/ck", sinks=[{"name": "lake", "type": "delta", "path": f"{there}/orders"}]
+    ).on_master("k8s://https://cluster:6443")
+    planned = plan_submission(on_hdfs, Submission(file=folder / "orders.yaml", deploy_mode="cluster"))
+    assert 'pip install --no-cache-dir "$PENSTOCK" hdfs-native\n' in planned.texts["Dockerfile"]
+
+
 def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spark-submit that tells what it was given stands in for a cluster."""
     found = planned(folder, "yarn", deploy_mode="cluster")
