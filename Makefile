@@ -22,14 +22,14 @@ install: $(VENV)/.compiled ## the environment in .venv, and the jars; a second r
 demo: install ## the whole thing on this machine: broker, events, pipeline, tables, summary
 	$(VENV)/bin/penstock demo $(ARGS)
 
-# Two cores: those in tests/services, which mostly wait, and beside them all others, each half with its own Spark and
-# servers.
+# Two halves that take about as long, for two cores, each with its own Spark and servers.
+HALF = tests/services/test_[a-r]*.py
 test: install ## the tests, but not those that take minutes each; ARGS=... for pytest
 ifdef ARGS
 	$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
 else
-	@$(PYTHON_IN) -m pytest -m "not long" --ignore tests/services > $(VENV)/beside.log 2>&1 & beside=$$!; \
-	$(PYTHON_IN) -m pytest -m "not long" tests/services; status=$$?; \
+	@$(PYTHON_IN) -m pytest -m "not long" --ignore-glob "$(HALF)" > $(VENV)/beside.log 2>&1 & beside=$$!; \
+	$(PYTHON_IN) -m pytest -m "not long" $(HALF); status=$$?; \
 	wait $$beside || status=$$?; cat $(VENV)/beside.log; exit $$status
 endif
 
