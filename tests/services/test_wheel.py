@@ -76,4 +76,4 @@ def test_wheel_installed_makes_and_checks_a_pipeline(installed: Path, tmp_path: 
 def test_wheel_installed_knows_its_jars(installed: Path, tmp_path: Path) -> None:
     probe = "from penstock.spark.jars import pinned_jars; print(sorted(pinned_jars()))"
     done = subprocess.run([installed / "python", "-c", probe], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == "['bench', 'broker', 'postgres', 'registry', 's3', 'spark']\n"
+    assert done.stdout == "['bench', 'broker', 'hdfs', 'postgres', 'registry', 's3', 'spark']\n"
