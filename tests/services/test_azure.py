@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog.sql import SqlCatalog
+from tests.services.lakes import every_table
 from tests.services.test_run import order
 
 from penstock.config import load
@@ -40,18 +41,7 @@ def test_tables_quarantine_and_backups_on_azure_run_twice_are_there_once(
         storage=azure.section,
         quarantine={"table": at("lake/quarantine")},
         checkpoint_backup={"every": "1 hour", "to": at("backups")},
-        sinks=[
-            {"name": "out", "type": "delta", "path": at("lake/out")},
-            {"name": "merged", "type": "delta", "path": at("lake/merged"), "mode": "merge", "keys": ["order_id"]},
-            {"name": "files", "type": "parquet", "path": at("lake/files")},
-            {
-                "name": "ice",
-                "type": "iceberg",
-                "table": "shop.orders",
-                "warehouse": at("lake/ice"),
-                "catalog": {"uri": database},
-            },
-        ],
+        sinks=every_table(at, database),
     )
     config = load(file)
     assert plan_run(config).problems == ()

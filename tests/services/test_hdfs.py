@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog.sql import SqlCatalog
 from tests.hdfs_server import running_hdfs
+from tests.services.lakes import every_table
 from tests.services.running import Running
 from tests.services.test_run import order
 
@@ -43,18 +44,7 @@ def on_hdfs(hdfs: Any, pipeline_file: Callable[..., Path], tmp_path: Path) -> Ca
             "checkpoint": at("checkpoints/orders"),
             "checkpoint_backup": {"every": "1 hour", "to": at("backups")},
             "quarantine": {"table": at("lake/quarantine")},
-            "sinks": [
-                {"name": "out", "type": "delta", "path": at("lake/out")},
-                {"name": "merged", "type": "delta", "path": at("lake/merged"), "mode": "merge", "keys": ["order_id"]},
-                {"name": "files", "type": "parquet", "path": at("lake/files")},
-                {
-                    "name": "ice",
-                    "type": "iceberg",
-                    "table": "shop.orders",
-                    "warehouse": at("lake/ice"),
-                    "catalog": {"uri": f"sqlite:///{tmp_path}/catalog.db"},
-                },
-            ],
+            "sinks": every_table(at, f"sqlite:///{tmp_path}/catalog.db"),
         }
         return pipeline_file(topic, **{**told, **keys})
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from tests.services.lakes import every_table
 from tests.services.running import PENSTOCK, Running, wait_for
 from tests.services.test_run import order
 
@@ -50,25 +51,7 @@ def bucket(s3: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
 
 
 def _sinks(bucket: str, folder: Path) -> list[dict[str, Any]]:
-    ice = {"uri": f"sqlite:///{folder}/catalog.db"}
-    return [
-        {"name": "out", "type": "delta", "path": f"s3://{bucket}/lake/out"},
-        {
-            "name": "merged",
-            "type": "delta",
-            "path": f"s3://{bucket}/lake/merged",
-            "mode": "merge",
-            "keys": ["order_id"],
-        },
-        {"name": "files", "type": "parquet", "path": f"s3://{bucket}/lake/files"},
-        {
-            "name": "ice",
-            "type": "iceberg",
-            "table": "shop.orders",
-            "warehouse": f"s3://{bucket}/lake/ice",
-            "catalog": ice,
-        },
-    ]
+    return every_table(lambda path: f"s3://{bucket}/{path}", f"sqlite:///{folder}/catalog.db")
 
 
 @pytest.fixture

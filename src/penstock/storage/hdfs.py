@@ -176,7 +176,7 @@ class HdfsFileSystem(ObjectFileSystem):
     def _newest(self, path: str) -> tuple[str, int]:
         """The file that counts, and its number: 0 is the one that `put_new` made."""
         try:
-            numbers = [int(name) for one in self._listed(_versions(path)) if (name := one.path.rpartition("/")[2])]
+            numbers = [_number(one) for one in self._listed(_versions(path))]
         except FileNotFoundError:
             numbers = []
         return (self._version(path, max(numbers)), max(numbers)) if numbers else (path, 0)
@@ -195,7 +195,7 @@ class HdfsFileSystem(ObjectFileSystem):
     def _remove_before(self, path: str, number: int) -> None:
         with suppress(Exception):
             for one in self._listed(_versions(path)):
-                if int(one.path.rpartition("/")[2]) < number:
+                if _number(one) < number:
                     self._delete(self._named(path, one))
 
     def _listed(self, path: str, recursive: bool = False) -> list[Any]:
@@ -244,6 +244,10 @@ class HdfsWriter:
 def _versions(path: str) -> str:
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name.lstrip('.')}.versions"
+
+
+def _number(one: Any) -> int:
+    return int(one.path.rpartition("/")[2])
 
 
 def _time(one: Any) -> datetime:

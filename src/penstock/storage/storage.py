@@ -108,20 +108,17 @@ def object_filesystem(scheme: str, options: dict[str, str], patience: Patience =
 
 def is_object_uri(uri: str) -> bool:
     """Whether a place is in a store that this package speaks to itself: one of objects, or HDFS."""
-    scheme, found, _ = uri.partition("://")
-    return bool(found) and scheme.lower() in OBJECT_SCHEMES
+    return _scheme(uri) in OBJECT_SCHEMES
 
 
 def is_s3_uri(uri: str) -> bool:
     """Whether a place is in S3, or in a server that speaks like it."""
-    scheme, found, _ = uri.partition("://")
-    return bool(found) and scheme.lower() in S3_SCHEMES
+    return _scheme(uri) in S3_SCHEMES
 
 
 def is_hdfs_uri(uri: str) -> bool:
     """Whether a place is in HDFS."""
-    scheme, found, _ = uri.partition("://")
-    return bool(found) and scheme.lower() in HDFS_SCHEMES
+    return _scheme(uri) in HDFS_SCHEMES
 
 
 def is_local(uri: str) -> bool:
@@ -134,6 +131,11 @@ def local_path(uri: str) -> Path | None:
     if uri.startswith("file://"):
         return Path(unquote(urlsplit(uri).path))
     return Path(uri) if is_local(uri) else None
+
+
+def _scheme(uri: str) -> str:
+    scheme, found, _ = uri.partition("://")
+    return scheme.lower() if found else ""
 
 
 def bucket_of(uri: str) -> str:

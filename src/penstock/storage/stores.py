@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.storage.spellings import is_hadoop_option
 
 Options = tuple[tuple[str, str], ...]
 
@@ -71,8 +72,8 @@ def _store(scheme: str, bucket: str, options: Options, patience: Patience, proce
 def _speaks_of(scheme: str, option: str) -> bool:
     """Whether an option is for this kind of store: a client refuses those of the others."""
     other = {"aws_": ("s3", "s3a", "s3n"), "google_": ("gs", "gcs"), "azure_": ("abfs", "abfss")}
-    other |= dict.fromkeys(("dfs.", "fs.", "hadoop."), ())
-    return all(scheme in own for begin, own in other.items() if option.lower().startswith(begin))
+    fits = all(scheme in own for begin, own in other.items() if option.lower().startswith(begin))
+    return fits and not is_hadoop_option(option)
 
 
 @contextmanager

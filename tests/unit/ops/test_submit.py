@@ -143,22 +143,22 @@ def test_yarn_script_takes_secrets_from_its_environment(folder: Path, monkeypatc
     assert not [path for path in written if path.is_file() and SECRET in path.read_text()]
 
 
-def test_jars_of_s3_are_for_pipelines_on_s3_alone(folder: Path) -> None:
-    there = "abfss://lake@shop.dfs.core.windows.net"
-    on_azure = pipeline(
+def image_of_a_pipeline_at(folder: Path, there: str) -> str:
+    config = pipeline(
         folder, checkpoint=f"{there}/ck", sinks=[{"name": "lake", "type": "delta", "path": f"{there}/orders"}]
     ).on_master("k8s://https://cluster:6443")
-    planned = plan_submission(on_azure, Submission(file=folder / "orders.yaml", deploy_mode="cluster"))
-    assert "--into /opt/spark/jars/ \\\n" in planned.texts["Dockerfile"]
+    asked = Submission(file=folder / "orders.yaml", deploy_mode="cluster")
+    return plan_submission(config, asked).texts["Dockerfile"]
+
+
+def test_jars_of_s3_are_for_pipelines_on_s3_alone(folder: Path) -> None:
+    image = image_of_a_pipeline_at(folder, "abfss://lake@shop.dfs.core.windows.net")
+    assert "--into /opt/spark/jars/ \\\n" in image
 
 
 def test_image_of_a_pipeline_on_hdfs_has_its_client(folder: Path) -> None:
-    there = "hdfs://name:8020"
-    on_hdfs = pipeline(
-        folder, checkpoint=f"{there}/ck", sinks=[{"name": "lake", "type": "delta", "path": f"{there}/orders"}]
-    ).on_master("k8s://https://cluster:6443")
-    planned = plan_submission(on_hdfs, Submission(file=folder / "orders.yaml", deploy_mode="cluster"))
-    assert 'pip install --no-cache-dir "$PENSTOCK" hdfs-native\n' in planned.texts["Dockerfile"]
+    image = image_of_a_pipeline_at(folder, "hdfs://name:8020")
+    assert 'pip install --no-cache-dir "$PENSTOCK" hdfs-native\n' in image
 
 
 def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
