@@ -44,6 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="local",
         help="cluster: Spark runs on a standalone cluster of two workers, as far as the tests start it themselves",
     )
+    parser.addoption("--seed", type=int, default=1000, help="the first seed of the histories of operators")
+    parser.addoption("--histories", type=int, default=20, help="how many histories of operators are played")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

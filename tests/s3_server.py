@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +36,9 @@ class Fault:
     """What to do to requests that match, so many times; `skip` are let through first."""
 
     act: str
-    """`delay`, `error`, `drop` (cut before it is done), `swallow` (cut after it was done)."""
+    """`delay`, `error`, `drop` (cut before it is done), `swallow` (cut after it was done), `ignore` (the condition)."""
+    header: str | None = None
+    """Only requests with this header."""
     method: str = ".*"
     path: str = ".*"
     times: int = 1
@@ -47,9 +49,10 @@ class Fault:
     agent: str = ".*"
     """The client's name: `Hadoop`, `penstock`, ..."""
 
-    def takes(self, method: str, path: str, agent: str) -> bool:
+    def takes(self, method: str, path: str, agent: str, headers: Collection[str]) -> bool:
         if not (
             self.times > 0
+            and (self.header is None or _variable(self.header) in headers)
             and re.fullmatch(self.method, method)
             and re.search(self.path, path)
             and re.search(self.agent, agent)
@@ -87,7 +90,7 @@ class Layer:
         }
         with self.looking:
             self.log.append(entry)
-            fault = next((one for one in self.faults if one.takes(method, path, agent)), None)
+            fault = next((one for one in self.faults if one.takes(method, path, agent, environ)), None)
         if fault is not None and fault.act == "delay":
             time.sleep(fault.seconds)
         elif fault is not None and fault.act == "error":
@@ -99,6 +102,9 @@ class Layer:
         if wrong is not None:
             entry["status"] = wrong[0]
             return _answer(environ, start, *wrong)
+        if fault is not None and fault.act == "ignore":
+            assert fault.header is not None
+            environ.pop(_variable(fault.header))
         told: list[Any] = []
         if method in ("PUT", "POST", "DELETE"):
             with self.writing:
@@ -196,9 +202,14 @@ def _coded(text: str) -> str:
     return quote(unquote(text), safe="-_.~")
 
 
+def _variable(header: str) -> str:
+    """The name of a header in the environment of a request."""
+    return f"HTTP_{header.upper().replace('-', '_')}"
+
+
 def _header(environ: dict[str, Any], name: str) -> str:
     own = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
-    value = environ.get(own.get(name, f"HTTP_{name.upper().replace('-', '_')}"), "")
+    value = environ.get(own.get(name, _variable(name)), "")
     return re.sub(r"\s+", " ", value.strip())
 
 

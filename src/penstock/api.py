@@ -37,11 +37,13 @@ class Pipeline:
 
         refuse_missing_code(load(self.path).config)
 
-    def plan(self, *, resume_from_table: bool = False, accept_duplicates: bool = False) -> RunPlan:
+    def plan(
+        self, *, resume_from_table: bool = False, accept_duplicates: bool = False, catch_up: bool = False
+    ) -> RunPlan:
         """Look at brokers, tables and checkpoint: what a run with these options would do, and what is wrong."""
         from penstock.ops.plan import plan_run
 
-        return plan_run(self.config, resume=resume_from_table, accept_duplicates=accept_duplicates)
+        return plan_run(self.config, resume=resume_from_table, accept_duplicates=accept_duplicates, catch_up=catch_up)
 
     def run(
         self,
@@ -49,6 +51,7 @@ class Pipeline:
         available_now: bool = False,
         resume_from_table: bool = False,
         accept_duplicates: bool = False,
+        catch_up: bool = False,
         give_up_after: float = 300.0,
         listener: Listener | None = None,
         stop: StopRequest | None = None,
@@ -68,6 +71,7 @@ class Pipeline:
             available_now=available_now,
             resume_from_table=resume_from_table,
             accept_duplicates=accept_duplicates,
+            catch_up=catch_up,
             give_up_after=give_up_after,
             log=cache_home() / "logs" / f"{self.config.name}.log",
         )

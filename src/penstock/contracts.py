@@ -2,8 +2,8 @@
 
 Data flows one way: a reader yields raw record batches, a decoder splits them into good rows and bad
 records, transforms change the good rows, and every sink stages what it is given inside the task. The driver
-then commits each sink once, together with the batch's token. *A token seen again is a no-op*: that is all
-the exactly-once machinery there is.
+then commits each sink once. *A batch may only be committed onto the position it starts from*: `model/position.py`
+decides, `sinks/commit.py` does it, and that is all the exactly-once machinery there is.
 
 What runs in a task must pickle and must be small; clients are made there and kept in the worker.
 """
@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Refusal, SlotAttempt, Split
+from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, Refusal, SlotAttempt, Split
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 
 
@@ -154,20 +154,23 @@ class Sink(Protocol):
         """Only look: raise what `prepare` would raise where the target, if it is there, cannot take `schema`."""
         ...
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest commit of this pipeline that the target holds, whichever query made it."""
-        ...
+    def position(self) -> Position | None:
+        """What the target holds of this pipeline and sink, read from the target; none where it holds nothing.
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is committed already. Raises where the target contradicts the token."""
+        A target that was restored to an older copy of itself says what it holds now.
+        """
         ...
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin to stage one attempt of a slot."""
         ...
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Make the staged rows visible with the token: all or nothing, and once however often called."""
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """Make the staged rows visible and `position` current, in one atomic step, while the target stands at `onto`.
+
+        Raises a `TransientError` where the target does not stand there any more, or where the outcome is not known:
+        the caller reads the position again. No manifests are a commit too. Called by `sinks.commit` alone.
+        """
         ...
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
@@ -223,8 +226,8 @@ class SlotSink(Protocol):
         """On the driver, after `prepare`: the number of slots, `cores` where nothing else decides."""
         ...
 
-    def begun(self) -> BatchToken | None:
-        """On the driver: the newest batch that some slot holds, whole or not."""
+    def begun(self) -> Position | None:
+        """On the driver: the newest position of any slot, whether or not the others have reached it."""
         ...
 
     def torn(self) -> str | None:
@@ -237,12 +240,45 @@ class SlotSink(Protocol):
         ...
 
 
-@runtime_checkable
-class RejectingSink(Protocol):
-    """A sink whose target may refuse a row only at the commit, and which then remembers it with the commit."""
+class RowsRefused(Exception):  # noqa: N818  not a failure: the batch goes on without these rows
+    """Raised by `land` where the target refuses single rows and the sink may leave them out. Nothing has landed.
 
-    def rejected(self, token: BatchToken) -> Sequence[Refusal]:
-        """On the driver, after the commit: the rows of this batch that the target refused."""
+    The refused rows are quarantined, and the batch is then landed with `manifests`, which do not have them any more.
+    """
+
+    def __init__(self, refusals: Sequence[Refusal], manifests: Sequence[Manifest]) -> None:
+        super().__init__(f"{len(refusals)} rows refused")
+        self.refusals = tuple(refusals)
+        self.manifests = tuple(manifests)
+
+
+@runtime_checkable
+class UpgradedSink(Protocol):
+    """A sink whose target may hold rows that version 0.7 refused in its last batch and did not quarantine yet."""
+
+    def pending_rejects(self, token: BatchToken) -> Sequence[Refusal]:
+        """On the driver, where the position is one that 0.7 wrote: those rows of its last batch."""
+        ...
+
+
+@runtime_checkable
+class RecordSink(Protocol):
+    """A sink whose target can tell which records it holds rows of."""
+
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
+        """The topic, partition and offset of every record in these ranges that the target holds a row of.
+
+        None where the rows do not say where they came from.
+        """
+        ...
+
+
+@runtime_checkable
+class SharedSink(Protocol):
+    """A sink whose target may have other writers."""
+
+    def other_writers(self) -> Sequence[str]:
+        """The other pipelines and sinks that have a position in the target, as `pipeline/sink`."""
         ...
 
 

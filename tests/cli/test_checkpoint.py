@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.cli.command import penstock
+from tests.committing import commit
 from tests.spark_checkpoint import QUERY, put, write_checkpoint, write_state
 
 from penstock.model import BatchToken, OffsetRange
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     sink = DeltaSink("orders", "out", str(tmp_path / "lake/orders"))
     sink.prepare(pa.schema([pa.field("order_id", pa.int64())]))
     for batch in range(3):
-        sink.commit(BatchToken("orders", QUERY, batch, (OffsetRange("orders", 0, batch * 5, batch * 5 + 5),)), [])
+        commit(sink, BatchToken("orders", QUERY, batch, (OffsetRange("orders", 0, batch * 5, batch * 5 + 5),)), [])
     return tmp_path
 
 

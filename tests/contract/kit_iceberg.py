@@ -50,12 +50,12 @@ class IcebergKit:
 
     def sink_losing_answer(self, *, landed: bool) -> IcebergSink:
         sink = self.sink()
-        lose_answer(sink, "_land", landed=landed)
+        lose_answer(sink, "_commit_snapshot", landed=landed)
         return sink
 
     def sink_overtaken(self, overtaking: Callable[[], None]) -> IcebergSink:
         sink = self.sink()
-        overtake(sink, "_land", overtaking)
+        overtake(sink, "_commit_snapshot", overtaking)
         return sink
 
     def rows(self) -> Rows:

@@ -24,7 +24,7 @@ class ParquetKit:
     evolves = False
     widens = False
     merges = False
-    commits_by = "publish"
+    commits_by = "_rename"
     """What makes a batch visible."""
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
@@ -43,12 +43,12 @@ class ParquetKit:
 
     def sink_losing_answer(self, *, landed: bool) -> ParquetSink:
         sink = self.sink()
-        lose_answer(sink._batches, self.commits_by, landed=landed)
+        lose_answer(sink._place, self.commits_by, landed=landed)
         return sink
 
     def sink_overtaken(self, overtaking: Callable[[], None]) -> ParquetSink:
         sink = self.sink()
-        overtake(sink._batches, self.commits_by, overtaking)
+        overtake(sink._place, self.commits_by, overtaking)
         return sink
 
     def rows(self) -> Rows:

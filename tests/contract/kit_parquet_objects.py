@@ -14,7 +14,7 @@ from penstock.sinks.parquet import ParquetSink
 
 
 class ParquetObjectsKit(ParquetKit):
-    commits_by = "put_manifest"
+    commits_by = "_publish"
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest, store: str) -> None:
         self.server = request.getfixturevalue(store)

@@ -51,12 +51,12 @@ class PostgresKit:
 
     def sink_losing_answer(self, *, landed: bool) -> PostgresSink:
         sink = self.sink()
-        lose_answer(sink, "_commit_once", landed=landed, error=psycopg.OperationalError)
+        lose_answer(sink, "_transact", landed=landed, error=psycopg.OperationalError)
         return sink
 
     def sink_overtaken(self, overtaking: Callable[[], None]) -> PostgresSink:
         sink = self.sink()
-        overtake(sink, "_commit_once", overtaking)
+        overtake(sink, "_transact", overtaking)
         return sink
 
     def rows(self) -> Rows:
@@ -79,4 +79,4 @@ class PostgresKit:
             commits = connection.execute(
                 "SELECT pipeline || '/' || sink || '/' || query_id FROM penstock.penstock_commits"
             )
-            return names - {"penstock_commits", "penstock_rejects"} | {str(name) for (name,) in commits.fetchall()}
+            return names - {"penstock_commits"} | {str(name) for (name,) in commits.fetchall()}

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+from tests.committing import commit, holds
 from tests.contract.kits import Rows, SinkKit
 
 from penstock.contracts import Sink, SlotSink
@@ -104,20 +105,20 @@ def land(
     """Stage and commit the rows of a batch: one for every offset."""
     offsets = [number for r in batch.ranges for number in range(r.start, r.end)]
     manifest = stage(sink, batch, [records(offsets, schema, **columns)], attempt=attempt, schema=schema)
-    sink.commit(batch, [manifest])
+    commit(sink, batch, [manifest])
     return [manifest]
 
 
 def land_nothing(sink: Sink, batch: BatchToken) -> None:
     """Commit a batch without rows: a slot sink has its slot staged even then, others have no slot at all."""
-    sink.commit(batch, [stage(sink, batch, [])] if isinstance(sink, SlotSink) else [])
+    commit(sink, batch, [stage(sink, batch, [])] if isinstance(sink, SlotSink) else [])
 
 
 def land_as_a_run(sink: Sink, batch: BatchToken) -> None:
     """Land a batch as a run does: what may pass is tried again from the records on, unless the sink has it."""
     for attempt in range(5):
         try:
-            if not sink.holds(batch):
+            if not holds(sink, batch):
                 land(sink, batch, attempt=str(attempt))
             return
         except TransientError as error:

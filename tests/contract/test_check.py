@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.committing import last_commit
 from tests.contract.kits import SinkKit, has_schema, only_where
 from tests.contract.rows import SCHEMA, ids, land, prepared, token
 from tests.contract.test_shapes import NO_PARTITIONS, WIDER
@@ -34,7 +35,7 @@ def test_check_without_a_target_passes_and_makes_none(kit: SinkKit, tmp_path: Pa
     before = everything(tmp_path)
     kit.sink().check(SCHEMA)
     assert everything(tmp_path) == before
-    assert kit.sink().last_commit() is None
+    assert last_commit(kit.sink()) is None
 
 
 def test_check_of_a_target_that_fits_passes_and_changes_nothing(kit: SinkKit, tmp_path: Path) -> None:

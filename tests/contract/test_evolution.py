@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.committing import commit, holds, last_commit
 from tests.contract.kits import SinkKit, has_schema, only_where
 from tests.contract.rows import SCHEMA, by_id, ids, land, prepared, records, stage, token
 
@@ -40,7 +41,7 @@ def test_column_that_comes_under_way_is_given_to_the_table_and_null_in_old_rows(
     land(sink, token(1, 1, 2), MORE, extra="new")
     land(sink, token(2, 2, 3))
     assert column(kit, "extra") == [None, "new", None]
-    assert sink.last_commit() == token(2, 2, 3)
+    assert last_commit(sink) == token(2, 2, 3)
 
 
 def test_column_that_goes_stays_in_the_table_and_is_null_in_new_rows(kit: SinkKit) -> None:
@@ -56,9 +57,9 @@ def test_batch_staged_before_a_column_came_lands_and_a_retry_finds_the_column_th
     batch = token(0, 0, 1)
     manifest = stage(sink, batch, [records([0])])
     sink.prepare(MORE)
-    sink.commit(batch, [manifest])
+    commit(sink, batch, [manifest])
     again = prepared(kit.sink(evolve="add_columns"), MORE)
-    assert again.holds(batch)
+    assert holds(again, batch)
     land(again, token(1, 1, 2), MORE, extra="new")
     assert column(kit, "extra") == [None, "new"]
 
@@ -116,7 +117,7 @@ def test_wider_column_is_widened_under_way_and_old_values_stay(kit: SinkKit) -> 
     land(sink, token(2, 2, 3), NARROW, qty=8, rate=0.1)
     assert column(kit, "qty") == [7, 2**40, 8]
     assert column(kit, "rate") == [TENTH, 0.1, TENTH]
-    assert sink.last_commit() == token(2, 2, 3)
+    assert last_commit(sink) == token(2, 2, 3)
 
 
 def test_changes_say_what_prepare_does_and_nothing_afterwards(kit: SinkKit) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.committing import commit, holds, last_commit
 from tests.contract.kits import SinkKit, only_where
 from tests.contract.rows import SCHEMA, land, prepared, records, stage, token
 
@@ -34,7 +35,7 @@ def replace(kit: SinkKit, batch: BatchToken, parts: Sequence[Any] | None = None,
     sink = prepared(replacing(kit, batch, **given))
     offsets = [number for r in batch.ranges for number in range(r.start, r.end)]
     rows = parts if parts is not None else [records(offsets, note=lambda n: f"again {n}")]
-    sink.commit(batch, [stage(sink, batch, rows)])
+    commit(sink, batch, [stage(sink, batch, rows)])
 
 
 def notes(kit: SinkKit) -> list[tuple[int, str]]:
@@ -64,7 +65,7 @@ def test_replacing_records_that_gave_several_rows_or_none_leaves_what_the_replay
     sink = prepared(kit.sink())
     first = token(0, 0, 8)
     exploded = [records([0, 1, 2, 2, 2, 4, 5, 6, 7], id=lambda n: n)]
-    sink.commit(first, [stage(sink, first, exploded)])
+    commit(sink, first, [stage(sink, first, exploded)])
     replace(kit, batch, [records([3, 3, 4], note="again")])
     assert notes(kit) == [
         *((0, "note 0"), (1, "note 1"), (3, "again"), (3, "again"), (4, "again")),
@@ -77,9 +78,9 @@ def test_replacing_by_nothing_takes_the_rows_out(kit: SinkKit) -> None:
     replacing(kit, batch)
     live(kit, 2)
     sink = prepared(replacing(kit, batch))
-    sink.commit(batch, [])
+    commit(sink, batch, [])
     assert [offset for offset, _ in notes(kit)] == [4, 6, 7]
-    assert sink.holds(batch)
+    assert holds(sink, batch)
 
 
 def test_replacing_in_a_partitioned_table_keeps_the_other_rows_in_their_partitions(kit: SinkKit) -> None:
@@ -88,7 +89,7 @@ def test_replacing_in_a_partitioned_table_keeps_the_other_rows_in_their_partitio
     replacing(kit, batch)
     sink = prepared(kit.sink(partition_by=("note",)))
     first = token(0, 0, 6)
-    sink.commit(first, [stage(sink, first, [records(range(6), note=lambda n: "a b/%" if n % 2 else None)])])
+    commit(sink, first, [stage(sink, first, [records(range(6), note=lambda n: "a b/%" if n % 2 else None)])])
     replace(kit, batch, [records([1, 2], note="new")], partition_by=("note",))
     assert sorted((row["id"], row["note"]) for row in kit.rows()) == [
         *((0, None), (1, "new"), (2, "new"), (3, "a b/%"), (4, None), (5, "a b/%"))
@@ -132,7 +133,7 @@ def test_replacing_beside_a_live_stream_loses_and_repeats_nothing(kit: SinkKit) 
     finally:
         done.set()
         running.join()
-    last = sink.last_commit()
+    last = last_commit(sink)
     assert last is not None
     expected = [(n, f"again {n}" if 2 <= n < 30 else f"note {n}") for n in range(4 * last.batch_id + 4)]
     assert notes(kit) == expected

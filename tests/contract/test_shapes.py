@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.committing import commit, last_commit
 from tests.contract.kits import SinkKit, has_schema, only_where
 from tests.contract.rows import SCHEMA, by_id, land, prepared, records, shown, stage, stage_some, token
 
@@ -55,7 +56,7 @@ def test_new_columns_are_refused_or_old_and_new_rows_read_back(kit: SinkKit) -> 
     old, new = by_id(kit.rows())
     assert (old.get("extra"), old["item"].get("price")) == (None, None)
     assert (new["extra"], new["item"]) == (7, {"sku": "s", "tags": None, "price": 1.5})
-    assert wider.last_commit() == token(1, 1, 2)
+    assert last_commit(wider) == token(1, 1, 2)
 
 
 @pytest.mark.parametrize("evolve", ["fail", "add_columns"])
@@ -111,7 +112,7 @@ def test_partition_value_longer_than_a_folder_name_is_kept_whole_or_refused(kit:
     batch, values = token(0, 0, 3), ["x" * 299, "x" * 300, "y"]
     rows = records(range(3), schema, part=lambda number: values[number])
     manifest, refused = stage_some(sink, batch, [rows], schema=schema)
-    sink.commit(batch, [manifest])
+    commit(sink, batch, [manifest])
     seen = {row["id"]: row["part"] for row in kit.rows()}
     assert seen == {number: values[number] for number in range(3) if number in seen}
     assert sorted([*seen, *(refusal.record.start for refusal in refused)]) == [0, 1, 2]
@@ -154,7 +155,7 @@ def test_rows_of_a_slot_keep_the_order_of_their_offsets(kit: SinkKit, partitione
     batch = token(0, 0, 1000)
     parts = {name: lambda number: "ab"[number % 2] for name in ("part", f"{COMPUTED}key")}
     pieces = [records(range(low, low + 100), schema, **parts) for low in range(0, 1000, 100)]
-    sink.commit(batch, [stage(sink, batch, pieces, schema=schema)])
+    commit(sink, batch, [stage(sink, batch, pieces, schema=schema)])
     rows = kit.rows()
     for part in "ab":
         offsets = [row["id"] for row in rows if row["part"] == part]

@@ -31,28 +31,28 @@ _finish: Callable[[Outlet], list[Manifest]] = Outlet.finish
 _begin: Callable[..., None] = Outlet.__init__
 
 
-def _noting(self: Outlet, inlets: Any, token: Any, slot: int, schema: Any) -> None:
+def _noting(self: Outlet, inlets: Any, token: Any, slot: int, schema: Any, *more: Any) -> None:
     # The quarantine is staged beside the rows: it is these that count.
     self.trapped = (token.batch_id, slot) if inlets and schema != BAD_SCHEMA else None  # type: ignore[attr-defined]
-    _begin(self, inlets, token, slot, schema)
+    _begin(self, inlets, token, slot, schema, *more)
 
 
-def _trapped(self: Outlet) -> list[Manifest]:
+def _trapped(self: Outlet, **options: Any) -> list[Manifest]:
     task, at = TaskContext.get(), getattr(self, "trapped", None)
     if task is None or at is None or at[1] != 0 or _KIND == "none":
-        return _finish(self)
+        return _finish(self, **options)
     word = _FOLDER / f"{_KIND}-{at[0]}"
     if task.attemptNumber() > 0:
-        manifests = _finish(self)
+        manifests = _finish(self, **options)
         word.with_suffix(".second").touch()
         if _KIND == "twice":
             time.sleep(0.3)
         return manifests
     if not _due(word):
-        return _finish(self)
+        return _finish(self, **options)
     if _KIND == "late":
         _await(word.with_suffix(".second"))
-    manifests = _finish(self)
+    manifests = _finish(self, **options)
     word.with_suffix(".first").touch()
     _spring(word)
     return manifests

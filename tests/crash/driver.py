@@ -1,9 +1,10 @@
 """`penstock`, with traps: dies at a named point, as `traps` says.
 
 The points on the driver: `offsets` (offsets/N is written, nothing read yet), `staged` (everything staged, no sink
-committed but those that do so in their tasks), `write` (somewhere inside a sink's commit), `between` (one sink has
-committed, the next has not), `committed` (every sink has committed, commits/N is not written). `write@pg` and
-`between@pg` are those of the sink pg alone. The points in a task are in `task_traps`.
+committed but those that do so in their tasks), `checked` (a sink's position was read and the batch is next, nothing is
+written), `write` (somewhere inside a sink's commit), `between` (one sink has committed, the next has not), `committed`
+(every sink has committed, commits/N is not written). `write@pg` and `between@pg` are those of the sink pg alone. The
+points in a task are in `task_traps`.
 
 `PENSTOCK_TEST_BEGUN` names a file to make when the first batch begins. With `PENSTOCK_TEST_UNLOCKED` the lock on the
 checkpoint is not taken, as between two machines.
@@ -40,24 +41,26 @@ def trap_batches() -> None:
         traps.reach("offsets")
         return run(self, *args)
 
-    def commit_batch(self: BatchRunner, token: Any, sinks: Any, *args: Any) -> None:
-        for kind in {type(sink) for sink in sinks} - trapped:
+    def commit_batch(self: BatchRunner, frame: Any, token: Any, sinks: Any, *args: Any) -> Any:
+        for kind in {type(sink) for sink in (*sinks, *self.quarantines)} - trapped:
             trapped.add(kind)
             trap_commits(kind)
         traps.reach("staged")
-        commit(self, token, sinks, *args)
+        added = commit(self, frame, token, sinks, *args)
         traps.reach("committed")
+        return added
 
     runner.run, runner._commit = run_batch, commit_batch
 
 
 def trap_commits(kind: Any) -> None:
-    original: Callable[..., None] = kind.commit
+    original: Callable[..., None] = kind.land
 
-    def commit(self: Any, *args: Any) -> None:
+    def land(self: Any, *args: Any) -> None:
         if _committing:
             # The quarantine commits through another sink: that is one commit.
             return original(self, *args)
+        traps.reach("checked", self.name)
         _committing.append(self.name)
         try:
             with traps.within("write", self.name):
@@ -66,7 +69,7 @@ def trap_commits(kind: Any) -> None:
             _committing.clear()
         return traps.reach("between", self.name)
 
-    kind.commit = commit
+    kind.land = land
 
 
 def trap_tasks() -> None:

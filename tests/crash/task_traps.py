@@ -16,12 +16,12 @@ from penstock.model import Manifest
 from penstock.runtime.outlet import Outlet
 
 _outlet: Any = Outlet
-_finish: Callable[[Outlet], list[Manifest]] = Outlet.finish
+_finish: Callable[..., list[Manifest]] = Outlet.finish
 
 
-def _trapped(self: Outlet) -> list[Manifest]:
-    if not any(isinstance(inlet.sink, SlotSink) for inlet, _ in self._stages):
-        return _finish(self)
+def _trapped(self: Outlet, *, defer: bool = False) -> list[Manifest]:
+    if defer or not any(isinstance(inlet.sink, SlotSink) for inlet, _ in self._stages):
+        return _finish(self, defer=defer)
     traps.reach("finish")
     with traps.within("finishing"):
         manifests = _finish(self)

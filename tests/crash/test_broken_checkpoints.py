@@ -121,8 +121,8 @@ def test_run_with_an_older_copy_put_back_is_refused_and_right_after_the_repair(c
     shutil.rmtree(one.root)
     shutil.copytree(copy, one.root)
     one.send()
-    found = one.blocked("SINK_AHEAD", REPAIR)
-    one.follow(found.way_out("SINK_AHEAD"))
+    found = one.blocked("CHECKPOINT_WENT_BACK", REPAIR)
+    one.follow(found.way_out("CHECKPOINT_WENT_BACK"))
     assert one.verify().status == 0
     one.drain()
     one.right("lake/out", "lake/more")
@@ -432,15 +432,14 @@ def test_topic_made_again_with_fewer_partitions_is_refused_then_read_from_its_st
 
 
 @long
-def test_table_that_was_restored_is_refused_and_filled_again_from_a_new_checkpoint(case: New) -> None:
+def test_table_that_was_restored_is_refused_and_caught_up(case: New) -> None:
     one = case()
     one.go_on(4)
     put_back(one, 2)
     one.send()
-    found = one.blocked("SINK_BEHIND", "checkpoint:", "--resume-from-table")
+    one.blocked("TARGET_WENT_BACK", "penstock run FILE --catch-up")
     assert one.ids() == [*range(20)]
-    one.change(checkpoint="checkpoints/new")
-    one.follow(found.way_out("SINK_BEHIND"))
+    one.drain(catch_up=True)
     one.right()
     assert one.verify().status == 0
     one.go_on()
@@ -454,7 +453,7 @@ def put_back(one: Case, batches: int, table: str = "lake/out") -> None:
 
 
 @long
-def test_table_and_checkpoint_both_put_back_is_refused_and_filled_again_from_a_new_checkpoint(case: New) -> None:
+def test_table_and_checkpoint_both_put_back_agree_and_a_run_reads_the_rest_again(case: New) -> None:
     one = case()
     one.go_on(2)
     copy = one.root.with_name("copy")
@@ -463,36 +462,33 @@ def test_table_and_checkpoint_both_put_back_is_refused_and_filled_again_from_a_n
     put_back(one, 2)
     shutil.rmtree(one.root)
     shutil.copytree(copy, one.root)
-    found = one.blocked("SINK_TABLE_RESTORED", "--resume-from-table")
-    one.change(checkpoint="checkpoints/new")
-    assert "a new checkpoint and run --resume-from-table" in found.way_out("SINK_TABLE_RESTORED")
-    one.drain(resume_from_table=True)
+    assert one.verify().blocking == set()
+    one.drain()
+    one.right()
+    one.go_on()
     one.right()
 
 
 @long
-def test_one_of_two_tables_restored_is_refused_and_filled_again_under_another_name(case: New) -> None:
+def test_one_of_two_tables_restored_is_refused_and_caught_up_alone(case: New) -> None:
     one = case(partitions=1, sinks=TWO_SINKS)
     one.go_on(4)
     put_back(one, 2, "lake/more")
-    found = one.blocked("SINK_BEHIND", "another `name:`", "penstock replay FILE --sink NEW_NAME")
+    found = one.blocked("TARGET_WENT_BACK", "penstock run FILE --catch-up")
     assert one.ids("lake/more") == [*range(20)]
-    assert "10-20" in str(found.findings)
-    one.change(sinks=[TWO_SINKS[0], {**TWO_SINKS[1], "name": "anew"}])
+    assert "20-40" in str(found.findings)
     one.send()
-    one.drain()
-    one.done("replay", "FILE", "--sink", "anew", "--from", f"{one.topic}:0=20", "--to", f"{one.topic}:0=40")
+    one.drain(catch_up=True)
     one.right("lake/out", "lake/more")
 
 
 @long
-def test_table_that_was_dropped_is_told_and_filled_by_a_replay(case: New) -> None:
+def test_table_that_was_dropped_is_refused_and_filled_again(case: New) -> None:
     one = case(partitions=1)
     one.go_on(2)
     shutil.rmtree(one.file.parent / "lake/out")
-    found = one.verify()
-    assert (found.blocking, found.told) == (set(), {"SINK_HOLDS_NOTHING"})
-    one.follow(found.way_out("SINK_HOLDS_NOTHING"))
+    one.blocked("TARGET_WENT_BACK", "penstock run FILE --catch-up")
+    one.drain(catch_up=True)
     one.right()
     one.go_on()
     one.right()

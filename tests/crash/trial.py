@@ -20,7 +20,7 @@ from tests.crash.harness import Crashes, wait_for
 from tests.crash.readers import CommittedReader, commit_ranges, read_by_spark, read_parquet, read_postgres
 from tests.crash.targets import DATABASE, Target
 
-POINTS = ["offsets", "staged", "write", "between", "committed"]
+POINTS = ["offsets", "staged", "checked", "write", "between", "committed"]
 TASK_POINTS = ["finish", "finishing", "finished"]
 QUARANTINE = "quarantine"
 _OUTPUT_PARTITIONS = 3

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.tables import read_table
 
@@ -68,6 +69,16 @@ CASES: dict[str, list[dict[str, Any]]] = {
 }
 
 
+FAILING: dict[str, list[dict[str, Any]]] = {
+    "cast": [{"cast": {"order_id": "TINYINT"}}, {"where": "order_id < 100"}],
+    "derive": [{"derive": {"ratio": "amount / (small - 5)", "exact": "CAST(amount * 1e7 AS INT)"}}],
+    "where": [{"where": "100 div (small - 7) >= 0 AND flag"}],
+    "expect": [{"expect": {"few": {"rule": "10 % (small - 20) < 9"}, "flagged": {"rule": "flag", "action": "drop"}}}],
+    "before-a-dedupe": [{"cast": {"small": "TINYINT"}}, {"dedupe": {"keys": ["flag", "small"]}}],
+}
+"""Each fails on some rows, which then are in the quarantine."""
+
+
 @pytest.fixture(scope="module")
 def topic(topics: Any) -> str:
     name: str = topics.create(3, prefix="lanes")
@@ -80,25 +91,26 @@ def tables(file: Path, spark: Any) -> tuple[pa.Table, pa.Table]:
     out = read_table(file.parent / "lake/out")
     bad = read_table(file.parent / "lake/quarantine")
     order = out.column("_penstock").combine_chunks()
-    out = out.append_column("__offset", pa.compute.struct_field(order, "offset"))
-    out = out.append_column("__partition", pa.compute.struct_field(order, "partition"))
+    out = out.append_column("__offset", pc.struct_field(order, "offset"))
+    out = out.append_column("__partition", pc.struct_field(order, "partition"))
     keys = [("partition", "ascending"), ("offset", "ascending")]
     return out.sort_by([("__partition", "ascending"), ("__offset", "ascending")]), bad.drop(["quarantined_at"]).sort_by(
         keys
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(f"failing-{name}" for name in FAILING)])
 def test_lanes_same_pipeline_same_tables(
     name: str, topic: str, spark: Any, pipeline_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     found = {}
+    steps = {**CASES, **{f"failing-{name}": steps for name, steps in FAILING.items()}}[name]
     for lane in ("direct", "frame"):
         file = pipeline_file(
             topic,
             folder=tmp_path / lane,
             lane=lane,
-            transforms=CASES[name],
+            transforms=steps,
             decode={"format": "json", "schema": WIDE},
             source={"max_offsets": 200},
         )
@@ -109,4 +121,6 @@ def test_lanes_same_pipeline_same_tables(
     assert direct.to_pylist() == frame.to_pylist()
     assert direct_bad.schema == frame_bad.schema
     assert direct_bad.to_pylist() == frame_bad.to_pylist()
-    assert direct_bad.num_rows == 48
+    failed = direct_bad.filter(pc.equal(direct_bad.column("stage"), "transform")).num_rows
+    assert direct_bad.num_rows - failed == 48
+    assert (failed > 0) == name.startswith("failing")

@@ -84,7 +84,7 @@ DAMAGES = {
     newest_offsets_gone: "CHECKPOINT_GAP",
     empty_commit: "CHECKPOINT_FILE_BROKEN",
     metadata_gone: "CHECKPOINT_METADATA_LOST",
-    older_copy_put_back: "SINK_AHEAD",
+    older_copy_put_back: "CHECKPOINT_WENT_BACK",
 }
 
 
@@ -199,7 +199,7 @@ def test_standing_of_a_torn_kafka_sink_tells_the_batch_that_some_slot_has(
     token = BatchToken(name, "q", 0, (OffsetRange(source, 0, 0, 1), OffsetRange(source, 1, 0, 1)))
     sink.stage(token, SlotAttempt(0, "a"), schema).finish()
     (torn,) = standings(pipeline)
-    assert (torn.token, torn.begun, torn.torn) == (None, token, "0: batch 0, 1: none")
+    assert (torn.token, torn.newest, torn.torn) == (None, token, "0: batch 0, 1: none")
 
 
 def test_verify_and_show_beside_a_running_stream_find_nothing(spark: Any, topics: Any, pipeline_file: Write) -> None:

@@ -11,12 +11,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.committing import commit, holds, last_commit
 from tests.contract.kit_delta_merge_spark import LosingAnswer, Overtaken
 from tests.tables import read_table
 
 from penstock.contracts import SqlEngine
 from penstock.errors import MissingError, TerminalError, TransientError
-from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, BatchToken, MergeRules, OffsetRange, SlotAttempt
+from penstock.model import (
+    COORDINATES,
+    COORDINATES_FIELD,
+    DELETES,
+    BatchToken,
+    MergeRules,
+    OffsetRange,
+    Position,
+    SlotAttempt,
+    TopicPartition,
+)
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
 from penstock.spark.sql import SparkSql
 
@@ -55,7 +66,7 @@ def land(
 ) -> None:
     stage = sink.stage(batch, SlotAttempt(0, "0"), schema)
     assert not stage.write(rows_of(batch, rows, schema))
-    sink.commit(batch, [stage.finish()])
+    commit(sink, batch, [stage.finish()])
 
 
 def merging(path: Path, engine: SqlEngine, rules: MergeRules = BY_ID, **settings: Any) -> DeltaMergeSink:
@@ -87,8 +98,8 @@ def notes(path: Path) -> dict[int, str]:
 
 
 def metrics(path: Path) -> dict[str, int]:
-    entry = DeltaTable(path).history(1)[0]
-    assert entry["operation"] == "MERGE"
+    noted, entry = DeltaTable(path).history(2)
+    assert (noted["operation"], entry["operation"]) == ("WRITE", "MERGE")
     return {name: int(value) for name, value in entry["operationMetrics"].items()}
 
 
@@ -108,8 +119,20 @@ def test_merge_writes_token_transaction_and_rows_into_one_log_entry(tmp_path: Pa
     assert set(actions) == {"commitInfo", "add", "txn"}
     said = json.loads(actions["commitInfo"]["userMetadata"])
     assert (said["penstock.pipeline"], said["penstock.sink"]) == ("orders", "out")
-    assert BatchToken.from_json(said["penstock.token"]) == token(3)
-    assert (actions["txn"]["appId"], actions["txn"]["version"]) == ("orders/out/query-1", 3)
+    assert Position.from_json(said["penstock.token"]) == Position.first(token(3))
+    assert (actions["txn"]["appId"], actions["txn"]["version"]) == ("orders/out", 1)
+
+
+def test_merge_is_followed_by_an_entry_that_outlives_the_clean_up_of_the_log(tmp_path: Path, engine: SqlEngine) -> None:
+    sink = prepared(tmp_path, engine)
+    land(sink, token(3), [{"id": 1}])
+    write_deltalake(tmp_path, read_table(tmp_path), mode="append")
+    DeltaTable(tmp_path).create_checkpoint()
+    for version in range(3):
+        (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    held = prepared(tmp_path, engine).position()
+    assert held is not None
+    assert (held.next, held.last.batch_id) == ({TopicPartition("orders", 0): 400}, 3)
 
 
 def test_merge_leaves_no_staged_file_and_no_setting_behind(tmp_path: Path, engine: SqlEngine) -> None:
@@ -238,7 +261,7 @@ def test_tombstones_that_lack_the_pruning_column_delete_wherever_the_key_is(tmp_
     rows.write(rows_of(batch, [{"id": 0, "day": date(2026, 1, 1)}]))
     dead = sink.stage(batch, SlotAttempt(1, "0"), TOMBSTONES)
     dead.write(rows_of(batch, [{"id": 4, DELETES: True}], TOMBSTONES))
-    sink.commit(batch, [rows.finish(), dead.finish()])
+    commit(sink, batch, [rows.finish(), dead.finish()])
     assert sorted(notes(tmp_path)) == [0, 1, 2, 3, 5]
 
 
@@ -255,7 +278,7 @@ def test_empty_text_as_key_and_partition_is_refused_with_its_coordinates(tmp_pat
     sink = prepared(tmp_path, engine, MergeRules(keys=("note",)), partition_by=["note"])
     stage = sink.stage(token(0), SlotAttempt(0, "0"), ROWS)
     refused = stage.write(rows_of(token(0), [{"id": 1, "note": ""}, {"id": 2, "note": "a"}, {"id": 3, "note": None}]))
-    sink.commit(token(0), [stage.finish()])
+    commit(sink, token(0), [stage.finish()])
     assert sorted((refusal.record.start, refusal.code) for refusal in refused) == [
         (0, "SINK_KEY_NULL"),
         (2, "SINK_KEY_NULL"),
@@ -272,17 +295,13 @@ def test_deletes_and_insert_only_the_row_behind_a_delete_is_inserted(tmp_path: P
 
 
 @pytest.mark.long
-def test_when_newer_after_a_tombstone_an_older_row_comes_back(tmp_path: Path, engine: SqlEngine) -> None:
+def test_when_newer_a_delete_without_a_value_leaves_a_newer_row(tmp_path: Path, engine: SqlEngine) -> None:
+    deleting = pa.schema([*ROWS, pa.field(DELETES, pa.bool_())])
     sink = prepared(tmp_path, engine, MergeRules(keys=("id",), when_newer="day"))
-    land(sink, token(0), [{"id": 1, "day": date(2026, 1, 9)}, {"id": 2, "day": date(2026, 1, 9)}])
-    batch = token(1)
-    rows = sink.stage(batch, SlotAttempt(0, "0"), ROWS)
-    late = rows_of(batch, [{"id": 2, "day": date(2026, 1, 8)}, {"id": 7}, {"id": 1, "day": date(2026, 1, 2)}])
-    rows.write(late)
-    dead = sink.stage(batch, SlotAttempt(1, "0"), TOMBSTONES)
-    dead.write(rows_of(batch, [{"id": 9, DELETES: True}, {"id": 1, DELETES: True}], TOMBSTONES))
-    sink.commit(batch, [rows.finish(), dead.finish()])
-    assert notes(tmp_path) == {1: "at 102", 2: "at 1", 7: "at 101"}
+    land(sink, token(0), [{"id": 1, "day": date(2026, 1, 9)}, {"id": 2, "day": date(2026, 1, 9)}, {"id": 3}])
+    deletes: list[dict[str, Any]] = [{"id": 1, "day": None}, {"id": 2, "day": date(2026, 1, 9)}, {"id": 3, "day": None}]
+    land(sink, token(1), [{**row, DELETES: True} for row in deletes], deleting)
+    assert notes(tmp_path) == {1: "at 0"}
 
 
 @pytest.mark.long
@@ -316,14 +335,14 @@ def test_commit_of_another_writer_during_a_merge_conflicts_and_the_next_try_land
     land(sink, token(1), [{"id": 1}, {"id": 2}])
     assert notes(tmp_path / "t") == {1: "at 100", 2: "at 101", 3: "at 1+"}
     operations = [entry["operation"] for entry in DeltaTable(tmp_path / "t").history()]
-    assert operations == ["MERGE", "UPDATE", "MERGE", "CREATE TABLE"]
+    assert operations == ["WRITE", "MERGE", "UPDATE", "WRITE", "MERGE", "CREATE TABLE"]
 
 
 @pytest.mark.long
 def test_merge_that_always_conflicts_is_given_up_as_transient(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.sinks.delta.table.COMMIT_TRIES", 2)
+    monkeypatch.setattr("penstock.sinks.commit.TRIES", 2)
     land(prepared(tmp_path / "t", SparkSql(spark)), token(0), [{"id": 1}])
     sink = prepared(tmp_path / "t", meddling(spark, tmp_path / "t", times=1000))
     with pytest.raises(TransientError) as refused:
@@ -333,7 +352,6 @@ def test_merge_that_always_conflicts_is_given_up_as_transient(
     assert len(list((tmp_path / "t" / "_penstock" / "staged").iterdir())) == 1
 
 
-@pytest.mark.long
 def test_restore_after_merges_is_noticed_and_the_newest_left_is_found(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, [[{"id": 0}]])
     sink = prepared(tmp_path, engine)
@@ -341,10 +359,13 @@ def test_restore_after_merges_is_noticed_and_the_newest_left_is_found(tmp_path: 
         land(sink, token(batch_id), [{"id": batch_id}])
     engine.run(f"RESTORE TABLE delta.`{tmp_path}` TO VERSION AS OF 2")
     with pytest.raises(TerminalError) as refused:
-        sink.holds(token(3))
-    assert refused.value.code == "SINK_TABLE_RESTORED"
-    assert sink.last_commit() == token(1)
+        holds(sink, token(3))
+    assert refused.value.code == "TARGET_WENT_BACK"
+    assert last_commit(sink) == token(1)
     assert sorted(notes(tmp_path)) == [0, 1]
+    # Delta has seen the transaction of this batch, and would leave it out.
+    land(sink, token(2), [{"id": 2}])
+    assert sorted(notes(tmp_path)) == [0, 1, 2]
 
 
 @pytest.mark.long
@@ -364,7 +385,7 @@ def test_vacuum_and_optimize_leave_staged_files_and_tokens_alone(tmp_path: Path,
         },
     )
     DeltaTable(tmp_path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
-    sink.commit(batch, [manifest])
+    commit(sink, batch, [manifest])
     assert notes(tmp_path) == {1: "at 100"}
 
 
@@ -421,11 +442,31 @@ def test_spark_only_table_is_appended_to_exactly_once(tmp_path: Path, engine: Sq
     land(appending(LosingAnswer(engine, landed=True)), token(1), [{"id": 3}], PAIR)
     land(appending(LosingAnswer(engine, landed=False)), token(2), [{"id": 4}], PAIR)
     land(appending(Overtaken(engine, lambda: land(sink, token(3), [{"id": 5}], PAIR))), token(3), [{"id": 5}], PAIR)
-    sink.commit(token(4), [])
+    commit(sink, token(4), [])
     assert read_by_spark(tmp_path / "t", engine) == [1, 2, 3, 4, 5]
-    assert appending(engine).last_commit() == token(4)
-    sink.discard(token(3), [])
+    assert last_commit(appending(engine)) == token(4)
+    for batch_id in (0, 3):
+        sink.discard(token(batch_id), [])
     assert list((tmp_path / "t" / "_penstock" / "staged").iterdir()) == []
+
+
+def test_two_drivers_of_two_queries_merging_by_spark_exactly_one_lands(tmp_path: Path, engine: SqlEngine) -> None:
+    other = prepared(tmp_path, engine)
+    filled(tmp_path, [[{"id": 0}]])
+    taken_over = BatchToken("orders", "query-2", 0, token(1).ranges)
+    slow = prepared(tmp_path, Overtaken(engine, lambda: land(other, taken_over, [{"id": 1, "note": "other"}])))
+    with pytest.raises(TerminalError) as refused:
+        land(slow, token(1), [{"id": 1, "note": "slow"}, {"id": 2}])
+    assert refused.value.code == "FENCED"
+    assert notes(tmp_path) == {0: "at 0", 1: "other"}
+
+
+def test_records_held_in_a_table_that_only_spark_reads_are_found_by_it(tmp_path: Path, engine: SqlEngine) -> None:
+    make_spark_only(tmp_path / "t", engine, "column mapping")
+    sink = prepared(tmp_path / "t", engine, schema=PAIR)
+    land(sink, token(0), [{"id": n} for n in range(4)], PAIR)
+    engine.run(f"DELETE FROM delta.`{tmp_path}/t` WHERE id = 2")
+    assert sink.records_held([OffsetRange("orders", 0, 1, 9)]) == {("orders", 0, 1), ("orders", 0, 3)}
 
 
 @pytest.mark.parametrize("kind", ["row tracking", pytest.param("column mapping", marks=pytest.mark.long)])
@@ -436,9 +477,9 @@ def test_spark_only_table_is_merged_into_and_an_empty_batch_is_kept(
     sink = prepared(tmp_path / "t", engine, schema=PAIR)
     land(sink, token(0), [{"id": 1}, {"id": 2}], PAIR)
     land(sink, token(1), [{"id": 2}, {"id": 3}], PAIR)
-    sink.commit(token(2), [])
+    commit(sink, token(2), [])
     assert read_by_spark(tmp_path / "t", engine) == [1, 2, 3]
-    assert sink.last_commit() == token(2)
+    assert last_commit(sink) == token(2)
 
 
 def test_spark_only_table_that_lacks_a_column_is_given_it_by_spark(tmp_path: Path, engine: SqlEngine) -> None:
@@ -477,7 +518,7 @@ def test_append_widens_the_table_once_and_goes_on_through_spark(tmp_path: Path, 
     assert DeltaTable(path).version() == version
     assert sink.note == "written through Spark, for the table has typeWidening"
     with pytest.raises(TransientError, match="SINK_TABLE_CHANGED"):
-        sink.commit(token(1), [staged])
+        commit(sink, token(1), [staged])
 
     land(sink, token(1), [{"id": 1, "qty": 8}], narrow)
     land(sink, token(2), [{"id": 2, "qty": 2**40, "item": {"qty": 2**41}}], wide)
@@ -492,7 +533,7 @@ def test_append_widens_the_table_once_and_goes_on_through_spark(tmp_path: Path, 
         (2, 2**40, 2**41, None),
         (3, None, None, "new"),
     ]
-    assert sink.last_commit() == token(3)
+    assert last_commit(sink) == token(3)
 
 
 def meddling(spark: Any, path: Path, times: int) -> SqlEngine:

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import lit
+from tests.committing import commit, holds, last_commit
 
 from penstock.errors import MissingError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt
@@ -95,7 +96,7 @@ def edge_rows() -> list[dict[str, Any]]:
 def land(sink: DeltaSink, batch: BatchToken, rows: list[dict[str, Any]], schema: pa.Schema = EDGES) -> None:
     stage = sink.stage(batch, SlotAttempt(0, "0"), schema)
     stage.write(pa.RecordBatch.from_pylist(rows, schema=schema))
-    sink.commit(batch, [stage.finish()])
+    commit(sink, batch, [stage.finish()])
 
 
 @pytest.fixture(scope="module")
@@ -247,14 +248,14 @@ def test_spark_maintenance_and_restore_leave_the_token_findable(spark: Any, tmp_
     sink = plain_sink(tmp_path, batches=3)
     spark.sql(f"OPTIMIZE delta.`{tmp_path}`")
     spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id = 0")
-    assert sink.holds(token(2))
+    assert holds(sink, token(2))
     land(sink, token(3), [{"id": 3}], PLAIN)
     assert sorted(row["id"] for row in load(spark, tmp_path).collect()) == [1, 2, 3]
     spark.sql(f"RESTORE TABLE delta.`{tmp_path}` TO VERSION AS OF 2")
     with pytest.raises(TerminalError) as refused:
-        sink.holds(token(4))
-    assert refused.value.code == "SINK_TABLE_RESTORED"
-    assert sink.last_commit() == token(1)
+        holds(sink, token(4))
+    assert refused.value.code == "TARGET_WENT_BACK"
+    assert last_commit(sink) == token(1)
 
 
 @pytest.mark.long
@@ -263,8 +264,8 @@ def test_spark_restore_to_a_time_is_refused_rather_than_guessed(spark: Any, tmp_
     first = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}`").orderBy("version").collect()[0]["timestamp"]
     spark.sql(f"RESTORE TABLE delta.`{tmp_path}` TO TIMESTAMP AS OF '{first}'")
     with pytest.raises(TerminalError) as refused:
-        sink.holds(token(0))
-    assert refused.value.code == "SINK_TABLE_RESTORED"
+        holds(sink, token(0))
+    assert refused.value.code == "TARGET_WENT_BACK"
 
 
 def test_spark_table_with_constraints_is_refused_and_a_plain_one_taken(spark: Any, tmp_path: Path) -> None:

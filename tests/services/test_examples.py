@@ -87,7 +87,7 @@ TARGETS: dict[str, list[tuple[Values, int, int]]] = {
         (delta("lake/two_payments", "order_id"), 160, 160),
         (delta("lake/two_quarantine", "topic"), 5, 2),
     ],
-    "sinks/merge.yaml": [(delta("lake/merge", "order_id"), 940, 940)],
+    "sinks/merge.yaml": [(delta("lake/merge", "order_id"), 950, 950)],
     "sinks/iceberg.yaml": [(iceberg("shop.changes", "order_id"), 1_350, 1_000)],
     "sinks/kafka.yaml": [(topic("changes.clean"), 1_350, 1_000)],
     "sinks/postgres.yaml": [(postgres("public.orders", "order_id"), 940, 940)],

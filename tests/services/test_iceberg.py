@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
+from tests.committing import commit, holds, last_commit
 from tests.contract.kit_iceberg import open_table
 from tests.contract.rows import SCHEMA, land, records, stage, token
 from tests.postgres import PostgresServer
@@ -18,6 +19,7 @@ from tests.postgres import PostgresServer
 from penstock.errors import MissingError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
+from penstock.sinks.iceberg.failures import is_conflict, is_passing
 from penstock.sinks.iceberg.tables import CatalogTable
 from penstock.spark.sql import SparkSql
 
@@ -146,7 +148,7 @@ def test_rows_of_every_type_are_the_same_from_spark_and_from_pyiceberg(lake: Lak
     rows = pa.RecordBatch.from_pylist([FULL, empty], schema=EVERYTHING)
     sink = lake.sink(EVERYTHING, rules=rules)
     batch = token(0, 0, 2)
-    sink.commit(batch, [stage(sink, batch, [rows], schema=EVERYTHING)])
+    commit(sink, batch, [stage(sink, batch, [rows], schema=EVERYTHING)])
     by_spark = lake.sql(f"SELECT * FROM {TABLE} ORDER BY id")
     by_pyiceberg = open_table(lake.folder).scan().to_arrow().sort_by("id").to_pylist()
     expected = [plain(row) for row in (FULL, empty)]
@@ -210,22 +212,41 @@ def test_expire_snapshots_by_spark_keeps_the_newest_token_even_behind_others_com
     )
     assert len(open_table(lake.folder).snapshots()) == 2
     fresh = lake.sink()
-    assert fresh.holds(token(2, 2, 3))
-    assert fresh.last_commit() == token(2, 2, 3)
+    assert holds(fresh, token(2, 2, 3))
+    assert last_commit(fresh) == token(2, 2, 3)
     land(fresh, token(3, 3, 4))
     assert lake.ids() == [0, 1, 2, 3, 10, 11]
 
 
-def test_roll_back_by_spark_is_noticed(lake: Lake) -> None:
-    sink = lake.sink()
+@pytest.mark.parametrize("rules", [None, BY_ID], ids=["append", "merge"])
+def test_roll_back_by_spark_stops_the_next_batch_and_the_one_taken_out_lands_again(
+    lake: Lake, rules: MergeRules | None
+) -> None:
+    sink = lake.sink(rules=rules)
     land(sink, token(0, 0, 1))
-    [first] = open_table(lake.folder).snapshots()
+    first = open_table(lake.folder).metadata.current_snapshot_id
     land(sink, token(1, 1, 2))
-    lake.sql(f"CALL penstock.system.rollback_to_snapshot('shop.orders', {first.snapshot_id})")
+    lake.sql(f"CALL penstock.system.rollback_to_snapshot('shop.orders', {first})")
+    assert last_commit(lake.sink(rules=rules)) == token(0, 0, 1)
     with pytest.raises(TerminalError) as refused:
-        lake.sink().holds(token(1, 1, 2))
-    assert refused.value.code == "SINK_TABLE_RESTORED"
-    assert lake.sink().last_commit() == token(0, 0, 1)
+        land(sink, token(2, 2, 3))
+    assert refused.value.code == "TARGET_WENT_BACK"
+    land(sink, token(1, 1, 2))
+    land(sink, token(2, 2, 3))
+    assert lake.ids() == [0, 1, 2]
+
+
+def test_expire_snapshots_of_a_table_that_limits_the_age_of_tags_keeps_the_position(lake: Lake) -> None:
+    land(lake.sink(), token(0, 0, 1))
+    lake.sql(f"ALTER TABLE {TABLE} SET TBLPROPERTIES ('history.expire.max-ref-age-ms' = '1')")
+    lake.sql(f"ALTER TABLE {TABLE} CREATE TAG theirs")
+    lake.sql(f"INSERT INTO {TABLE} SELECT 10, note, item, _penstock FROM {TABLE}")
+    lake.sql(
+        "CALL penstock.system.expire_snapshots(table => 'shop.orders', older_than => TIMESTAMP '2100-01-01', "
+        "retain_last => 1)"
+    )
+    assert lake.refs() == {"mainBRANCH", "penstockTAG"}
+    assert last_commit(lake.sink()) == token(0, 0, 1)
 
 
 def test_table_of_a_newer_format_is_refused(lake: Lake) -> None:
@@ -242,7 +263,7 @@ def test_compaction_by_spark_leaves_the_token_and_the_rows(lake: Lake) -> None:
         land(sink, token(batch, batch, batch + 1))
     lake.sql("CALL penstock.system.rewrite_data_files(table => 'shop.orders', options => map('min-input-files', '2'))")
     assert lake.summary()["deleted-data-files"] == "6"
-    assert lake.sink().holds(token(5, 5, 6))
+    assert holds(lake.sink(), token(5, 5, 6))
     land(sink, token(6, 6, 7))
     assert lake.ids() == list(range(7))
 
@@ -262,7 +283,7 @@ def test_crash_between_branch_and_main_shows_nothing_and_the_next_start_clears_i
     assert lake.refs() == {"mainBRANCH", "penstockTAG", "penstockBRANCH"}
     fresh = lake.sink(rules=BY_ID)
     assert lake.refs() == {"mainBRANCH", "penstockTAG"}
-    assert not fresh.holds(token(1, 3, 5))
+    assert not holds(fresh, token(1, 3, 5))
     land(fresh, token(1, 3, 5))
     assert lake.ids() == [0, 1, 2, 3, 4]
     assert lake.refs() == {"mainBRANCH", "penstockTAG"}
@@ -277,7 +298,7 @@ def test_merge_that_changes_nothing_is_committed_with_its_token(lake: Lake, mode
     land(sink, token(0, 0, 3), schema, version=5)
     land(sink, token(1, 3, 6), schema, id=lambda n: n - 3, note="late", version=4)
     assert lake.notes() == {0: "note 0", 1: "note 1", 2: "note 2"}
-    assert lake.sink(schema, rules=rules).last_commit() == token(1, 3, 6)
+    assert last_commit(lake.sink(schema, rules=rules)) == token(1, 3, 6)
     land(sink, token(2, 6, 8), schema, id=lambda n: n - 6, note="new", version=5)
     assert lake.notes() == {0: "new", 1: "new", 2: "note 2"}
     assert {row["id"]: row["note"] for row in open_table(lake.folder).scan().to_arrow().to_pylist()} == lake.notes()
@@ -324,29 +345,110 @@ def test_merge_into_a_struct_that_others_widened_keeps_going(lake: Lake) -> None
     assert [row["id"] for row in rows] == [0, 1, 2]
 
 
+def test_merge_whose_branch_another_start_removed_is_made_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = lake.sink(rules=BY_ID)
+    land(sink, token(0, 0, 3))
+    original, removed = CatalogTable.publish, []
+
+    def publish(self: CatalogTable, seen: Table, branch: str, tag: str) -> None:
+        if not removed:
+            removed.append(branch)
+            lake.sink(rules=BY_ID)
+        original(self, seen, branch, tag)
+
+    monkeypatch.setattr(CatalogTable, "publish", publish)
+    land(sink, token(1, 3, 5))
+    assert removed
+    assert lake.ids() == [0, 1, 2, 3, 4]
+    assert lake.refs() == {"mainBRANCH", "penstockTAG"}
+
+
+def test_merge_into_required_columns_takes_rows_and_deletes_by_tombstones(lake: Lake) -> None:
+    schema = pa.schema(
+        [*SCHEMA, pa.field("amount", pa.int64(), nullable=False), pa.field(DELETES, pa.bool_())],
+    )
+    lake.folder.mkdir()
+    lake.sql(
+        "CREATE NAMESPACE IF NOT EXISTS penstock.shop",
+        f"CREATE TABLE {TABLE} (id bigint NOT NULL, note string, item struct<sku: string, tags: array<string>>, "
+        "_penstock struct<topic: string, partition: int, offset: bigint, timestamp: timestamp>, "
+        "amount bigint NOT NULL) USING iceberg TBLPROPERTIES ('format-version' = '2')",
+    )
+    sink = lake.sink(schema, rules=BY_ID)
+    land(sink, token(0, 0, 3), schema, amount=lambda n: n)
+    batch = token(1, 3, 6)
+    loose = pa.schema([each.with_nullable(True) for each in schema])
+    rows = [
+        records([3], loose, id=0, amount=30),
+        records([4], loose, id=1, note=None, amount=None, **{DELETES: True}),
+        records([5], loose, id=9, note=None, amount=None, **{DELETES: True}),
+    ]
+    commit(sink, batch, [stage(sink, batch, rows, schema=schema)])
+    assert lake.sql(f"SELECT id, amount FROM {TABLE} ORDER BY id") == [{"id": 0, "amount": 30}, {"id": 2, "amount": 2}]
+    with pytest.raises(MissingError) as refused:
+        lake.sink(loose, rules=BY_ID)
+    assert "NOT NULL" in (refused.value.hint or "")
+
+
+def raised(act: Callable[[], object]) -> Exception:
+    try:
+        act()
+    except Exception as error:
+        return error
+    raise AssertionError("it went well")
+
+
+def test_failure_inside_spark_is_judged_by_its_java_class(lake: Lake, tmp_path: Path, spark: Any) -> None:
+    catalog = IcebergCatalog("sql", "postgresql://nobody@127.0.0.1:1/none", name="away")
+    away = Lake(tmp_path, spark, catalog)
+    refused = raised(lambda: away.sql("SHOW NAMESPACES IN away"))
+    assert (is_passing(refused), is_conflict(refused)) == (True, False)
+    failed = raised(lambda: lake.sql("SELECT raise_error('connection timed out: 503, CommitFailedException')"))
+    assert (is_passing(failed), is_conflict(failed)) == (False, False)
+    absent = raised(lambda: lake.sql("SELECT * FROM `connection timed out`"))
+    assert (is_passing(absent), is_conflict(absent)) == (False, False)
+
+
+def test_commit_conflict_inside_spark_is_judged_by_its_java_class(lake: Lake, spark: Any) -> None:
+    lake.sink()
+    java, settings = spark._jvm, spark._jvm.java.util.HashMap()
+    prefix = "spark.sql.catalog.penstock."
+    for name, value in lake.catalog.spark_settings(str(lake.folder)).items():
+        settings.put(name.removeprefix(prefix), value)
+    catalog = java.org.apache.iceberg.jdbc.JdbcCatalog()
+    catalog.setConf(spark._jsc.hadoopConfiguration())
+    catalog.initialize("penstock", settings)
+    operations = catalog.loadTable(java.org.apache.iceberg.catalog.TableIdentifier.parse("shop.orders")).operations()
+    seen = operations.current()
+    lake.sql(f"ALTER TABLE {TABLE} SET TBLPROPERTIES ('a' = 'b')")
+    changed = seen.replaceProperties(java.java.util.HashMap())
+    error = raised(lambda: operations.commit(seen, changed))
+    assert (is_conflict(error), is_passing(error)) == (True, False)
+
+
 def test_hadoop_catalog_takes_appends_exactly_once(hadoop: Lake, spark: Any) -> None:
     sink = hadoop.sink(partition_by=["bucket(2, id)"])
     assert sink.needs_sql
     batch = token(0, 0, 3)
     manifest = stage(sink, batch, [records(range(3))])
-    sink.commit(batch, [manifest])
-    sink.commit(batch, [manifest])
-    sink.commit(token(1, 3, 3), [])
+    commit(sink, batch, [manifest])
+    commit(sink, batch, [manifest])
+    commit(sink, token(1, 3, 3), [])
     other = hadoop.sink(pipeline="returns", partition_by=["bucket(2, id)"])
     land(other, token(0, 10, 12, pipeline="returns"))
     assert hadoop.ids() == [0, 1, 2, 10, 11]
     # Looked at without an engine, as `plan` does.
     looking = IcebergSink("orders", "out", "shop.orders", str(hadoop.folder), catalog=hadoop.catalog)
-    assert looking.last_commit() == token(1, 3, 3)
+    assert last_commit(looking) == token(1, 3, 3)
     with pytest.raises(TerminalError, match="SINK_TOKEN_MISMATCH"):
-        looking.holds(token(1, 3, 4))
+        holds(looking, token(1, 3, 4))
     with pytest.raises(MissingError, match="SINK_SCHEMA_MISMATCH"):
         looking.check(SCHEMA)
     hadoop.sql(
         "CALL penstock.system.expire_snapshots(table => 'shop.orders', older_than => TIMESTAMP '2100-01-01', "
         "retain_last => 1)"
     )
-    assert looking.last_commit() == token(1, 3, 3)
+    assert last_commit(looking) == token(1, 3, 3)
     assert hadoop.refs() == {"mainBRANCH", "penstockTAG"}
     assert not list(hadoop.folder.rglob("staged/*.parquet"))
 
@@ -358,18 +460,18 @@ def test_hadoop_catalog_with_a_writer_in_between_both_land(hadoop: Lake, spark: 
     class Overtaken(IcebergSink):
         overtaken = False
 
-        def _land(self, batch: Any, items: Any, seen: Table, *more: Any) -> None:
+        def _commit_snapshot(self, position: Any, items: Any, seen: Table, *more: Any) -> None:
             if not self.overtaken:
                 self.overtaken = True
                 land(other, token(0, 10, 12, pipeline="returns"))
-            super()._land(batch, items, seen, *more)
+            super()._commit_snapshot(position, items, seen, *more)
 
     sink = Overtaken("orders", "out", "shop.orders", str(hadoop.folder), catalog=hadoop.catalog)
     sink.use(SparkSql(spark))
     sink.prepare(SCHEMA)
     land(sink, token(0, 0, 3))
     assert hadoop.ids() == [0, 1, 2, 10, 11]
-    assert sink.last_commit() == token(0, 0, 3)
+    assert last_commit(sink) == token(0, 0, 3)
 
 
 def test_hadoop_catalog_merges_and_gets_new_columns(hadoop: Lake) -> None:
@@ -414,7 +516,7 @@ def test_catalog_in_postgres_has_the_same_table_for_both_sides(
     tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'iceberg%'"
     before = server.execute(tables)
     sink.check(SCHEMA)
-    assert sink.last_commit() is None
+    assert last_commit(sink) is None
     assert server.execute(tables) == before
     sink.use(SparkSql(spark))
     sink.prepare(SCHEMA)
@@ -422,4 +524,4 @@ def test_catalog_in_postgres_has_the_same_table_for_both_sides(
         land(sink, token(batch, batch, batch + 1))
     land(sink, token(1, 1, 2))
     assert [row["id"] for row in lake.sql(f"SELECT id FROM penstock.{table} ORDER BY id")] == [0, 1, 2]
-    assert sink.last_commit() == token(2, 2, 3)
+    assert last_commit(sink) == token(2, 2, 3)

@@ -23,6 +23,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from tests.committed import committed
+from tests.committing import commit
 from tests.contract.rows import token
 
 from penstock.errors import MissingError
@@ -98,7 +99,7 @@ class Bench:
         number = next(self.batches)
         stage = sink.stage(token(number, number, number + 1), SlotAttempt(0, "0"), rows.schema)
         refused = list(stage.write(rows))
-        sink.commit(token(number, number, number + 1), [stage.finish()])
+        commit(sink, token(number, number, number + 1), [stage.finish()])
         return refused
 
     def messages(self) -> list[Any]:

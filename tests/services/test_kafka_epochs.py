@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.committing import holds
 from tests.contract.kit_kafka import committed
 from tests.contract.rows import SCHEMA, land, prepared, token
 
@@ -87,5 +88,5 @@ def test_forty_thousand_inits_of_one_slot_roll_the_epoch_over_and_nothing_hangs(
     assert len(rolled) == 1
     assert batch > 15
     sink.prepare(SCHEMA)
-    assert sink.holds(token(batch - 1, batch - 1, batch))
+    assert holds(sink, token(batch - 1, batch - 1, batch))
     assert len(committed(topics.brokers, topic)) == batch

@@ -6,8 +6,9 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,25 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from tests.committed import committed
+from tests.committing import commit, holds, last_commit
 from tests.contract.kit_kafka import LosingAnswer
-from tests.contract.rows import SCHEMA, START, records, token
+from tests.contract.rows import SCHEMA, START, Killed, records, token
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
-from penstock.model import BAD_SCHEMA, COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, SlotAttempt
-from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine
-from penstock.sinks.kafka import KafkaAtLeastOnceSink, KafkaSink, QuarantineTopic
+from penstock.model import (
+    COORDINATES_FIELD,
+    BatchToken,
+    Manifest,
+    OffsetRange,
+    Position,
+    Rule,
+    SlotAttempt,
+    TopicPartition,
+)
+from penstock.sinks.commit import move
+from penstock.sinks.kafka import KafkaAtLeastOnceSink, KafkaSink
 from penstock.sinks.kafka.slots import change_needed, order_of_change
 from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome
 from penstock.sinks.kafka.transaction import SlotTransaction
@@ -77,7 +88,7 @@ def land(sink: KafkaSink, batch: BatchToken, rows: pa.RecordBatch | None = None)
         stage = begin(sink, batch, slot)
         assert not stage.write(records(n for n in range(first, last) if n % slots == slot) if rows is None else rows)
         manifests.append(stage.finish())
-    sink.commit(batch, manifests)
+    commit(sink, batch, manifests)
     return manifests
 
 
@@ -293,17 +304,34 @@ def test_marker_that_lands_elsewhere_than_its_partition_ended_is_not_committed(m
     assert ids(sink) == [0, 1, 2]
 
 
-def test_batch_that_is_neither_the_last_nor_the_next_stops(make: Callable[..., KafkaSink]) -> None:
+def test_batch_that_does_not_start_where_the_slot_ends_stops(make: Callable[..., KafkaSink]) -> None:
     sink = ready(make())
     land(sink, token(4, 0, 3))
-    for batch in (token(3, 0, 3), token(6, 3, 5)):
+    for batch, code in (
+        (token(6, 4, 5), "TARGET_WENT_BACK"),
+        (token(0, 4, 5, query="another"), "TARGET_WENT_BACK"),
+        (token(0, 1, 5, query="another"), "FENCED"),
+        (token(3, 0, 5), "CHECKPOINT_WENT_BACK"),
+        (token(4, 0, 2), "SINK_TOKEN_MISMATCH"),
+    ):
         with pytest.raises(TerminalError) as stopped:
             begin(sink, batch)
-        assert stopped.value.code == "SINK_SLOT_OUT_OF_STEP"
-    with pytest.raises(TerminalError, match="SINK_TOKEN_MISMATCH"):
-        begin(sink, token(4, 0, 2))
+        assert stopped.value.code == code
     land(sink, token(0, 3, 5, query="another"))
     assert ids(sink) == [0, 1, 2, 3, 4]
+
+
+def test_position_names_partitions_that_later_batches_do_not(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    both = BatchToken("orders", QUERY, 0, (OffsetRange("orders", 0, 0, 3), OffsetRange("orders", 1, 0, 7)))
+    land(sink, both)
+    land(sink, token(1, 3, 5, query=QUERY))
+    held = ready(make()).position()
+    assert held is not None
+    assert held.next == {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 7}
+    assert held.number == 2
+    with pytest.raises(TerminalError, match="FENCED"):
+        begin(sink, BatchToken("orders", "another", 0, (OffsetRange("orders", 1, 0, 7),)))
 
 
 def test_transaction_that_outlives_its_timeout_costs_a_retry_and_no_data(make: Callable[..., KafkaSink]) -> None:
@@ -416,24 +444,195 @@ def test_topic_with_another_partition_count_is_refused_where_rows_choose_theirs(
     make(partitions=5).check(choosing)
 
 
-def test_last_commit_with_slots_apart_is_what_all_of_them_have(make: Callable[..., KafkaSink]) -> None:
+def test_position_with_slots_apart_is_what_all_of_them_have(make: Callable[..., KafkaSink]) -> None:
     sink = ready(make(slots=2))
     first, second = token(0, 2, 6), token(1, 6, 8)
+    assert (sink.position(), sink.begun(), sink.torn()) == (None, None, None)
     begin(sink, first, 1).finish()
-    before = BatchToken("orders", QUERY, -1, (OffsetRange("orders", 0, 2, 2),))
-    assert (sink.last_commit(), sink.holds(first)) == (before, False)
+    assert (sink.position(), sink.begun()) == (None, Position.first(first))
+    assert sink.torn() == "0: none, 1: batch 0"
     begin(sink, first, 0).finish()
-    assert (sink.last_commit(), sink.holds(first), sink.torn()) == (first, True, None)
+    assert (sink.position(), sink.begun(), sink.torn()) == (Position.first(first), Position.first(first), None)
     begin(sink, second, 0).finish()
-    assert (sink.last_commit(), sink.holds(second)) == (first, False)
+    assert sink.position() == Position.first(first)
+    assert sink.begun() == Position.after(Position.first(first), second)
     assert sink.torn() == "0: batch 1, 1: batch 0"
+    assert [m.items[0] for m in land(sink, second)] == [SlotOutcome.DRAINED, SlotOutcome.COMMITTED]
+    assert (last_commit(sink), sink.torn()) == (second, None)
+
+
+def test_position_that_is_moved_is_that_of_every_slot_and_batches_follow_it(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make(slots=2))
+    land(sink, token(0, 0, 4))
+    begin(sink, token(1, 4, 8), 0).finish()
+    target = BatchToken("orders", "moved", 0, (OffsetRange("orders", 0, 0, 2),))
+    moved = move(make(slots=2), target, "tried again from 2")
+    assert moved is not None
+    fresh = make(slots=2)
+    held = fresh.position()
+    assert held is not None
+    assert (held.last, held.last.rule, held.last.reason) == (target, Rule.MOVES, "tried again from 2")
+    assert (held.next, fresh.torn()) == ({TopicPartition("orders", 0): 2}, None)
+    assert held.number == 3  # above the slot that was ahead
+    with pytest.raises(TerminalError, match="FENCED"):
+        begin(ready(fresh), token(0, 0, 4, query="another"))
+    land(fresh, token(0, 2, 3, query="another"))
+    assert ids(fresh) == [0, 1, 2, 2, 3]
+
+
+def test_move_that_died_in_the_middle_is_done_again_for_every_slot(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make(slots=2))
+    land(sink, token(0, 0, 4))
+    begin(sink, token(1, 4, 8), 0).finish()
+    target = BatchToken("orders", "moved", 0, (OffsetRange("orders", 0, 2, 2),))
+    dying = ready(DiesAfterOneMarker(make(slots=2)))
+    with pytest.raises(Killed):
+        move(dying, target, "tried again from 2")
+    assert dying.torn() is not None
+    again = ready(make(slots=2))
+    assert not holds(again, replace(target, rule=Rule.MOVES))
+    move(again, target, "tried again from 2")
+    assert (again.torn(), last_commit(again)) == (None, target)
+
+
+class DiesAfterOneMarker(KafkaSink):
+    def __init__(self, sink: KafkaSink) -> None:
+        self.__dict__.update(sink.__dict__)
+        self._left = 1
+
+    def _write_marker(self, *of: Any) -> None:
+        if not self._left:
+            raise Killed
+        self._left -= 1
+        super()._write_marker(*of)
+
+
+def test_move_onto_a_position_that_is_not_the_slots_any_more_writes_nothing(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make(slots=2))
+    land(sink, token(0, 0, 4))
+    before = sink.position()
+    land(sink, token(1, 4, 6))
+    moved = replace(token(0, 0, 2, query="moved"), rule=Rule.MOVES)
+    with pytest.raises(TransientError, match="SINK_COMMIT_CONFLICT"):
+        sink.land(Position.after(before, moved), (), before)
+    assert last_commit(sink) == token(1, 4, 6)
+
+
+def test_move_overtaken_by_a_batch_between_its_look_and_its_marker_writes_nothing(
+    make: Callable[..., KafkaSink],
+) -> None:
+    sink = ready(make())
+    land(sink, token(0, 0, 4))
+    before = sink.position()
+    overtaken = OvertakenMove(ready(make()), lambda: land(sink, token(1, 4, 6)))
+    moved = replace(token(0, 0, 2, query="moved"), rule=Rule.MOVES)
+    with pytest.raises(TransientError, match="SINK_COMMIT_CONFLICT"):
+        overtaken.land(Position.after(before, moved), (), before)
+    assert last_commit(sink) == token(1, 4, 6)
+
+
+class OvertakenMove(KafkaSink):
+    def __init__(self, sink: KafkaSink, overtake: Callable[[], object]) -> None:
+        self.__dict__.update(sink.__dict__)
+        self._overtake = overtake
+
+    def _write_marker(self, *of: Any) -> None:
+        self._overtake()
+        super()._write_marker(*of)
+
+
+def test_move_of_a_sink_whose_slots_nobody_knows_is_refused_until_they_are_pinned(
+    make: Callable[..., KafkaSink],
+) -> None:
+    sink = make(slots=None)
+    with pytest.raises(TerminalError, match="SINK_SLOT_UNKNOWN"):
+        move(sink, token(0, 0, 2, query="moved"), "begins at 2")
+    sink.pin(2)
+    move(sink, token(0, 0, 2, query="moved"), "begins at 2")
+    assert last_commit(make(slots=None)) == token(0, 0, 2, query="moved")
+
+
+def test_redriven_records_are_known_by_record_and_leave_the_position_where_it_was(
+    make: Callable[..., KafkaSink],
+) -> None:
+    sink = ready(make(slots=2))
+    land(sink, token(0, 0, 6))
+    asked = [OffsetRange("orders", 0, 0, 100)]
+    assert sink.records_held(asked) == set()
+    redrive = replace(token(0, 1, 6, query="redrive"), rule=Rule.RECORDS)
+    rows = records([1, 5]).append_column("_penstock_partition", pa.array([0, 9], pa.int32()))
+    for _ in range(2):
+        manifests = [begin(sink, redrive, slot) for slot in range(2)]
+        refused = manifests[0].write(rows)
+        assert [r.record.start for r in refused] == [5]
+        assert not manifests[1].write(records(n for n in range(2, 40, 2)))
+        commit(sink, redrive, [stage.finish() for stage in manifests])
+    fresh = make(slots=2)
+    held = {("orders", 0, 1), *(("orders", 0, n) for n in range(2, 40, 2))}
+    assert fresh.records_held(asked) == held  # offset 5 was refused
+    assert fresh.records_held([OffsetRange("orders", 0, 2, 5), OffsetRange("other", 0, 0, 9)]) == {
+        ("orders", 0, 2),
+        ("orders", 0, 4),
+    }
+    # Both slots find their marker after the many entries of the redrive.
+    assert last_commit(fresh) == redrive
+    land(ready(fresh), token(1, 6, 8))
+    assert fresh.records_held(asked) == held
+    assert ids(fresh) == sorted([*range(8), 1, *range(2, 40, 2)])
+
+
+def test_two_redrives_of_the_same_records_at_once_write_each_once(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make())
+    land(sink, token(0, 0, 6))
+    asked = [OffsetRange("orders", 0, 0, 6)]
+    assert sink.records_held(asked) == set()  # what both of them find
+    for query, offsets in (("first", [1, 2]), ("second", [2, 3])):
+        redrive = replace(token(0, 1, 4, query=query), rule=Rule.RECORDS)
+        stage = begin(sink, redrive)
+        stage.write(records(offsets))
+        stage.finish()
+    assert sink.records_held(asked) == {("orders", 0, offset) for offset in (1, 2, 3)}
+    assert ids(sink) == sorted([*range(6), 1, 2, 3])
+
+
+def test_redrive_that_only_one_slot_has_does_not_hide_a_torn_batch(make: Callable[..., KafkaSink]) -> None:
+    """Slots that have made a different number of commits: which one is older must still be seen."""
+    sink = ready(make(slots=2))
+    land(sink, token(0, 0, 4))
+    for query in ("redrive", "another redrive"):
+        begin(sink, replace(token(0, 1, 3, query=query), rule=Rule.RECORDS), 0).finish()
+        sink = ready(make(slots=2))
+    land(sink, token(1, 4, 6))
+    begin(sink, token(2, 6, 8), 1).finish()
+    assert last_commit(make(slots=2)) == token(1, 4, 6)
+    assert not holds(make(slots=2), token(2, 6, 8))
+
+
+def test_slots_that_0_7_wrote_are_continued_with_every_partition_they_name(make: Callable[..., KafkaSink]) -> None:
+    sink = make(slots=1)
+    TopicAdmin(sink.settings).create(sink.markers, 1, 1, {"cleanup.policy": "compact"})
+    ranges = [("orders", 1, 0, 7), ("orders", 0, 0, 3), ("orders", 0, 3, 5)]
+    old = [BatchToken("orders", QUERY, n, (OffsetRange(*r),)) for n, r in enumerate(ranges)]
+    writer = Producer({"bootstrap.servers": sink.settings.brokers, "log_level": 0})
+    for number, one in enumerate(old):
+        body = {"token": one.to_json(), "slots": 1, "number": number + 1, "partitions": 3}
+        writer.produce(sink.markers, json.dumps(body).encode(), b"marker", partition=0)
+    assert writer.flush(30) == 0
+    held = ready(sink).position()
+    assert held is not None
+    assert (held.last, held.number) == (old[-1], 3)
+    assert held.next == {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 7}
+    with pytest.raises(TerminalError, match="TARGET_WENT_BACK"):
+        begin(sink, BatchToken("orders", QUERY, 3, (OffsetRange("orders", 1, 9, 10),)))
+    land(sink, token(3, 5, 6, query=QUERY))
+    assert ready(make()).position() == Position.after(held, token(3, 5, 6, query=QUERY))
 
 
 def test_commit_without_one_of_the_slots_is_refused(make: Callable[..., KafkaSink]) -> None:
     sink = ready(make(slots=2))
     manifest = begin(sink, token(0, 0, 2), 0).finish()
     with pytest.raises(TerminalError, match="SINK_SLOTS_INCOMPLETE"):
-        sink.commit(token(0, 0, 2), [manifest])
+        commit(sink, token(0, 0, 2), [manifest])
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 1), pytest.param(2, 3, marks=pytest.mark.long)])
@@ -442,7 +641,7 @@ def test_number_of_slots_changes_while_the_last_batch_is_whole(
 ) -> None:
     land(ready(make(slots=before)), token(0, 0, 6))
     sink = ready(make(slots=after))
-    assert sink.holds(token(0, 0, 6))
+    assert holds(sink, token(0, 0, 6))
     assert [m.items[0] for m in land(sink, token(0, 0, 6))] == [SlotOutcome.DRAINED] * after
     land(sink, token(1, 6, 12))
     assert ids(sink) == list(range(12))
@@ -474,14 +673,14 @@ def test_crash_in_the_middle_of_a_change_of_slots_loses_and_doubles_nothing(
     if after > before:
         TopicAdmin(sink.settings).add_partitions(sink.markers, after)
     states = sink._states()
-    marker = change_needed("out", states, after, 1, sparse=False)
+    marker = change_needed("out", states, after)
     assert marker is not None
-    for slot in list(order_of_change(states, after, 1))[:2]:
-        sink._write_marker(slot, marker)
+    for slot in list(order_of_change(states, after))[:2]:
+        sink._write_marker(slot, marker, states)
     restarted = make(slots=before if goes_on_with == "the old number" else after)
-    assert restarted.last_commit() == token(0, 0, 6)
+    assert last_commit(restarted) == token(0, 0, 6)
     ready(restarted)
-    assert restarted.holds(token(0, 0, 6))
+    assert holds(restarted, token(0, 0, 6))
     assert {m.items[0] for m in land(restarted, token(0, 0, 6))} == {SlotOutcome.DRAINED}
     land(restarted, token(1, 6, 12))
     assert ids(restarted) == list(range(12))
@@ -493,103 +692,6 @@ def test_run_with_another_number_of_slots_beside_this_one_is_stopped(make: Calla
     ready(make(slots=3))
     with pytest.raises(TerminalError, match="SINK_SLOTS_CHANGED"):
         begin(old, token(1, 4, 8), 1)
-
-
-def bad(offsets: Sequence[int], **columns: Any) -> pa.RecordBatch:
-    rows = [
-        {
-            "stage": "decode",
-            "code": "MALFORMED_JSON",
-            "message": "line 1: unexpected end",
-            "key": b"\x00key",
-            "value": b"{\xff",
-            "headers": [{"key": "code", "value": b"theirs"}, {"key": "none", "value": None}],
-            "topic": "orders",
-            "partition": 3,
-            "offset": offset,
-            "timestamp": START,
-            **columns,
-        }
-        for offset in offsets
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=BAD_SCHEMA)
-
-
-@pytest.fixture
-def quarantine(topics: Any) -> Callable[..., QuarantineTopic]:
-    pipeline, topic = f"orders{next(_numbers)}", topics.create(1, prefix="quarantine", **{"max.message.bytes": "9000"})
-    return lambda **settings: QuarantineTopic(
-        pipeline, "quarantine", KafkaSettings(topics.brokers), topic=topic, **{"slots": 2, **settings}
-    )
-
-
-def test_bad_records_keep_their_bytes_and_carry_the_reason_as_headers(
-    quarantine: Callable[..., QuarantineTopic],
-) -> None:
-    sink = quarantine()
-    whole = Quarantine(sink, "orders")
-    whole.prepare(BAD_SCHEMA)
-    stage = whole.stage(token(7, 0, 9), SlotAttempt(1, "0"), BAD_SCHEMA)
-    stage.write(bad([41]))
-    whole.commit(token(7, 0, 9), [stage.finish()])
-    [message] = messages(sink)
-    headers = message.headers()
-    assert (message.key(), message.value()) == (b"\x00key", b"{\xff")
-    assert message.timestamp()[1] == int(START.timestamp() * 1000)
-    assert [name for name, _ in headers] == [
-        *(name for name in QUARANTINE_SCHEMA.names if name not in ("key", "value", "headers")),
-        "code",
-        "none",
-    ]
-    assert headers[:9] == [
-        ("pipeline", b"orders"),
-        ("batch_id", b"7"),
-        ("stage", b"decode"),
-        ("code", b"MALFORMED_JSON"),
-        ("message", b"line 1: unexpected end"),
-        ("topic", b"orders"),
-        ("partition", b"3"),
-        ("offset", b"41"),
-        ("timestamp", b"2026-01-01T00:00:00.000000Z"),
-    ]
-    assert headers[-2:] == [("code", b"theirs"), ("none", None)]
-    assert datetime.fromisoformat(headers[9][1].decode()) <= datetime.now(UTC)
-
-
-def test_sparse_slots_leave_no_marker_without_rows_and_stay_exact(quarantine: Callable[..., QuarantineTopic]) -> None:
-    def run(batch: BatchToken, *offsets: Sequence[int]) -> list[object]:
-        sink = quarantine()
-        whole = Quarantine(sink, "orders")
-        whole.prepare(BAD_SCHEMA)
-        outcomes = []
-        for slot, mine in enumerate(offsets):
-            stage = whole.stage(batch, SlotAttempt(slot, "0"), BAD_SCHEMA)
-            stage.write(bad(mine))
-            outcomes.append(stage.finish().items[0])
-        return outcomes
-
-    assert run(token(0, 0, 4), [], []) == [SlotOutcome.IDLE, SlotOutcome.IDLE]
-    assert quarantine().last_commit() is None
-    assert run(token(1, 4, 8), [4], []) == [SlotOutcome.COMMITTED, SlotOutcome.IDLE]
-    assert run(token(1, 4, 8), [4], []) == [SlotOutcome.DRAINED, SlotOutcome.IDLE]
-    assert quarantine().last_commit() == token(1, 4, 8)
-    assert run(token(5, 8, 9), [8], [9]) == [SlotOutcome.COMMITTED, SlotOutcome.COMMITTED]
-    assert [dict(m.headers())["offset"] for m in messages(quarantine())] == [b"4", b"8", b"9"]
-    with pytest.raises(TerminalError, match="SINK_SLOTS_CHANGED"):
-        quarantine(slots=3).prepare(QUARANTINE_SCHEMA)
-
-
-def test_bad_record_too_large_with_its_headers_stops_and_is_not_lost(
-    quarantine: Callable[..., QuarantineTopic],
-) -> None:
-    sink = quarantine()
-    sink.prepare(QUARANTINE_SCHEMA)
-    stage = Quarantine(sink, "orders").stage(token(0, 0, 9), SlotAttempt(0, "0"), BAD_SCHEMA)
-    with pytest.raises(TerminalError) as stopped:
-        stage.write(bad([5], value=b"x" * 8900))
-    stage.abort()
-    assert stopped.value.code == "SINK_RECORD_TOO_LARGE"
-    assert stopped.value.context["record"] == "orders[3] offset 5"
 
 
 @pytest.fixture
@@ -615,14 +717,14 @@ def test_at_least_once_sends_the_records_through_spark_and_removes_its_files(
         stage = sink.stage(batch, SlotAttempt(0, attempt), SCHEMA)
         assert not stage.write(rows)
         manifest = stage.finish()
-    sink.commit(batch, [manifest])
+    commit(sink, batch, [manifest])
     sink.discard(batch, [manifest])
     found = committed(sink.settings.brokers, str(sink.topic))
     assert [json.loads(m.value())["note"] for m in found] == ["note 0", "note 1", "note 2"]
     assert [m.key() for m in found] == [b"a", None, b"c"]
     assert found[0].headers() == [("kind", b"order")]
     assert list((tmp_path / "staging").rglob("*.parquet")) == []
-    assert (sink.holds(batch), sink.last_commit()) == (False, None)
+    assert sink.position() is None
 
 
 def test_slot_transaction_after_death_of_its_maker_is_replaced_in_order(make: Callable[..., KafkaSink]) -> None:

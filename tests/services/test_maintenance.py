@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from tests.committing import commit, holds, last_commit
 from tests.contract.kit_iceberg import open_table
 from tests.contract.rows import SCHEMA, land, records, stage, token
 
@@ -17,6 +18,7 @@ from penstock.model import MergeRules
 from penstock.sinks.bites import FreeTurn
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
+from penstock.sinks.iceberg.history import mark_of
 from penstock.spark.sql import SparkSql
 
 pytestmark = pytest.mark.services
@@ -49,7 +51,7 @@ def test_iceberg_table_is_compacted_and_cleaned_and_keeps_rows_and_tokens(tmp_pa
 
     done = care.compact(FREE, soon())
     assert (done.removed, done.added, done.left) == (6, 1, None)
-    assert sink.last_commit() == token(5, 5, 6)
+    assert last_commit(sink) == token(5, 5, 6)
 
     in_hand = stage(sink, token(6, 6, 7), [records([6])])
     data = Path(open_table(tmp_path).location().removeprefix("file://")) / "data"
@@ -66,9 +68,9 @@ def test_iceberg_table_is_compacted_and_cleaned_and_keeps_rows_and_tokens(tmp_pa
     assert not stray.exists()
 
     fresh = IcebergSink("orders", "out", "shop.orders", str(tmp_path), catalog=IcebergCatalog())
-    assert fresh.last_commit() == token(5, 5, 6)
-    assert fresh.holds(token(5, 5, 6)) and not fresh.holds(token(6, 6, 7))
-    sink.commit(token(6, 6, 7), [in_hand])
+    assert last_commit(fresh) == token(5, 5, 6)
+    assert holds(fresh, token(5, 5, 6)) and not holds(fresh, token(6, 6, 7))
+    commit(sink, token(6, 6, 7), [in_hand])
     assert sorted(open_table(tmp_path).scan().to_arrow()["id"].to_pylist()) == list(range(7))
 
 
@@ -83,10 +85,33 @@ def test_iceberg_merges_go_on_after_a_compaction_and_an_expiry(tmp_path: Path, s
     care.use(SparkSql(spark), spark.sparkContext.cancelAllJobs)
     assert care.compact(FREE, soon()).removed == 2
     assert care.clean(NOW, FREE, soon()).versions > 0
-    land(sink, token(2, 0, 2), note="newer")
-    assert sink.holds(token(2, 0, 2))
+    land(sink, token(2, 2, 4), id=lambda number: number - 2, note="newer")
+    assert holds(sink, token(2, 2, 4))
     rows = open_table(tmp_path).scan().to_arrow().to_pylist()
     assert sorted((row["id"], row["note"]) for row in rows) == [(0, "newer"), (1, "newer")]
+
+
+def test_iceberg_expiry_keeps_the_positions_of_idle_siblings_whose_tags_were_dropped(
+    tmp_path: Path, spark: Any
+) -> None:
+    def sink(pipeline: str) -> IcebergSink:
+        made = IcebergSink(pipeline, "out", "shop.orders", str(tmp_path), catalog=IcebergCatalog())
+        made.use(SparkSql(spark))
+        made.prepare(SCHEMA)
+        return made
+
+    idle, busy = sink("returns"), sink("orders")
+    land(idle, token(0, 0, 1, pipeline="returns"))
+    for number in range(3):
+        land(busy, token(number, number, number + 1))
+    open_table(tmp_path).manage_snapshots().remove_tag(mark_of("returns", "out")).commit()
+    care = busy.maintenance()
+    care.use(SparkSql(spark), spark.sparkContext.cancelAllJobs)
+    cleaned = care.clean(NOW, FREE, soon())
+    assert (cleaned.versions, cleaned.note) == (2, None)
+    assert len(open_table(tmp_path).snapshots()) == 2
+    assert last_commit(sink("returns")) == token(0, 0, 1, pipeline="returns")
+    assert last_commit(sink("orders")) == token(2, 2, 3)
 
 
 @pytest.mark.long
@@ -106,9 +131,9 @@ def test_delta_table_with_deletion_vectors_is_looked_after_by_spark(tmp_path: Pa
     care.use(SparkSql(spark), spark.sparkContext.cancelAllJobs)
     done = care.compact(FREE, soon())
     assert (done.removed, done.added, done.left) == (4, 1, None)
-    assert sink.last_commit() == token(3, 6, 8)
+    assert last_commit(sink) == token(3, 6, 8)
     assert [row["id"] for row in sql.run(f"SELECT id FROM {name} ORDER BY id")] == [0, 1, 2, 4, 5, 6, 7]
     gone = set((tmp_path / "t").glob("*.parquet")) - {Path(uri) for uri in DeltaTable(tmp_path / "t").file_uris()}
     assert gone and care.clean(NOW, FREE, soon()).files == 0
     assert all(path.exists() for path in gone), "they were current a moment ago"
-    assert sink.last_commit() == token(3, 6, 8)
+    assert last_commit(sink) == token(3, 6, 8)

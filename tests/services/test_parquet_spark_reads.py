@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.committing import commit
 
 from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt
 from penstock.sinks.parquet import ParquetSink
@@ -76,7 +77,7 @@ def token(batch_id: int) -> BatchToken:
 def land(sink: ParquetSink, batch_id: int, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
     staging = sink.stage(token(batch_id), SlotAttempt(0, "0"), schema)
     assert not staging.write(pa.RecordBatch.from_pylist(rows, schema=schema))
-    sink.commit(token(batch_id), [staging.finish()])
+    commit(sink, token(batch_id), [staging.finish()])
 
 
 def made(path: Path, schema: pa.Schema, *partition_by: str) -> ParquetSink:
@@ -152,13 +153,13 @@ def test_spark_is_not_disturbed_by_empty_batches_and_staged_files(
     spark: Any, tmp_path: Path, partition_by: list[str]
 ) -> None:
     sink = made(tmp_path / "out", SMALL, *partition_by)
-    sink.commit(token(0), [])
+    commit(sink, token(0), [])
     path = str(tmp_path / "out")
     nothing = spark.read.parquet(path)
     assert nothing.count() == 0
     assert "id" in nothing.columns
     land(sink, 1, [{"id": 1, "part": "a"}], SMALL)
-    sink.commit(token(2), [])
+    commit(sink, token(2), [])
     staging = sink.stage(token(3), SlotAttempt(0, "0"), SMALL)
     staging.write(pa.RecordBatch.from_pylist([{"id": 3, "part": "a"}], schema=SMALL))
     staging.finish()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
@@ -16,9 +17,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 from psycopg.rows import dict_row
+from tests.committing import commit, holds, last_commit
 from tests.contract.rows import START, token
 from tests.postgres import PASSWORD, PostgresServer, running_server
 
+from penstock.contracts import RecordSink, RowsRefused, SharedSink
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import (
     COORDINATES,
@@ -28,10 +31,14 @@ from penstock.model import (
     Manifest,
     MergeRules,
     OffsetRange,
+    Position,
     Refusal,
     SlotAttempt,
+    TopicPartition,
 )
+from penstock.sinks.commit import move
 from penstock.sinks.postgres import PostgresSink, refused
+from penstock.sinks.postgres import commit as commit_module
 
 pytestmark = pytest.mark.services
 
@@ -59,7 +66,7 @@ class Database:
 
     def staging(self) -> set[str]:
         listed = self.run("SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'")
-        return {name for (name,) in listed} - {"penstock_commits", "penstock_rejects"}
+        return {name for (name,) in listed} - {"penstock_commits"}
 
 
 @pytest.fixture
@@ -95,15 +102,29 @@ def staged(
     return staging.finish(), refusals
 
 
+def finish(sink: PostgresSink, batch: BatchToken, manifests: Sequence[Manifest]) -> list[Refusal]:
+    """Commit as a run does: what the table refuses is set aside, and the batch is committed without it."""
+    refusals: list[Refusal] = []
+    while True:
+        try:
+            commit(sink, batch, manifests)
+            return refusals
+        except RowsRefused as found:
+            assert not holds(sink, batch)
+            refusals += found.refusals
+            manifests = found.manifests
+
+
 def land(sink: PostgresSink, batch: BatchToken, rows: pa.RecordBatch) -> list[Refusal]:
     manifest, refusals = staged(sink, batch, rows)
-    sink.commit(batch, [manifest])
-    return refusals
+    return [*refusals, *finish(sink, batch, [manifest])]
 
 
-def landed(sink: PostgresSink, rows: list[dict[str, Any]], schema: pa.Schema = ROWS, batch_id: int = 0) -> None:
+def landed(
+    sink: PostgresSink, rows: list[dict[str, Any]], schema: pa.Schema = ROWS, batch_id: int = 0
+) -> list[Refusal]:
     sink.prepare(schema)
-    assert land(sink, token(batch_id, 0, len(rows)), batch_of(schema, rows)) == []
+    return land(sink, token(batch_id, 0, len(rows)), batch_of(schema, rows))
 
 
 def at(offset: int) -> OffsetRange:
@@ -200,16 +221,6 @@ def test_keys_that_only_the_database_calls_equal_are_one_row(database: Database)
     key = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
     landed(database.sink(rules=BY_ID), [{"id": key, "v": "old"}, {"id": key.upper(), "v": "new"}], schema)
     assert database.rows("v") == [{"v": "new"}]
-
-
-def test_row_behind_a_tombstone_counts_whatever_its_version(database: Database) -> None:
-    schema = pa.schema([*ROWS, pa.field("version", pa.int64()), pa.field(DELETES, pa.bool_())])
-    sink = database.sink(create=True, rules=MergeRules(keys=("id",), when_newer="version"))
-    landed(sink, [{"id": n, "v": "old", "version": 9, DELETES: False} for n in (1, 2)], schema)
-    rows: list[dict[str, Any]] = [{"id": 1, "v": None, "version": None, DELETES: True}]
-    rows += [{"id": n, "v": "new", "version": 2, DELETES: False} for n in (1, 2)]
-    land(sink, token(1, 2, 5), batch_of(schema, rows, 2))
-    assert database.rows("id, v, version") == [{"id": 1, "v": "new", "version": 2}, {"id": 2, "v": "old", "version": 9}]
 
 
 def test_coordinates_are_kept_as_json_where_wanted(database: Database) -> None:
@@ -310,58 +321,100 @@ def test_rows_that_the_table_refuses_are_put_aside_or_stop_the_batch(
     assert (error.value.code, error.value.exit_code) == ("SINK_ROW_REFUSED", 4)
     assert error.value.context["record"] == "orders[0] 3-4"
     assert "on_reject: quarantine" in str(error.value.hint)
-    assert not strict.holds(token(0, 0, 10))
+    assert not holds(strict, token(0, 0, 10))
     assert [row["id"] for row in database.rows("id") if row["id"] < 1000] == []
 
     sink = database.sink(rules=rules, on_reject="quarantine")
     sink.prepare(schema)
-    assert land(sink, token(0, 0, 10), rows) == []
-    assert [(refusal.record, refusal.code) for refusal in sink.rejected(token(0, 0, 10))] == [
+    manifest, _ = staged(sink, token(0, 0, 10), rows)
+    with pytest.raises(RowsRefused) as found:
+        commit(sink, token(0, 0, 10), [manifest])
+    assert [(refusal.record, refusal.code) for refusal in found.value.refusals] == [
         (at(3), "SINK_ROW_REFUSED"),
         (at(7), "SINK_ROW_REFUSED"),
     ]
+    assert [each.rows for each in found.value.manifests] == [8]
+    assert not holds(sink, token(0, 0, 10))
+    assert [row["id"] for row in database.rows("id") if row["id"] < 1000] == []
+    commit(sink, token(0, 0, 10), found.value.manifests)
     assert [row["id"] for row in database.rows("id") if row["id"] < 1000] == [0, 1, 2, 4, 5, 6, 8, 9]
-    assert not [name for name in database.staging() if not name.startswith("staged_")]
+    assert database.staging() == set()
 
 
 def test_rejects_name_the_constraint_and_not_the_row(database: Database) -> None:
     make_refusing_table(database, REFUSED["check"][0])
     schema = ROWS.set(1, pa.field("v", pa.int64()))
     sink = database.sink(on_reject="quarantine")
-    landed(sink, [{"id": 1, "v": -77777}], schema)
-    (refusal,) = sink.rejected(token(0, 0, 1))
+    (refusal,) = landed(sink, [{"id": 1, "v": -77777}], schema)
     assert "positive" in refusal.message
     assert "77777" not in refusal.message
 
 
-def test_rejects_are_kept_for_a_second_look_and_go_with_the_next_batch(database: Database) -> None:
+def test_refused_rows_that_were_never_quarantined_are_refused_again_by_the_next_run(database: Database) -> None:
+    database.run("CREATE TABLE out (id bigint, v varchar(1))")
+    killed, again = (database.sink(on_reject="quarantine") for _ in range(2))
+    rows = [{"id": 1, "v": "xx"}, {"id": 2, "v": "y"}]
+    killed.prepare(ROWS)
+    manifest, _ = staged(killed, token(0, 0, 2), batch_of(ROWS, rows))
+    with pytest.raises(RowsRefused):
+        commit(killed, token(0, 0, 2), [manifest])
+    assert killed.position() is None
+    assert [refusal.record for refusal in landed(again, rows)] == [at(0)]
+    assert database.rows() == [{"id": 2, "v": "y"}]
+
+
+def test_every_row_of_a_refused_record_stays_out(database: Database) -> None:
     database.run("CREATE TABLE out (id bigint, v varchar(1))")
     sink = database.sink(on_reject="quarantine")
-    landed(sink, [{"id": 1, "v": "xx"}])
-    again = database.sink(on_reject="quarantine")
-    assert again.holds(token(0, 0, 1))
-    assert [refusal.record for refusal in again.rejected(token(0, 0, 1))] == [at(0)]
-    land(sink, token(1, 1, 2), batch_of(ROWS, [{"id": 2, "v": "y"}], 1))
-    assert sink.rejected(token(0, 0, 1)) == []
-    assert sink.rejected(token(1, 1, 2)) == []
-    assert database.sink().rejected(token(0, 0, 1)) == ()
+    sink.prepare(ROWS)
+    place = {"topic": "orders", "partition": 0, "offset": 5, "timestamp": START}
+    rows = [{"id": 1, "v": "a", COORDINATES: place}, {"id": 2, "v": "bb", COORDINATES: place}, {"id": 3, "v": "c"}]
+    assert [refusal.record for refusal in land(sink, token(0, 0, 6), batch_of(ROWS, rows))] == [at(5)]
+    assert database.rows() == [{"id": 3, "v": "c"}]
+
+
+def test_refused_rows_of_several_slots_are_taken_out_of_each(database: Database) -> None:
+    database.run("CREATE TABLE out (id bigint, v varchar(1))")
+    sink = database.sink(on_reject="quarantine")
+    sink.prepare(ROWS)
+    parts = [[{"id": 0, "v": "aa"}, {"id": 1, "v": "b"}], [{"id": 2, "v": "c"}], [{"id": 3, "v": "dd"}]]
+    batch = token(0, 0, 30)
+    manifests = [staged(sink, batch, batch_of(ROWS, rows, 10 * n), n)[0] for n, rows in enumerate(parts)]
+    with pytest.raises(RowsRefused) as found:
+        commit(sink, batch, manifests)
+    assert [refusal.record for refusal in found.value.refusals] == [at(0), at(20)]
+    assert [each.rows for each in found.value.manifests] == [1, 1, 0]
+    assert [each.writer.slot for each in found.value.manifests] == [0, 1, 2]
+    commit(sink, batch, found.value.manifests)
+    assert [row["id"] for row in database.rows()] == [1, 2]
+
+
+def test_more_refused_rows_than_the_limit_stop_the_batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_module, "MOST_REFUSED", 3)
+    database.run("CREATE TABLE out (id bigint, v varchar(1))")
+    sink = database.sink(on_reject="quarantine")
+    with pytest.raises(TerminalError, match="more than 3 rows") as error:
+        landed(sink, [{"id": n, "v": "xx"} for n in range(5)])
+    assert error.value.code == "SINK_ROW_REFUSED"
+    assert database.rows() == []
+    assert sink.position() is None
 
 
 def test_two_rows_of_a_batch_that_cannot_both_be_there_the_earlier_stays(database: Database) -> None:
     database.run("CREATE TABLE out (id bigint UNIQUE, v text)")
     sink = database.sink(on_reject="quarantine")
-    landed(sink, [{"id": n // 2, "v": f"{n}"} for n in range(6)])
+    refusals = landed(sink, [{"id": n // 2, "v": f"{n}"} for n in range(6)])
     assert [row["v"] for row in database.rows()] == ["0", "2", "4"]
-    assert [refusal.record for refusal in sink.rejected(token(0, 0, 6))] == [at(1), at(3), at(5)]
+    assert [refusal.record for refusal in refusals] == [at(1), at(3), at(5)]
 
 
 def test_refused_newest_row_of_a_key_gives_way_to_the_one_before(database: Database) -> None:
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, v varchar(3))")
     sink = database.sink(rules=BY_ID, on_reject="quarantine")
     values = [(1, "a"), (2, "b"), (1, "bad 1"), (1, "bad 2"), (3, "bad 3"), (2, "new")]
-    landed(sink, [{"id": key, "v": value} for key, value in values])
+    refusals = landed(sink, [{"id": key, "v": value} for key, value in values])
     assert database.rows() == [{"id": 1, "v": "a"}, {"id": 2, "v": "new"}]
-    assert [refusal.record for refusal in sink.rejected(token(0, 0, 6))] == [at(2), at(3), at(4)]
+    assert sorted(refusal.record for refusal in refusals) == [at(2), at(3), at(4)]
     assert database.staging() == set()
 
 
@@ -372,9 +425,9 @@ def test_refused_delete_is_put_aside_and_its_row_stays(database: Database) -> No
     database.run("INSERT INTO children VALUES (1)")
     schema = pa.schema([*ROWS, pa.field(DELETES, pa.bool_())])
     sink = database.sink(rules=BY_ID, on_reject="quarantine")
-    landed(sink, [{"id": 1, DELETES: True}, {"id": 2, DELETES: True}], schema)
+    refusals = landed(sink, [{"id": 1, DELETES: True}, {"id": 2, DELETES: True}], schema)
     assert database.rows() == [{"id": 1, "v": "a"}]
-    assert [refusal.record for refusal in sink.rejected(token(0, 0, 2))] == [at(0)]
+    assert [refusal.record for refusal in refusals] == [at(0)]
 
 
 def test_few_refused_rows_among_many_are_found_in_few_statements(
@@ -390,8 +443,8 @@ def test_few_refused_rows_among_many_are_found_in_few_statements(
     monkeypatch.setattr(refused, "_try", counted)
     bad = {0, 777, 9_999, 16_000, 19_999}
     sink = database.sink(rules=BY_ID, on_reject="quarantine")
-    landed(sink, [{"id": n, "v": "long" if n in bad else "ok"} for n in range(20_000)])
-    assert [refusal.record for refusal in sink.rejected(token(0, 0, 20_000))] == [at(n) for n in sorted(bad)]
+    refusals = landed(sink, [{"id": n, "v": "long" if n in bad else "ok"} for n in range(20_000)])
+    assert [refusal.record for refusal in refusals] == [at(n) for n in sorted(bad)]
     assert database.run("SELECT count(*) FROM out") == [(19_995,)]
     assert len(tries) <= 2 * len(bad) * 15
 
@@ -497,11 +550,11 @@ def test_table_dropped_and_made_anew_holds_no_batch(database: Database) -> None:
     sink = database.sink(create=True)
     landed(sink, [{"id": 1, "v": "x"}])
     database.run("DROP TABLE out")
-    assert sink.last_commit() is None
+    assert last_commit(sink) is None
     with pytest.raises(TerminalError, match="SINK_TABLE_GONE"):
         land(sink, token(1, 1, 2), batch_of(ROWS, [{"id": 2, "v": "y"}]))
     database.sink(create=True).prepare(ROWS)
-    assert not sink.holds(token(0, 0, 1))
+    assert not holds(sink, token(0, 0, 1))
 
 
 def test_table_changed_under_way_stops_the_batch_whole(database: Database) -> None:
@@ -511,7 +564,7 @@ def test_table_changed_under_way_stops_the_batch_whole(database: Database) -> No
     with pytest.raises(MissingError, match="SINK_SCHEMA_MISMATCH"):
         land(sink, token(1, 1, 2), batch_of(ROWS, [{"id": 2, "v": "y"}]))
     assert database.rows() == [{"id": 1}]
-    assert not sink.holds(token(1, 1, 2))
+    assert not holds(sink, token(1, 1, 2))
 
 
 @pytest.fixture
@@ -619,13 +672,229 @@ def test_database_that_refuses_or_is_not_there_is_told_without_the_url(postgres:
     assert PASSWORD not in repr(vars(PostgresSink("o", "s", postgres.url(), "t")))
 
 
+# The position.
+GOLDEN = Path(__file__).parents[1] / "golden"
+OLD_QUERY = "66666666-7777-8888-9999-000000000000"
+
+
+def stored(database: Database) -> list[dict[str, Any]]:
+    """The rows of the commit table, without their times."""
+    rows = database.run("SELECT to_jsonb(c) - 'committed_at' FROM penstock.penstock_commits AS c ORDER BY pipeline")
+    return [row for (row,) in rows]
+
+
+def test_database_of_the_version_before_is_continued_from_the_union_of_its_queries(database: Database) -> None:
+    with psycopg.connect(database.url) as connection:
+        connection.execute((GOLDEN / "postgres_0.7.0.sql").read_bytes())
+    sink = database.sink(on_reject="quarantine", keep_coordinates=True)
+    held = sink.position()
+    assert held is not None
+    assert held.last == BatchToken("orders", OLD_QUERY, 0, (OffsetRange("orders", 0, 2, 5),))
+    assert held.next == {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 1}
+    (left_out,) = sink.pending_rejects(held.last)
+    assert (left_out.record, left_out.code) == (at(3), "SINK_ROW_REFUSED")
+    assert sink.other_writers() == ["returns/out"]
+
+    sink.prepare(ROWS)
+    batch = BatchToken(
+        "orders", OLD_QUERY, 1, (OffsetRange("orders", 0, 5, 6),), {"orders": "a-topic-id"}, {"quarantine": 2}
+    )
+    land(sink, batch, batch_of(ROWS, [{"id": 5, "v": "e"}], 5))
+    assert stored(database) == json.loads((GOLDEN / "postgres_commits.json").read_text())
+    assert sink.pending_rejects(held.last) == []
+    assert sink.position() == Position.after(held, batch)
+    assert [row["id"] for row in database.rows("id")] == [0, 1, 2, 4, 5, 100]
+
+
+def test_row_of_the_version_before_is_newest_whatever_the_clocks_say(database: Database) -> None:
+    sink = database.sink(create=True)
+    landed(sink, [{"id": 1, "v": "x"}])
+    older = BatchToken("orders", "put-back", 4, (OffsetRange("orders", 0, 1, 3),))
+    database.run(
+        "INSERT INTO penstock.penstock_commits VALUES"
+        f" ('orders', 'out', 'public.out', 'put-back', 4, '{older.to_json()}', '2001-01-01')"
+    )
+    assert last_commit(sink) == older
+
+
+def test_rejects_of_the_version_before_outlive_a_move(database: Database) -> None:
+    with psycopg.connect(database.url) as connection:
+        connection.execute((GOLDEN / "postgres_0.7.0.sql").read_bytes())
+    sink = database.sink(keep_coordinates=True)
+    held = sink.position()
+    assert held is not None
+    move(sink, token(0, 2, 2, query="moved"), "forked")
+    assert [refusal.record for refusal in sink.pending_rejects(held.last)] == [at(3)]
+
+
+def test_position_is_one_row_whichever_query_wrote_it(database: Database) -> None:
+    sink = database.sink(create=True)
+    landed(sink, [{"id": 1, "v": "x"}])
+    other = BatchToken("orders", "another", 0, (OffsetRange("orders", 1, 0, 4),))
+    commit(sink, other, [])
+    ((query,),) = database.run("SELECT query_id FROM penstock.penstock_commits")
+    assert query == "another"
+    held = sink.position()
+    assert held is not None
+    assert (held.last, held.number) == (other, 2)
+    assert held.next == {TopicPartition("orders", 0): 1, TopicPartition("orders", 1): 4}
+
+
+def test_batch_on_a_position_that_moved_changes_nothing(database: Database) -> None:
+    sink = database.sink(create=True)
+    landed(sink, [{"id": 1, "v": "x"}])
+    late = token(0, 0, 1, query="late")
+    manifest, _ = staged(sink, late, batch_of(ROWS, [{"id": 1, "v": "late"}]))
+    held = sink.position()
+    with pytest.raises(TransientError, match="SINK_COMMIT_CONFLICT"):
+        sink.land(Position.first(late), [manifest], None)
+    assert sink.position() == held
+    assert database.rows() == [{"id": 1, "v": "x"}]
+
+
+def test_driver_that_wakes_up_after_another_query_took_over_is_fenced(database: Database) -> None:
+    asleep, successor = database.sink(create=True), database.sink(create=True)
+    landed(asleep, [{"id": 0, "v": "x"}])
+    manifest, _ = staged(asleep, token(1, 1, 2), batch_of(ROWS, [{"id": 1, "v": "asleep"}], 1))
+    successor.prepare(ROWS)
+    land(successor, token(0, 1, 3, query="new"), batch_of(ROWS, [{"id": n, "v": "new"} for n in (1, 2)], 1))
+    with pytest.raises(TerminalError) as error:
+        commit(asleep, token(1, 1, 2), [manifest])
+    assert error.value.code == "FENCED"
+    assert [row["v"] for row in database.rows()] == ["x", "new", "new"]
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_two_queries_that_begin_at_the_same_time_one_is_fenced(database: Database, isolation: str) -> None:
+    database.run(f"ALTER DATABASE {database.name} SET default_transaction_isolation = '{isolation}'")
+    queries = ["first", "second", "third"]
+    sinks = [database.sink(create=True) for _ in queries]
+    batches = [token(0, 0, 2000, query=query) for query in queries]
+    rows = batch_of(ROWS, [{"id": n, "v": "x"} for n in range(2000)])
+    for sink in sinks:
+        sink.prepare(ROWS)
+    manifests = [staged(sink, batch, rows)[0] for sink, batch in zip(sinks, batches, strict=True)]
+    together = threading.Barrier(len(sinks))
+    codes: list[str] = []
+
+    def drive(sink: PostgresSink, batch: BatchToken, manifest: Manifest) -> None:
+        together.wait(30)
+        try:
+            commit(sink, batch, [manifest])
+        except PenstockError as error:
+            codes.append(error.code)
+
+    threads = [threading.Thread(target=drive, args=each) for each in zip(sinks, batches, manifests, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert codes == ["FENCED", "FENCED"]
+    assert database.run("SELECT count(*) FROM out") == [(2000,)]
+
+
+def test_database_put_back_to_an_older_copy_stops_the_next_batch(database: Database) -> None:
+    landed(database.sink(create=True), [{"id": 0, "v": "x"}])
+    copy = f"{database.name}_copy"
+    database.server.execute(f"CREATE DATABASE {copy} TEMPLATE {database.name}")
+    commit(database.sink(), token(1, 1, 2), [])
+    late = PostgresSink("orders", "out", database.server.url(copy), "out")
+    with pytest.raises(TerminalError) as error:
+        commit(late, token(2, 2, 3), [])
+    assert (error.value.code, error.value.context["missing"]) == ("TARGET_WENT_BACK", "orders[0] 1-2")
+    database.server.drop_database(copy)
+
+
+def test_position_moved_on_purpose_says_why_and_needs_no_rows(database: Database) -> None:
+    landed(database.sink(create=True), [{"id": 0, "v": "x"}])
+    sink = database.sink()
+    move(sink, token(0, 7, 7, query="fork"), "forked from 5f0c7f3e")
+    held = sink.position()
+    assert held is not None
+    assert held.next == {TopicPartition("orders", 0): 7}
+    assert database.run("SELECT query_id, token ->> 'reason' FROM penstock.penstock_commits") == [
+        ("fork", "forked from 5f0c7f3e")
+    ]
+    assert holds(sink, token(0, 7, 7, query="fork"))
+
+
+def test_empty_batch_into_a_table_that_is_gone_is_refused(database: Database) -> None:
+    sink = database.sink(create=True)
+    landed(sink, [{"id": 1, "v": "x"}])
+    database.run("DROP TABLE out")
+    with pytest.raises(TerminalError, match="SINK_TABLE_GONE"):
+        commit(sink, token(1, 1, 1), [])
+
+
+def test_records_held_are_those_of_the_ranges_that_have_a_row(database: Database) -> None:
+    sink = database.sink(create=True, keep_coordinates=True)
+    assert isinstance(sink, RecordSink)
+    assert sink.records_held([at(0)]) == set()
+    landed(sink, [{"id": n, "v": "x"} for n in range(10)])
+    database.run("DELETE FROM out WHERE id = 4")
+    database.run("INSERT INTO out VALUES (99, 'a row of another writer', NULL)")
+    wanted = [
+        OffsetRange("orders", 0, 7, 20),
+        at(1),
+        OffsetRange("orders", 0, 3, 6),
+        at(5),
+        OffsetRange("other", 0, 0, 9),
+    ]
+    assert sink.records_held(wanted) == {("orders", 0, offset) for offset in (1, 3, 5, 7, 8, 9)}
+    assert sink.records_held([]) == set()
+
+
+def test_records_held_without_coordinates_are_not_known(database: Database) -> None:
+    sink = database.sink(create=True)
+    landed(sink, [{"id": 1, "v": "x"}])
+    assert sink.records_held([at(0)]) is None
+    assert database.sink(keep_coordinates=True).records_held([at(0)]) is None
+
+
+def test_other_writers_of_the_table_are_named(database: Database) -> None:
+    sink = database.sink(create=True)
+    assert isinstance(sink, SharedSink)
+    assert sink.other_writers() == []
+    landed(sink, [{"id": 1, "v": "x"}])
+    for pipeline, name, table in (
+        ("returns", "out", "out"),
+        ("orders", "copy", "out"),
+        ("returns", "out", "elsewhere"),
+    ):
+        other = PostgresSink(pipeline, name, database.url, table, create=True)
+        other.prepare(ROWS)
+        commit(other, token(0, 0, 0, pipeline=pipeline), [])
+    assert sink.other_writers() == ["orders/copy", "returns/out"]
+
+
+def test_discard_leaves_what_is_staged_until_the_position_has_the_batch(database: Database) -> None:
+    sink = database.sink(create=True)
+    sink.prepare(ROWS)
+    manifest, _ = staged(sink, token(0, 0, 1), batch_of(ROWS, [{"id": 1, "v": "x"}]))
+    sink.discard(token(0, 0, 1), [])
+    assert len(database.staging()) == 1
+    commit(sink, token(0, 0, 1), [manifest])
+    staged(sink, token(0, 0, 1), batch_of(ROWS, [{"id": 1, "v": "x"}]), attempt="1")
+    staged(sink, token(1, 1, 2), batch_of(ROWS, [{"id": 2, "v": "y"}], 1))
+    assert len(database.staging()) == 2
+    sink.discard(token(0, 0, 1), [manifest])
+    assert len(database.staging()) == 1
+
+
+def test_database_that_refuses_later_than_at_the_start_may_let_in_again(postgres: PostgresServer) -> None:
+    sink = PostgresSink("orders", "out", postgres.url(password="guess"), "out")
+    with pytest.raises(TransientError) as error:
+        sink.position()
+    assert error.value.code == "SINK_ACCESS_DENIED"
+    assert_no_secret(error.value)
+
+
 # What happens around the commit.
 def test_two_drivers_at_the_same_time_with_one_token_land_it_once(database: Database) -> None:
     batch, rows = token(1, 0, 5000), batch_of(ROWS, [{"id": n, "v": "x"} for n in range(5000)])
     sinks = [database.sink(create=True) for _ in range(3)]
     for sink in sinks:
         sink.prepare(ROWS)
-    sinks[0].commit(token(0, 0, 0), [])  # the commit row is there: that they wait for it is the row's lock alone
     manifests = [staged(sink, batch, rows)[0] for sink in sinks]
     together = threading.Barrier(len(sinks))
     failed: list[BaseException] = []
@@ -633,7 +902,7 @@ def test_two_drivers_at_the_same_time_with_one_token_land_it_once(database: Data
     def drive(sink: PostgresSink, manifest: Manifest) -> None:
         try:
             together.wait(30)
-            sink.commit(batch, [manifest])
+            commit(sink, batch, [manifest])
         except BaseException as error:
             failed.append(error)
 
@@ -657,7 +926,7 @@ def test_writer_that_holds_a_key_is_waited_for_and_then_updated(database: Databa
     manifest, _ = staged(sink, token(0, 0, 2), batch_of(ROWS, [{"id": 1, "v": "ours"}, {"id": 2, "v": "ours"}]))
     with psycopg.connect(database.url) as other:
         other.execute("INSERT INTO out VALUES (1, 'theirs'), (3, 'theirs')")
-        committing = threading.Thread(target=sink.commit, args=(token(0, 0, 2), [manifest]))
+        committing = threading.Thread(target=commit, args=(sink, token(0, 0, 2), [manifest]))
         committing.start()
         until(lambda: blocked(database))
         other.commit()
@@ -673,14 +942,14 @@ def test_deadlock_with_another_writer_is_tried_again(database: Database) -> None
         # The other one waits longer before it looks for a deadlock, so it is ours that is given up.
         other.execute("SET deadlock_timeout = '1min'")
         other.execute("UPDATE out SET v = 'theirs' WHERE id = 2")
-        committing = threading.Thread(target=sink.commit, args=(token(1, 2, 4), [manifest]))
+        committing = threading.Thread(target=commit, args=(sink, token(1, 2, 4), [manifest]))
         committing.start()
         until(lambda: blocked(database))
         other.execute("UPDATE out SET v = 'theirs' WHERE id = 1")
         other.commit()
         committing.join(60)
     assert database.rows() == [{"id": 1, "v": "b"}, {"id": 2, "v": "b"}]
-    assert sink.last_commit() == token(1, 2, 4)
+    assert last_commit(sink) == token(1, 2, 4)
 
 
 def test_reader_of_a_staging_table_does_not_hold_the_commit_up(database: Database) -> None:
@@ -690,7 +959,7 @@ def test_reader_of_a_staging_table_does_not_hold_the_commit_up(database: Databas
     (name,) = database.staging()
     with psycopg.connect(database.url) as backup:
         backup.execute(f"LOCK TABLE penstock.{name} IN ACCESS SHARE MODE".encode())
-        sink.commit(token(0, 0, 1), [manifest])
+        commit(sink, token(0, 0, 1), [manifest])
         assert database.staging() == {name}
     land(sink, token(1, 1, 2), batch_of(ROWS, [{"id": 2, "v": "y"}], 1))
     assert database.staging() == set()
@@ -759,15 +1028,15 @@ def test_server_killed_inside_a_commit_leaves_nothing_and_the_batch_lands_once_l
     manifest, _ = staged(sink, batch, rows)
     raised: list[PenstockError] = []
 
-    def commit() -> None:
+    def drive() -> None:
         try:
-            sink.commit(batch, [manifest])
+            commit(sink, batch, [manifest])
         except PenstockError as error:
             raised.append(error)
 
     other = psycopg.connect(mortal.url)
     other.execute("SELECT 1 FROM out WHERE id = 70 FOR UPDATE")
-    committing = threading.Thread(target=commit)
+    committing = threading.Thread(target=drive)
     committing.start()
     until(lambda: blocked(mortal))
     mortal.server.kill()
@@ -776,13 +1045,13 @@ def test_server_killed_inside_a_commit_leaves_nothing_and_the_batch_lands_once_l
     assert [error.code for error in raised] == ["SINK_DATABASE_UNAVAILABLE"]
     assert isinstance(raised[0], TransientError)
     with pytest.raises(TransientError, match="SINK_DATABASE_UNAVAILABLE"):
-        sink.holds(batch)
+        holds(sink, batch)
 
     mortal.server.start()
-    assert not sink.holds(batch)
+    assert not holds(sink, batch)
     assert {row["v"] for row in mortal.rows()} == {"old"}
     with pytest.raises(TransientError) as lost:
-        sink.commit(batch, [manifest])
+        commit(sink, batch, [manifest])
     assert (lost.value.code, lost.value.context["found"]) == ("SINK_STAGED_ROWS_LOST", "0")
     land(sink, batch, rows)
     assert [row["id"] for row in mortal.rows()] == list(range(250))
@@ -792,8 +1061,8 @@ def test_server_killed_inside_a_commit_leaves_nothing_and_the_batch_lands_once_l
 
 def test_server_killed_after_a_commit_landed_and_before_its_answer_the_rows_are_there_once(mortal: Database) -> None:
     class Unanswered(PostgresSink):
-        def _commit_once(self, connection: Any, token: BatchToken, tables: Any) -> None:
-            super()._commit_once(connection, token, tables)
+        def _transact(self, connection: Any, *given: Any) -> None:
+            super()._transact(connection, *given)
             if mortal.rows("count(*) AS n") == [{"n": 3}] and not killed:
                 killed.append(True)
                 mortal.server.kill()
@@ -805,7 +1074,7 @@ def test_server_killed_after_a_commit_landed_and_before_its_answer_the_rows_are_
     landed(sink, [{"id": n, "v": "x"} for n in range(3)])
     assert killed == [True]
     assert [row["id"] for row in mortal.rows()] == [0, 1, 2]
-    assert sink.last_commit() == token(0, 0, 3)
+    assert last_commit(sink) == token(0, 0, 3)
 
 
 def test_server_killed_while_rows_are_staged_is_a_passing_failure(mortal: Database) -> None:
@@ -828,5 +1097,5 @@ def test_server_restarted_in_order_keeps_what_is_staged(mortal: Database) -> Non
     sink.prepare(ROWS)
     manifest, _ = staged(sink, token(0, 0, 1), batch_of(ROWS, [{"id": 1, "v": "x"}]))
     mortal.server.restart()
-    sink.commit(token(0, 0, 1), [manifest])
+    commit(sink, token(0, 0, 1), [manifest])
     assert [row["id"] for row in mortal.rows()] == [1]

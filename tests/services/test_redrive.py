@@ -123,7 +123,7 @@ def test_redrive_that_ends_before_its_marks_still_marks_what_a_sink_refused(
         raise TerminalError("DEAD", "the sinks have the batch, and it is not marked")
 
     with monkeypatch.context() as dying, pytest.raises(TerminalError, match="DEAD"):
-        dying.setattr(RedriveMarks, "commit", die)
+        dying.setattr(RedriveMarks, "land", die)
         redrive(mended, spark)
     assert (states(mended), orders_in(tmp_path / "lake/merged")) == ({"waiting": 2}, [2])
     done = redrive(mended, spark)

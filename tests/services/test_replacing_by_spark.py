@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.committing import commit, holds, last_commit
 from tests.contract.rows import land, prepared, records, stage, token
 
 from penstock.model import COORDINATES, BatchToken, OffsetRange
@@ -20,8 +21,8 @@ EXPECTED = [(n, "again" if n in (1, 2, 5) else f"note {n}") for n in range(8)]
 
 
 def replayed(sink: Any) -> None:
-    sink.commit(REPLAY, [stage(sink, REPLAY, [records([1, 2, 5], note="again")])])
-    assert sink.holds(REPLAY)
+    commit(sink, REPLAY, [stage(sink, REPLAY, [records([1, 2, 5], note="again")])])
+    assert holds(sink, REPLAY)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_delta_table_that_asks_more_of_its_writers_is_replaced_by_spark(
     rows = spark.read.format("delta").load(path).select(f"{COORDINATES}.offset", "note").collect()
     assert sorted((row["offset"], row["note"]) for row in rows) == EXPECTED
     again = DeltaSink("orders.replay-1", "out", path).replacing(RANGES)
-    assert again.last_commit() == REPLAY
+    assert last_commit(again) == REPLAY
 
 
 def test_iceberg_table_in_a_hadoop_catalog_is_replaced_on_a_branch(spark: Any, tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_iceberg_table_in_a_hadoop_catalog_is_replaced_on_a_branch(spark: Any, t
     sink = made("orders.replay-1").replacing(RANGES)
     assert sink.would_replace() == 3
     replayed(prepared(sink))
-    assert live.last_commit() == token(0, 0, 8)
+    assert last_commit(live) == token(0, 0, 8)
     found = sink._there().look()
     assert found is not None
     rows = found.scan().to_arrow().to_pylist()

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
+from tests.committing import commit, last_commit
 
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
@@ -29,7 +30,6 @@ from penstock.runtime.reaching import checkpoint_of, storage_of
 from penstock.runtime.tables import open_table
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.parquet import ParquetSink
-from penstock.storage import ObjectFileSystem
 
 QUERY = "278b7560-3ceb-44fb-a542-fa1b106c23e2"
 SCHEMA = pa.schema([pa.field("id", pa.int64()), COORDINATES_FIELD])
@@ -108,7 +108,7 @@ def _write(sink: Any, batch: int, query: str = QUERY) -> None:
     places = [{"topic": "orders", "partition": 0, "offset": n, "timestamp": None} for n in range(first, first + 10)]
     ids = pa.array(range(first, first + 10), pa.int64())
     stage.write(pa.RecordBatch.from_arrays([ids, pa.array(places, COORDINATES_FIELD.type)], schema=SCHEMA))
-    sink.commit(token, [stage.finish()])
+    commit(sink, token, [stage.finish()])
 
 
 def test_checkpoint_and_sinks_on_s3_agree(place: Place) -> None:
@@ -148,7 +148,7 @@ def test_compaction_on_s3_joins_files_and_keeps_rows(place: Place) -> None:
     [done] = apply_compact(plan)
     assert (done.error, done.compacted.removed, done.compacted.added) == (None, 3, 1)
     assert _read(place, "d") == list(range(30))
-    assert _sinks(place)[0].last_commit().batch_id == 2
+    assert last_commit(_sinks(place)[0]).batch_id == 2
 
 
 def test_lookup_tables_on_s3_are_read_and_seen_to_change(place: Place) -> None:
@@ -170,39 +170,6 @@ def _read(place: Place, name: str) -> list[int]:
     rows = table.read(["id"])
     assert rows is not None
     return sorted(rows.column(0).to_pylist())
-
-
-def test_parquet_batch_that_a_crash_left_half_shown_is_whole_after_the_next_start(place: Place) -> None:
-    sink = _sinks(place)[1]
-    sink.prepare(SCHEMA)
-    place.server.fault("error", method="PUT", path=r"/lake/files/penstock_batch=.*\.parquet$", times=1000, status=403)
-    with pytest.raises(Exception, match="STORAGE_REFUSED"):
-        _write(sink, 3)
-    place.server.calm()
-    listed = [key for key in place.server.keys(place.bucket) if key.startswith("lake/files/penstock_batch=")]
-    assert sum(key.endswith(".parquet") for key in listed) == 3 and sum("_manifest" in key for key in listed) == 4
-    again = _sinks(place)[1]
-    assert again.last_commit().batch_id == 3
-    again.prepare(SCHEMA)
-    assert _read(place, "p") == list(range(40))
-
-
-def test_parquet_commits_of_several_queries_are_seen_without_listing_the_whole_target_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, other = _sinks(place)[1], _sinks(place)[1]
-    ours.prepare(SCHEMA)
-    other.prepare(SCHEMA)
-    monkeypatch.setattr(ObjectFileSystem, "ls", lambda *_, **__: pytest.fail("the whole target is listed"))
-    for batch, query in enumerate(("a", "b", "c", "d"), start=3):
-        _write(ours, batch)
-        _write(other, batch, query)
-        _write(other, batch + 1, query)
-        assert (ours.last_commit().query_id, ours.last_commit().batch_id) == (query, batch + 1)
-        assert other.holds(_token(batch)) and not other.holds(_token(batch + 1))
-        assert ours.holds(_token(batch, query)) and ours.holds(_token(batch - 1, query))
-    _write(ours, 7)
-    assert other.last_commit() == _token(7)
 
 
 def test_writers_of_one_batch_at_once_land_once(place: Place) -> None:

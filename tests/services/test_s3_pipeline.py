@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from tests.committing import commit
 from tests.services.lakes import every_table
 from tests.services.running import PENSTOCK, Running, wait_for
 from tests.services.test_run import order
@@ -229,7 +230,7 @@ def _append(sink: Any, ids: list[int]) -> None:
     rows = pa.RecordBatch.from_pylist([{"order_id": one} for one in ids], schema=held)
     stage = sink.stage(token, SlotAttempt(0, "a"), held)
     stage.write(rows)
-    sink.commit(token, [stage.finish()])
+    commit(sink, token, [stage.finish()])
 
 
 @pytest.mark.parametrize("act", ["swallow", pytest.param("drop", marks=pytest.mark.long)])

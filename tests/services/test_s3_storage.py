@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
+from penstock.config import load
 from penstock.errors import MissingError, TransientError
+from penstock.ops.plan import plan_run
+from penstock.runtime.run import run
 from penstock.storage import ChangedError, Storage
-from penstock.storage.reaching import check_reachable
+from penstock.storage.reaching import check_conditional_writes, check_reachable
 from penstock.storage.stores import SHORT
 
 
@@ -163,3 +168,71 @@ def test_storage_by_the_environment_reaches_it(s3: Any, bucket: str) -> None:
         }
     )
     check_reachable(storage, [f"s3://{bucket}"])
+
+
+def test_check_conditional_writes_asks_a_bucket_once_and_leaves_nothing(s3: Any, bucket: str) -> None:
+    places = [f"s3://{bucket}/a", f"s3://{bucket}/b", "/a/local/path", "hdfs://nowhere:1/a"]
+    s3.forget()
+    assert check_conditional_writes(s3.storage, places) == [f"s3://{bucket}"]
+    puts = [one for one in s3.log() if one["method"] == "PUT"]
+    assert [one["status"] for one in puts] == [200, 412, 200, 412]
+    assert {one["path"].rpartition("-")[0] for one in puts} == {f"/{bucket}/a/.penstock-probe"}
+    assert s3.keys(bucket) == []
+    s3.forget()
+    assert check_conditional_writes(s3.storage, places) == [f"s3://{bucket}"]
+    assert s3.log() == []
+
+
+@pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
+def test_check_conditional_writes_of_a_store_that_ignores_a_condition_refuses_it(
+    s3: Any, bucket: str, header: str
+) -> None:
+    s3.fault("ignore", header=header, times=1000)
+    for _ in range(2):
+        with pytest.raises(MissingError) as refused:
+            check_conditional_writes(s3.storage, [f"s3://{bucket}/a"])
+        assert (refused.value.code, refused.value.exit_code) == ("STORAGE_NOT_SAFE", 3)
+        assert refused.value.context == {"store": s3.endpoint, "place": f"s3://{bucket}/a", "ignored": header}
+    assert s3.keys(bucket) == []
+    s3.calm()
+    assert check_conditional_writes(s3.storage, [f"s3://{bucket}/a"]) == [f"s3://{bucket}"]
+
+
+def test_check_conditional_writes_where_nothing_may_be_written_tells_the_cause(s3: Any, bucket: str) -> None:
+    s3.fault("error", method="PUT", times=1000, status=403, code="AccessDenied")
+    with pytest.raises(MissingError) as refused:
+        check_conditional_writes(s3.storage, [f"s3://{bucket}/a"])
+    assert refused.value.code == "STORAGE_REFUSED"
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "quarantine", "delta", "parquet"])
+def test_run_and_plan_on_a_store_that_ignores_conditions_are_refused(
+    s3: Any, bucket: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_S3_ACCESS_KEY", s3.storage.access_key)
+    monkeypatch.setenv("TEST_S3_SECRET_KEY", s3.storage.secret_key)
+    at = {name: str(tmp_path / name) for name in ("checkpoint", "quarantine", "delta", "parquet")}
+    at[place] = f"s3://{bucket}/{place}"
+    file = tmp_path / "orders.yaml"
+    body = {
+        "name": "orders",
+        "source": {"type": "kafka", "brokers": "127.0.0.1:1", "topics": ["orders"]},
+        "decode": {"format": "json", "schema": "id BIGINT NOT NULL"},
+        "quarantine": {"table": at["quarantine"]},
+        "sinks": [{"name": kind, "type": kind, "path": at[kind]} for kind in ("delta", "parquet")],
+        "checkpoint": at["checkpoint"],
+        "storage": s3.section,
+    }
+    file.write_text(yaml.safe_dump(body))
+    config = load(file)
+    s3.fault("ignore", header="If-None-Match", times=1000)
+    with pytest.raises(MissingError, match="STORAGE_NOT_SAFE"):
+        run(config)
+    planned = plan_run(config)
+    assert "STORAGE_NOT_SAFE" in [problem.code for problem in planned.problems]
+    assert planned.buckets == ()
+    s3.calm()
+    planned = plan_run(config)
+    assert "STORAGE_NOT_SAFE" not in [problem.code for problem in planned.problems]
+    assert planned.buckets == (f"s3://{bucket}",)
+    assert s3.keys(bucket) == []

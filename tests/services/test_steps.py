@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from penstock.config import load
 from penstock.errors import DefinitionError, MissingError, TerminalError
+from penstock.kafka import KafkaSettings
+from penstock.kafka.ages import first_unread
+from penstock.model import TopicPartition
 from penstock.runtime.listener import BatchDone, Event, Notice
 from penstock.runtime.options import RunOptions
 from penstock.runtime.run import run
@@ -156,6 +160,175 @@ def test_sql_over_tables_and_a_table_larger_than_memory_are_joined_by_spark(
     found = sorted((r["id"], r["tier"], r["large_tier"]) for r in rows(tmp_path / "lake/out"))
     assert found == [(1, "gold", "gold"), (2, "tin", "tin")]
     assert [r["code"] for r in rows(tmp_path / "lake/quarantine")] == ["ENRICH_MISS"]
+
+
+FAST = [{"id": n, "who": who} for n, who in enumerate(["7", "fast", None, "9", "slow"])]
+
+
+@LANES
+def test_rows_that_steps_fail_on_are_quarantined_and_the_others_go_on(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+) -> None:
+    topic = topics.create(2)
+    file = pipeline_file(
+        topic,
+        lane=lane,
+        decode={"format": "json", "schema": COLUMNS},
+        transforms=[
+            {"cast": {"who": "INT"}},
+            {"derive": {"each": "amount div who"}},
+            {"where": "100 / amount > 1"},
+            {"expect": {"even": {"rule": "12 % id >= 0"}}},
+            {"drop": ["tags", "address"]},
+        ],
+        sinks=[{"name": "out", "type": "delta", "path": "lake/out", "where": "1000 / (id - 11) <> 0"}],
+    )
+    topics.send(
+        topic,
+        [
+            *(order(n, who, amount) for n, who, amount in ((1, "7", 70), (2, "fast", 1), (3, None, 5), (4, "0", 9))),
+            *(order(n, "2", amount) for n, amount in ((5, 0), (6, 900), (7, None), (0, 4), (11, 4))),
+        ],
+    )
+    drain(file)
+    found = sorted((r["id"], r["who"], r["each"]) for r in rows(tmp_path / "lake/out"))
+    assert found == [(1, 7, 10), (3, None, None)]
+    bad = rows(tmp_path / "lake/quarantine")
+    assert {(r["stage"], r["code"]) for r in bad} == {("transform", "EXPRESSION_FAILED")}
+    assert {json.loads(r["value"])["id"]: r["message"] for r in bad} == {
+        2: "cast who to INT: CAST_INVALID_INPUT",
+        4: "derive each: DIVIDE_BY_ZERO",
+        5: "where 100 / amount > 1: DIVIDE_BY_ZERO",
+        0: "expect even: REMAINDER_BY_ZERO",
+        11: "for the sinks: 1000 / (id - 11) <> 0: DIVIDE_BY_ZERO",
+    }
+
+
+def test_rows_that_only_spark_can_fail_on_are_quarantined_and_the_others_go_on(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+) -> None:
+    topic = topics.create(2)
+    file = pipeline_file(
+        topic,
+        decode={"format": "json", "schema": COLUMNS},
+        transforms=[
+            {"derive": {"speed": "CAST(regexp_extract(who, '.*', 0) AS INT)"}},
+            {"sql": "SELECT id, speed FROM input"},
+            {"where": "regexp_like(speed, '.') AND 63 / (speed - 9) < 0"},
+        ],
+    )
+    topics.send(topic, FAST)
+    drain(file)
+    assert [(r["id"], r["speed"]) for r in rows(tmp_path / "lake/out")] == [(0, 7)]
+    assert {r["code"] for r in rows(tmp_path / "lake/quarantine")} == {"EXPRESSION_FAILED"}
+    assert {json.loads(r["value"])["who"] for r in rows(tmp_path / "lake/quarantine")} == {"fast", "slow", "9"}
+
+
+@LANES
+def test_row_that_a_step_fails_on_stops_the_run_where_the_file_says_so(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+) -> None:
+    topic = topics.create(1)
+    file = pipeline_file(
+        topic,
+        lane=lane,
+        decode={"format": "json", "schema": COLUMNS},
+        transforms=[{"cast": {"who": "INT"}, "on_error": "fail"}],
+    )
+    topics.send(topic, FAST)
+    with pytest.raises(TerminalError, match="CAST_INVALID_INPUT") as stopped:
+        drain(file)
+    if lane == "direct":
+        assert stopped.value.context["record"] == f"{topic}[0] offset 1"
+    assert rows(tmp_path / "lake/out") == rows(tmp_path / "lake/quarantine") == []
+
+
+@LANES
+def test_row_that_a_step_fails_on_stops_a_run_without_a_quarantine(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+) -> None:
+    topic = topics.create(1)
+    file = pipeline_file(
+        topic,
+        lane=lane,
+        quarantine=None,
+        decode={"format": "json", "schema": COLUMNS},
+        transforms=[{"where": "CAST(who AS INT) > 0"}],
+    )
+    topics.send(topic, FAST)
+    with pytest.raises(TerminalError, match="CAST_INVALID_INPUT"):
+        drain(file)
+    assert rows(tmp_path / "lake/out") == []
+
+
+LATEST = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""A broker otherwise refuses times that lie in the future."""
+
+
+@LANES
+def test_record_with_a_time_beyond_timestamps_is_quarantined_with_its_bytes(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+) -> None:
+    topic = topics.create(1, **LATEST)
+    file = pipeline_file(topic, lane=lane, decode={"format": "json", "schema": COLUMNS}, transforms=[])
+    for number, time in enumerate((1_700_000_000_000, 2**62, 253_402_300_800_000, 253_402_300_799_999)):
+        topics.send(topic, [order(number)], timestamp=time)
+    assert first_unread(KafkaSettings(topics.brokers), {TopicPartition(topic, 0): 1}) == {}
+    drain(file)
+    assert sorted(r["id"] for r in rows(tmp_path / "lake/out")) == [0, 3]
+    bad = sorted(rows(tmp_path / "lake/quarantine"), key=lambda r: r["offset"])
+    assert [(r["stage"], r["code"], r["offset"], r["timestamp"]) for r in bad] == [
+        ("decode", "TIMESTAMP_OUT_OF_RANGE", 1, None),
+        ("decode", "TIMESTAMP_OUT_OF_RANGE", 2, None),
+    ]
+    assert [json.loads(r["value"])["id"] for r in bad] == [1, 2]
+
+
+def test_record_with_a_time_beyond_timestamps_is_quarantined_before_a_step_with_state(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+) -> None:
+    topic = topics.create(1, **LATEST)
+    file = pipeline_file(
+        topic,
+        decode={"format": "json", "schema": "id BIGINT, at TIMESTAMP"},
+        transforms=[
+            {"watermark": {"column": "at", "delay": "1 minute"}},
+            {"dedupe": {"keys": ["id"], "within": "1 hour"}},
+        ],
+    )
+    for number, time in enumerate((1_700_000_000_000, 253_402_300_800_000)):
+        topics.send(topic, [{"id": number, "at": "2026-01-01T00:00:00Z"}], timestamp=time)
+    drain(file)
+    assert [r["id"] for r in rows(tmp_path / "lake/out")] == [0]
+    [bad] = rows(tmp_path / "lake/quarantine")
+    assert (bad["code"], bad["offset"], bad["timestamp"]) == ("TIMESTAMP_OUT_OF_RANGE", 1, None)
+
+
+def test_rows_that_fail_before_and_after_a_step_with_state_are_quarantined(
+    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+) -> None:
+    topic = topics.create(1)
+    file = pipeline_file(
+        topic,
+        decode={"format": "json", "schema": "id BIGINT, who STRING, at TIMESTAMP"},
+        transforms=[
+            {"cast": {"who": "INT"}},
+            {"derive": {"text": "regexp_extract(CAST(10 div (who - 7) AS STRING), '.*', 0)"}},
+            {"watermark": {"column": "at", "delay": "1 minute"}},
+            {"dedupe": {"keys": ["id"], "within": "1 hour"}},
+            {"derive": {"left": "1 / (id - 4)"}},
+        ],
+    )
+    whos = ("1", "fast", "7", "2", "2", "2")
+    topics.send(topic, [{"id": n, "who": who, "at": "2026-01-01T00:00:00Z"} for n, who in enumerate(whos)])
+    drain(file)
+    assert sorted(r["id"] for r in rows(tmp_path / "lake/out")) == [0, 3, 5]
+    bad = {r["offset"]: r["message"] for r in rows(tmp_path / "lake/quarantine")}
+    assert bad == {
+        1: "cast who to INT: CAST_INVALID_INPUT",
+        2: "derive text: Spark cannot compute it",
+        4: "derive left: DIVIDE_BY_ZERO",
+    }
 
 
 @LANES

@@ -22,6 +22,7 @@ STATE_NOTE = ".penstock.state"
 TOPICS_NOTE = ".penstock.topics"
 AGAIN_NOTE = ".penstock.again"
 _MAINTAINED_NOTE = ".penstock.maintained"
+_SINKS_NOTE = ".penstock.sinks"
 Offsets = dict[TopicPartition, int]
 
 
@@ -114,6 +115,18 @@ class SparkCheckpoint:
     def note_topic_ids(self, ids: dict[str, str]) -> None:
         """Note the ids of the topics."""
         self._note(TOPICS_NOTE, json.dumps(ids, sort_keys=True))
+
+    def sinks_noted(self) -> dict[str, str]:
+        """The sinks that runs with this checkpoint have written to, with their targets: a hint, never a proof."""
+        text = self._text(_SINKS_NOTE)
+        try:
+            return {} if text is None else {str(name): str(at) for name, at in json.loads(text).items()}
+        except (ValueError, AttributeError):
+            return {}
+
+    def note_sinks(self, targets: dict[str, str]) -> None:
+        """Note the sinks that were written to."""
+        self._note(_SINKS_NOTE, json.dumps(targets, sort_keys=True))
 
     def maintained_at(self) -> float | None:
         """When the tables were last looked after, in seconds since 1970."""

@@ -84,6 +84,12 @@ class CheckpointFiles:
         return tuple(_tokens(note.body)) if note is not None and note.problem is None else ()
 
     @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """The ids of the topics that the offsets belong to, as far as they were noted."""
+        note = self.notes.get(TOPICS_NOTE)
+        return json.loads(note.body) if note is not None and note.problem is None else {}
+
+    @property
     def newest(self) -> int | None:
         """The newest batch that this checkpoint knows of, run again or not yet."""
         return max((*self.offsets, *(token.batch_id for token in self.again)), default=None)

@@ -18,6 +18,13 @@ AvailableNow = Annotated[bool, typer.Option("--available-now", help="Drain what 
 ResumeFromTable = Annotated[
     bool, typer.Option("--resume-from-table", help="Fresh checkpoint: start from the offsets stored in the table.")
 ]
+CatchUp = Annotated[
+    bool,
+    typer.Option(
+        "--catch-up",
+        help="First bring targets that were restored from an older copy back to where the checkpoint stands.",
+    ),
+]
 AcceptDuplicates = Annotated[
     bool, typer.Option("--accept-duplicates", help="Fresh checkpoint: read again what the table already has.")
 ]

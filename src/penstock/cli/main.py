@@ -97,6 +97,7 @@ def plan(
     as_json: Json = False,
     resume_from_table: Annotated[bool, typer.Option(help="Plan a run with this option.")] = False,
     accept_duplicates: Annotated[bool, typer.Option(help="Plan a run with this option.")] = False,
+    catch_up: Annotated[bool, typer.Option("--catch-up", help="Plan a run with this option.")] = False,
     master: Master = None,
     deploy_mode: Annotated[
         Literal["client", "cluster"], typer.Option(help="Plan a submission with this option.")
@@ -116,7 +117,13 @@ def plan(
         needed = plan_rights(config)
         typer.echo(json.dumps(needed.as_json())) if as_json else show_rights(needed)
         return
-    planned = plan_run(config, resume=resume_from_table, accept_duplicates=accept_duplicates, deploy_mode=deploy_mode)
+    planned = plan_run(
+        config,
+        resume=resume_from_table,
+        accept_duplicates=accept_duplicates,
+        catch_up=catch_up,
+        deploy_mode=deploy_mode,
+    )
     if as_json:
         typer.echo(json.dumps(planned.as_json(), default=str))
     else:

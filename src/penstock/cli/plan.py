@@ -31,6 +31,8 @@ def show_plan(plan: RunPlan) -> None:
         out.print(f"  sink        [bold]{escape(sink.name)}[/]  {escape(sink.target)}")
         out.print(f"              {sink.guarantee}; {escape(sink.takes)}; {escape(sink.holds)}")
     out.print(f"  checkpoint  {escape(plan.checkpoint)}")
+    for bucket in plan.buckets:
+        out.print(f"  store       {escape(bucket)}  conditional writes: yes")
     if plan.master is not None:
         out.print(f"  cluster     {escape(plan.master)}")
     out.print(f"  trigger     {escape(plan.trigger)}")

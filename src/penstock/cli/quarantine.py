@@ -109,15 +109,20 @@ def redrive(
         bool, typer.Option("--include-parked", help="Those too that failed `max_redrives` times.")
     ] = False,
     accept_duplicates: Annotated[
-        bool, typer.Option("--accept-duplicates", help="Those too of which some rows may be written already.")
+        bool,
+        typer.Option(
+            "--accept-duplicates",
+            help="Include records that may already be written, in whole or in part, and targets that cannot tell.",
+        ),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Bring records back in through the pipeline as it is now, exactly once. Ctrl-C finishes the batch in hand."""
-    from penstock.cli.quarantine_show import show_plan
+    from penstock.cli.quarantine_show import show_plan, show_trial
     from penstock.config import load
     from penstock.ops.redrive import plan_redrive
+    from penstock.ops.redrive_trial import try_redrive
 
     plan = plan_redrive(
         load(file),
@@ -128,9 +133,12 @@ def redrive(
     if not as_json:
         show_plan(plan)
     if dry_run or not (plan.records or plan.unfinished):
+        trial = try_redrive(plan) if dry_run and plan.records else None
         if as_json:
-            _print_json({"dry_run": dry_run, "plan": plan.as_json()})
+            _print_json({"dry_run": dry_run, "plan": plan.as_json(), "trial": trial.as_json() if trial else None})
         elif dry_run:
+            if trial is not None:
+                show_trial(trial)
             out.print("[dim]nothing was written[/]")
         return
     result = _redriven(plan, quiet=as_json)

@@ -13,6 +13,7 @@ from penstock.cli.render import err, out, table
 from penstock.ops.quarantine import Listing
 from penstock.ops.quarantine_show import ShownRecord, Verdict, describe
 from penstock.ops.redrive import RedrivePlan
+from penstock.ops.redrive_trial import RedriveTrial
 from penstock.ops.wording import counted
 from penstock.runtime.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
 
@@ -128,8 +129,27 @@ def show_plan(plan: RedrivePlan) -> None:
         out.print(f"  into {escape(', '.join(way))}{whole}: {count:,}")
     for notice in plan.notices:
         err.print(f"[yellow]note:[/] {escape(notice)}")
+    for sink, count in plan.held.items():
+        out.print(f"  in {escape(sink)} already, and not written there again: {count:,}")
     for reason, count in plan.left_out.items():
         out.print(f"  left where they are: {count:,} {escape(reason)}")
+    if plan.taken_back:
+        err.print(
+            f"[yellow]note:[/] {counted(plan.taken_back, 'record')} were redriven before and wait again: their targets "
+            "were restored to before that"
+        )
+
+
+def show_trial(trial: RedriveTrial) -> None:
+    """Print what a redrive would give."""
+    if trial.unknown is not None:
+        out.print(f"  not tried: {escape(trial.unknown)}")
+        return
+    codes = ", ".join(f"{escape(code)} {count:,}" for code, count in trial.codes.items())
+    again = f"{trial.failed:,} would fail again" + (f": {codes}" if codes else "")
+    out.print(f"  {counted(trial.redriven, 'record')} would be redriven, {again}")
+    for sink, count in trial.rows.items():
+        out.print(f"    {escape(sink)}: {counted(count, 'new row')}")
 
 
 class RedriveProgress:

@@ -65,7 +65,10 @@ def replay(
     into: Into = None,
     resume: Resume = None,
     accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Go on where retention has eaten some of it.")
+        bool, typer.Option("--accept-missing", help="Go on where some of these records have expired.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Write once more what the pipeline's own targets hold of it already.")
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -81,7 +84,7 @@ def replay(
     request = None
     if resume is None:
         assert start is not None and end is not None
-        request = ReplayRequest(start, end, partitions, tuple(sink or ()), tuple(into or ()), accept_missing)
+        request = ReplayRequest(start, end, partitions, tuple(sink or ()), tuple(into or ()), accept_missing, again)
     plan = plan_replay(config, request, resume)
     if not as_json:
         show_replay(plan)
@@ -114,6 +117,8 @@ def show_replay(plan: ReplayPlan) -> None:
     for one in plan.targets:
         out.print(f"  sink     [bold]{escape(one.sink)}[/]: {escape(one.target)}")
         out.print(f"           {one.way.value}{_replaced(one.replaces)}")
+    if plan.quarantine is not None:
+        out.print(f"  rejects  {escape(plan.quarantine)}")
     shown = table("partition", "from", "to", "offsets", numbers=("from", "to", "offsets"))
     for r in plan.ranges[:_SHOWN]:
         shown.add_row(str(r.topic_partition), f"{r.start:,}", f"{r.end:,}", f"{len(r):,}")
@@ -159,7 +164,7 @@ def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
         figures = {name: getattr(done, name) for name in ("batches", "rows_in", "rows_out", "quarantined", "seconds")}
         typer.echo(json.dumps({**plan.as_json(), "finished": done is not None, **(figures if done else {})}))
     if done is None:
-        err.print(f"stopped behind a batch; nothing is lost, nothing is twice; {escape(go_on)}")
+        err.print(f"stopped after a batch; nothing is lost, nothing is twice; {escape(go_on)}")
         raise typer.Exit(TransientError.exit_code)
     if not as_json:
         rate = done.rows_in / done.seconds if done.seconds else 0.0
@@ -167,6 +172,8 @@ def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
             f"replay {plan.stored.id} is done: {done.rows_in:,} rows in, {done.rows_out:,} out, "
             f"{done.quarantined:,} quarantined, {done.seconds:.1f} s, {rate:,.0f} rows/s"
         )
+        if done.quarantined and plan.quarantine is not None:
+            out.print(f"quarantined in {escape(plan.quarantine)}")
 
 
 class _Bar:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.arguments import AcceptDuplicates, AvailableNow, GiveUpAfter, LogFormat, ResumeFromTable
+from penstock.cli.arguments import AcceptDuplicates, AvailableNow, CatchUp, GiveUpAfter, LogFormat, ResumeFromTable
 from penstock.cli.render import err, out
 from penstock.ops.wording import counted
 
@@ -35,6 +35,7 @@ def run(
     ] = False,
     resume_from_table: ResumeFromTable = False,
     accept_duplicates: AcceptDuplicates = False,
+    catch_up: CatchUp = False,
     log_format: LogFormat = "auto",
     give_up_after: GiveUpAfter = 300.0,
     with_dashboard: Annotated[
@@ -52,6 +53,7 @@ def run(
         available_now=available_now,
         resume_from_table=resume_from_table,
         accept_duplicates=accept_duplicates,
+        catch_up=catch_up,
         give_up_after=give_up_after,
     )
     if len(files) == 1 and not files[0].is_dir() and not watch:
@@ -59,9 +61,9 @@ def run(
 
         run_one(load(files[0]), files[0], options, log_format, with_dashboard)
         return
-    if resume_from_table or accept_duplicates:
+    if resume_from_table or accept_duplicates or catch_up:
         raise typer.BadParameter(
-            "--resume-from-table and --accept-duplicates are for one pipeline: name its file alone"
+            "--resume-from-table, --accept-duplicates and --catch-up are for one pipeline: name its file alone"
         )
     from penstock.cli.fleet import run_several
 

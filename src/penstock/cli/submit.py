@@ -12,6 +12,7 @@ import typer
 from penstock.cli.arguments import (
     AcceptDuplicates,
     AvailableNow,
+    CatchUp,
     File,
     GiveUpAfter,
     LogFormat,
@@ -46,6 +47,7 @@ def submit(
     available_now: AvailableNow = False,
     resume_from_table: ResumeFromTable = False,
     accept_duplicates: AcceptDuplicates = False,
+    catch_up: CatchUp = False,
     log_format: LogFormat = "auto",
     give_up_after: GiveUpAfter = _PATIENCE,
     render: Annotated[
@@ -70,7 +72,7 @@ def submit(
     from penstock.runtime.options import RunOptions
 
     config = load(file).with_spark(_settings(conf or ())).on_master(master)
-    options = RunOptions(available_now, resume_from_table, accept_duplicates, give_up_after)
+    options = RunOptions(available_now, resume_from_table, accept_duplicates, catch_up, give_up_after)
     cluster_of(config, deploy_mode)
     if render is None and deploy_mode == "client":
         run_one(config, file, options, log_format)
@@ -103,6 +105,7 @@ def _given(options: RunOptions) -> tuple[str, ...]:
         "--available-now": options.available_now,
         "--resume-from-table": options.resume_from_table,
         "--accept-duplicates": options.accept_duplicates,
+        "--catch-up": options.catch_up,
     }
     asked = tuple(name for name, wanted in flags.items() if wanted)
     return asked if options.give_up_after == _PATIENCE else (*asked, "--give-up-after", f"{options.give_up_after:g}")

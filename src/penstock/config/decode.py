@@ -171,8 +171,8 @@ class _Value(_Keyed):
     tombstones: Tombstones | None = Field(
         default=None,
         description="What to do with a record that has no value: `quarantine` it, `pass` it on as a row of nulls, "
-        "`drop` it, or `delete` the row of its key in the sinks that merge. Left out: `delete` where a sink merges, "
-        "else `quarantine`.",
+        "`drop` it, or `delete` the row of its key in the sinks that merge. Left out: `delete` where sinks merge, all "
+        "without `when_newer`, else `quarantine`.",
     )
     max_bytes: Size = Field(
         default=TEN_MIB,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
-from penstock.config.fields import Count, Name, Names, Section, Step, Text, wrong
+from penstock.config.fields import ComputingStep, Count, Name, Names, Section, Step, Text, wrong
 
 
 def _check_dotted(text: str) -> str:
@@ -89,7 +89,7 @@ class ExpectRuleConfig(Section):
     )
 
 
-class ExpectConfig(Step):
+class ExpectConfig(ComputingStep):
     """Rules that rows have to keep; how many broke each is told for every batch."""
 
     kind: ClassVar[str] = "expect"

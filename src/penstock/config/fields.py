@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -47,11 +47,25 @@ class Section(BaseModel):
 
 
 class Step(Section):
-    """One step of `transforms`: its kind is its one key beside the name."""
+    """One step of `transforms`: its kind is its one key beside those of `BESIDE`."""
 
     name: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="What the step is called in `plan` and in messages."
     )
+
+
+class ComputingStep(Step):
+    """A step that evaluates expressions, which may fail on a row."""
+
+    on_error: Literal["quarantine", "fail"] | None = Field(
+        default=None,
+        description="What happens to a row for which an expression fails, such as text that is no number: `quarantine` "
+        "its record, or `fail` and stop the pipeline. Left out, `quarantine` where the pipeline has a quarantine.",
+    )
+
+
+BESIDE = frozenset({"name", "on_error"})
+"""The keys of a step that stand beside its kind."""
 
 
 def wrong(message: str, hint: str | None = None) -> PydanticCustomError:

@@ -234,6 +234,14 @@ def _check_tombstones(parts: Parts) -> None:
             parts.report(here, message, hint="use tombstones: drop, pass or quarantine")
             continue
         merging = [parts.sinks[i] for i in flow.sinks if merges(parts.sinks[i])]
+        for sink in merging:
+            column = getattr(sink, "when_newer", None)
+            if sink is not None and column is not None:
+                message = "a tombstone has no columns: a late one would delete a row that is newer by when_newer"
+                hint = "use tombstones: drop, pass or quarantine, and delete_when for rows that delete; or "
+                context = [f"sink {sink.name}: when_newer: {column}"]
+                parts.report(here, message, context=context, hint=f"{hint}remove when_newer")
+                break
         if not merging:
             of = f" of {flow.name}" if flow.name else ""
             message = f"a tombstone deletes by its key, and no sink{of} merges"

@@ -47,7 +47,8 @@ class _Merging(Section):
     when_newer: Text | None = Field(
         default=None,
         description="A column, such as an event time: a row counts only where it is not less than in the row that is "
-        "there, so that a late event does not undo a newer one.",
+        "there, so that a late event does not undo a newer one. Deletes too: with it, "
+        "tombstones, which have no columns, cannot delete.",
     )
     delete_when: Text | None = Field(
         default=None, description="A Spark SQL condition: such a row deletes the row of its key.", examples=["op = 'd'"]

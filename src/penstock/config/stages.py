@@ -18,14 +18,14 @@ from penstock.config.decode import (
     TextKeyConfig,
 )
 from penstock.config.expressions import ExpressionError, read_query
-from penstock.config.fields import COORDINATES
+from penstock.config.fields import COORDINATES, ComputingStep
 from penstock.config.flows import Flow, flows
 from penstock.config.known import Known, Report, check_columns, check_expression, check_new, check_reference
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path
 from penstock.config.stateful import JoinConfig
 from penstock.config.stateful_checks import STATEFUL, check_order, dedupe_within, join
-from penstock.config.step_checks import EVERYDAY, coordinates_last
+from penstock.config.step_checks import EVERYDAY, coordinates_last, needs_coordinates
 from penstock.config.transforms import (
     CastConfig,
     DedupeConfig,
@@ -156,6 +156,9 @@ def _steps(
             known.types, known.watermark = None, known.watermark or ""  # It may have been one.
             continue
         path: Path = (*at, "transforms", index, transform.kind)
+        if isinstance(transform, ComputingStep) and transform.on_error == "quarantine":
+            known.needs_quarantine.append((*path[:-1], "on_error"))
+            needs_coordinates(known, (*path[:-1], "on_error"), report)
         _STEPS[type(transform)](transform, known, path, report)
         known.decoded = known.decoded and isinstance(transform, WhereConfig | DedupeConfig | CastConfig)
         stages.append(_stage(f"{label}transforms[{index}] {transform.kind}", known))

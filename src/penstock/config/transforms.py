@@ -15,18 +15,18 @@ from penstock.config.everyday import (
     MaskConfig,
     PythonConfig,
 )
-from penstock.config.fields import Duration, Names, Section, Step, Text
+from penstock.config.fields import BESIDE, ComputingStep, Duration, Names, Section, Step, Text
 from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
 
 
-class WhereConfig(Step):
+class WhereConfig(ComputingStep):
     """Keep the rows for which a condition is true; false and null go."""
 
     kind: ClassVar[str] = "where"
     where: Text = Field(description="A Spark SQL condition.", examples=["amount >= 0"])
 
 
-class DeriveConfig(Step):
+class DeriveConfig(ComputingStep):
     """Add columns, or replace existing ones in place.
 
     Every expression of one step sees the columns that entered the step, not each other's results; a later
@@ -53,7 +53,7 @@ class DropConfig(Step):
     drop: Names = Field(description="The columns to leave out.")
 
 
-class CastConfig(Step):
+class CastConfig(ComputingStep):
     """Change the types of columns, as Spark's CAST does."""
 
     kind: ClassVar[str] = "cast"
@@ -118,7 +118,7 @@ def _kind_of(item: Any) -> str | None:
     if isinstance(item, BaseModel):
         return str(getattr(item, "kind", None))
     if isinstance(item, dict):
-        keys = [key for key in item if key != "name"]
+        keys = [key for key in item if key not in BESIDE]
         return str(keys[0]) if len(keys) == 1 else None
     return None
 

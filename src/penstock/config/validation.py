@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from penstock.config.alerts import AlertsConfig
 from penstock.config.cluster import ClusterConfig
 from penstock.config.decode import DecodeConfig
-from penstock.config.fields import Location, Settings
+from penstock.config.fields import BESIDE, Location, Settings
 from penstock.config.flow import FlowConfig
 from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
@@ -126,7 +126,7 @@ def _report_all(parts: Parts, errors: list[Any]) -> None:
         if error["type"].startswith("union_tag") and not step and isinstance(value, dict):
             path = (*path, tag_key(path))
         elif error["type"] == "union_tag_invalid":
-            path = (*path, *(key for key in value if key != "name"))
+            path = (*path, *(key for key in value if key not in BESIDE))
         # A union gives an error for each of its members: the first is about the one that was likely meant.
         if path not in seen:
             seen.add(path)
@@ -166,6 +166,8 @@ def path_of(data: Mapping[str, Any], error: Any) -> Path:
     path: Path = ()
     here: Any = data
     for index, part in enumerate(error["loc"]):
+        if is_step(path) and index < len(error["loc"]) - 1 and error["loc"][index - 1] == path[-1]:
+            continue  # The kind of the step, which is also one of its keys.
         if (isinstance(here, dict) and part in here) or (isinstance(here, list) and isinstance(part, int)):
             path, here = (*path, part), here[part]
         elif error["type"] == "missing" and index == len(error["loc"]) - 1:

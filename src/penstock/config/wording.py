@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from penstock.config.fields import is_secret
+from penstock.config.fields import BESIDE, is_secret
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path, Positions, did_you_mean
 from penstock.config.transforms import KINDS
@@ -71,7 +71,7 @@ def _word_tag(path: Path, value: Any) -> Wording:
         kinds = ", ".join(KINDS)
         if not isinstance(value, dict):
             return f"expected one of {kinds}, got {_shown(value)}", (), "write it as - where: ..."
-        keys = [key for key in value if key != "name"]
+        keys = [key for key in value if key not in BESIDE]
         if len(keys) == 1:
             return f'"{keys[0]}" is not a transform', (f"transforms: {kinds}",), did_you_mean(keys[0], KINDS)
         beside = " beside its name" if "name" in value else ""

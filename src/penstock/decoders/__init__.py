@@ -6,6 +6,7 @@ from penstock.decoders.keyed import KeyedDecoder
 from penstock.decoders.raw import RawDecoder
 from penstock.decoders.screen import Tombstones
 from penstock.decoders.text import TextDecoder
+from penstock.decoders.timed import timed
 from penstock.decoders.tombstones import TombstoneDecoder
 from penstock.decoders.writers import JudgingDecoder
 
@@ -18,4 +19,5 @@ __all__ = [
     "TextDecoder",
     "TombstoneDecoder",
     "Tombstones",
+    "timed",
 ]

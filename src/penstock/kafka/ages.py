@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.kafka.failures import kafka_failures
 from penstock.kafka.settings import KafkaSettings
-from penstock.model import TopicPartition
+from penstock.model import LAST_TIMESTAMP, TopicPartition
 
 _POLL_SECONDS = 0.1
 _QUIET_POLLS, _MUCH = 3, 4
@@ -103,7 +103,7 @@ def _take(
             if message.offset() < left[at]:
                 continue
             kind, milliseconds = message.timestamp()
-            if kind != TIMESTAMP_NOT_AVAILABLE and milliseconds >= 0:
+            if kind != TIMESTAMP_NOT_AVAILABLE and 0 <= milliseconds <= LAST_TIMESTAMP // 1000:
                 found[at] = datetime.fromtimestamp(milliseconds / 1000, UTC)
         # The end of the log is such an event too: everything behind the position was a hole.
         del left[at]

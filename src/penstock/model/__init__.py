@@ -1,6 +1,7 @@
 """Frozen values that every other package speaks in."""
 
 from penstock.model.offsets import OffsetRange, TopicPartition
+from penstock.model.position import Position, Verdict, decide
 from penstock.model.records import (
     BAD_SCHEMA,
     COMPUTED,
@@ -8,15 +9,18 @@ from penstock.model.records import (
     COORDINATES_FIELD,
     DELETES,
     HEADERS,
+    LAST_TIMESTAMP,
+    NEVER_NULL,
     NO_BAD,
     RAW_SCHEMA,
     TIMESTAMP,
     Split,
     bad_records,
+    beyond_timestamps,
     coordinates_of,
 )
 from penstock.model.staging import Guarantee, Manifest, MergeRules, Refusal, SlotAttempt
-from penstock.model.token import BatchToken
+from penstock.model.token import BatchToken, Rule
 
 __all__ = [
     "BAD_SCHEMA",
@@ -25,6 +29,8 @@ __all__ = [
     "COORDINATES_FIELD",
     "DELETES",
     "HEADERS",
+    "LAST_TIMESTAMP",
+    "NEVER_NULL",
     "NO_BAD",
     "RAW_SCHEMA",
     "TIMESTAMP",
@@ -33,10 +39,15 @@ __all__ = [
     "Manifest",
     "MergeRules",
     "OffsetRange",
+    "Position",
     "Refusal",
+    "Rule",
     "SlotAttempt",
     "Split",
     "TopicPartition",
+    "Verdict",
     "bad_records",
+    "beyond_timestamps",
     "coordinates_of",
+    "decide",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.model.staging import Refusal
 
@@ -18,7 +19,12 @@ COMPUTED = "_penstock_"
 DELETES = f"{COMPUTED}delete"
 """For a sink that merges: true where the row deletes its key."""
 
+NEVER_NULL = b"penstock.never_null"
+"""Set in the metadata of a nullable field whose values are never null. Tables are created with nullable columns."""
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+LAST_TIMESTAMP = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, where Spark's and Python's timestamps end."""
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 COORDINATES_FIELD = pa.field(
@@ -87,7 +93,20 @@ def coordinates_of(raw: pa.RecordBatch) -> pa.StructArray:
 def bad_records(
     raw: pa.RecordBatch, stage: str | pa.Array, codes: pa.Array, messages: pa.Array, by: pa.Array | None = None
 ) -> pa.RecordBatch:
-    """`raw` records as bad ones: a code and a message for each, and who refused it where others did not."""
+    """`raw` records as bad ones: a code and a message for each, and who refused it where others did not.
+
+    A time beyond the last timestamp becomes null.
+    """
     stages = pa.repeat(pa.scalar(stage), raw.num_rows) if isinstance(stage, str) else stage
     refused_by = pa.nulls(raw.num_rows, pa.string()) if by is None else by
+    beyond = beyond_timestamps(raw.column("timestamp"))
+    if beyond is not None:
+        times = pc.if_else(beyond, pa.scalar(None, TIMESTAMP), raw.column("timestamp"))
+        raw = raw.set_column(RAW_SCHEMA.get_field_index("timestamp"), RAW_SCHEMA.field("timestamp"), times)
     return pa.RecordBatch.from_arrays([stages, codes, messages, *raw.columns, refused_by], schema=BAD_SCHEMA)
+
+
+def beyond_timestamps(times: pa.Array) -> pa.BooleanArray | None:
+    """Which times lie after the last timestamp; None where none does."""
+    beyond = pc.greater(times, pa.scalar(LAST_TIMESTAMP, TIMESTAMP))
+    return pc.fill_null(beyond, False) if pc.any(beyond, min_count=0).as_py() else None

@@ -1,11 +1,27 @@
-"""The batch token: what identifies a batch to a sink. A token seen again is a no-op."""
+"""The batch token: what identifies a batch to a target, and what is stored there with its rows."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
 from penstock.model.offsets import OffsetRange, TopicPartition
+
+
+class Rule(Enum):
+    """How a batch must fit the position of a target."""
+
+    FOLLOWS = "follows"
+    """A stream or a replay: it starts where the position ends."""
+    FORWARD = "forward"
+    """A quarantine, which has no commit for a batch without bad records: it starts there or later."""
+    RECORDS = "records"
+    """A redrive: single records, in no order. Which of them the target holds is decided record by record."""
+    MOVES = "moves"
+    """A position that is moved on purpose: it has no rows, and may start anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +32,13 @@ class BatchToken:
     query_id: str
     batch_id: int
     ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The id that the brokers gave each topic; a topic that was deleted and created again has another one."""
+    quarantine: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """For each quarantine of the pipeline: the number of its newest commit when this batch is committed."""
+    rule: Rule = field(default=Rule.FOLLOWS, compare=False)
+    reason: str | None = field(default=None, compare=False)
+    """Why a position is moved on purpose, for the target's history."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ranges", tuple(sorted(self.ranges)))
@@ -41,21 +64,43 @@ class BatchToken:
         rest = len(self.ranges) - limit
         return shown + (f" and {rest} more" if rest > 0 else "") or "none"
 
-    def to_json(self) -> str:
-        """The token as one line of JSON, the form that sinks store."""
-        return json.dumps(
-            {
-                "pipeline": self.pipeline,
-                "query_id": self.query_id,
-                "batch_id": self.batch_id,
-                "ranges": [[r.topic, r.partition, r.start, r.end] for r in self.ranges],
-            },
-            separators=(",", ":"),
+    def to_body(self) -> dict[str, Any]:
+        """The token as it is stored: a JSON object, without what is not set."""
+        body: dict[str, Any] = {
+            "pipeline": self.pipeline,
+            "query_id": self.query_id,
+            "batch_id": self.batch_id,
+            "ranges": [[r.topic, r.partition, r.start, r.end] for r in self.ranges],
+        }
+        if self.topic_ids:
+            body["topic_ids"] = dict(sorted(self.topic_ids.items()))
+        if self.quarantine:
+            body["quarantine"] = dict(sorted(self.quarantine.items()))
+        if self.rule is not Rule.FOLLOWS:
+            body["rule"] = self.rule.value
+        if self.reason is not None:
+            body["reason"] = self.reason
+        return body
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> BatchToken:
+        """The token that `to_body` gave, or one that an earlier version wrote."""
+        return cls(
+            body["pipeline"],
+            body["query_id"],
+            int(body["batch_id"]),
+            tuple(OffsetRange(*parts) for parts in body["ranges"]),
+            dict(body.get("topic_ids", {})),
+            dict(body.get("quarantine", {})),
+            Rule(body.get("rule", Rule.FOLLOWS.value)),
+            body.get("reason"),
         )
+
+    def to_json(self) -> str:
+        """The token as one line of JSON."""
+        return json.dumps(self.to_body(), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> BatchToken:
         """The token that `to_json` wrote."""
-        body = json.loads(text)
-        ranges = tuple(OffsetRange(*parts) for parts in body["ranges"])
-        return cls(body["pipeline"], body["query_id"], int(body["batch_id"]), ranges)
+        return cls.from_body(json.loads(text))

@@ -117,19 +117,16 @@ def look(config: PipelineConfig, *, brokers: bool = True) -> Looked:
 
 
 def foreign_findings(seen: Looked) -> list[Finding]:
-    """Sinks that hold batches of another checkpoint: what a run would say of them."""
-    tokens = [one.token for one in seen.standings if one.token is not None]
-    if seen.files.restoring is not None or all(token.query_id == seen.files.query_id for token in tokens):
-        return []
-    if seen.files.query_id is None and seen.files.begun is not None:
+    """Targets that hold batches of this pipeline while the checkpoint is fresh: what a run would say of them."""
+    if seen.files.restoring is not None or seen.files.begun is not None:
         return []
     from penstock.runtime.build import build
-    from penstock.runtime.preflight import check_sinks
+    from penstock.runtime.preflight import check_agreement
 
     try:
-        check_sinks(build(seen.config), seen.checkpoint, resume=False, accept_duplicates=False)
+        check_agreement(build(seen.config), seen.checkpoint)
     except PenstockError as error:
-        means = "The checkpoint is not the one that these sinks were written from, or it was lost and begun anew."
+        means = "The checkpoint is not the one that these targets were written from, or it was lost and begun anew."
         return [from_error(error, means=means)]
     return []
 

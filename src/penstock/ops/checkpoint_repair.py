@@ -114,7 +114,9 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
 def _findings(seen: Looked) -> list[Finding]:
     return [
         *findings_in(seen.config.checkpoint, seen.files, seen.state, live=seen.live is not None),
-        *compare_sinks(seen.config.checkpoint, seen.files, seen.standings, seen.done_before),
+        *compare_sinks(
+            seen.config.checkpoint, seen.files, seen.standings, seen.done_before, seen.checkpoint.sinks_noted()
+        ),
     ]
 
 

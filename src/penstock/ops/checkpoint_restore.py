@@ -20,7 +20,7 @@ from penstock.config import PipelineConfig
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken
 from penstock.ops.checkpoint_backup import backup_place, backups_there, newest_backup
-from penstock.ops.reconcile import Position, Reconciled, reconcile
+from penstock.ops.reconcile import CheckpointPlace, Reconciled, reconcile
 from penstock.runtime.build import build
 from penstock.runtime.reaching import checkpoint_of, storage_of
 from penstock.runtime.standings import standings
@@ -102,7 +102,7 @@ def _planned(config: PipelineConfig, backup: Backup) -> RestorePlan:
         )
     saved = _saved_before(config.checkpoint, pipeline.storage)
     stateful = pipeline.stateful or any(file.name.startswith("state/") for file in backup.files)
-    at = Position(config.name, query_id, batch, copy.ends(batch), stateful)
+    at = CheckpointPlace(config.name, query_id, batch, copy.ends(batch), stateful)
     found = reconcile(at, standings(pipeline), _later_batches(config, saved, at) if stateful else None)
     return RestorePlan(config, backup, _in_words(present), found, saved)
 
@@ -188,7 +188,7 @@ def _saved_before(checkpoint: str, storage: Storage) -> str | None:
         return None
 
 
-def _later_batches(config: PipelineConfig, saved: str | None, at: Position) -> dict[int, Offsets]:
+def _later_batches(config: PipelineConfig, saved: str | None, at: CheckpointPlace) -> dict[int, Offsets]:
     """Where the batches after the backup ended, as the checkpoint that is replaced and newer backups still have it."""
     known: dict[int, Offsets] = {}
     newer = [one.path for one in backups_there(config) if one.query_id == at.query_id]

@@ -222,7 +222,7 @@ def _partitions(seen: Looked) -> tuple[ShownPartition, ...]:
 
 
 def _sink(seen: Looked, one: Standing) -> ShownSink:
-    found = compare_sinks(seen.config.checkpoint, seen.files, [one], seen.done_before)
+    found = compare_sinks(seen.config.checkpoint, seen.files, [one], seen.done_before, seen.checkpoint.sinks_noted())
     token = one.token
     foreign = token is not None and token.query_id != seen.files.query_id
     unknown = one.error is not None or foreign or (token is None and one.torn is None)

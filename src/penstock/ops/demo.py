@@ -92,8 +92,8 @@ def run_demo(folder: Path, events: int, stack: DevStack, listener: Listener, pro
     bad = _rows(folder / "lake/orders_quarantine")
     pipeline = build(config)
     cluster = Cluster(pipeline.settings)
-    last = pipeline.sinks[0].last_commit()
-    ends = last.ends if last is not None else {}
+    position = pipeline.sinks[0].position()
+    ends = position.next if position is not None else {}
     lag = sum(
         log.end - ends.get(at, 0) for at, log in cluster.bounds(cluster.partitions(pipeline.subscription)).items()
     )

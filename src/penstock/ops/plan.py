@@ -1,6 +1,7 @@
 """What a run would do: the way of the data, where it starts, what each sink holds, and everything that is wrong.
 
-Nothing is written and no JVM is started. Every check is made, so that all that is wrong shows at once.
+Nothing is written, but for a small object in each bucket of an object store, which is removed again: it shows whether
+the store refuses a second commit. No JVM is started. Every check is made, so that all that is wrong shows at once.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from penstock.runtime.build import Flow, Pipeline, build, joined_schema
 from penstock.runtime.columns import step_output
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.lookups import Lookups
+from penstock.runtime.options import RunOptions
 from penstock.runtime.placing import check_places, placement_of
 from penstock.runtime.preflight import (
     StartPoint,
     check_agreement,
     check_brokers,
     check_checkpoint,
-    check_sinks,
     start_point,
 )
-from penstock.runtime.reaching import checkpoint_of, places_of, storage_of
+from penstock.runtime.reaching import checkpoint_of, committed_places_of, places_of, storage_of
 from penstock.runtime.state import check_state
 from penstock.runtime.transforming import Placed
 from penstock.spark.master import check_master
 from penstock.spark.placement import DeployMode
-from penstock.storage.reaching import check_reachable
+from penstock.storage.reaching import check_conditional_writes, check_reachable
 
 Result = TypeVar("Result")
 
@@ -130,6 +131,8 @@ class RunPlan:
     """The consumer group that is told how far the sinks are."""
     master: str | None = None
     """The cluster that runs it; none for this process alone."""
+    buckets: tuple[str, ...] = ()
+    """Where commits are conditional writes, and the store was seen to refuse one whose condition did not hold."""
     alerts: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     problems: tuple[PenstockError, ...] = field(default=())
@@ -154,6 +157,7 @@ def plan_run(
     *,
     resume: bool = False,
     accept_duplicates: bool = False,
+    catch_up: bool = False,
     deploy_mode: DeployMode = "client",
 ) -> RunPlan:
     """Look at brokers, checkpoint and sinks, and say what a run would do."""
@@ -170,16 +174,18 @@ def plan_run(
                 problems.append(error)
             return None
 
+    buckets = attempt(lambda: check_conditional_writes(storage_of(config), committed_places_of(config)))
     checkpoint = checkpoint_of(config)
     cluster = attempt(lambda: Cluster(pipeline.settings))
     bounds = attempt(lambda: check_brokers(cluster, pipeline)) if cluster else None
     attempt(lambda: check_checkpoint(checkpoint))
     attempt(lambda: check_state(pipeline, checkpoint))
-    resumed = attempt(lambda: check_sinks(pipeline, checkpoint, resume=resume, accept_duplicates=accept_duplicates))
-    attempt(lambda: check_agreement(pipeline, checkpoint, bounds))
+    options = RunOptions(resume_from_table=resume, accept_duplicates=accept_duplicates, catch_up=catch_up)
+    ids = attempt(lambda: cluster.topic_ids({at.topic for at in bounds or ()})) if cluster else None
+    agreed = attempt(lambda: check_agreement(pipeline, checkpoint, bounds, options=options, topic_ids=ids))
     start: StartPoint | None = None
     if cluster is not None and bounds is not None:
-        start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, resumed))
+        start = attempt(lambda: start_point(pipeline, checkpoint, bounds, cluster, agreed.resumed if agreed else None))
     attempt(lambda: _read_tables(pipeline))
     placement = placement_of(config, deploy_mode)
     attempt(lambda: check_master(placement))
@@ -217,6 +223,7 @@ def plan_run(
         checkpoint=f"{config.checkpoint} ({checkpoint_words(checkpoint)})",
         notices=(*((start.notice,) if start and start.notice else ()), *notices, *_unverified(pipeline)),
         master=None if placement.is_local else placement.master,
+        buckets=tuple(buckets or ()),
         problems=tuple(problems),
     )
 
@@ -260,8 +267,10 @@ def _schemas(pipeline: Pipeline) -> list[tuple[Sink, pa.Schema]]:
 
 
 def _look_at(sink: Sink) -> str:
-    last = sink.last_commit()
-    return "no batch yet" if last is None else f"batch {last.batch_id} of query {last.query_id[:8]}"
+    position = sink.position()
+    return (
+        "no batch yet" if position is None else f"batch {position.last.batch_id} of query {position.last.query_id[:8]}"
+    )
 
 
 def _takes(pipeline: Pipeline, sink: Sink) -> str:

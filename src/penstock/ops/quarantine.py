@@ -13,9 +13,9 @@ import polars as pl
 from penstock.config import PipelineConfig
 from penstock.errors import DefinitionError
 from penstock.model import BatchToken
-from penstock.ops.quarantine_place import Selection, quarantine_of
+from penstock.ops.quarantine_place import Selection, quarantine_of, write_marks
 from penstock.ops.redrive_runs import in_hand, runs_in
-from penstock.quarantine.marks import MARK_SCHEMA, write_marks
+from penstock.quarantine.marks import MARK_SCHEMA
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID
 from penstock.quarantine.states import Outcome, State
 

@@ -17,8 +17,9 @@ from penstock.errors import DefinitionError, MissingError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.metrics.history import folder_beside
+from penstock.model import BatchToken
 from penstock.quarantine import QUARANTINE_SCHEMA
-from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, read_marks
+from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, read_marks, stage_marks
 from penstock.quarantine.records import (
     FACTS,
     REFUSED_BY,
@@ -34,6 +35,7 @@ from penstock.quarantine.states import with_states
 from penstock.readers import KafkaReader
 from penstock.runtime.reaching import settings_of, storage_of
 from penstock.runtime.targets import way_in
+from penstock.sinks.commit import commit, is_committed
 
 _REPLICAS = 3
 _WHERE_SCHEMA = pa.schema(
@@ -136,6 +138,12 @@ class QuarantinePlace:
             yield
         finally:
             lock.__exit__(None, None, None)
+
+
+def write_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> None:
+    """Append marks with a token: once, however often it is called."""
+    if not is_committed(sink, sink.position(), token):
+        commit(sink, token, [stage_marks(sink, token, marks)])
 
 
 def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:

@@ -27,7 +27,7 @@ class Quarantined:
 def quarantined_since(
     config: PipelineConfig, settings: KafkaSettings, since: datetime, patience: float
 ) -> Quarantined | None:
-    """The bad records of the pipeline and its replays since then; none where the file has no quarantine.
+    """The bad records of the pipeline, and of its replays before 0.8, since then; none without a quarantine.
 
     Of a topic only its offsets are asked for, and the marks that end its transactions have some too.
     """

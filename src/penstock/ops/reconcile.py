@@ -20,7 +20,7 @@ from penstock.runtime.standings import Standing
 
 
 @dataclass(frozen=True)
-class Position:
+class CheckpointPlace:
     """Where the checkpoint stands that is to be put in place."""
 
     pipeline: str
@@ -57,7 +57,9 @@ class Reconciled:
         )
 
 
-def reconcile(at: Position, standings: Sequence[Standing], known: Mapping[int, Offsets] | None = None) -> Reconciled:
+def reconcile(
+    at: CheckpointPlace, standings: Sequence[Standing], known: Mapping[int, Offsets] | None = None
+) -> Reconciled:
     """What to write so that nothing is lost and nothing twice; raises where no checkpoint can agree with the sinks.
 
     `known` tells where the batches after `at` end, as another copy of the log has them.
@@ -70,12 +72,14 @@ def reconcile(at: Position, standings: Sequence[Standing], known: Mapping[int, O
     if foreign:
         raise _disagree("SINK_HOLDS_OTHER_RUN", "a sink was carried on from another checkpoint", at, foreign, _FRESH)
     # What a torn sink, or one that keeps no token of most batches, has beside: there the newest batch may have begun.
-    beside = {s.sink: s.holds for s in exact if s.holds is not None and (s.sparse or s.begun is not None)}
+    beside = {s.sink: s.newest for s in exact if s.newest is not None and (s.sparse or s.begun is not None)}
     beside = {name: token for name, token in beside.items() if token.query_id == at.query_id}
     newest = max((token.batch_id for token in (*targets.values(), *beside.values())), default=at.batch)
     behind = {name: token for name, token in targets.items() if token.batch_id < at.batch}
     if behind:
-        raise _disagree("SINK_BEHIND", "a sink is behind the backup: rows between would be lost", at, behind, _OLDER)
+        raise _disagree(
+            "TARGET_WENT_BACK", "a sink is behind the backup: rows between would be lost", at, behind, _OLDER
+        )
     if any(token.batch_id < newest - 1 for token in targets.values()):
         raise _disagree("SINKS_APART", "the sinks are more than one batch apart", at, targets | beside, _VERIFY)
     for name, token in (*targets.items(), *beside.items()):
@@ -102,7 +106,7 @@ _OLDER = (
 _VERIFY = "nothing was changed; penstock checkpoint verify FILE tells how each stands"
 
 
-def _newest(at: Position, batch: int, tokens: Sequence[tuple[str, BatchToken]]) -> BatchToken:
+def _newest(at: CheckpointPlace, batch: int, tokens: Sequence[tuple[str, BatchToken]]) -> BatchToken:
     """The newest batch, on which its holders must agree, and which must follow what the others hold."""
     holders = {name: token for name, token in tokens if token.batch_id == batch}
     first = next(iter(holders.values()))
@@ -117,7 +121,7 @@ def _newest(at: Position, batch: int, tokens: Sequence[tuple[str, BatchToken]]) 
     return first
 
 
-def _again(at: Position, last: BatchToken, known: Mapping[int, Offsets]) -> tuple[BatchToken, ...]:
+def _again(at: CheckpointPlace, last: BatchToken, known: Mapping[int, Offsets]) -> tuple[BatchToken, ...]:
     """Every batch from the backup to the last, where their offsets are known."""
     tokens, starts = [], at.ends
     for batch in range(at.batch + 1, last.batch_id):
@@ -150,17 +154,19 @@ def _notes(standings: Sequence[Standing]) -> tuple[str, ...]:
     for one in standings:
         if one.guarantee is Guarantee.AT_LEAST_ONCE:
             found.append(f"sink {one.sink} keeps no token: it may get rows again that it has")
-        elif one.holds is None and not one.sparse:
+        elif one.newest is None and not one.sparse:
             found.append(f"sink {one.sink} holds no batch of this pipeline: it gets the rows from here on")
     return tuple(found)
 
 
-def _place(at: Position) -> str:
+def _place(at: CheckpointPlace) -> str:
     shown = ", ".join(f"{place} {end}" for place, end in sorted(at.ends.items())[:8])
     return f"query {at.query_id[:8]}, batch {at.batch}, up to {shown}"
 
 
-def _disagree(code: str, summary: str, at: Position, tokens: Mapping[str, BatchToken], hint: str) -> PenstockError:
+def _disagree(
+    code: str, summary: str, at: CheckpointPlace, tokens: Mapping[str, BatchToken], hint: str
+) -> PenstockError:
     sides = {
         f"sink {name}": f"query {token.query_id[:8]}, batch {token.batch_id}, {token.describe_ranges()}"
         for name, token in tokens.items()

@@ -1,30 +1,34 @@
 """Redrive: quarantined records through the pipeline as it is now, into the same sinks, exactly once, and marked.
 
 What is selected is put down whole before the first batch; then it is a bounded run with marks as its last sink. One
-that was killed is finished first by the next, as it was planned. The live pipeline may run meanwhile.
+that was killed is finished first by the next, as it was planned. Whether a record is in a target already, that target
+is asked before every batch. The live pipeline may run meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+from uuid import uuid4
 
 import polars as pl
 
 from penstock import config as cfg
 from penstock.contracts import Sink
 from penstock.errors import MissingError
-from penstock.model import RAW_SCHEMA
-from penstock.ops.quarantine_place import QuarantinePlace, Selection, chosen, columns_for, quarantine_of
+from penstock.model import RAW_SCHEMA, BatchToken, Rule
+from penstock.ops.quarantine_place import QuarantinePlace, Selection, chosen, columns_for, quarantine_of, write_marks
 from penstock.ops.redrive_runs import StoredPass, StoredRun, in_hand, runs_in, write_run
+from penstock.ops.redrive_targets import appending, excluded_from, held_by_targets, taken_back
 from penstock.ops.redrive_ways import find_ways, narrowed, reached_by
-from penstock.quarantine.marks import IDENTITIES, RedriveMarks
-from penstock.quarantine.records import PLACE, read_records
+from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, commit_numbers
+from penstock.quarantine.records import PLACE, Place, frame_of, read_records
 from penstock.quarantine.states import State
-from penstock.runtime.listener import Listener
+from penstock.runtime.listener import Listener, Notice
 from penstock.runtime.patience import StopRequest
 
 MOST_RECORDS = 200_000
@@ -35,6 +39,9 @@ _WHY_LEFT = {
     State.REDRIVEN.value: "redriven before",
     State.DROPPED.value: "dropped",
 }
+_OF_A_REPLAY = (
+    "rejected by a replay of version 0.7 or before, not by the pipeline: its targets may hold it (--accept-duplicates)"
+)
 
 
 @dataclass(frozen=True)
@@ -54,14 +61,23 @@ class RedrivePlan:
     unfinished: tuple[StoredRun, ...] = ()
     """Redrives that were begun and not ended: they are finished first."""
     notices: tuple[str, ...] = ()
+    held: Mapping[str, int] = field(default_factory=dict)
+    """For each sink that appends: how many of the records its target has a row of already. They stay out of it."""
+    taken_back: int = 0
+    """How many records wait again: the targets were restored to before the redrives that brought them."""
     marks: int = 0
     """How many marks there were: others may have come when it is applied."""
+    _held: Mapping[str, set[Place]] = field(default_factory=dict, repr=False, compare=False)
     _records: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False, compare=False)
 
     @property
     def records(self) -> int:
         """How many records would be redriven."""
         return sum(self.ways.values())
+
+    def held_by(self, sink: str) -> set[Place]:
+        """The records of the plan that a target has a row of already."""
+        return self._held.get(sink, set())
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -72,6 +88,8 @@ class RedrivePlan:
             "codes": self.codes,
             "ways": [{"sinks": list(way), "records": count} for way, count in self.ways.items()],
             "left_out": self.left_out,
+            "held": self.held,
+            "taken_back": self.taken_back,
             "unfinished": [{"run": run.name, "records": run.records} for run in self.unfinished],
             "notices": list(self.notices),
         }
@@ -100,7 +118,8 @@ def plan_redrive(
 ) -> RedrivePlan:
     """Which records would go back in, and which way. Nothing is written.
 
-    What a redrive that is not finished has in hand is left to it.
+    What a redrive that is not finished has in hand is left to it. Raises where a target cannot tell which of the
+    records it holds.
     """
     _refuse_state(config)
     place = quarantine_of(config)
@@ -112,7 +131,8 @@ def _plan(
 ) -> RedrivePlan:
     config = place.config
     marks = place.read_marks()
-    every = place.read(columns_for(selection), marks=marks)
+    returned = _returned(config, marks)
+    every = place.read(columns_for(selection), marks=pl.concat([marks, returned]))
     meant = chosen(every, replace(selection, limit=None))
     states = {State.WAITING.value, State.FAILED.value} | ({State.PARKED.value} if include_parked else set())
     left_out = {
@@ -121,11 +141,19 @@ def _plan(
         if state not in states and (count := meant.filter(pl.col("state") == state).height)
     }
     waiting = meant.filter(pl.col("state").is_in(sorted(states)))
+    foreign = waiting.filter(pl.col("pipeline") != config.name)
+    if foreign.height and not accept_duplicates:
+        left_out[_OF_A_REPLAY] = foreign.height
+        waiting = waiting.filter(pl.col("pipeline") == config.name)
     waiting = waiting.join(tried, on=PLACE, how="anti", maintain_order="left")
     waiting = waiting if selection.limit is None else waiting.head(selection.limit)
     # A record's other rows go with it: they would take it to the same sinks again.
-    together = every.filter(~pl.col("state").is_in(_CLOSED)).join(waiting, on=PLACE, how="semi", maintain_order="left")
+    mine = pl.lit(True) if accept_duplicates else pl.col("pipeline") == config.name
+    together = every.filter(~pl.col("state").is_in(_CLOSED), mine).join(
+        waiting, on=PLACE, how="semi", maintain_order="left"
+    )
     ways = find_ways(config, together, accept_duplicates=accept_duplicates)
+    held = held_by_targets(config, ways.records, accept_duplicates=accept_duplicates)
     counts = ways.records.group_by("way", maintain_order=True).len().iter_rows()
     return RedrivePlan(
         config,
@@ -138,9 +166,20 @@ def _plan(
         {**left_out, **ways.left_out},
         tuple(run for run in runs_in(place.folder) if not run.finished),
         tuple(_notices(config)),
+        {name: len(some) for name, some in held.items() if some},
+        returned.height,
         marks.height,
+        held,
         ways.records,
     )
+
+
+def _returned(config: cfg.PipelineConfig, marks: pl.DataFrame) -> pl.DataFrame:
+    """What the marks do not say yet: that records are in their targets no more, because these were restored."""
+    found = taken_back(config, marks).with_columns(
+        pipeline=pl.lit(config.name), run=pl.lit("restored"), marked_at=pl.lit(datetime.now(UTC))
+    )
+    return frame_of(as_marks(found))
 
 
 def apply_redrive(
@@ -154,6 +193,7 @@ def apply_redrive(
     place, stop = quarantine_of(plan.config), stop or StopRequest()
     done: list[StoredRun] = []
     with place.alone():
+        _mark_returned(place, listener)
         tried = in_hand(place.folder)
         for run in (run for run in runs_in(place.folder) if not run.finished):
             done.append(run)
@@ -166,11 +206,22 @@ def apply_redrive(
             return _result(place, done, finished=True)
         if stop.asked():
             return replace(_result(place, done, finished=False), left=now.records)
-        run = write_run(place.folder, _bodies(place, now), plan.config.source.max_offsets or MOST_RECORDS)
+        most = plan.config.source.max_offsets or MOST_RECORDS
+        run = write_run(place.folder, bodies_of(place, now), most, accept_duplicates=plan.accept_duplicates)
         return _result(place, [*done, run], finished=_carry(place, run, listener, stop, session, log))
 
 
-def _bodies(place: QuarantinePlace, plan: RedrivePlan) -> list[tuple[tuple[str, ...] | None, pl.DataFrame]]:
+def _mark_returned(place: QuarantinePlace, listener: Listener) -> None:
+    """Note that records wait again, before new commits make the targets look as if these had never been restored."""
+    returned = _returned(place.config, place.read_marks())
+    if not returned.is_empty():
+        sink = place.marking("returns")
+        sink.prepare(MARK_SCHEMA)
+        write_marks(sink, BatchToken(f"{place.config.name}.redrive", uuid4().hex, 0, ()), returned)
+        listener(Notice(f"{returned.height:,} records wait again: their targets were restored to before their redrive"))
+
+
+def bodies_of(place: QuarantinePlace, plan: RedrivePlan) -> list[tuple[tuple[str, ...] | None, pl.DataFrame]]:
     """The records of each way, with their bytes. A way to every sink is the whole pipeline, whatever it has then."""
     whole = read_records(place.records, plan.config.name, RAW_SCHEMA.names).unique(PLACE, keep="first")
     records = whole.select(RAW_SCHEMA.names).join(plan._records, on=PLACE, how="inner")
@@ -213,22 +264,26 @@ def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
         return sink.by_position() if sink.name in merging and isinstance(sink, _Positioned) else sink
 
     pipeline = build(config).with_sinks(late)
+    asked = set[str]() if run.accept_duplicates else appending(config)
     marks = RedriveMarks(
         place.marking("redrives"),
         place.config.name,
         run.name,
         partial(reader.columns, names=(*PLACE, IDENTITIES)),
         reached_by(config),
+        one.batches,
         everywhere=one.sinks is None,
+        numbers=partial(commit_numbers, pipeline.sinks),
     )
     return BoundedRun(
-        # The marks stand in for the quarantine, so its topic has no slots to pin.
-        replace(pipeline, targets=replace(pipeline.targets, topics=(), gaps=None)),
+        replace(pipeline, targets=replace(pipeline.targets, gaps=None)),
         one.query_id,
         one.batches,
         one.folder,
         reader,
         marks,
+        rule=Rule.RECORDS,
+        excluded=partial(excluded_from, reader, asked),
         check_log=False,
     )
 

@@ -1,7 +1,8 @@
 """A redrive on disk: its plan and its records, written before the first batch and never changed afterwards.
 
 `<checkpoint>-redrives/<run>/` has `plan.json`, a folder for each pass with its records and how far it is, and at the
-end `done.json`. A folder without that is a redrive that was killed or stopped: it goes on as planned.
+end `done.json`. A folder without that is a redrive that was killed or stopped: it goes on as planned. Where the folder
+is lost, the records still wait, and the next redrive takes them: what a target holds of them it is asked itself.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class StoredRun:
     name: str
     folder: Path
     passes: tuple[StoredPass, ...]
+    accept_duplicates: bool = False
+    """Whether records go into targets that hold some of their rows already."""
 
     @property
     def finished(self) -> bool:
@@ -90,7 +93,13 @@ def in_hand(folder: str) -> pl.DataFrame:
     return pl.concat([none, *(run.places() for run in runs_in(folder) if not run.finished)])
 
 
-def write_run(folder: str, ways: Sequence[tuple[tuple[str, ...] | None, pl.DataFrame]], most: int) -> StoredRun:
+def write_run(
+    folder: str,
+    ways: Sequence[tuple[tuple[str, ...] | None, pl.DataFrame]],
+    most: int,
+    *,
+    accept_duplicates: bool = False,
+) -> StoredRun:
     """Put a redrive down, whole or not at all: the sinks and the records (with `identities`) of each pass."""
     from penstock.readers.stored import store
 
@@ -107,11 +116,11 @@ def write_run(folder: str, ways: Sequence[tuple[tuple[str, ...] | None, pl.DataF
         store(path, STORED_SCHEMA, _groups(cut))
         _sync(path)
         passes.append(StoredPass(uuid4().hex, sinks, cut.height, ranges_of_batches(cut), root / name / str(number)))
-    body = {"run": name, "passes": [_as_json(one) for one in passes]}
+    body = {"run": name, "accept_duplicates": accept_duplicates, "passes": [_as_json(one) for one in passes]}
     put_whole(fresh / _PLAN, json.dumps(body).encode())
     fresh.rename(root / name)
     _sync(root)
-    return StoredRun(name, root / name, tuple(passes))
+    return StoredRun(name, root / name, tuple(passes), accept_duplicates)
 
 
 def in_batches(records: pl.DataFrame, most: int) -> pl.DataFrame:
@@ -146,7 +155,7 @@ def _groups(records: pl.DataFrame) -> Iterator[pa.Table]:
 def _read(folder: Path) -> StoredRun:
     body = json.loads((folder / _PLAN).read_text())
     passes = tuple(_from_json(one, folder / str(number)) for number, one in enumerate(body["passes"]))
-    return StoredRun(body["run"], folder, passes)
+    return StoredRun(body["run"], folder, passes, body.get("accept_duplicates", False))
 
 
 def _as_json(one: StoredPass) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class RepairRules:
 
     def _adopt(self, query_id: str | None) -> None:
         """Hear the sinks' tokens of this query; of none, where which it is cannot be told."""
-        own = (one.holds for one in self._exact)
+        own = (one.newest for one in self._exact)
         self._query_id = query_id
         self._held = [token for token in own if token is not None and token.query_id == query_id]
         self._newest = max((token.batch_id for token in self._held), default=None)
@@ -94,7 +94,7 @@ class RepairRules:
 
     def _witnessed_query(self) -> str | None:
         """The query of the sinks' tokens, where they all are of one."""
-        ids = {token.query_id for one in self._exact if (token := one.holds) is not None and not one.sparse}
+        ids = {token.query_id for one in self._exact if (token := one.newest) is not None and not one.sparse}
         return ids.pop() if len(ids) == 1 else None
 
     def _metadata(self) -> Iterator[Step]:
@@ -107,7 +107,7 @@ class RepairRules:
             return
         if self._unknown:
             yield Refused(code, f"sink {self._unknown} cannot be asked for the query id")
-        elif all(one.holds is None for one in self._exact):
+        elif all(one.newest is None for one in self._exact):
             if files.begun is None or files.committed in (None, files.begun):
                 yield Change("write metadata", "metadata", "no sink holds a batch of any query: a new id harms nothing")
             else:
@@ -137,7 +137,7 @@ class RepairRules:
         if self._unknown:
             yield Refused(code, f"sink {self._unknown} cannot be asked which batch it holds")
             return
-        if self._query_id is None and any(one.holds is not None for one in self._exact):
+        if self._query_id is None and any(one.newest is not None for one in self._exact):
             yield Refused(code, "without the query id the sinks' tokens prove nothing")
             return
         never_was = (
@@ -182,7 +182,7 @@ class RepairRules:
         ):
             return "PARTITION_LEFT_OUT"
         if self._newest is not None and self._newest > (files.newest if files.newest is not None else -1):
-            return "SINK_AHEAD"
+            return "CHECKPOINT_WENT_BACK"
         if begun == 0 and done is None and not any(file.problem is None for file in files.sources.values()):
             return "CHECKPOINT_GAP" if not files.sources else "CHECKPOINT_FILE_BROKEN"
         return None

@@ -1,28 +1,29 @@
 """A replay: some offsets of the topics again, through the pipeline as it is now, the live run untouched.
 
-`plan_replay` asks the broker, the checkpoint and the targets, and writes nothing; `apply_replay` does it: a run of
-its own, bounded, with a folder and a token space of its own, that goes on where it was when it is started again.
+`plan_replay` asks the broker, the checkpoint and the targets, and writes nothing; `apply_replay` does it: a bounded run
+whose name is made of what it is, and under which its targets keep its position. They say whether it was done, and
+where it goes on when it is started again. Its rejects have a quarantine of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import held_by
 from penstock.config import PipelineConfig
-from penstock.contracts import Sink, SlotSink
-from penstock.errors import MissingError, PenstockError
+from penstock.contracts import RecordSink, SharedSink, Sink
+from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
-from penstock.kafka.topics import TopicAdmin
-from penstock.model import OffsetRange, TopicPartition
+from penstock.model import Guarantee, OffsetRange, Position, TopicPartition
 from penstock.ops.redrive_ways import narrowed
 from penstock.ops.replay_folder import ReplayRequest, StoredReplay, new_replay, replay_called, unfinished
-from penstock.ops.replay_marks import mark_replayed
+from penstock.ops.replay_identity import replay_id
 from penstock.ops.replay_ranges import (
     Missing,
     between,
@@ -33,9 +34,19 @@ from penstock.ops.replay_ranges import (
     position_of,
     resolve,
 )
-from penstock.ops.replay_targets import ReplacingSink, TargetChoice, Way, choose_targets, prepared_for, retargeted
+from penstock.ops.replay_rejects import mark_replayed, quarantine_rejects, rejects_table
+from penstock.ops.replay_targets import (
+    ReplacingSink,
+    TargetChoice,
+    Way,
+    choose_targets,
+    prepared_for,
+    refuse_shared,
+    retargeted,
+)
 from penstock.ops.replay_times import first_times, times_of
-from penstock.runtime.bounded import BoundedRun, cut, run_bounded
+from penstock.quarantine.marks import commit_numbers
+from penstock.runtime.bounded import BoundedRun, batches_done, cut, run_bounded
 from penstock.runtime.build import Pipeline, build
 from penstock.runtime.listener import Listener, Notice
 from penstock.runtime.options import RunSummary
@@ -44,6 +55,8 @@ from penstock.runtime.preflight import check_brokers
 from penstock.runtime.reaching import storage_of
 
 BATCH_OFFSETS = 500_000
+_ASKED_AT_ONCE = 1_000_000
+"""How many offsets a target is asked about in one question."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +86,13 @@ class ReplayPlan:
     done: int = 0
     """Batches that are done: it was begun before, and goes on."""
     resumed: bool = False
+    quarantine: str | None = None
+    """Where its rejects go; none where a bad record stops it."""
 
     @property
     def name(self) -> str:
-        """Its token space, and its name in the quarantine."""
-        return f"{self.config.name}.replay-{self.stored.id}"
+        """The name under which its targets keep its position, and its name in its quarantine."""
+        return self.stored.pipeline(self.config.name)
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -110,6 +125,7 @@ class ReplayPlan:
                 {"topic": m.at.topic, "partition": m.at.partition, "start": m.start, "end": m.end, "reason": m.reason}
                 for m in self.missing
             ],
+            "quarantine": self.quarantine,
             "batches": self.batches,
             "batches_done": self.done,
             "targets": [{**asdict(one), "way": one.way.name.lower()} for one in self.targets],
@@ -119,30 +135,38 @@ class ReplayPlan:
 
 
 def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: str | None = None) -> ReplayPlan:
-    """Only look: what a replay would read, write and replace. `resume` is the id of one that was begun."""
+    """Only look: what a replay would read, write and replace. `resume` is the id of one that was begun.
+
+    Raises where the targets hold all of it already.
+    """
     live = build(config)
     _refuse_state(live)
     cluster = Cluster(live.settings)
     log = check_brokers(cluster, live)
     missing: list[Missing] = []
     notices: list[str] = []
-    found: StoredReplay | None = None
+    stored: StoredReplay | None
     if resume is not None:
-        found = stored = replay_called(config.checkpoint, resume)
+        stored = replay_called(config.checkpoint, resume)
         if stored.finished:
-            raise MissingError(
-                "REPLAY_FINISHED",
-                f"replay {resume} is finished: there is nothing to go on with",
-                context={"folder": stored.folder},
-                hint="to replay the same once more, leave --resume out",
-            )
+            raise _finished(stored, "it was noted as done")
     else:
         assert request is not None, "a replay is asked for, or named by its id"
         targets = choose_targets(live, request.sinks, request.into)
-        found = unfinished(config.checkpoint, request, targets)
-        stored, missing = (found, []) if found is not None else _new(live, request, targets, cluster, log, notices)
+        stored = unfinished(config.checkpoint, request, targets)
+        if stored is None:
+            planned, missing = _new(live, request, targets, cluster, log, notices)
+            stored = _to_begin(config, planned, again=request.again)
+        else:
+            topic_ids = cluster.topic_ids({r.topic for r in stored.ranges})
+            if stored.topic_ids and not stored.id.startswith(replay_id(live, stored.ranges, topic_ids, targets)):
+                notices.append("the file has changed since this replay was begun: only the batches left are made by it")
     pipeline = _pipeline(config, stored)
-    bounded = _bounded(stored, pipeline, config.checkpoint)
+    refuse_shared(stored.targets, live.sinks, config.name)
+    bounded = _bounded(config, stored, pipeline)
+    done = batches_done(bounded)
+    if not done:
+        _refuse_doubling(config, stored, pipeline)
     return ReplayPlan(
         config=config,
         stored=stored,
@@ -152,17 +176,18 @@ def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: s
         missing=tuple(missing),
         notices=tuple(notices),
         running=held_by(config.checkpoint, storage_of(config)),
-        done=bounded.done,
-        resumed=found is not None,
+        done=done,
+        resumed=done > 0 or unfinished(config.checkpoint, stored.request, stored.targets) is not None,
+        quarantine=_rejects(config, stored) if config.quarantine is not None else None,
     )
 
 
 def refuse_missing(plan: ReplayPlan) -> None:
-    """Stop where retention has eaten some of what was asked for, unless that was accepted."""
+    """Stop where some of the records asked for have expired, unless that was accepted."""
     if plan.missing and not plan.stored.request.accept_missing:
         raise MissingError(
             "REPLAY_RANGE_GONE",
-            "retention has eaten some of what is to be replayed",
+            "some of the records to be replayed have expired (topic retention)",
             context={str(one.at): _told(one) for one in plan.missing[:8]},
             hint="replay what is left: --accept-missing; what is not there any more stays in the targets as it is",
         )
@@ -179,15 +204,16 @@ def apply_replay(
     refuse_missing(plan)
     stored = plan.stored
     stored.write()
-    pipeline = _pipeline(plan.config, stored)
-    bounded = _bounded(stored, pipeline, plan.config.checkpoint)
+    bounded = _bounded(plan.config, stored, _pipeline(plan.config, stored))
     summary = run_bounded(bounded, listener, stop, session, log)
     if not bounded.finished:
         return None
-    if not stored.finished:
-        _mark(plan, listener)
-        _delete_markers(pipeline, listener)
-        stored.finish({"batches": len(bounded.batches), "offsets": plan.offsets, **_counts(summary)})
+    if _in_place(stored):
+        commits = commit_numbers(bounded.pipeline.sinks)
+        count = mark_replayed(plan.config, stored, _rejects(plan.config, stored), commits)
+        if count:
+            listener(Notice(f"{count:,} quarantined records came in with it: they need no redrive any more"))
+    stored.finish({"batches": len(bounded.batches), "offsets": plan.offsets, **_counts(summary)})
     return summary
 
 
@@ -235,7 +261,134 @@ def _new(
         )
     missing = lost_before(start, starts, ends, log, first_times(live.reader, ranges) if start.time else {})
     size = live.config.source.max_offsets or BATCH_OFFSETS
-    return new_replay(live.config.checkpoint, request, tuple(ranges), size, targets), missing
+    topic_ids = cluster.topic_ids({r.topic for r in ranges})
+    name = replay_id(live, ranges, topic_ids, targets)
+    return new_replay(live.config.checkpoint, name, request, tuple(ranges), size, targets, topic_ids), missing
+
+
+def _to_begin(config: PipelineConfig, first: StoredReplay, *, again: bool) -> StoredReplay:
+    """The replay as its targets want it: where it was interrupted it goes on, and where it was done it is refused.
+
+    With `again` one that was done is done once more, under the next name. So is one whose targets were removed, while
+    its rejects are still there: they are of an earlier life.
+    """
+    stored, number = first, 1
+    while True:
+        pipeline = _pipeline(config, stored)
+        held = [sink.position() for sink in pipeline.sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
+        if all(_holds_all(position, stored) for position in held) if held else stored.finished:
+            if not again:
+                raise _finished(stored, "its targets hold it", pipeline)
+            if not _in_place(stored):
+                raise _finished(stored, "--again would write every row a second time", pipeline)
+        elif any(position is not None for position in held) or not _has_old_rejects(config, stored, pipeline):
+            return replace(stored, batch_offsets=_batch_offsets(stored, held))
+        number += 1
+        stored = new_replay(
+            config.checkpoint,
+            f"{first.id}-{number}",
+            first.request,
+            first.ranges,
+            first.batch_offsets,
+            first.targets,
+            first.topic_ids,
+        )
+
+
+def _holds_all(position: Position | None, stored: StoredReplay) -> bool:
+    if position is None or position.last.batch_id < 0 or position.last.query_id != stored.query_id:
+        return False
+    return all(position.next.get(r.topic_partition, 0) >= r.end for r in stored.ranges)
+
+
+def _has_old_rejects(config: PipelineConfig, stored: StoredReplay, pipeline: Pipeline) -> bool:
+    if batches_done(_bounded(config, stored, pipeline)):
+        return False
+    held = [position for one in pipeline.quarantines if (position := one.position()) is not None]
+    return any(position.last.batch_id > 0 for position in held)
+
+
+def _batch_offsets(stored: StoredReplay, held: Sequence[Position | None]) -> int:
+    """The size of the batches that an interrupted replay was cut into, by what its targets hold of it."""
+    if _at_once(stored):
+        return stored.batch_offsets
+    for position in held:
+        if position is None or position.last.batch_id < 0:
+            continue
+        size = sum(map(len, position.last.ranges))
+        if not _holds_all(position, stored):
+            return size
+        if position.last.batch_id > 0:
+            return (sum(map(len, stored.ranges)) - size) // position.last.batch_id
+        return max(size, stored.batch_offsets)
+    return stored.batch_offsets
+
+
+def _finished(stored: StoredReplay, why: str, pipeline: Pipeline | None = None) -> MissingError:
+    markers = [topic for sink in (pipeline.sinks if pipeline else ()) if (topic := getattr(sink, "markers", None))]
+    ways = (
+        "to write it into the same targets once more: --again"
+        if _in_place(stored)
+        else "to write it once more, choose another target: --into TARGET; or remove this one"
+        + (f", and of a topic its markers too: {', '.join(markers)}" if markers else "")
+    )
+    return MissingError(
+        "REPLAY_FINISHED",
+        f"replay {stored.id} was done before: {why}",
+        context={
+            "targets": ", ".join(one.into or one.sink for one in stored.targets),
+            "ranges": ", ".join(map(str, stored.ranges[:8])),
+        },
+        hint=ways,
+    )
+
+
+def _refuse_doubling(config: PipelineConfig, stored: StoredReplay, pipeline: Pipeline) -> None:
+    """Refuse to write records to another target that has rows of them already, by another replay or definition."""
+    for number, (choice, sink) in enumerate(zip(stored.targets, pipeline.sinks, strict=True)):
+        if choice.way is not Way.INTO or sink.position() is not None:
+            continue
+        held = _holds_some(sink, stored.ranges)
+        if held is None:
+            held = any(_overlaps(one, stored.ranges) for one in _earlier(config, stored, sink, number))
+        if held:
+            raise MissingError(
+                "REPLAY_TARGET_HOLDS",
+                f"sink {choice.sink}: the target has rows of some of these records already",
+                context={"target": sink.target, "ranges": ", ".join(map(str, stored.ranges[:8]))},
+                hint=f"write to another target: --into {choice.sink}=TARGET; or remove this one",
+            )
+
+
+def _holds_some(sink: Sink, ranges: Sequence[OffsetRange]) -> bool | None:
+    """Whether a target holds a row of some record in these ranges; none where it cannot tell."""
+    if not isinstance(sink, RecordSink):
+        return None
+    for part in cut(ranges, _ASKED_AT_ONCE):
+        try:
+            held = sink.records_held(part)
+        except TerminalError as error:
+            if error.code != "SINK_NEEDS_SPARK":
+                raise
+            return None
+        if held is None or held:
+            return None if held is None else True
+    return False
+
+
+def _earlier(config: PipelineConfig, stored: StoredReplay, sink: Sink, number: int) -> Iterator[Position]:
+    """Where other replays of the pipeline stand in the target of a sink."""
+    for writer in sink.other_writers() if isinstance(sink, SharedSink) else ():
+        name, _, its_sink = writer.rpartition("/")
+        if its_sink == sink.name and name.startswith(f"{config.name}.replay-"):
+            other = replace(stored, id=name.removeprefix(f"{config.name}.replay-"))
+            position = _pipeline(config, other).sinks[number].position()
+            if position is not None:
+                yield position
+
+
+def _overlaps(position: Position, ranges: Sequence[OffsetRange]) -> bool:
+    return any(position.next.get(r.topic_partition, 0) > r.start for r in ranges)
 
 
 def _pipeline(config: PipelineConfig, stored: StoredReplay) -> Pipeline:
@@ -249,32 +402,41 @@ def _pipeline(config: PipelineConfig, stored: StoredReplay) -> Pipeline:
             context={"gone": ", ".join(gone), "in the file": ", ".join(sink.name for sink in config.sinks)},
             hint="put them back until the replay is finished",
         )
-    mine = narrowed(config, into, name=f"{config.name}.replay-{stored.id}", checkpoint=str(stored.folder))
+    mine = narrowed(config, into, name=stored.pipeline(config.name), checkpoint=str(stored.folder))
     sinks = tuple(retargeted(sink, into[sink.name]) for sink in mine.sinks)
-    pipeline = build(mine.model_copy(update={"sinks": sinks}))
+    changes: dict[str, Any] = {"sinks": sinks}
+    if config.quarantine is not None:
+        changes["quarantine"] = config.quarantine.model_copy(update={"table": _rejects(config, stored), "topic": None})
+    pipeline = build(mine.model_copy(update=changes))
     return prepared_for(replace(pipeline, targets=replace(pipeline.targets, gaps=None)), stored.targets, stored.ranges)
 
 
-def _bounded(stored: StoredReplay, pipeline: Pipeline, live_checkpoint: str) -> BoundedRun:
-    at_once = any(one.way is Way.REPLACED for one in stored.targets)
+def _rejects(config: PipelineConfig, stored: StoredReplay) -> str:
+    into = {one.sink: one.into for one in stored.targets}
+    elsewhere = [retargeted(sink, into[sink.name]) for sink in config.sinks if into.get(sink.name) is not None]
+    return rejects_table(config, stored, [path for sink in elsewhere if (path := getattr(sink, "path", None))])
+
+
+def _at_once(stored: StoredReplay) -> bool:
+    return any(one.way is Way.REPLACED for one in stored.targets)
+
+
+def _in_place(stored: StoredReplay) -> bool:
+    return all(one.way is not Way.INTO for one in stored.targets)
+
+
+def _bounded(config: PipelineConfig, stored: StoredReplay, pipeline: Pipeline) -> BoundedRun:
+    settle = partial(quarantine_rejects, config, stored, _rejects(config, stored)) if _in_place(stored) else int
     return BoundedRun(
         pipeline,
         stored.query_id,
         cut(stored.ranges, stored.batch_offsets),
         stored.folder,
-        at_once=at_once,
-        beside=live_checkpoint,
+        at_once=_at_once(stored),
+        settle=settle,
+        topic_ids=stored.topic_ids,
+        beside=config.checkpoint,
     )
-
-
-def _mark(plan: ReplayPlan, listener: Listener) -> None:
-    """Quarantined records that are in the pipeline's own targets now need no redrive."""
-    stored = plan.stored
-    sinks = [one.sink for one in stored.targets if one.way is not Way.INTO]
-    if sinks:
-        count = mark_replayed(plan.config, f"replay-{stored.id}", stored.query_id, stored.ranges, sinks)
-        if count:
-            listener(Notice(f"{count:,} quarantined records came in with it: they need no redrive any more"))
 
 
 def _planned(choice: TargetChoice, sink: Sink) -> PlannedTarget:
@@ -301,21 +463,6 @@ def _topics_read(live: Pipeline, targets: Iterable[TargetChoice]) -> set[str] | 
     if any(flow.config.topics is None for flow in flows):
         return None
     return {topic for flow in flows for topic in flow.config.topics or ()}
-
-
-def _delete_markers(pipeline: Pipeline, listener: Listener) -> None:
-    """Nobody needs to know any more which slot of the replay wrote what."""
-    for sink in (*pipeline.sinks, *pipeline.targets.topics):
-        if isinstance(sink, SlotSink):
-            markers, settings = getattr(sink, "markers", None), getattr(sink, "settings", None)
-            if markers is None or settings is None:
-                continue
-            try:
-                TopicAdmin(settings).delete(markers)
-            except PenstockError as error:
-                listener(
-                    Notice(f"the topic {markers} of this replay can be deleted, and could not be: {error.summary}")
-                )
 
 
 def _counts(summary: RunSummary) -> dict[str, Any]:

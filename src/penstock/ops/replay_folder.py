@@ -1,7 +1,8 @@
 """A replay on disk: `<checkpoint>-replays/<id>/` with its plan, how far it is, and at the end what it did.
 
 The plan is written before the first batch and never changed. A replay without a summary was killed or stopped: the
-same request goes on with it.
+same request goes on with it. Whether a replay was done, and how far it came, its targets say: what is here may be
+missing or of an earlier life of a target.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from penstock.checkpoint.whole import put_whole
 from penstock.errors import MissingError
 from penstock.metrics.history import folder_beside
 from penstock.model import OffsetRange
+from penstock.ops.replay_identity import digest
 from penstock.ops.replay_targets import TargetChoice, Way
 
-_PLAN, _SUMMARY, _GATHERED = "plan.json", "summary.json", "gathered"
+_PLAN, _SUMMARY, _PROGRESS, _GATHERED = "plan.json", "summary.json", "progress.json", "gathered"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class ReplayRequest:
     sinks: tuple[str, ...] = ()
     into: tuple[str, ...] = ()
     accept_missing: bool = field(default=False, compare=False)
+    again: bool = field(default=False, compare=False)
+    """Whether to write once more what the targets hold already."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,23 @@ class StoredReplay:
     batch_offsets: int
     targets: tuple[TargetChoice, ...]
     planned_at: str
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids that the topics had when the ranges were chosen."""
+
+    def pipeline(self, live: str) -> str:
+        """The name under which the targets keep its position."""
+        return f"{live}.replay-{self.id}"
 
     @property
     def finished(self) -> bool:
-        """Whether it is done."""
+        """Whether it was noted that it is done: its targets may have been restored to before it since."""
         return (self.folder / _SUMMARY).exists()
 
     def write(self) -> None:
-        """Put the plan on disk, whole, unless it is there."""
+        """Put the plan on disk, whole, unless it is there, and forget that it was ever done."""
+        if self.finished:
+            for name in (_SUMMARY, _PROGRESS):
+                (self.folder / name).unlink(missing_ok=True)
         if (self.folder / _PLAN).exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -67,6 +79,7 @@ class StoredReplay:
             "ranges": [[r.topic, r.partition, r.start, r.end] for r in self.ranges],
             "batch_offsets": self.batch_offsets,
             "targets": [{"sink": one.sink, "way": one.way.name, "into": one.into} for one in self.targets],
+            "topic_ids": dict(self.topic_ids),
         }
         put_whole(self.folder / _PLAN, json.dumps(body, indent=1).encode())
 
@@ -84,16 +97,20 @@ def replays_of(checkpoint: str) -> Path:
 
 def new_replay(
     checkpoint: str,
+    name: str,
     request: ReplayRequest,
     ranges: tuple[OffsetRange, ...],
     batch_offsets: int,
     targets: tuple[TargetChoice, ...],
+    topic_ids: Mapping[str, str] | None = None,
 ) -> StoredReplay:
-    """A replay with an id of its own, not on disk yet."""
-    now = datetime.now(UTC)
-    name = f"{now:%Y%m%d-%H%M%S}-{uuid4().hex[:4]}"
-    folder = replays_of(checkpoint) / name
-    return StoredReplay(name, folder, str(uuid4()), request, ranges, batch_offsets, targets, now.isoformat())
+    """The replay of this id as it is on disk, or as it would be."""
+    known = next((one for one in _stored(checkpoint) if one.id == name), None)
+    if known is not None:
+        return known
+    folder, now = replays_of(checkpoint) / name, datetime.now(UTC).isoformat()
+    query_id = digest(name)[:32]
+    return StoredReplay(name, folder, query_id, request, ranges, batch_offsets, targets, now, topic_ids or {})
 
 
 def unfinished(checkpoint: str, request: ReplayRequest, targets: tuple[TargetChoice, ...]) -> StoredReplay | None:
@@ -120,7 +137,8 @@ def replay_called(checkpoint: str, name: str) -> StoredReplay:
 
 def _stored(checkpoint: str) -> list[StoredReplay]:
     """The replays that were begun, the newest first."""
-    return [_read(path) for path in sorted(replays_of(checkpoint).glob(f"*/{_PLAN}"), reverse=True)]
+    found = [_read(path) for path in replays_of(checkpoint).glob(f"*/{_PLAN}")]
+    return sorted(found, key=lambda one: one.planned_at, reverse=True)
 
 
 def _read(path: Path) -> StoredReplay:
@@ -135,4 +153,5 @@ def _read(path: Path) -> StoredReplay:
         batch_offsets=body["batch_offsets"],
         targets=tuple(TargetChoice(one["sink"], Way[one["way"]], one["into"]) for one in body["targets"]),
         planned_at=body["planned_at"],
+        topic_ids=body.get("topic_ids", {}),
     )

@@ -31,7 +31,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Missing:
-    """What was asked for and retention has eaten. Without a start nobody can say how much that was."""
+    """Records that were asked for and have expired. Without a start nobody can say how many."""
 
     at: TopicPartition
     start: int | None
@@ -107,7 +107,7 @@ def resolve(
 def lost_before(
     point: Point, starts: Offsets, ends: Offsets, log: Bounds, first_times: Mapping[TopicPartition, datetime]
 ) -> list[Missing]:
-    """What retention has eaten of what was asked for. Of a time only its first record left can tell."""
+    """Which of the records asked for have expired. For a time only the first record left can tell."""
     found = []
     for at, start in starts.items():
         begins = log[at].start

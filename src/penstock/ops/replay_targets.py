@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
 from penstock import config as cfg
-from penstock.contracts import Sink
+from penstock.contracts import SharedSink, Sink
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, OffsetRange
 from penstock.runtime.build import Flow, Pipeline
@@ -109,6 +109,32 @@ def retargeted(sink: cfg.SinkConfig, into: str | None) -> cfg.SinkConfig:
             return sink.model_copy(update={"table": into, "create": True})
 
 
+def refuse_shared(choices: Iterable[TargetChoice], sinks: Iterable[Sink], pipeline: str) -> None:
+    """Refuse to replace rows of a target that others write to as well: nothing tells whose rows they are.
+
+    `sinks` are those of the live pipeline.
+    """
+    live = {sink.name: sink for sink in sinks}
+    for choice in choices:
+        sink = live[choice.sink]
+        if choice.way not in (Way.REPLACED, Way.MERGED) or not isinstance(sink, SharedSink):
+            continue
+        others = [one for one in sink.other_writers() if not _is_own(one, pipeline, choice.sink)]
+        if others:
+            raise MissingError(
+                "REPLAY_SHARED_TARGET",
+                f"sink {choice.sink}: others write to this target too, and nothing in it tells whose rows they are",
+                context={"target": sink.target, "other writers": ", ".join(others[:8])},
+                hint=f"write to another target: --into {choice.sink}=TARGET",
+            )
+
+
+def _is_own(writer: str, pipeline: str, sink: str) -> bool:
+    """Whether a writer is a redrive or a replay of this pipeline and sink."""
+    name, _, its_sink = writer.rpartition("/")
+    return its_sink == sink and (name in (pipeline, f"{pipeline}.redrive") or name.startswith(f"{pipeline}.replay-"))
+
+
 def prepared_for(pipeline: Pipeline, choices: Iterable[TargetChoice], ranges: Sequence[OffsetRange]) -> Pipeline:
     """The pipeline of a replay, its sinks writing as was chosen."""
     ways = {choice.sink: choice.way for choice in choices}
@@ -127,7 +153,7 @@ def prepared_for(pipeline: Pipeline, choices: Iterable[TargetChoice], ranges: Se
 
 def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
     other = retargeted(sink, into)
-    if into is not None and _location(other) != _location(sink):
+    if into is not None and place_of(other) != place_of(sink):
         return TargetChoice(sink.name, Way.INTO, getattr(other, "path", into))
     if isinstance(sink, cfg.KafkaSinkConfig | cfg.ParquetSinkConfig):
         raise _needs_into(sink, "what is there cannot be told from what the replay would write, and would be twice")
@@ -156,16 +182,17 @@ def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
     raise _needs_into(sink, f"nothing tells an older row from a newer one: no `when_newer`, and no {COORDINATES}")
 
 
-def _refuse_mixed(choices: Iterable[TargetChoice], configs: Mapping[str, cfg.SinkConfig]) -> None:
-    """A topic is committed slot by slot as it is written, and rows are replaced in one commit at the end."""
-    replaced = [choice.sink for choice in choices if choice.way is Way.REPLACED]
-    topics = [choice.sink for choice in choices if isinstance(configs[choice.sink], cfg.KafkaSinkConfig)]
-    if replaced and topics:
+def _refuse_mixed(choices: Sequence[TargetChoice], configs: Mapping[str, cfg.SinkConfig]) -> None:
+    """A replay keeps its rejects where its rows are: in the pipeline's own targets, or all of it elsewhere."""
+    inside = [choice.sink for choice in choices if choice.way is not Way.INTO]
+    outside = [choice.sink for choice in choices if choice.way is Way.INTO]
+    if inside and outside:
+        into = " ".join(f"--sink {name} --into {name}=..." for name in outside)
         raise MissingError(
             "REPLAY_SINKS_DIFFER",
-            "rows are replaced in one commit at the end, and a topic is written batch by batch: not in one replay",
-            context={"replaced": ", ".join(replaced), "topics": ", ".join(topics)},
-            hint=f"two replays: {' '.join(f'--sink {name}' for name in replaced)}, then --sink {topics[0]} --into ...",
+            "some sinks are written in place and some elsewhere: what is rejected belongs to one of them",
+            context={"in place": ", ".join(inside), "elsewhere": ", ".join(outside)},
+            hint=f"two replays: {' '.join(f'--sink {name}' for name in inside)}, then {into}",
         )
 
 
@@ -184,7 +211,8 @@ def _place(into: str) -> str:
     return into if "://" in into else str(Path(into).absolute())
 
 
-def _location(sink: cfg.SinkConfig) -> object:
+def place_of(sink: cfg.SinkConfig) -> object:
+    """The path, table or topic that a sink writes to."""
     match sink:
         case cfg.DeltaSinkConfig() | cfg.ParquetSinkConfig():
             return sink.path.rstrip("/") if "://" in sink.path else Path(sink.path).resolve()

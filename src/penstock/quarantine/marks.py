@@ -1,13 +1,15 @@
 """Marks: what redrives and drops write down about quarantined records, in an append-only place beside the quarantine.
 
 In a redrive the marks are the last sink of every batch. They are staged what is bad again, and committed they say of
-each record of the batch how it went, once: a mark never says more than the other sinks hold.
+each record of the batch how it went, once: a mark never says more than the other sinks hold. A mark also names the
+commit that brought the record into each target, so that a target that was restored to before it can be noticed.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -15,8 +17,9 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.contracts import Reader, Sink
+from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings
-from penstock.model import TIMESTAMP, BatchToken, Guarantee, Manifest, OffsetRange, Refusal, SlotAttempt
+from penstock.model import TIMESTAMP, BatchToken, Guarantee, Manifest, OffsetRange, Position, Refusal, Rule, SlotAttempt
 from penstock.quarantine.records import PLACE, Held, as_text, empty_frame, frame_of, whole_topic
 from penstock.quarantine.states import Outcome
 
@@ -35,9 +38,11 @@ MARK_SCHEMA = pa.schema(
         pa.field("message", pa.string()),
         pa.field("wanted_by", pa.string()),
         pa.field("marked_at", TIMESTAMP),
+        pa.field("commits", pa.string()),
     ]
 )
-"""`refused_by` is that of the quarantined row; `wanted_by` names the sinks that a failed record did not reach."""
+"""`refused_by` is that of the quarantined row; `wanted_by` names the sinks that have no row of a record that failed or
+was taken back; `commits` has for each sink of a redrive the number of the commit in its target, as JSON."""
 
 _KINDS = empty_frame(MARK_SCHEMA).schema
 IDENTITIES = "identities"
@@ -73,19 +78,28 @@ def read_marks(held: Held, pipeline: str) -> pl.DataFrame:
     return held.rows(MARK_SCHEMA.names, pipeline).filter(pl.col("pipeline") == pipeline)
 
 
-def write_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> None:
-    """Append marks with a token: once, however often it is called."""
-    if sink.holds(token):
-        return
+def stage_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> Manifest:
+    """Stage marks for an append sink."""
     stage = sink.stage(token, SlotAttempt(0, uuid4().hex[:12]), MARK_SCHEMA)
     try:
         for batch in as_marks(marks).to_batches():
             stage.write(batch)
-        manifest = stage.finish()
+        return stage.finish()
     except BaseException:
         stage.abort()
         raise
-    sink.commit(token, [manifest])
+
+
+def commit_numbers(sinks: Sequence[Sink]) -> dict[str, int]:
+    """For each target that keeps a position, how many redrives' commits it holds."""
+    exact = [sink for sink in sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
+    held = {sink.name: sink.position() for sink in exact}
+    return {name: position.number for name, position in held.items() if position is not None}
+
+
+def as_commits(numbers: Mapping[str, int]) -> str:
+    """The column `commits` of a mark."""
+    return json.dumps(dict(sorted(numbers.items())), separators=(",", ":"))
 
 
 def as_marks(frame: pl.DataFrame) -> pa.Table:
@@ -108,8 +122,12 @@ class RedriveMarks:
     """The records of a batch: their places and `identities`."""
     reaches: Mapping[str, Sequence[str]]
     """The sinks of this pass that a refusal by a sink or on a route keeps a record from."""
+    batches: Sequence[tuple[OffsetRange, ...]] = ()
+    """The batches of this pass."""
     everywhere: bool = True
     """Whether the pass goes to every sink that the pipeline has."""
+    numbers: Callable[[], Mapping[str, int]] = dict
+    """For each sink of this pass, how many commits its target holds once a batch is committed there."""
 
     @property
     def name(self) -> str:
@@ -134,22 +152,25 @@ class RedriveMarks:
         """Look whether the place, if it is there, can take marks."""
         self.sink.check(MARK_SCHEMA)
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest commit of the marks."""
-        return self.sink.last_commit()
-
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is marked."""
-        return self.sink.holds(token)
+    def position(self) -> Position | None:
+        """The last batch that is marked. The place of the marks stores no offsets: they are those of other targets."""
+        held = self.sink.position()
+        if held is None or not 0 <= held.last.batch_id < len(self.batches):
+            return held
+        return replace(held, last=replace(held.last, ranges=self.batches[held.last.batch_id]))
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _BadAgain:
         """In a task: collect what is bad again, without its bytes."""
         return _BadAgain(self.name, writer)
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Mark every record of the batch."""
-        if not self.sink.holds(token):
-            write_marks(self.sink, token, self._marks(token, manifests))
+        held = self.sink.position()
+        if (held.number if held is not None else 0) != (onto.number if onto is not None else 0):
+            raise TransientError("SINK_COMMIT_CONFLICT", f"sink {self.name}: another redrive has marked records")
+        token = replace(position.last, ranges=(), rule=Rule.FOLLOWS)
+        staged = stage_marks(self.sink, token, self._marks(position.last, manifests))
+        self.sink.land(Position.after(held, token), [staged], held)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove what other attempts staged."""
@@ -159,6 +180,7 @@ class RedriveMarks:
         records = frame_of(self.records(token.ranges))
         marked = records.join(self._failed(manifests), on=PLACE, how="left")
         failed = pl.col("code").is_not_null()
+        commits = as_commits(self.numbers())
         return marked.explode(IDENTITIES).select(
             pl.lit(self.pipeline).alias("pipeline"),
             pl.lit(self.run).alias("run"),
@@ -168,6 +190,7 @@ class RedriveMarks:
             pl.when(failed).then(pl.lit(Outcome.FAILED.value)).otherwise(pl.lit(Outcome.REDRIVEN.value)).alias("outcome"),
             *("stage", "code", "message", "wanted_by"),
             pl.lit(datetime.now(UTC)).alias("marked_at"),
+            pl.when(failed).then(None).otherwise(pl.lit(commits)).alias("commits"),
         )  # fmt: skip
 
     def _failed(self, manifests: Sequence[Manifest]) -> pl.DataFrame:

@@ -6,14 +6,29 @@ a record that others took stands behind the stage: `sink orders_pg`, `transform 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import Sink, Stage
-from penstock.model import BAD_SCHEMA, TIMESTAMP, BatchToken, Guarantee, Manifest, Refusal, SlotAttempt
+from penstock.model import (
+    BAD_SCHEMA,
+    TIMESTAMP,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    OffsetRange,
+    Position,
+    Refusal,
+    SlotAttempt,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from penstock.quarantine.records import Held
 
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -29,11 +44,18 @@ QUARANTINE_SCHEMA = pa.schema(
 class Quarantine:
     """Implements `contracts.Sink` by way of another sink."""
 
-    def __init__(self, sink: Sink, pipeline: str, *, one_sink: bool = False) -> None:
+    def __init__(
+        self, sink: Sink, pipeline: str, records: Callable[[], Held] | None = None, *, one_sink: bool = False
+    ) -> None:
         self._sink = sink
         self._pipeline = pipeline
+        self._records = records
         self._one_sink = one_sink
         """Whether the pipeline has a single sink, which then goes without saying."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only stage: what reads the quarantine stays on the driver.
+        return {**self.__dict__, "_records": None}
 
     @property
     def name(self) -> str:
@@ -58,22 +80,39 @@ class Quarantine:
         """Look whether the target, if it is there, can take bad records."""
         self._sink.check(QUARANTINE_SCHEMA)
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest commit of the target."""
-        return self._sink.last_commit()
+    def position(self) -> Position | None:
+        """The position of the target."""
+        return self._sink.position()
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch's bad records are committed."""
-        return self._sink.holds(token)
+    def recorded(
+        self, ranges: Sequence[OffsetRange], batch_id: int | None = None
+    ) -> list[tuple[str | None, tuple[str, int, int]]]:
+        """The records of these ranges in the quarantine, of one batch or of any, each with who refused it.
+
+        None stands for the whole pipeline.
+        """
+        from penstock.quarantine.records import PLACE, REFUSED_BY, read_records
+
+        assert self._records is not None, "on the driver"
+        found = read_records(self._records(), self._pipeline, [*PLACE, "batch_id", "pipeline"])
+        within = {r.topic_partition: r for r in ranges}
+        kept = []
+        for row in found.select(*PLACE, "batch_id", "pipeline", REFUSED_BY).iter_rows():
+            topic, partition, offset, batch, pipeline, by = row
+            inside = within.get(TopicPartition(topic, partition))
+            mine = pipeline == self._pipeline and batch_id in (None, batch)
+            if mine and inside is not None and inside.start <= offset < inside.end:
+                kept.append((by, (topic, partition, offset)))
+        return kept
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin to stage bad records."""
         inner = self._sink.stage(token, writer, QUARANTINE_SCHEMA)
         return _QuarantineStage(inner, self._pipeline, token.batch_id, self._one_sink)
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Commit the bad records of a batch."""
-        self._sink.commit(token, manifests)
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """Commit bad records. A batch may be committed again, with more of them."""
+        self._sink.land(position, manifests, onto)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove what other attempts staged."""

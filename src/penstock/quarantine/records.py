@@ -48,7 +48,7 @@ class Held(Protocol):
         ...
 
     def rows(self, columns: Sequence[str], pipelines: str, place: Place | None = None) -> pl.DataFrame:
-        """The rows of a pipeline and of its replays; of one record where a place is given."""
+        """The rows of a pipeline, and those that its replays left before 0.8; of one record where a place is given."""
         ...
 
 
@@ -121,15 +121,21 @@ def whole_topic(topic: str, settings: KafkaSettings, reader: Reader) -> Iterable
 
 
 def read_records(held: Held, pipeline: str, columns: Sequence[str], place: Place | None = None) -> pl.DataFrame:
-    """The records of a pipeline and its replays, the oldest row of each identity, in the order of quarantine."""
+    """The oldest row of each identity, in the order of quarantine.
+
+    Replays of versions before 0.8 left their rejects here too, under names of their own: a row of the pipeline itself
+    goes before one of those.
+    """
     derived = {REFUSED_BY: (_refused_by(), "stage"), SCHEMA_ID: (_schema_id(), "value")}
-    asked = dict.fromkeys([*columns, *IDENTITY, "quarantined_at"])
+    asked = dict.fromkeys([*columns, *IDENTITY, "quarantined_at", "pipeline"])
     read = dict.fromkeys(derived[name][1] if name in derived else name for name in asked)
     found = held.rows(list(read), pipeline, place)
     found = found.with_columns(**{name: made for name, (made, _) in derived.items() if name in asked}).select(
         list(asked)
     )
-    return found.sort("quarantined_at", *PLACE).unique(IDENTITY, keep="first", maintain_order=True)
+    own = pl.col("pipeline") != pipeline
+    oldest = found.sort(own, "quarantined_at", *PLACE).unique(IDENTITY, keep="first", maintain_order=True)
+    return oldest.sort("quarantined_at", *PLACE)
 
 
 def frame_of(rows: pa.Table) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.errors import TerminalError
-from penstock.model import BatchToken, Guarantee, Manifest, Refusal, SlotAttempt
+from penstock.model import BatchToken, Guarantee, Manifest, Position, Refusal, SlotAttempt
 
 
 class RefusingQuarantine:
@@ -23,19 +23,15 @@ class RefusingQuarantine:
     def check(self, schema: pa.Schema) -> None:
         """There is nothing to check."""
 
-    def last_commit(self) -> BatchToken | None:
-        """It never holds a commit."""
+    def position(self) -> Position | None:
+        """It never holds anything."""
         return None
-
-    def holds(self, token: BatchToken) -> bool:
-        """It never holds a batch."""
-        return False
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefusingStage:
         """In a task: stop at the first bad record."""
         return _RefusingStage(writer, token.batch_id)
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """There is nothing to commit."""
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:

@@ -17,6 +17,8 @@ class Outcome(Enum):
     FAILED = "failed"
     DROPPED = "dropped"
     UNDROPPED = "undropped"
+    RETURNED = "returned"
+    """It was redriven, and the sinks named by `wanted_by` have no row of it any more."""
 
 
 class State(Enum):
@@ -37,20 +39,23 @@ failed in a redrive, the last stage and code are those of the last one."""
 def with_states(records: pl.DataFrame, marks: pl.DataFrame, max_redrives: int) -> pl.DataFrame:
     """The records with how they stand now.
 
-    A record that was redriven stays so. Of dropping and taking that back the last counts. One that failed in a redrive
-    is wanted by those sinks alone that had no row of it then.
+    A record that was redriven stays so until that is taken back. Of dropping and taking that back the last counts. One
+    that failed in a redrive, or was taken back, is wanted by those sinks alone that had no row of it then.
     """
     outcome, failed = pl.col("outcome"), pl.col("outcome") == Outcome.FAILED.value
     drops = outcome.filter(outcome.is_in([Outcome.DROPPED.value, Outcome.UNDROPPED.value]))
+    brought = outcome.is_in([Outcome.REDRIVEN.value, Outcome.RETURNED.value])
+    missing = outcome.is_in([Outcome.FAILED.value, Outcome.RETURNED.value])
     by_record = (
         marks.sort("marked_at", maintain_order=True)
         .group_by(IDENTITY, maintain_order=True)
         .agg(
             failures=failed.sum().cast(pl.Int64),
-            run=pl.col("run").filter(outcome == Outcome.REDRIVEN.value).first(),
-            redriven=(outcome == Outcome.REDRIVEN.value).any(),
+            run=pl.col("run").filter(outcome == Outcome.REDRIVEN.value).last(),
+            redriven=outcome.filter(brought).last() == Outcome.REDRIVEN.value,
             dropped=drops.last() == Outcome.DROPPED.value,
-            left=pl.col("wanted_by").filter(failed).last(),
+            missed=missing.any(),
+            left=pl.col("wanted_by").filter(missing).last(),
             failed_stage=pl.col("stage").filter(failed).last(),
             failed_code=pl.col("code").filter(failed).last(),
         )
@@ -72,7 +77,7 @@ def with_states(records: pl.DataFrame, marks: pl.DataFrame, max_redrives: int) -
     return joined.with_columns(
         state=state,
         failures=failures,
-        wanted_by=pl.when(again).then("left").otherwise(REFUSED_BY),
+        wanted_by=pl.when("missed").then("left").otherwise(REFUSED_BY),
         last_stage=pl.when(again).then("failed_stage").otherwise("stage"),
         last_code=pl.when(again).then("failed_code").otherwise("code"),
-    ).drop("redriven", "dropped", "left", "failed_stage", "failed_code")
+    ).drop("redriven", "dropped", "missed", "left", "failed_stage", "failed_code")

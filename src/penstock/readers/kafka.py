@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings, explain
 from penstock.kafka.hearing import HeardConsumer
-from penstock.model import RAW_SCHEMA, TIMESTAMP, OffsetRange, TopicPartition
+from penstock.model import LAST_TIMESTAMP, RAW_SCHEMA, TIMESTAMP, OffsetRange, TopicPartition
 from penstock.readers.idle import IdleConsumers
 
 _MOST_MESSAGES = 20_000
@@ -184,10 +184,17 @@ def _to_arrow(messages: list[Any], topics: Any, topic: str, partitions: Any, off
             pa.array(topics, pa.string()) if topics is not None else pa.repeat(pa.scalar(topic), count),
             pa.array(partitions, pa.int32()),
             pa.array(offsets, pa.int64()),
-            pa.array(stamps * 1000, TIMESTAMP, mask=stamps < 0),
+            _times(stamps),
         ],
         schema=RAW_SCHEMA,
     )
+
+
+def _times(millis: Any) -> pa.Array:
+    """Kafka's times, which may be missing. One beyond the last timestamp is the last number there is."""
+    beyond = millis > LAST_TIMESTAMP // 1000
+    micros = np.where(beyond, np.iinfo(np.int64).max, np.where(beyond, 0, millis) * 1000)
+    return pa.array(micros, TIMESTAMP, mask=millis < 0)
 
 
 def _header_array(headers: list[list[tuple[str, bytes | None]] | None]) -> pa.Array:

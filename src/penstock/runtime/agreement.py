@@ -1,18 +1,21 @@
-"""Do the checkpoint and the sinks agree?
+"""Do the checkpoint and the targets agree?
 
-Each sink's own token says which batch it holds. They agree where every sink is at the last batch committed, or, while
-a batch is open, at that one. A sink beyond the checkpoint would call new rows seen: they would be lost without a word.
+The checkpoint says which batch comes next: the one that is open, or an empty one where the last one ended. `decide`
+says what that batch is to each target's position, as it would at the commit. What contradicts is a finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.checkpoint.findings import AFRESH, REPAIR, RESTORE, Finding, from_error
+from penstock.checkpoint.findings import AFRESH, REPAIR, RESTORE, Finding, from_error, usable_ends
 from penstock.checkpoint.logs import CheckpointFiles, read_files
-from penstock.model import BatchToken, Guarantee
-from penstock.runtime.standings import Standing
+from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, Verdict, decide
+from penstock.runtime.loss import ranges_of_batch
+from penstock.runtime.standings import Standing, carried_number
+from penstock.sinks.commit import contradiction
 
 _SHOWN = 8
 
@@ -20,104 +23,135 @@ _SHOWN = 8
 def sink_findings(
     checkpoint: SparkCheckpoint, standings: Sequence[Standing], *, committed: int | None = None
 ) -> list[Finding]:
-    """Hold the sinks' tokens of this checkpoint's query against its batches.
+    """Hold the targets' positions against the batches of a checkpoint.
 
-    Under a running stream `committed` is the last batch that was committed before the sinks were asked; -1 for none.
+    Under a running stream `committed` is the last batch that was committed before the targets were asked; -1 for none.
     """
     files = read_files(checkpoint.path, checkpoint.storage)
     done = files.committed if committed is None else committed if committed >= 0 else None
-    return compare_sinks(checkpoint.path, files, standings, done)
+    return compare_sinks(checkpoint.path, files, standings, done, checkpoint.sinks_noted())
 
 
 def compare_sinks(
-    path: str, files: CheckpointFiles, standings: Sequence[Standing], committed: int | None
+    path: str,
+    files: CheckpointFiles,
+    standings: Sequence[Standing],
+    committed: int | None,
+    written: Mapping[str, str] | None = None,
 ) -> list[Finding]:
-    """The same for files that were looked at already."""
+    """The same for files that were looked at already. `written` are the sinks that the checkpoint has written to."""
     found: list[Finding] = []
+    token = next_token(files, committed)
     for one in standings:
         if one.error is not None:
             found.append(_unreachable(one))
         if one.guarantee is not Guarantee.EXACTLY_ONCE or one.error is not None or files.query_id is None:
             continue
-        held = one.holds
-        if held is None:
-            if committed is not None and not one.sparse:
-                found.append(_empty(one, committed))
-        elif held.query_id == files.query_id:
-            mine = [*_compared(path, files, one, held, committed, standings)]
-            if not mine and one.taken_back is not None:
-                mine = [from_error(one.taken_back, means=_TAKEN_BACK)]
-            found += mine
+        if one.sparse:
+            found += _quarantine_findings(one, token, standings)
+            found += _compared(path, files, one, token, committed) if one.position is not None else ()
+        elif one.position is None and one.begun is None:
+            if committed is not None:
+                found.append(_empty(one, committed, token, (written or {}).get(one.sink) == one.target))
+        else:
+            found += _compared(path, files, one, token, committed)
     return found
 
 
-_TAKEN_BACK = (
-    "The checkpoint agrees with the table as it is now, but the table remembers later batches of the same query: it "
-    "would not take others under their numbers."
-)
+def next_token(files: CheckpointFiles, committed: int | None) -> BatchToken | None:
+    """The batch that a run carries out next, as far as the checkpoint says; none where it says nothing."""
+    query_id, begun = files.query_id, files.begun
+    if query_id is None:
+        return None
+    ids = _topic_ids(files)
+    if begun is not None and (committed is None or committed < begun):
+        ends = usable_ends(files, begun)
+        starts = usable_ends(files, begun - 1) if begun > 0 else _initial(files)
+        if ends is None or starts is None:
+            return None
+        return BatchToken("", query_id, begun, ranges_of_batch(starts, ends).ranges, ids)
+    at = usable_ends(files, committed) if committed is not None else _initial(files)
+    if at is None:
+        return None
+    number = committed + 1 if committed is not None else 0
+    return BatchToken("", query_id, number, tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in at.items()), ids)
+
+
+def _initial(files: CheckpointFiles) -> Offsets | None:
+    found: Offsets | None = None
+    for file in files.sources.values():
+        if file.initial is not None:
+            found = (found or {}) | file.initial
+    return found
+
+
+def _topic_ids(files: CheckpointFiles) -> dict[str, str]:
+    return dict(files.topic_ids)
 
 
 def _compared(
-    path: str,
-    files: CheckpointFiles,
-    one: Standing,
-    held: BatchToken,
-    done: int | None,
-    standings: Sequence[Standing],
+    path: str, files: CheckpointFiles, one: Standing, token: BatchToken | None, done: int | None
 ) -> Iterable[Finding]:
-    batch, begun = held.batch_id, files.begun
-    sides = {"checkpoint": _batches(begun, done), f"sink {one.sink}": f"batch {batch}, {held.describe_ranges()}"}
+    held = one.newest
+    assert held is not None or one.position is not None
+    batch = held.batch_id if held is not None else -1
     newest = files.newest
-    if newest is None or batch > newest:
-        yield Finding(
-            "SINK_AHEAD",
-            True,
-            f"sink {one.sink} holds batch {batch}, which checkpoint {path} has not begun",
-            sides,
-            "The checkpoint went back: a file of it was lost, or an older copy put in place. A run would give the "
-            "batch other offsets, and the sink would call it seen: its rows would be lost.",
-            f"{REPAIR}\n{RESTORE}\n{AFRESH}",
-        )
+    if held is not None and held.query_id == files.query_id and held.rule is not Rule.MOVES:
+        if newest is None or batch > newest:
+            sides = {
+                "checkpoint": _batches(files.begun, done),
+                f"sink {one.sink}": f"batch {batch}, {held.describe_ranges()}",
+            }
+            yield Finding(
+                Verdict.CHECKPOINT_WENT_BACK.value,
+                True,
+                f"sink {one.sink} holds batch {batch}, which checkpoint {path} has not begun",
+                sides,
+                "The checkpoint went back: a file of it was lost, or an older copy put in place. A run would give the "
+                "batch other offsets.",
+                f"{REPAIR}\n{RESTORE}\n{AFRESH}",
+            )
+            return
+        planned = next((each.ends for each in files.again if each.batch_id == batch), None)
+        ends = planned if planned is not None else files.offsets[batch].ends if batch in files.offsets else None
+        if ends is not None and ends != held.ends and any(len(r) for r in held.ranges):
+            yield Finding(
+                Verdict.TOKEN_MISMATCH.value,
+                True,
+                f"sink {one.sink} holds batch {batch} with other offsets than checkpoint {path}",
+                {"checkpoint": _places(held.starts, ends), f"sink {one.sink}": held.describe_ranges()},
+                "The checkpoint is of another past than the sink: edited by hand, or put together from two copies.",
+                f"{RESTORE}\n{AFRESH}",
+            )
+            return
+    position = one.position
+    if token is None or position is None or (held is not None and _in_flight(held, token, files)):
         return
-    whole = one.token.batch_id if one.token is not None and one.token.query_id == held.query_id else -1
-    if done is not None and whole < done and not one.sparse:
-        yield Finding(
-            "SINK_BEHIND",
-            True,
-            f"sink {one.sink} ends at batch {whole}, and batch {done} is committed"
-            if whole >= 0
-            else f"sink {one.sink} has no whole batch, and batch {done} is committed",
-            sides,
-            "The table was restored, or the database put back from a copy: what came between is not in it, and a run "
-            "would not bring it again.",
-            _ways_behind(one, standings),
-        )
-        return
-    planned = next((token.ends for token in files.again if token.batch_id == batch), None)
-    ends = planned if planned is not None else files.offsets[batch].ends if batch in files.offsets else None
-    if ends is not None and ends != held.ends:
-        yield Finding(
-            "SINK_TOKEN_MISMATCH",
-            True,
-            f"sink {one.sink} holds batch {batch} with other offsets than checkpoint {path}",
-            {"checkpoint": _places(held.starts, ends), f"sink {one.sink}": held.describe_ranges()},
-            "The checkpoint is of another past than the sink: edited by hand, or put together from two copies.",
-            f"{RESTORE}\n{AFRESH}",
-        )
+    verdict = decide(position, replace(token, rule=Rule.FORWARD) if one.sparse else token)
+    if verdict not in (Verdict.NEXT, Verdict.COMMITTED):
+        yield from_error(contradiction(one.sink, verdict, position, token), means=_MEANS.get(verdict, ""))
 
 
-def _ways_behind(one: Standing, standings: Sequence[Standing]) -> str:
-    """All sinks at one place: go on from there. Else the one sink alone has to be filled."""
-    undo = "put the table back to what it was, or:\n"
-    exact = [s for s in standings if s.guarantee is Guarantee.EXACTLY_ONCE and not s.sparse]
-    places = {tuple(sorted(s.token.ends.items())) if s.token is not None else None for s in exact}
-    if len(places) == 1 and one.token is not None:
-        return f"{undo}point `checkpoint:` at a new folder, then: penstock run FILE --resume-from-table"
-    begin = "earliest" if one.token is None else "the offsets where it ends (above)"
-    return (
-        f"{undo}give the sink another `name:` in the file, so that it begins anew with the next batch; then\n"
-        f"penstock run FILE\n"
-        f"penstock replay FILE --sink NEW_NAME --from ... --to ...    (from {begin} to the checkpoint's)"
+_MEANS = {
+    Verdict.TARGET_WENT_BACK: "The table was restored, or the database put back from a copy: what came between is not "
+    "in it, and a run would not bring it again by itself.",
+    Verdict.FENCED: "Another run, with another checkpoint, has continued from this target since.",
+}
+
+
+def _in_flight(held: BatchToken, token: BatchToken, files: CheckpointFiles) -> bool:
+    """Under a running stream: the target has gone on while the checkpoint was looked at."""
+    return held.query_id == token.query_id and held.batch_id >= token.batch_id and held.batch_id in files.offsets
+
+
+def _quarantine_findings(one: Standing, token: BatchToken | None, standings: Sequence[Standing]) -> Iterable[Finding]:
+    carried, position = carried_number(one.sink, standings), one.position
+    if (position.number if position is not None else 0) >= carried or token is None:
+        return
+    yield from_error(
+        contradiction(one.sink, Verdict.TARGET_WENT_BACK, position, token),
+        means="The sinks' positions say that the quarantine has had more commits: records that were set aside are not "
+        "in it any more.",
     )
 
 
@@ -132,20 +166,36 @@ def _unreachable(one: Standing) -> Finding:
     )
 
 
-def _empty(one: Standing, done: int) -> Finding:
+def _empty(one: Standing, done: int, token: BatchToken | None, written: bool) -> Finding:
+    if written and token is not None:
+        return from_error(
+            contradiction(one.sink, Verdict.TARGET_WENT_BACK, None, token),
+            means="This checkpoint has written to the target before, and the target holds nothing of it: it was "
+            "dropped, or put back to before the first batch.",
+        )
     return Finding(
         "SINK_HOLDS_NOTHING",
         False,
         f"sink {one.sink} holds no batch of this pipeline, and batch {done} is committed",
         {},
-        "The sink is new, or its table was dropped. A run goes on, and brings it the rows from now on.",
+        "The sink is new. A run goes on, and brings it the rows from now on.",
         f"to bring it what came before: penstock replay FILE --sink {one.sink} --from earliest --to committed",
     )
 
 
+def behind(position: Position | None, to: Offsets, fallback: Offsets) -> list[OffsetRange]:
+    """What a target lacks up to some offsets. One that holds nothing lacks everything from `fallback` on."""
+    found = []
+    for at, end in sorted(to.items()):
+        start = fallback.get(at, 0) if position is None else position.next.get(at, end)
+        if start < end:
+            found.append(OffsetRange(at.topic, at.partition, start, end))
+    return found
+
+
 def _batches(begun: int | None, done: int | None) -> str:
-    told = "no batch committed" if done is None else f"batch {done} committed"
-    return told if begun == done else f"{told}, batch {begun if begun is not None else 'none'} begun"
+    summary = "no batch committed" if done is None else f"batch {done} committed"
+    return summary if begun == done else f"{summary}, batch {begun if begun is not None else 'none'} begun"
 
 
 def _places(starts: Offsets, ends: Offsets) -> str:

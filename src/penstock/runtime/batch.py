@@ -1,22 +1,31 @@
-"""One batch: the token; already committed?; stage by the lane; commit each sink; done."""
+"""One batch: token; position of each target; stage by the lane; commit each target on its position; done.
+
+The order of commits is the same for every sink: gaps, quarantine, targets. A sink that commits in its slot follows it
+too: a slot with bad records does not commit before these are in the quarantine. Once committed, the quarantine of a
+batch is binding: when the batch runs again, under the same definition or an edited one, its records stay out of the
+targets, and newly bad ones are added to it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from penstock.contracts import Reader, RejectingSink, Sink, SlotSink
+from penstock.contracts import Reader, RowsRefused, Sink, SlotSink, UpgradedSink
+from penstock.errors import TerminalError, TransientError
 from penstock.metrics import BatchMetrics
 from penstock.metrics.memory import memory_in_use
-from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange
-from penstock.quarantine import GAPS_SCHEMA, Gap, gap_rows
+from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Position, Refusal, Rule
+from penstock.quarantine import GAPS_SCHEMA, Gap, Quarantine, RefusingQuarantine, gap_rows
 from penstock.registry.exchange import seconds_asked
 from penstock.runtime.batches import Batches, Bounds
+from penstock.runtime.excluded import EVERYWHERE, Excluded
 from penstock.runtime.faults import in_our_terms
 from penstock.runtime.inlet import Inlet
 from penstock.runtime.loss import BatchRanges, clip_to_log, data_loss
@@ -25,12 +34,16 @@ from penstock.runtime.refused import refused_records
 from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.slots import pin_slots, plan_slots
 from penstock.runtime.strays import Strays
+from penstock.sinks.commit import commit, is_committed
+from penstock.transforms import Dedupe
 
 END_PATIENCE = 120.0
 """How many seconds a log may end before the batch does until that is called a loss."""
 
 _FIGURES = 64
-"""Of how many slots the figures are told."""
+"""Maximum number of slots to report."""
+_PASSES = 5
+"""How often a batch is staged for sinks that commit in their slot, before its records are called unstable."""
 Figure = TypeVar("Figure", int, float)
 StageLane = Callable[[Any, Sequence[SlotWork], Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
 """Takes the batch's frame, and what to read: how a lane stages a batch."""
@@ -47,14 +60,46 @@ class StagedFlow:
     """The topics that it reads; None for all."""
     streaming: bool = False
     """Whether Spark's own stream reads: the flow then has a frame for every batch, one without new records too."""
+    direct: bool = False
+    """Whether it takes the direct lane."""
 
-    def of_batch(self, token: BatchToken, sinks: Sequence[Sink]) -> StagedFlow:
+    def of_batch(
+        self,
+        token: BatchToken,
+        sinks: Sequence[Sink],
+        excluded: Excluded = Excluded(),
+        same_topics: Callable[[], None] | None = None,
+        lacking: str = "",
+    ) -> StagedFlow:
         """The same for a batch, as far as these sinks want it."""
-        return replace(self, works=tuple(replace(work.wanted_by(sinks), token=token) for work in self.works))
+        excluded = excluded.for_sinks(inlet.sink.name for work in self.works for inlet in work.wanted_by(sinks).inlets)
+        works = (
+            replace(work.wanted_by(sinks), token=token, excluded=excluded, same_topics=same_topics, lacking=lacking)
+            for work in self.works
+        )
+        return replace(self, works=tuple(works))
 
     def of(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """The ranges that it reads."""
         return [r for r in ranges if self.topics is None or r.topic in self.topics]
+
+    @property
+    def knows_bad_in_slot(self) -> bool:
+        """Whether a slot has met all bad records of its rows by its end. Behind an exchange they are in other tasks."""
+        return self.direct and not any(isinstance(step, Dedupe) for work in self.works for step in work.transforms)
+
+
+@dataclass
+class _Staged:
+    """What the passes over a batch left."""
+
+    reports: list[SlotReport]
+    gaps: list[Gap]
+    later: list[SlotReport] = field(default_factory=list)
+    """Of further passes, for sinks that had to wait for the quarantine: their records are counted already."""
+
+    def manifests(self, sink: Sink) -> list[Manifest]:
+        return [m for r in (*self.reports, *self.later) for m in r.manifests if m.sink == sink.name]
 
 
 @dataclass
@@ -69,8 +114,6 @@ class BatchRunner:
     batches: Batches
     reader: Reader
     gaps: Sink | None
-    rejects: Mapping[str, Sequence[Sink]]
-    """For a sink whose target may refuse rows at the commit: where these go."""
     cores: Callable[[], int]
     """How many slots a batch may have, asked for each: executors come and go."""
     tell: Callable[[str], None] = lambda text: None
@@ -83,8 +126,21 @@ class BatchRunner:
     enter: Callable[[int, str], None] = lambda batch_id, phase: None
     """Told which phase a batch enters."""
     strays: Strays | None = None
-    """Clears up behind attempts that do not count, where tasks may have several."""
+    """Clears up after attempts that do not count, where tasks may have several."""
+    excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
+    """Records of a batch that stay out of some sinks; asked once the positions of these are read."""
+    topic_ids: Callable[[BatchToken], Mapping[str, str]] = lambda token: {}
+    """The ids of a batch's topics. Raises where a topic is not the one any more that the batch was planned for."""
+    same_topics: Callable[[Mapping[str, str]], Callable[[], None]] | None = None
+    """The same check for tasks: given the ids, what a slot calls before it commits."""
+    late: bool = False
+    """Whether the batches are ones that other targets have had already: a target that went back is caught up."""
+    stopped: Callable[[float], bool] = lambda seconds: _waited(seconds)
+    """Waits for so long; true where the run was asked to stop meanwhile."""
     after_restart: bool = True
+    """Whether an earlier attempt may have committed something of the next batch."""
+    _positions: dict[str, Position] = field(default_factory=dict)
+    """Where each target stands, as far as this process knows."""
     _batch_id: int = -1
     _clock: dict[str, float] = field(default_factory=dict)
 
@@ -94,23 +150,26 @@ class BatchRunner:
         asked, self._batch_id = seconds_asked(), batch_id
         with self._timed("offsets"):
             batch = self.batches.ranges(batch_id)
-            token = self._token(batch_id, batch)
+            token = replace(self.token, batch_id=batch_id, ranges=batch.ranges)
+            token = replace(token, topic_ids=self.topic_ids(token))
             bounds = self.batches.recent_bounds(token.ends)
             lags = self.batches.behind(token, bounds)
-        sinks = self._not_committed(token)
-        reports: list[SlotReport] = []
-        gaps: list[Gap] = []
+            sinks = self._not_committed(token)
+            self._quarantine_pending()
+            held = self._quarantined_before(token) if sinks else Excluded()
+        staged, added = _Staged([], []), 0
         if sinks:
-            with self._timed("stage"):
-                reports, gaps = self._stage(frame, token, batch, sinks, bounds)
-            with self._timed("commit"):
-                self._commit(token, sinks, reports, gaps)
+            with self._kept_for_two_passes(frame, sinks):
+                with self._timed("stage"):
+                    staged = self._stage(frame, token, batch, sinks, bounds, held)
+                with self._timed("commit"):
+                    added = self._commit(frame, token, sinks, staged, held)
         else:
             with self._timed("stage"):
-                gaps = self._carry_state(frame, token, batch, bounds)
-        for notice in sorted(set().union(*(r.notices for r in reports))):
+                staged.gaps = self._carry_state(frame, token, batch, bounds)
+        reports = staged.reports
+        for notice in sorted(set().union(*(r.notices for r in (*reports, *staged.later)))):
             self.tell(notice)
-        rejected = self._quarantine_rejected(token)
         self.after_restart = False
         return BatchMetrics(
             pipeline=token.pipeline,
@@ -118,14 +177,14 @@ class BatchRunner:
             finished_at=datetime.now(UTC),
             seconds=time.perf_counter() - began,
             rows_in=sum(r.rows_in for r in reports),
-            rows_out=sum(r.rows_out for r in reports),
-            quarantined=sum(r.quarantined for r in reports) + rejected,
+            rows_out=sum(r.rows_out for r in reports) - (added if len(self.sinks) == 1 else 0),
+            quarantined=sum(r.quarantined for r in reports) + added + _count(held),
             bytes_in=sum(r.bytes_in for r in reports),
             slots=sum(1 for r in reports if r.rows_in),
             lag=sum(lags.values()),
             skipped=not sinks,
-            gaps=len(gaps),
-            codes=_added(report.codes for report in reports),
+            gaps=len(staged.gaps),
+            codes=_added(report.codes for report in (*reports, *staged.later)),
             counts=_added(report.counts for report in reports),
             phases={**self._clock, **_task_seconds(reports), "registry": seconds_asked() - asked},
             started_at=started_at,
@@ -140,38 +199,73 @@ class BatchRunner:
         )
 
     def end(self) -> None:
-        """Behind the last batch: clear up."""
+        """After the last batch: clear up."""
         if self.strays is not None:
             self.strays.finish()
 
-    def _token(self, batch_id: int, batch: BatchRanges) -> BatchToken:
-        return replace(self.token, batch_id=batch_id, ranges=batch.ranges)
+    @property
+    def _kept_quarantines(self) -> list[Sink]:
+        """The quarantines that keep records; without one the first bad record stops the run."""
+        return [one for one in self.quarantines if not isinstance(one, RefusingQuarantine)]
 
     def _not_committed(self, token: BatchToken) -> list[Sink]:
-        """The sinks that still want this batch. Only a run's first batch can have been committed before."""
-        quarantines, targets = self.quarantines, self.sinks
-        if not self.after_restart:
-            return [*quarantines, *targets]
-        missing = [sink for sink in (*quarantines, *targets) if not sink.holds(token)]
-        if self.marks in missing:
-            # What a sink refuses is found by staging for it: one that has the batch is staged for again, and says so.
-            return [*targets]
-        # A quarantine keeps no token of a batch without bad records. It is committed before the others, so a
-        # target that has the batch vouches for it; one that commits in its tasks does not: they end earlier.
-        vouched = any(sink not in missing and not isinstance(sink, SlotSink) for sink in targets)
-        return [] if vouched and all(sink in quarantines for sink in missing) else missing
+        """The sinks that still want this batch. Raises where a target contradicts it."""
+        if not self.after_restart and token.rule is not Rule.RECORDS:
+            return [*self.sinks]
+        targets = [*self.sinks, *self._kept_quarantines]
+        seen = {name: position.number for name, position in self._positions.items()}
+        with ThreadPoolExecutor(max(1, len(targets))) as pool:
+            found = dict(zip([t.name for t in targets], pool.map(lambda one: one.position(), targets), strict=True))
+        self._positions = {name: position for name, position in found.items() if position is not None}
+        for quarantine in self._kept_quarantines if not self.late else ():
+            is_committed(quarantine, found[quarantine.name], _forward(token), self._carried(quarantine))
+        return [s for s in self.sinks if not is_committed(s, found[s.name], token, seen.get(s.name, 0))]
+
+    def _carried(self, quarantine: Sink) -> int:
+        """How many commits the quarantine has had, by the positions of the sinks."""
+        return max(
+            (self._positions[s.name].last.quarantine.get(quarantine.name, 0) for s in self.sinks if self._has(s)),
+            default=0,
+        )
+
+    def _has(self, target: Sink) -> bool:
+        return target.name in self._positions
+
+    def _quarantined_before(self, token: BatchToken) -> Excluded:
+        """The records that an earlier attempt of this batch has quarantined, or of late batches any."""
+        found = []
+        for quarantine in self._kept_quarantines:
+            if self._has(quarantine) and (self.late or self._positions[quarantine.name].last == token):
+                assert isinstance(quarantine, Quarantine)
+                found += quarantine.recorded(token.ranges, None if self.late else token.batch_id)
+        return Excluded.of((name, place) for by, place in found for name in (by or EVERYWHERE).split(","))
 
     def _stage(
-        self, frame: Any, token: BatchToken, batch: BatchRanges, sinks: Sequence[Sink], bounds: Bounds
-    ) -> tuple[list[SlotReport], list[Gap]]:
-        flows = [flow.of_batch(token, sinks) for flow in self.flows()]
+        self,
+        frame: Any,
+        token: BatchToken,
+        batch: BatchRanges,
+        sinks: Sequence[Sink],
+        bounds: Bounds,
+        held: Excluded,
+    ) -> _Staged:
+        flows = self.flows()
+        excluded = held.together(self.excluded(token, sinks))
+        first = sinks
+        if self._kept_quarantines and not all(flow.knows_bad_in_slot for flow in flows):
+            first = [sink for sink in sinks if not isinstance(sink, SlotSink)]
         for last_try in (False, True):
             readable, gaps = clip_to_log(batch, self._bounds(token, None if last_try else bounds))
             if gaps and self.gaps is None:
                 raise data_loss(gaps, token.batch_id)
             try:
-                reports = [report for flow in flows for report in self._stage_flow(frame, flow, readable)]
-                return reports, self._gaps_after(token, batch, gaps) if any(f.streaming for f in flows) else gaps
+                reports = self._pass(frame, flows, self._carrying(token), first, readable, excluded, sinks)
+                gaps = self._gaps_after(token, batch, gaps) if any(f.streaming for f in flows) else gaps
+                # A topic that was created again while it was read has other records under the same offsets.
+                self.topic_ids(token)
+                for report in reports[:1]:
+                    report.deferred += [s.name for s in sinks if s not in first]
+                return _Staged(reports or [_waiting(sinks, first)], gaps)
             except Exception as error:
                 # The log start may move while the batch is read: what is left is then found anew, once.
                 told = in_our_terms(error)
@@ -179,19 +273,40 @@ class BatchRunner:
                     raise told from error
         raise AssertionError("unreachable")
 
+    def _pass(
+        self,
+        frame: Any,
+        flows: Sequence[StagedFlow],
+        token: BatchToken,
+        sinks: Sequence[Sink],
+        readable: Sequence[OffsetRange],
+        excluded: Excluded,
+        wanting: Sequence[Sink],
+    ) -> list[SlotReport]:
+        """Stage the batch once for some of the sinks that want it, and for the quarantine."""
+        in_task = any(isinstance(sink, SlotSink) for sink in sinks) and bool(token.topic_ids)
+        check = self.same_topics(token.topic_ids) if in_task and self.same_topics is not None else None
+        # A record that is bad only now is missing in the sinks that want the batch; the others have its row.
+        others = self.late or len(wanting) < len(self.sinks)
+        lacking = ",".join(sink.name for sink in wanting) if others else ""
+        made = [flow.of_batch(token, sinks, excluded, check, lacking) for flow in flows]
+        # A late batch is for some sinks: flows that do not lead there have had its records.
+        made = [flow for flow in made if not self.late or any(work.inlets for work in flow.works)]
+        return [report for flow in made for report in self._stage_flow(frame, flow, readable)]
+
     def _carry_state(self, frame: Any, token: BatchToken, batch: BatchRanges, bounds: Bounds) -> list[Gap]:
         """Every sink has the batch. What is remembered from it is Spark's, and has to be brought forward again.
 
         For that its records are read once more, and one that is gone by now is missing in the state.
         """
-        streaming = [flow.of_batch(token, ()) for flow in self.flows() if flow.streaming]
+        streaming = [flow.of_batch(token, (), Excluded()) for flow in self.flows() if flow.streaming]
         if not streaming:
             return []
         _, gaps = clip_to_log(batch, self._bounds(token, bounds))
         if gaps and self.gaps is None:
             raise data_loss(gaps, token.batch_id)
         for flow in streaming:
-            flow.stage(frame, flow.works, ())
+            flow.stage(frame, [replace(work, quarantines=()) for work in flow.works], ())
         gaps = self._gaps_after(token, batch, gaps)
         self._record(token, gaps)
         return gaps
@@ -214,71 +329,183 @@ class BatchRunner:
         """Where the logs begin and end, asked before or now. An end before the batch's own is not believed at once.
 
         When a broker is lost, the next leader of a partition learns a little later how far readers may go. Taken at
-        its word, records that are there would count as lost.
+        its word, records that are there would count as lost. A request to stop ends the wait, and the batch with it.
         """
         deadline = time.monotonic() + END_PATIENCE
         while True:
             bounds = self.batches.bounds(token.ends) if bounds is None else bounds
-            behind = any(at in bounds and bounds[at].end < end for at, end in token.ends.items())
-            if not behind or time.monotonic() > deadline:
+            short = {at: end for at, end in token.ends.items() if at in bounds and bounds[at].end < end}
+            if not short or time.monotonic() > deadline:
                 return bounds
-            time.sleep(0.5)
+            self.topic_ids(token)
+            if self.stopped(0.5):
+                raise TransientError(
+                    "LOG_ENDS_EARLY",
+                    f"batch {token.batch_id}: the log ends before the batch does, and the run was asked to stop",
+                    context={str(at): f"ends at {bounds[at].end}, the batch at {end}" for at, end in short.items()},
+                    hint="the next run asks again",
+                )
             bounds = None
 
-    def _commit(
-        self, token: BatchToken, sinks: Sequence[Sink], reports: Sequence[SlotReport], gaps: Sequence[Gap]
-    ) -> None:
-        self._record(token, gaps)
+    def _commit(self, frame: Any, token: BatchToken, sinks: Sequence[Sink], staged: _Staged, held: Excluded) -> int:
+        """Commit gaps, quarantine, targets, in this order; how many records targets refused only now."""
+        self._record(token, staged.gaps)
+        self._commit_quarantines(token, staged.reports)
+        self._finish_slots(frame, token, sinks, staged, held)
+        added = 0
         committed: list[tuple[Sink, Sequence[Manifest]]] = []
+        refused_late: list[Manifest] = []
         for sink in sinks:
-            manifests = [m for r in reports for m in r.manifests if m.sink == sink.name]
-            if sink in self.quarantines and not any(m.rows for m in manifests):
-                continue
+            manifests = staged.manifests(sink)
             if sink is self.marks:
-                manifests += self._rejected(token, sink)
+                manifests += refused_late
             with self.turn(sink), self._timed(f"commit:{sink.name}"):
-                sink.commit(token, manifests)
+                while True:
+                    try:
+                        self._commit_sink(token, sink, manifests)
+                        break
+                    except RowsRefused as refused:
+                        manifests = list(refused.manifests)
+                        refused_late += self._quarantine_refused(token, sink, refused.refusals)
+                        added += len({refusal.record for refusal in refused.refusals})
             committed.append((sink, manifests))
             if self.after_restart:
                 sink.discard(token, manifests)
-        for quarantine in self.quarantines:
-            if quarantine not in sinks:
-                # It has the batch already; what was staged for it beside the others' rows is not needed.
-                quarantine.discard(token, [])
         if self.strays is not None:
+            reports = (*staged.reports, *staged.later)
             self.strays.after(token, committed, {report.stage for report in reports if report.stage is not None})
+        return added
+
+    def _finish_slots(
+        self, frame: Any, token: BatchToken, sinks: Sequence[Sink], staged: _Staged, held: Excluded
+    ) -> None:
+        """Stage again for the sinks whose slots had to wait for the quarantine; its records stay out now."""
+        reports = staged.reports
+        for _ in range(_PASSES):
+            deferred = {name for report in reports for name in report.deferred}
+            waiting = [sink for sink in sinks if sink.name in deferred]
+            if not waiting:
+                return
+            held = held.together(Excluded.of(pair for report in reports for pair in report.bad))
+            bounds = self._bounds(token)
+            readable, _ = clip_to_log(BatchRanges(token.ranges, ()), bounds)
+            excluded = held.together(self.excluded(token, waiting))
+            reports = self._pass(frame, self.flows(), self._carrying(token), waiting, readable, excluded, sinks)
+            self._commit_quarantines(token, reports)
+            staged.later += reports
+        raise TerminalError(
+            "BATCH_UNSTABLE",
+            f"batch {token.batch_id}: every pass over its records finds other bad ones",
+            hint="a step gives another result for the same record each time: make it deterministic",
+        )
+
+    def _carrying(self, token: BatchToken) -> BatchToken:
+        """The token with the number of commits that each quarantine has had."""
+        numbers = {q.name: self._positions[q.name].number if self._has(q) else 0 for q in self._kept_quarantines}
+        return replace(token, quarantine=numbers)
+
+    def _commit_sink(self, token: BatchToken, sink: Sink, manifests: Sequence[Manifest]) -> None:
+        token, known = self._carrying(token), self._positions.get(sink.name)
+        if token.rule is Rule.RECORDS:
+            # Which records the target holds was asked at this position: on another one it has to be asked again.
+            position: Position | None = Position.after(known, token)
+            assert position is not None
+            sink.land(position, manifests, known)
+        else:
+            position = commit(sink, token, manifests, known)
+        if position is None:
+            return
+        carried = {name: position.last.quarantine.get(name, 0) for name in token.quarantine}
+        if position.last == token and carried != dict(token.quarantine) and not isinstance(sink, SlotSink):
+            raise TerminalError(
+                "FENCED",
+                f"sink {sink.name}: another run has committed batch {token.batch_id}, with another quarantine",
+                context={"this run's quarantine": dict(token.quarantine), "the other's": carried},
+                hint="two runs work on one batch, and one of them with another definition: stop one of them",
+            )
+        self._positions[sink.name] = position
+
+    def _commit_quarantines(self, token: BatchToken, reports: Sequence[SlotReport]) -> None:
+        """Commit the bad records of a pass.
+
+        One attempt each: where the outcome is not known, or another run was first, the batch begins anew and keeps to
+        what the quarantine then holds.
+        """
+        for quarantine in self.quarantines:
+            manifests = [m for r in reports for m in r.manifests if m.sink == quarantine.name and m.rows]
+            if not manifests:
+                continue
+            known = self._positions.get(quarantine.name)
+            carrying = self._carrying(token)
+            adding = replace(carrying, rule=Rule.RECORDS) if self.late else _forward(carrying)
+            position = Position.after(known, adding)
+            with self.turn(quarantine), self._timed(f"commit:{quarantine.name}"):
+                quarantine.land(position, manifests, known)
+            self._positions[quarantine.name] = position
+            if self.after_restart:
+                quarantine.discard(token, manifests)
 
     def _record(self, token: BatchToken, gaps: Sequence[Gap]) -> None:
-        if gaps and self.gaps is not None and not self.gaps.holds(token):
-            self.gaps.prepare(GAPS_SCHEMA)
-            out = Outlet([Inlet(self.gaps)], token, 0, GAPS_SCHEMA)
-            out.write(gap_rows(token, gaps))
-            self.gaps.commit(token, out.finish())
+        if gaps and self.gaps is not None:
+            forward = replace(token, rule=Rule.RECORDS) if self.late else _forward(token)
+            if not is_committed(self.gaps, self.gaps.position(), forward):
+                self.gaps.prepare(GAPS_SCHEMA)
+                out = Outlet([Inlet(self.gaps)], token, 0, GAPS_SCHEMA)
+                out.write(gap_rows(token, gaps))
+                commit(self.gaps, forward, out.finish())
 
-    def _rejected(self, token: BatchToken, marks: Sink) -> list[Manifest]:
-        """The records that targets refused at their commits, staged for the marks."""
-        out = Outlet([Inlet(marks)], token, -1, BAD_SCHEMA)
-        for sink in self.sinks:
-            if isinstance(sink, RejectingSink):
-                refused = [replace(refusal, by=sink.name) for refusal in sink.rejected(token)]
-                for bad in refused_records(self.reader, refused):
+    def _quarantine_refused(self, token: BatchToken, sink: Sink, refusals: Sequence[Refusal]) -> list[Manifest]:
+        """Bring rows that a target refuses at its commit into the quarantine, before the others are committed.
+
+        In a redrive they are staged for its marks, and given back.
+        """
+        targets = [self.marks] if self.marks is not None else self._kept_quarantines
+        out = Outlet([Inlet(target) for target in targets], token, -1, BAD_SCHEMA)
+        for bad in refused_records(self.reader, [replace(refusal, by=sink.name) for refusal in refusals]):
+            out.write(bad)
+        manifests = out.finish()
+        if self.marks is not None:
+            return manifests
+        self._commit_quarantines(token, [SlotReport(-1, manifests=manifests)])
+        return []
+
+    def _quarantine_pending(self) -> None:
+        """Quarantine what version 0.7 refused in its last batch, where it was killed before it did."""
+        for sink in self.sinks if self.after_restart and self._kept_quarantines else ():
+            position = self._positions.get(sink.name)
+            if position is None or position.number or not isinstance(sink, UpgradedSink):
+                continue
+            refusals = {refusal.record: refusal for refusal in sink.pending_rejects(position.last)}
+            for quarantine in self._kept_quarantines if refusals else ():
+                assert isinstance(quarantine, Quarantine)
+                there = {place for _, place in quarantine.recorded(position.last.ranges)}
+                missing = [
+                    replace(each, by=sink.name)
+                    for record, each in refusals.items()
+                    if (record.topic, record.partition, record.start) not in there
+                ]
+                out = Outlet([Inlet(quarantine)], position.last, -1, BAD_SCHEMA)
+                for bad in refused_records(self.reader, missing):
                     out.write(bad)
-        return out.finish()
+                manifests = out.finish()
+                if missing:
+                    held = self._positions.get(quarantine.name)
+                    adding = Position.after(held, replace(position.last, rule=Rule.RECORDS))
+                    quarantine.land(adding, manifests, held)
+                    self._positions[quarantine.name] = adding
 
-    def _quarantine_rejected(self, token: BatchToken) -> int:
-        """Bring the records that a target refused at its commit into the quarantine, in a commit of their own."""
-        count = 0
-        for sink in (sink for sink in self.sinks if sink.name in self.rejects):
-            assert isinstance(sink, RejectingSink)
-            refused = [replace(refusal, by=sink.name) for refusal in sink.rejected(token)]
-            count += len({refusal.record for refusal in refused})
-            for quarantine in self.rejects[sink.name] if refused else ():
-                if not quarantine.holds(token):
-                    out = Outlet([Inlet(quarantine)], token, 0, BAD_SCHEMA)
-                    for bad in refused_records(self.reader, refused):
-                        out.write(bad)
-                    quarantine.commit(token, out.finish())
-        return count
+    @contextmanager
+    def _kept_for_two_passes(self, frame: Any, sinks: Sequence[Sink]) -> Iterator[None]:
+        """A frame with state is computed once: where sinks have to wait for the quarantine, its rows are kept."""
+        twice = bool(self._kept_quarantines) and any(isinstance(sink, SlotSink) for sink in sinks)
+        kept = twice and any(flow.streaming for flow in self.flows())
+        if kept:
+            frame.persist()
+        try:
+            yield
+        finally:
+            if kept:
+                frame.unpersist()
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -286,6 +513,26 @@ class BatchRunner:
         began = time.perf_counter()
         yield
         self._clock[phase] = self._clock.get(phase, 0.0) + time.perf_counter() - began
+
+
+def _waited(seconds: float) -> bool:
+    """Where nobody asks to stop."""
+    time.sleep(seconds)
+    return False
+
+
+def _forward(token: BatchToken) -> BatchToken:
+    """The token for a target that has no commit for most batches."""
+    return replace(token, rule=Rule.FORWARD)
+
+
+def _waiting(sinks: Sequence[Sink], first: Sequence[Sink]) -> SlotReport:
+    return SlotReport(-1, deferred=[sink.name for sink in sinks if sink not in first])
+
+
+def _count(held: Excluded) -> int:
+    """How many records there are."""
+    return len({(at, o) for each in held.offsets.values() for at, offsets in each.items() for o in offsets})
 
 
 def _task_seconds(reports: Sequence[SlotReport]) -> dict[str, float]:

@@ -79,10 +79,12 @@ class GivenBatches:
 
     batches: Sequence[tuple[OffsetRange, ...]]
     cluster: Cluster | None
+    first: int = 0
+    """The id of the first batch."""
 
     def ranges(self, batch_id: int) -> BatchRanges:
         """As given."""
-        return BatchRanges(tuple(sorted(self.batches[batch_id])), ())
+        return BatchRanges(tuple(sorted(self.batches[batch_id - self.first])), ())
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
         """As the brokers say, or all that is asked for."""
@@ -98,6 +100,6 @@ class GivenBatches:
     def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
         """The batches that follow."""
         left: Offsets = {}
-        for one in (r for batch in self.batches[token.batch_id + 1 :] for r in batch):
+        for one in (r for batch in self.batches[token.batch_id - self.first + 1 :] for r in batch):
             left[one.topic_partition] = left.get(one.topic_partition, 0) + len(one)
         return left

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, SqlSink, Transform
-from penstock.decoders import TombstoneDecoder, Tombstones
+from penstock.decoders import TombstoneDecoder, Tombstones, timed
 from penstock.errors import MissingError
 from penstock.kafka import KafkaSettings, Subscription
-from penstock.model import COORDINATES, COORDINATES_FIELD
+from penstock.model import COORDINATES, COORDINATES_FIELD, NEVER_NULL
+from penstock.quarantine import RefusingQuarantine
 from penstock.readers import KafkaReader
 from penstock.runtime.columns import refuse_missing_columns, steps_output
 from penstock.runtime.decoding import build_decoder, build_key, build_side_decoder
@@ -28,6 +29,7 @@ from penstock.runtime.transforming import Placed, Surroundings, build_transforms
 from penstock.runtime.user_code import folder_of, refuse_missing_code
 from penstock.storage import Storage
 from penstock.transforms import Join, Watermark
+from penstock.transforms.failing import OnError
 
 Lane = Literal["direct", "frame"]
 
@@ -100,12 +102,12 @@ class Flow:
         found = steps_output(schema, self.steps if not self.sides else self.steps[1:]) if schema is not None else None
         return as_nullable(found) if found is not None else None
 
-    def tombstones(self, schema: pa.Schema) -> TombstoneDecoder | None:
+    def tombstones(self, schema: pa.Schema) -> Decoder | None:
         """Tombstones as deletes by the keys, typed as the rows that reach the sinks."""
         if not self.delete_by:
             return None
         fields = {field.name.lower(): field for field in schema}
-        return TombstoneDecoder(pa.schema([fields[name.lower()] for name in self.delete_by]), self.key)
+        return timed(TombstoneDecoder(pa.schema([fields[name.lower()] for name in self.delete_by]), self.key))
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class Pipeline:
     @property
     def slot_sinks(self) -> list[SlotSink]:
         """The sinks that pin the number of slots."""
-        return [sink for sink in (*self.sinks, *self.targets.topics) if isinstance(sink, SlotSink)]
+        return [sink for sink in self.sinks if isinstance(sink, SlotSink)]
 
     def with_sinks(self, change: Callable[[Sink], Sink]) -> Pipeline:
         """The same pipeline, each sink in the form that `change` gives it."""
@@ -220,11 +222,13 @@ def _flow(
     decoder = build_decoder(flow, "drop" if delete_by else _tombstones(flow), topic, schemas, frozen)
     if not flow.sides:
         refuse_missing_columns(config, flow, decoder.schema)
-    sides, around = _sides(config, flow, schemas, tables, frozen), _surroundings(config, flow, tables)
-    placed = build_transforms(flow.transforms, around)
+    refuses = any(isinstance(quarantine, RefusingQuarantine) for quarantine in targets.quarantines)
+    on_error: OnError = "fail" if refuses else "quarantine"
+    sides = _sides(config, flow, schemas, tables, frozen, on_error)
+    placed = build_transforms(flow.transforms, _surroundings(config, flow, tables, on_error))
     if flow.where is not None:
-        placed = (Placed("where", Taken(flow.where)), *placed)
-    computed, inlets = build_inlets(sinks, made)
+        placed = (Placed("where", Taken(flow.where, on_error)), *placed)
+    computed, inlets = build_inlets(sinks, made, on_error)
     every = [one for side in sides for one in side.placed] + [*placed]
     every += [Placed("", computed)] if computed is not None else []
     return Flow(
@@ -242,23 +246,23 @@ def _flow(
 
 
 def _sides(
-    config: cfg.PipelineConfig, flow: cfg.Flow, schemas: Schemas, tables: Tables, frozen: bool
+    config: cfg.PipelineConfig, flow: cfg.Flow, schemas: Schemas, tables: Tables, frozen: bool, on_error: OnError
 ) -> tuple[Side, ...]:
     found = []
     for side in flow.sides:
         topic = cfg.only_topic(side.topics, config.source)
         decoder = build_side_decoder(side, topic, schemas, frozen)
-        around = Surroundings(folder_of(config), side.topics, tables, {})
+        around = Surroundings(folder_of(config), side.topics, tables, {}, on_error)
         found.append(
             Side(side.name, side.topics, decoder, build_transforms(side.transforms, around, f"sources.{side.name}."))
         )
     return tuple(found)
 
 
-def _surroundings(config: cfg.PipelineConfig, flow: cfg.Flow, tables: Tables) -> Surroundings:
+def _surroundings(config: cfg.PipelineConfig, flow: cfg.Flow, tables: Tables, on_error: OnError) -> Surroundings:
     topics = flow.topics or config.source.topics or tuple(config.source.assign or ()) or None
     times = {side.name: watermark_column(side.transforms) or "" for side in flow.sides}
-    return Surroundings(folder_of(config), topics, tables, times)
+    return Surroundings(folder_of(config), topics, tables, times, on_error)
 
 
 def joined_schema(flow: Flow) -> pa.Schema | None:
@@ -301,18 +305,29 @@ def choose_lane(schema: pa.Schema, placed: Sequence[Placed], forced: Lane | None
 
 
 def as_nullable(schema: pa.Schema) -> pa.Schema:
-    """Every column nullable, as Spark's own writers create tables: both lanes then make the same table."""
-    fields = (COORDINATES_FIELD if field.name == COORDINATES else field.with_nullable(True) for field in schema)
-    return pa.schema(list(fields))
+    """Every column nullable, as Spark's own writers create tables: both lanes then make the same table.
+
+    A column that is never null is marked, so that it can be written to a table that requires a value.
+    """
+    return pa.schema([COORDINATES_FIELD if field.name == COORDINATES else _nullable(field) for field in schema])
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    return field if field.nullable else field.with_nullable(True).with_metadata({NEVER_NULL: b"true"})
 
 
 def _delete_by(flow: cfg.Flow, sinks: Sequence[cfg.SinkConfig]) -> tuple[str, ...]:
-    """The keys of the sinks that merge, where tombstones delete there."""
+    """The keys of the sinks that merge, where tombstones delete there.
+
+    A tombstone has no `when_newer` column: where a sink orders rows by one, it does not delete.
+    """
     if flow.sides or any(map(cfg.remembers, flow.transforms)):
         return ()
     asked = getattr(flow.decode, "tombstones", "pass")
-    keys = {tuple(getattr(sink, "keys", ())) for sink in sinks if cfg.merges(sink)}
-    if asked not in (None, "delete") or len(keys) != 1:
+    merging = [sink for sink in sinks if cfg.merges(sink)]
+    keys = {tuple(getattr(sink, "keys", ())) for sink in merging}
+    ordered = any(getattr(sink, "when_newer", None) is not None for sink in merging)
+    if asked not in (None, "delete") or len(keys) != 1 or ordered:
         return ()
     return keys.pop()
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from penstock.checkpoint import SparkCheckpoint
@@ -22,8 +23,9 @@ from penstock.runtime.chores import Chores
 from penstock.runtime.flow_control import FlowControl
 from penstock.runtime.flows import CurrentFlows
 from penstock.runtime.listener import BatchDone, BatchPhase, Listener
+from penstock.runtime.patience import StopRequest
 from penstock.runtime.read_limit import set_cap
-from penstock.runtime.recreated import TopicIds
+from penstock.runtime.recreated import SameTopics, TopicIds
 from penstock.runtime.strays import Strays
 from penstock.runtime.upkeep import turn_at
 from penstock.spark.attempts import Attempts
@@ -48,6 +50,7 @@ class Carrier:
     session: Any
     listener: Listener
     count: Callable[[BatchMetrics], None]
+    stop: StopRequest
     _runner: BatchRunner | None = None
     _query: Any = None
     _known: threading.Event = field(default_factory=threading.Event)
@@ -104,11 +107,13 @@ class Carrier:
             self._batches,
             self.pipeline.reader,
             self.pipeline.targets.gaps,
-            self.pipeline.targets.rejects,
             Executors(self.session).slots,
             self.flows.tell,
             turn=self._turn,
             garbage=Garbage(self.session),
             enter=lambda batch_id, phase: self.listener(BatchPhase(batch_id, phase)),
             strays=Strays(Attempts(self.session)),
+            topic_ids=self.topics.of_token,
+            same_topics=partial(SameTopics, self.pipeline.settings),
+            stopped=self.stop.asked,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock import config as cfg
 from penstock.config.arrow_types import parse_columns
 from penstock.contracts import Decoder
-from penstock.decoders import JsonDecoder, KeyedDecoder, RawDecoder, TextDecoder, Tombstones
+from penstock.decoders import JsonDecoder, KeyedDecoder, RawDecoder, TextDecoder, Tombstones, timed
 from penstock.runtime.schemas import Place, Schemas, read_schema_file, registry_settings
 
 
@@ -18,8 +18,8 @@ def build_decoder(flow: cfg.Flow, tombstones: Tombstones, topic: str | None, sch
     value = _Making(decode, flow.decode_path, topic, "value", tombstones, schemas, frozen).decoder()
     key = build_key(flow, topic, schemas, frozen)
     if key is None or isinstance(decode, cfg.RawDecodeConfig) or decode.key is None:
-        return value
-    return KeyedDecoder(value, key, decode.key.column)
+        return timed(value)
+    return timed(KeyedDecoder(value, key, decode.key.column))
 
 
 def build_side_decoder(side: cfg.Side, topic: str | None, schemas: Schemas, frozen: bool) -> Decoder:

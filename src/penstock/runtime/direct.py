@@ -9,13 +9,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.model import OffsetRange
 from penstock.runtime.outlet import SlotWork, outlet_of, sides_of
-from penstock.runtime.slot import decoded, joined, quarantine_refused, stage_rows, transformed
+from penstock.runtime.slot import RefusedRows, decoded, joined, stage_rows, transformed
 from penstock.runtime.slot_report import SlotReport, reporting
 from penstock.transforms import Dedupe
 
@@ -50,9 +51,10 @@ def stage_direct(frame: Any, works: Sequence[SlotWork], slots: Slots) -> list[Sl
 def run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
     """In a task: one slot of one flow."""
     with reporting(slot) as report, outlet_of(work, slot) as out, sides_of(work, slot) as sides:
-        rows = transformed(decoded(work, ranges, sides, report), work.transforms, report)
+        refused = RefusedRows(report, [(work, sides, out)])
+        rows = transformed(decoded(work, ranges, sides, report, refused.settle), work.transforms, report)
         stage_rows(rows, out, report)
-        quarantine_refused(work, sides, report, out)
+        refused.finish()
         report.finish(sides, out)
     return report
 
@@ -61,12 +63,16 @@ def share_slot(works: Sequence[SlotWork], slot: int, ranges: Sequence[OffsetRang
     """In a task: one slot of several flows that read the same records."""
     with reporting(slot) as report, ExitStack() as stages:
         ends = [(w, stages.enter_context(outlet_of(w, slot)), stages.enter_context(sides_of(w, slot))) for w in works]
-        for batch in decoded(works[0], ranges, ends[0][2], report):
+        refused = RefusedRows(report, [(work, sides, out) for work, out, sides in ends])
+        # What stays out of one route may be in another: each takes its own part.
+        whole = replace(works[0], route="")
+        for batch in decoded(whole, ranges, ends[0][2], report, refused.settle):
             for work, out, _ in ends:
-                stage_rows(transformed([batch], work.transforms, report), out, report)
+                mine = work.excluded.rows(batch, work.route)
+                stage_rows(transformed([mine], work.transforms, report), out, report)
                 report.refused_on(work.route)
-        for work, out, sides in ends:
-            quarantine_refused(work, sides, report, out)
+        refused.finish()
+        for _, out, sides in ends:
             report.finish(sides, out)
     return report
 
@@ -78,7 +84,9 @@ def _send(
     with reporting(slot) as report, sides_of(work, slot) as sides:
         dedupe = work.transforms[cut]
         assert isinstance(dedupe, Dedupe)
-        rows = joined(list(transformed(decoded(work, ranges, sides, report), work.transforms[:cut], report)))
+        refused = RefusedRows(report, [(work, sides, None)])
+        read = decoded(work, ranges, sides, report, refused.settle)
+        rows = joined(list(transformed(read, work.transforms[:cut], report)))
         if rows is not None:
             with report.timed("transform"):
                 rows = dedupe.apply(rows).good
@@ -87,7 +95,7 @@ def _send(
                     mine = rows.filter(pa.compute.equal(buckets, bucket))
                     if mine.num_rows:
                         yield bucket, _to_ipc(mine)
-        quarantine_refused(work, sides, report)
+        refused.finish()
         report.finish(sides)
     yield slot, pickle.dumps(report)
 
@@ -104,8 +112,9 @@ def _receiver(
                     blocks.append(_from_ipc(item))
                 else:
                     yield pickle.loads(item)
+            refused = RefusedRows(report, [(work, sides, out)])
             stage_rows(transformed(blocks, work.transforms[cut:], report), out, report)
-            quarantine_refused(work, sides, report, out)
+            refused.finish()
             report.finish(sides, out)
         yield report
 

@@ -89,7 +89,7 @@ class CurrentFlows:
         pipeline = self.pipeline
         reading: set[Place] = set()
         staged: list[StagedFlow] = []
-        for number, (flow, schema) in enumerate(zip(pipeline.flows, self._schemas, strict=True)):
+        for flow, schema in zip(pipeline.flows, self._schemas, strict=True):
             stage: StageLane = stage_direct
             layout = flow.layout()
             if layout is not None:
@@ -110,7 +110,6 @@ class CurrentFlows:
                 tombstones=flow.tombstones(schema),
                 deleting=flow.deleting,
                 pinned=self.pinned,
-                first_side=number * 2 * (self.pinned or 0),
                 route=flow.name,
                 counts=feed not in reading,
             )
@@ -118,7 +117,9 @@ class CurrentFlows:
             topics = frozenset(flow.config.topics) if flow.config.topics else None
             before = next((at for at, other in enumerate(staged) if _shares(other, stage, work, topics)), None)
             if before is None:
-                staged.append(StagedFlow(stage, (work,), topics, streaming=layout is not None))
+                staged.append(
+                    StagedFlow(stage, (work,), topics, streaming=layout is not None, direct=stage is stage_direct)
+                )
             else:
                 staged[before] = replace(staged[before], works=(*staged[before].works, work))
         self.staged = tuple(staged)

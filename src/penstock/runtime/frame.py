@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from penstock.contracts import Transform
 from penstock.model import COORDINATES, OffsetRange
 from penstock.runtime.outlet import SlotWork, outlet_of, sides_of
-from penstock.runtime.slot import decoded, quarantine_refused, stage_rows
+from penstock.runtime.slot import RefusedRows, decoded, stage_rows
 from penstock.runtime.slot_report import SlotReport, reporting
 from penstock.runtime.slots import pinned_slot
 from penstock.runtime.steps import Told, apply_steps, numbered, quarantine_all, spark_schema
@@ -78,8 +78,9 @@ def _reading(work: SlotWork, slots: Slots, read: Told) -> Callable[[Iterable[Any
     def run(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for slot in (number for task in tasks for number in task.column(0).to_pylist()):
             with reporting(slot) as report, sides_of(work, slot) as sides:
-                yield from decoded(work, slots[slot], sides, report)
-                quarantine_refused(work, sides, report)
+                refused = RefusedRows(report, [(work, sides, None)])
+                yield from decoded(work, slots[slot], sides, report, refused.settle)
+                refused.finish()
                 report.finish(sides)
             read.add(report)
 
@@ -88,9 +89,10 @@ def _reading(work: SlotWork, slots: Slots, read: Told) -> Callable[[Iterable[Any
 
 def _drain(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
     with reporting(slot) as report, sides_of(work, slot) as sides:
-        for _ in decoded(work, ranges, sides, report):
+        refused = RefusedRows(report, [(work, sides, None)])
+        for _ in decoded(work, ranges, sides, report, refused.settle):
             pass
-        quarantine_refused(work, sides, report)
+        refused.finish()
         report.finish(sides)
     return report
 

@@ -11,20 +11,23 @@ import pyarrow as pa
 
 from penstock.checkpoint.whole import put_whole
 from penstock.contracts import MaintainedSink, Maintenance, Sink, SqlEngine, SqlSink, Stage
-from penstock.model import BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt, Verdict, decide
+from penstock.sinks.commit import commit
 
 _MOST_SLOTS = 10_000
 
 
 class GatheredSink:
-    """Implements `contracts.Sink`, and what its sink is besides. `land` commits, once however often called.
+    """Implements `contracts.Sink`, and what its sink is besides. `publish` commits, once however often called.
 
-    What was staged is noted in a file for each batch, so that it is staged once.
+    What was staged is noted in a file for each batch, so that it is staged once. Until `publish` its position is where
+    these notes end; the target does not change.
     """
 
-    def __init__(self, sink: Sink, token: BatchToken, folder: Path) -> None:
+    def __init__(self, sink: Sink, whole: BatchToken, batches: Sequence[tuple[OffsetRange, ...]], folder: Path) -> None:
         self._sink = sink
-        self._token = token
+        self._whole = whole
+        self._batches = batches
         self._folder = folder
 
     @property
@@ -70,32 +73,50 @@ class GatheredSink:
         """Check the sink."""
         self._sink.check(schema)
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest commit of the sink."""
-        return self._sink.last_commit()
+    @property
+    def published(self) -> bool:
+        """Whether the target holds all of it."""
+        return decide(self._sink.position(), self._whole) is Verdict.COMMITTED
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is staged, or all of them committed."""
-        return self._of(token.batch_id).exists() or self._sink.holds(self._token)
+    def position(self) -> Position | None:
+        """After the last batch that is staged, or after all of them where the target holds them."""
+        staged = len(self._batches) if self.published else self._staged()
+        return self._after(staged) if staged else None
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: stage under the token of the whole."""
-        return self._sink.stage(self._token, self._seat(token, writer), schema)
+        return self._sink.stage(self._whole, self._seat(token, writer), schema)
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Note what a batch staged."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        put_whole(self._of(token.batch_id), pickle.dumps(list(manifests)))
+        put_whole(self._of(position.last.batch_id), pickle.dumps(list(manifests)))
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """What dead attempts left is removed when all is committed."""
 
-    def land(self) -> None:
+    def publish(self) -> None:
         """Commit what all batches staged."""
-        notes = sorted(self._folder.glob("*.manifests"), key=lambda path: int(path.stem))
-        manifests = [manifest for note in notes for manifest in pickle.loads(note.read_bytes())]
-        self._sink.commit(self._token, manifests)
-        self._sink.discard(self._token, manifests)
+        if self._staged() < len(self._batches):
+            assert self.published, "every batch is staged before all of them are committed"
+            return
+        notes = [self._of(number).read_bytes() for number in range(len(self._batches))]
+        manifests = [manifest for note in notes for manifest in pickle.loads(note)]
+        commit(self._sink, self._whole, manifests)
+        self._sink.discard(self._whole, manifests)
+
+    def _staged(self) -> int:
+        """How many batches are staged, without a gap."""
+        return next(
+            (number for number in range(len(self._batches)) if not self._of(number).exists()), len(self._batches)
+        )
+
+    def _after(self, count: int) -> Position:
+        tokens = [replace(self._whole, batch_id=number, ranges=self._batches[number]) for number in range(count)]
+        held = Position.first(tokens[0])
+        for token in tokens[1:]:
+            held = Position.after(held, token)
+        return held
 
     def _of(self, batch_id: int) -> Path:
         return self._folder / f"{batch_id}.manifests"

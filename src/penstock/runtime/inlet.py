@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from penstock.contracts import Sink
 from penstock.model import COMPUTED, COORDINATES, DELETES
 from penstock.transforms import Derive, Where
+from penstock.transforms.failing import Tried
 
 
 class Computed(Derive):
@@ -23,12 +24,22 @@ class Computed(Derive):
     def __repr__(self) -> str:
         return f"for the sinks: {', '.join(self.columns.values())}"
 
+    @property
+    def tried(self) -> list[Tried]:
+        """The expressions."""
+        return [Tried(f"for the sinks: {text.strip()}", text) for text in self.columns.values()]
+
 
 class Taken(Where):
     """The condition of a route, before its first step."""
 
     def __repr__(self) -> str:
         return f"the route's where {self.condition}"
+
+    @property
+    def tried(self) -> list[Tried]:
+        """The condition."""
+        return [Tried(f"the route's where {self.condition.strip()}", self.condition, condition=True)]
 
 
 @dataclass(frozen=True)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import Hold
 from penstock.errors import PenstockError, TransientError
 from penstock.kafka import Cluster
+from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, Verdict, decide
 from penstock.runtime.again import BatchesAgain
+from penstock.runtime.bounded import OfSession
 from penstock.runtime.build import Pipeline
 from penstock.runtime.carrier import Carrier
+from penstock.runtime.catch_up import CatchUp
 from penstock.runtime.chores import Chores
 from penstock.runtime.faults import in_our_terms, only_reporting_failed
 from penstock.runtime.flow_control import FlowControl
 from penstock.runtime.flows import CurrentFlows
-from penstock.runtime.listener import Listener, Started, StateKept, Stopping
+from penstock.runtime.listener import BatchDone, Listener, Started, StateKept, Stopping
 from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.patience import Patience, StopRequest
-from penstock.runtime.preflight import StartPoint
+from penstock.runtime.preflight import Agreement, StartPoint
 from penstock.runtime.query import BatchGate, start_query
 from penstock.runtime.recreated import TopicIds
-from penstock.runtime.standings import standings
+from penstock.runtime.standings import carried_number, standings
 from penstock.runtime.starting import pinned_slots
 from penstock.spark.executors import Executors
 
@@ -38,6 +42,7 @@ class Loop:
     cluster: Cluster
     topics: TopicIds
     start: StartPoint
+    agreed: Agreement
     options: RunOptions
     listener: Listener
     tell: Callable[[str], None]
@@ -53,6 +58,9 @@ class Loop:
         """Run the query, again after a fault that may pass, until the end."""
         flows = self._flows()
         patience = Patience(self.options.give_up_after, self.listener, self.stop)
+        if not self._agree(flows):
+            return
+        self.checkpoint.note_sinks({sink.name: sink.target for sink in self.pipeline.sinks})
         again = BatchesAgain(self.checkpoint)
         if again.left:
             self.tell(f"{again.left} batches are run again for the state: the checkpoint was restored from a copy")
@@ -73,6 +81,26 @@ class Loop:
                 if error.code == "TOPIC_RECREATED":
                     self.topics.look_again()
                     forget_open_batch(self.pipeline, self.topics)
+
+    def _agree(self, flows: CurrentFlows) -> bool:
+        """Do what makes the targets agree with the start; false where the run was asked to stop first."""
+        agreed = self.agreed
+        if agreed.moved is not None:
+            move_positions(self.pipeline, self.checkpoint, self.start, self.topics.now, agreed.moved, self.tell)
+        if not agreed.behind and not agreed.torn:
+            return True
+        catch_up = CatchUp(
+            self.pipeline,
+            self.cluster,
+            flows,
+            Executors(self.session).slots,
+            self.tell,
+            lambda metrics: self.listener(BatchDone(metrics)),
+            self.topics.of_token,
+            self.stop,
+            OfSession(self.session),
+        )
+        return catch_up.run(agreed)
 
     def _flows(self) -> CurrentFlows:
         """The flows, with every sink prepared for their columns."""
@@ -101,6 +129,7 @@ class Loop:
             self.session,
             self.listener,
             self.summary.add,
+            self.stop,
         )
         gate = BatchGate(carrier, until)
         try:
@@ -187,7 +216,34 @@ def _after_1970(watermark: str | None) -> str | None:
     return None if watermark is None or watermark.startswith("1970-01-01T00:00:00") else watermark
 
 
+def move_positions(
+    pipeline: Pipeline,
+    checkpoint: SparkCheckpoint,
+    start: StartPoint,
+    topic_ids: Mapping[str, str],
+    reason: str,
+    tell: Callable[[str], None],
+) -> None:
+    """Move the positions that contradict the start of a run to where it begins, by commits that say why."""
+    begun, done = checkpoint.last_begun(), checkpoint.last_committed()
+    offsets = checkpoint.starts(begun) if begun is not None and begun != done else start.offsets
+    ranges = tuple(OffsetRange(at.topic, at.partition, o, o) for at, o in offsets.items())
+    token = BatchToken(pipeline.config.name, f"moved-{uuid4()}", 0, ranges, dict(topic_ids))
+    found = standings(pipeline)
+    for target in (*pipeline.sinks, *pipeline.quarantines, *([pipeline.targets.gaps] if pipeline.targets.gaps else [])):
+        standing = next((one for one in found if one.sink == target.name), None)
+        if standing is None or standing.guarantee is not Guarantee.EXACTLY_ONCE:
+            continue
+        rule = Rule.FORWARD if standing.sparse else Rule.FOLLOWS
+        least = carried_number(standing.sink, found) if standing.sparse else 0
+        position = standing.begun or standing.position
+        if decide(position, replace(token, rule=rule), least) is not Verdict.NEXT:
+            moved = replace(token, rule=Rule.MOVES, reason=reason)
+            target.land(Position.after(position, moved, least), (), position)
+            tell(f"{target.name}: the position was moved on purpose ({reason})")
+
+
 def forget_open_batch(pipeline: Pipeline, topics: TopicIds) -> None:
     """Where a topic was made again, its records under the old offsets are in no batch that is open."""
     if topics.recreated:
-        topics.forget_open_batch(one.holds for one in standings(pipeline))
+        topics.forget_open_batch(one.newest for one in standings(pipeline))

@@ -19,6 +19,7 @@ from penstock.model import (
     Manifest,
     MergeRules,
     OffsetRange,
+    Position,
     Refusal,
     SlotAttempt,
 )
@@ -67,19 +68,15 @@ class CollectingSink:
     def check(self, schema: pa.Schema) -> None:
         """There is nothing to check."""
 
-    def last_commit(self) -> BatchToken | None:
-        """It never holds a commit."""
+    def position(self) -> Position | None:
+        """It never holds anything."""
         return None
-
-    def holds(self, token: BatchToken) -> bool:
-        """It never holds a batch."""
-        return False
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _CollectingStage:
         """In a task: begin to collect."""
         return _CollectingStage(self, writer, schema)
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """There is nothing to commit."""
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:

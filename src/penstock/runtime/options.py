@@ -15,6 +15,8 @@ class RunOptions:
     available_now: bool = False
     resume_from_table: bool = False
     accept_duplicates: bool = False
+    catch_up: bool = False
+    """Bring targets that went back to where the checkpoint stands, before the first batch."""
     give_up_after: float = 300.0
     log: Path | None = None
     sharing: int = 1

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, Transform
 from penstock.errors import PenstockError
-from penstock.model import BAD_SCHEMA, DELETES, BatchToken, Manifest, Refusal, SlotAttempt
+from penstock.model import BAD_SCHEMA, DELETES, BatchToken, Manifest, OffsetRange, Refusal, SlotAttempt
+from penstock.runtime.excluded import Excluded
 from penstock.runtime.inlet import Inlet
 
 
@@ -36,13 +37,17 @@ class SlotWork:
     """The sinks that are given the deletes."""
     pinned: int | None = None
     """The number of slots, where a sink commits in its slot."""
-    first_side: int = 0
-    """Where the numbers of this flow's side slots begin: flows share a quarantine, and not its slots."""
     route: str = ""
     """The name of the flow, where there are several."""
     counts: bool = True
     """Whether this flow counts the records that it reads, and quarantines those that cannot be decoded: of several
     that read the same topics one does."""
+    excluded: Excluded = field(default_factory=Excluded)
+    """Records that stay out: of the whole pipeline, of a route or of a sink."""
+    lacking: str = ""
+    """Where some sinks have the batch already: those that do not. A record that is bad only now is missing in these."""
+    same_topics: Callable[[], None] | None = None
+    """Raises where a topic of the batch was created again since; asked before a slot commits in its task."""
 
     def wanted_by(self, sinks: Sequence[Sink]) -> SlotWork:
         """The same work for some of the sinks."""
@@ -53,35 +58,63 @@ class SlotWork:
         )
 
 
+def plain(schema: pa.Schema) -> pa.Schema:
+    """The columns without what is known about them besides: files and tables keep none of it."""
+    return pa.schema([field.remove_metadata() for field in schema])
+
+
 class Outlet:
     """The stages of one attempt: opened together, finished together, or aborted together."""
 
-    def __init__(self, inlets: Sequence[Inlet], token: BatchToken, slot: int, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        inlets: Sequence[Inlet],
+        token: BatchToken,
+        slot: int,
+        schema: pa.Schema,
+        excluded: Excluded = Excluded(),
+        before_commit: Callable[[], None] | None = None,
+    ) -> None:
         writer = SlotAttempt(slot, uuid.uuid4().hex[:12])
         self._stages: list[tuple[Inlet, Stage]] = []
+        self._excluded = excluded
+        self._before_commit = before_commit
         self.refused: list[Refusal] = []
+        self.deferred: list[str] = []
+        """Sinks that commit in their slot and did not: the slot's bad records have to be quarantined first."""
         self.seconds: dict[str, float] = {}
         """What each sink took."""
         try:
             for inlet in inlets:
-                self._stages.append((inlet, inlet.sink.stage(token, writer, inlet.schema(schema))))
+                self._stages.append((inlet, inlet.sink.stage(token, writer, plain(inlet.schema(schema)))))
         except BaseException:
             self.abort()
             raise
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Hand some rows to every stage."""
+    def write(self, rows: pa.RecordBatch) -> int:
+        """Hand some rows to every stage; how many of them no sink took."""
+        refusing: dict[OffsetRange, int] = {}
         for inlet, stage in self._stages:
-            mine = inlet.rows(rows)
+            mine = self._excluded.rows(inlet.rows(rows), inlet.sink.name)
             if mine.num_rows:
                 with self._timed(inlet):
                     refused = stage.write(mine)
                 self.refused += [replace(refusal, by=inlet.sink.name) for refusal in refused]
+                for refusal in refused:
+                    refusing[refusal.record] = refusing.get(refusal.record, 0) + 1
+        return sum(1 for count in refusing.values() if count >= len(self._stages))
 
-    def finish(self) -> list[Manifest]:
-        """Finish every stage, last those whose end is the commit."""
+    def finish(self, *, defer: bool = False) -> list[Manifest]:
+        """Finish every stage, last those whose end is the commit; with `defer` these are given up instead."""
         manifests = []
         for inlet, stage in sorted(self._stages, key=lambda one: isinstance(one[0].sink, SlotSink)):
+            commits = isinstance(inlet.sink, SlotSink)
+            if commits and defer:
+                stage.abort()
+                self.deferred.append(inlet.sink.name)
+                continue
+            if commits and self._before_commit is not None:
+                self._before_commit()
             with self._timed(inlet):
                 manifests.append(stage.finish())
         return manifests
@@ -102,12 +135,11 @@ class Sides:
     """What leaves a slot beside its rows: bad records, and deletes by tombstones."""
 
     def __init__(self, work: SlotWork, slot: int) -> None:
-        side = work.first_side + slot
-        self.bad = Outlet([Inlet(sink) for sink in work.quarantines], work.token, side, BAD_SCHEMA)
+        self.bad = Outlet([Inlet(sink) for sink in work.quarantines], work.token, slot, BAD_SCHEMA)
         marked = {DELETES: DELETES}
         deleting = [Inlet(sink, computed=marked) for sink in work.deleting] if work.tombstones is not None else []
         schema = work.tombstones.schema if work.tombstones is not None else BAD_SCHEMA
-        self.deletes = Outlet(deleting, work.token, slot, schema)
+        self.deletes = Outlet(deleting, work.token, slot, schema, work.excluded)
 
     def finish(self) -> list[Manifest]:
         """Finish both."""
@@ -123,7 +155,7 @@ class Sides:
 def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
     """The stages of every sink for the rows of a slot, aborted when anything fails."""
     with errors_for_spark():
-        out = Outlet(work.inlets, work.token, slot, work.schema)
+        out = Outlet(work.inlets, work.token, slot, work.schema, work.excluded, work.same_topics)
         try:
             yield out
         except BaseException:

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.logs import read_files
-from penstock.contracts import Sink, SlotSink
-from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.failures import REFUSALS
 from penstock.kafka.groups import GroupOffsets
-from penstock.model import BatchToken, Guarantee, TopicPartition
-from penstock.runtime.agreement import compare_sinks
+from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition, Verdict
+from penstock.runtime.agreement import behind, compare_sinks, next_token
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import nothing_passes
+from penstock.runtime.options import RunOptions
+from penstock.runtime.recreated import recreated_topics, topic_recreated
 from penstock.runtime.source_agreement import log_findings, partition_findings
-from penstock.runtime.standings import standings
+from penstock.runtime.standings import Standing, carried_number, standings
+from penstock.sinks.commit import contradiction
 
 EARLIEST, LATEST = -2, -1
 _GROUP_SECONDS = 5.0
@@ -31,12 +33,27 @@ _GROUP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where a run begins: from the checkpoint, or for a first run by the file or by a sink's own offsets."""
+    """Where a run begins: from the checkpoint, or for a first run by the file or by the targets' positions."""
 
     origin: str
     offsets: Offsets
     explicit: Offsets | None
     notice: str | None = None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the checkpoint and the targets come to before a run: what has to be done first so that they agree."""
+
+    resumed: Offsets | None = None
+    """With --resume-from-table: where the new checkpoint begins."""
+    behind: Mapping[str, tuple[OffsetRange, ...]] = field(default_factory=dict)
+    """What each target lacks that is to be caught up before the first batch."""
+    torn: Mapping[str, BatchToken] = field(default_factory=dict)
+    """Of a Kafka sink whose last batch is not whole: that batch, to be carried out again first."""
+    moved: str | None = None
+    """Why positions that contradict the start are moved on purpose; none where that was not asked for."""
+    notices: tuple[str, ...] = ()
 
 
 def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, LogBounds]:
@@ -74,66 +91,173 @@ def check_agreement(
     checkpoint: SparkCheckpoint,
     bounds: Mapping[TopicPartition, LogBounds] | None = None,
     recreated: frozenset[str] = frozenset(),
-) -> list[str]:
-    """Stop where a sink is ahead of the checkpoint or behind it; what is worth a word is given back.
+    options: RunOptions = RunOptions(),
+    topic_ids: Mapping[str, str] | None = None,
+) -> Agreement:
+    """Stop where a target contradicts the checkpoint, unless the options say how to put it right.
 
     And where partitions were left out: before Spark begins a batch without them, which would stay begun.
     """
-    begun = checkpoint.last_begun()
-    if begun is None:
-        return []
     held, files = standings(pipeline), read_files(checkpoint.path, checkpoint.storage)
     for one in held:
-        if one.fault is not None and one.fault.code in REFUSALS:
-            raise one.fault
-    found = compare_sinks(checkpoint.path, files, held, files.committed)
-    if bounds is not None:
+        if one.fault is not None and (one.fault.code in REFUSALS or files.begun is None):
+            raise one.fault if one.fault.code in REFUSALS else as_missing(one.fault)
+    initial = checkpoint.initial()
+    if files.begun is None and initial is None:
+        return _agree_fresh(pipeline, checkpoint, held, bounds or {}, options, topic_ids or {})
+    found = compare_sinks(checkpoint.path, files, held, files.committed, checkpoint.sinks_noted())
+    if bounds is not None and files.begun is not None:
         found += partition_findings(checkpoint.path, files, held, bounds, recreated)
-        position = checkpoint.ends(begun) if checkpoint.last_committed() == begun else checkpoint.starts(begun)
+        begun = files.begun
+        position = checkpoint.ends(begun) if files.committed == begun else checkpoint.starts(begun)
         lost = log_findings(position, bounds, pipeline.config.source.on_data_loss)
         found += [one for one in lost if one.code == "PARTITION_GONE" and one.blocks]
-    for finding in found:
-        if finding.blocks:
-            raise finding.as_error()
-    return [f"{finding.summary}; {finding.way_out}" for finding in found]
+    blocking = [one for one in found if one.blocks]
+    notices = tuple(f"{one.summary}; {one.way_out}" for one in found if not one.blocks)
+    token = next_token(files, files.committed)
+    if options.catch_up and token is not None:
+        lacking = _lacking(held, token.starts, initial or {at: log.start for at, log in (bounds or {}).items()})
+        blocking = [one for one in blocking if one.code != Verdict.TARGET_WENT_BACK.value]
+        if not blocking:
+            return Agreement(behind=lacking, notices=notices)
+    if options.accept_duplicates and all(one.code in _MOVABLE for one in blocking):
+        return Agreement(moved=_ACCEPTED if blocking else None, notices=notices)
+    if blocking and options.resume_from_table and all(one.code in _MOVABLE for one in blocking):
+        raise _needs_fresh(checkpoint, files.begun)
+    for finding in blocking:
+        if files.begun is None and finding.code in _MOVABLE:
+            raise _other_run(checkpoint, held)
+        raise finding.as_error()
+    return Agreement(notices=notices)
 
 
-def check_sinks(
-    pipeline: Pipeline, checkpoint: SparkCheckpoint, *, resume: bool, accept_duplicates: bool
-) -> Offsets | None:
-    """Stop where a sink holds commits of another checkpoint; with `resume` give the offsets it holds."""
-    query_id = checkpoint.query_id()
-    commits = _last_commits(pipeline.sinks)
-    if commits and all(last.query_id == query_id for last in commits.values()):
-        # The quarantine keeps no token of a batch without bad records, so its newest may be of an earlier query.
+_MOVABLE = frozenset(
+    verdict.value
+    for verdict in (
+        Verdict.TARGET_WENT_BACK,
+        Verdict.FENCED,
+        Verdict.CHECKPOINT_WENT_BACK,
+        Verdict.TOKEN_MISMATCH,
+    )
+)
+_ACCEPTED = "--accept-duplicates"
+
+
+def _agree_fresh(
+    pipeline: Pipeline,
+    checkpoint: SparkCheckpoint,
+    held: Sequence[Standing],
+    bounds: Mapping[TopicPartition, LogBounds],
+    options: RunOptions,
+    topic_ids: Mapping[str, str],
+) -> Agreement:
+    """A fresh checkpoint: the targets must hold nothing of this pipeline, unless the options say how to go on."""
+    exact = [one for one in held if one.guarantee is Guarantee.EXACTLY_ONCE]
+    if all(one.position is None and one.begun is None for one in exact):
+        return Agreement()
+    if options.resume_from_table:
+        return _resume(pipeline, exact, bounds, options, topic_ids)
+    if options.accept_duplicates:
+        return Agreement(moved=_ACCEPTED)
+    raise _other_run(checkpoint, held)
+
+
+def _resume(
+    pipeline: Pipeline,
+    held: Sequence[Standing],
+    bounds: Mapping[TopicPartition, LogBounds],
+    options: RunOptions,
+    topic_ids: Mapping[str, str],
+) -> Agreement:
+    """Begin where the furthest target ends; the others are brought there first."""
+    positions = {one.sink: (one.begun or one.position) for one in held}
+    furthest: Offsets = {}
+    for position in positions.values():
+        for at, end in position.next.items() if position is not None else ():
+            furthest[at] = max(end, furthest.get(at, 0))
+    known = {topic: ids[-1] for p in positions.values() if p is not None for topic, ids in p.topic_ids.items() if ids}
+    changed = recreated_topics(known, dict(topic_ids))
+    if changed and (pipeline.stateful or pipeline.config.source.on_data_loss == "fail"):
+        raise topic_recreated(changed, known, dict(topic_ids), stateful=pipeline.stateful)
+    furthest = {at: end for at, end in furthest.items() if at.topic not in changed}
+    for one in held:
+        carried = carried_number(one.sink, held) if one.sparse else 0
+        if one.sparse and (one.position.number if one.position is not None else 0) < carried:
+            token = BatchToken("", "", 0, tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in furthest.items()))
+            raise contradiction(one.sink, Verdict.TARGET_WENT_BACK, one.position, token)
+    empty = [one.sink for one in held if positions[one.sink] is None and not one.sparse]
+    beginning: Offsets = {at: log.start for at, log in bounds.items()}
+    first = _first_batch(held)
+    if first is not None:
+        # The run died in its first batch, when only the quarantine was committed: that batch is what the sinks lack.
+        empty, beginning = [], {**beginning, **first.starts}
+    lacking = _lacking([one for one in held if not one.sparse], furthest, beginning)
+    torn = {one.sink: one.begun.last for one in held if one.begun is not None and one.torn is not None}
+    if (empty and not options.catch_up) or (pipeline.stateful and (lacking or torn)):
+        raise TerminalError(
+            "RESUME_SINKS_DISAGREE",
+            "the targets do not end at the same offsets"
+            + (", and a step keeps state, which cannot be caught up" if pipeline.stateful else ""),
+            context={
+                one.sink: p.describe() if (p := positions[one.sink]) is not None else "holds nothing" for one in held
+            },
+            hint="start over with new tables and a new checkpoint"
+            if pipeline.stateful
+            else "fill the targets that hold nothing from the beginning of the log:\n"
+            "  penstock run FILE --resume-from-table --catch-up\n"
+            "or take them out of the file, resume, and put them back: they then begin with the next batch",
+        )
+    notices = [f"sink {name} is caught up first: {len(r)} ranges" for name, r in lacking.items()]
+    return Agreement(resumed=furthest, behind=lacking, torn=torn, notices=tuple(notices))
+
+
+def _first_batch(held: Sequence[Standing]) -> BatchToken | None:
+    """The first batch of a run, where a quarantine is all that holds something of it."""
+    if any(one.position is not None or one.begun is not None for one in held if not one.sparse):
         return None
-    commits |= _last_commits(pipeline.quarantines)
-    foreign = {name: last for name, last in commits.items() if last.query_id != query_id}
-    if not foreign or _continues(checkpoint, [foreign[s.name] for s in pipeline.sinks if s.name in foreign]):
-        return None
-    if resume:
-        return _resume_offsets(pipeline, commits, checkpoint)
-    if accept_duplicates:
-        return None
-    name, last = next(iter(foreign.items()))
-    raise TerminalError(
+    found = [one.token for one in held if one.sparse and one.token is not None]
+    return next((token for token in found if token.batch_id == 0), None)
+
+
+def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[str, tuple[OffsetRange, ...]]:
+    """What each target lacks up to some offsets; of a quarantine, what it lost by what the sinks' positions carry."""
+    found = {}
+    for one in held:
+        if one.guarantee is not Guarantee.EXACTLY_ONCE or one.torn is not None:
+            continue
+        if one.sparse and (one.position.number if one.position is not None else 0) >= carried_number(one.sink, held):
+            continue
+        if ranges := behind(one.position, to, beginning):
+            found[one.sink] = tuple(ranges)
+    return found
+
+
+def _other_run(checkpoint: SparkCheckpoint, held: Sequence[Standing]) -> TerminalError:
+    one = next(one for one in held if one.position is not None or one.begun is not None)
+    position = one.begun or one.position
+    assert position is not None
+    return TerminalError(
         "SINK_HOLDS_OTHER_RUN",
-        f"sink {name} already holds batches of pipeline {last.pipeline} from another checkpoint",
+        f"sink {one.sink} already holds batches of this pipeline from another checkpoint",
         context={
-            "checkpoint": f"{checkpoint.path}, query {query_id or 'none: it is fresh'}",
-            "sink": f"query {last.query_id}, batch {last.batch_id}, {last.describe_ranges()}",
+            "checkpoint": f"{checkpoint.path}, query {checkpoint.query_id() or 'none: it is fresh'}",
+            "target": position.describe(),
         },
         hint="four ways out:\n"
-        "  put a backup of it back:          penstock checkpoint restore FILE\n"
-        "  go on where the table ends:       penstock run FILE --resume-from-table\n"
-        "  write to another table:           change the sink's path or table (a Kafka sink: its name), and run again\n"
-        "  read again, duplicates and all:   penstock run FILE --accept-duplicates",
+        "  put a backup of the checkpoint back: penstock checkpoint restore FILE\n"
+        "  continue where the targets end:      penstock run FILE --resume-from-table\n"
+        "  write to other targets:              change the path, table or name of every sink and of the quarantine\n"
+        "  read again, duplicates and all:      penstock run FILE --accept-duplicates",
     )
 
 
-def _last_commits(sinks: Sequence[Sink]) -> dict[str, BatchToken]:
-    with nothing_passes():
-        return {sink.name: last for sink in sinks if (last := sink.last_commit()) is not None}
+def _needs_fresh(checkpoint: SparkCheckpoint, begun: int | None) -> TerminalError:
+    return TerminalError(
+        "RESUME_NEEDS_FRESH_CHECKPOINT",
+        f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has its own place to continue from",
+        context={"last batch begun": begun if begun is not None else "none; but where the first one starts"},
+        hint="point `checkpoint:` at an empty folder; the old one stays as it is",
+    )
 
 
 def start_point(
@@ -163,7 +287,7 @@ def start_point(
         return StartPoint("checkpoint, before its first batch", initial, None)
     if resumed is not None:
         explicit = {at: resumed.get(at, EARLIEST) for at in bounds}
-        return StartPoint("the offsets stored in the table", _resolved(explicit, bounds), explicit)
+        return StartPoint("the positions of the targets", _resolved(explicit, bounds), explicit)
     if isinstance(start, datetime):
         found = {at: (o if o >= 0 else LATEST) for at, o in cluster.offsets_at(bounds, start).items()}
         return StartPoint(f"first run, from {describe_start(start)}", _resolved(found, bounds), None)
@@ -179,7 +303,9 @@ def start_point(
             context={"partitions": len(bounds)},
         )
     explicit = {at: named.get(at, EARLIEST) for at in bounds}
-    outside = {at: o for at, o in named.items() if o >= 0 and not bounds[at].start <= o <= bounds[at].end}
+    # With `on_data_loss: record` what lies before the log start is a gap of the first batch.
+    records = pipeline.config.source.on_data_loss == "record"
+    outside = {at: o for at, o in named.items() if o > bounds[at].end or (0 <= o < bounds[at].start and not records)}
     if outside:
         raise MissingError(
             "START_OUT_OF_RANGE",
@@ -187,6 +313,13 @@ def start_point(
             context={f"{at} {o}": f"the log holds {bounds[at].start}-{bounds[at].end}" for at, o in outside.items()},
         )
     return StartPoint("first run, offsets in the file", _resolved(explicit, bounds), explicit)
+
+
+def as_missing(error: PenstockError) -> PenstockError:
+    """A target that is away at the start of a run is missing, not passing."""
+    if not isinstance(error, TransientError):
+        return error
+    return MissingError(error.code, error.summary, context=error.context, hint=error.hint)
 
 
 def describe_start(start: object) -> str:
@@ -197,48 +330,3 @@ def describe_start(start: object) -> str:
 def _resolved(offsets: Offsets, bounds: dict[TopicPartition, LogBounds]) -> Offsets:
     place = {EARLIEST: lambda b: b.start, LATEST: lambda b: b.end}
     return {at: place[o](bounds[at]) if o in place else o for at, o in offsets.items()}
-
-
-def _continues(checkpoint: SparkCheckpoint, commits: Sequence[BatchToken]) -> bool:
-    """Whether the checkpoint began exactly where the sinks' commits end: a resumed run that then crashed."""
-    initial = checkpoint.initial()
-    return (
-        initial is not None
-        and bool(commits)
-        and all(initial.get(at) == end for token in commits for at, end in token.ends.items())
-    )
-
-
-def _resume_offsets(pipeline: Pipeline, commits: dict[str, BatchToken], checkpoint: SparkCheckpoint) -> Offsets:
-    sinks = [sink for sink in pipeline.sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
-    begun = checkpoint.last_begun()
-    if begun is not None or checkpoint.initial() is not None:
-        raise TerminalError(
-            "RESUME_NEEDS_FRESH_CHECKPOINT",
-            f"--resume-from-table starts a fresh checkpoint, but {checkpoint.path} has its own place to go on from",
-            context={"last batch begun": begun if begun is not None else "none; but where the first one starts"},
-            hint="point `checkpoint:` at an empty folder; the old one stays as it is",
-        )
-    torn = {sink.name: state for sink in sinks if isinstance(sink, SlotSink) and (state := sink.torn()) is not None}
-    if torn:
-        raise TerminalError(
-            "RESUME_BATCH_TORN",
-            "the last batch of a Kafka sink is not whole, so the sink has no offsets to go on from",
-            context=torn,
-            hint="run once more with the old checkpoint, which makes the batch whole; or use --accept-duplicates",
-        )
-    ends = {sink.name: commits[sink.name].ends for sink in sinks if sink.name in commits}
-    for quarantine in pipeline.quarantines:
-        ahead = commits[quarantine.name].ends if quarantine.name in commits else {}
-        if any(end < ahead.get(at, 0) for held in ends.values() for at, end in held.items()):
-            ends[quarantine.name] = ahead
-    if len(ends) < len(sinks) or len({tuple(sorted(held.items())) for held in ends.values()}) > 1:
-        raise TerminalError(
-            "RESUME_SINKS_DISAGREE",
-            "the sinks do not end at the same offsets, so no start suits them all",
-            context={
-                name: ", ".join(f"{at} {end}" for at, end in sorted(held.items())[:8]) for name, held in ends.items()
-            },
-            hint="give each sink a pipeline of its own, or use --accept-duplicates",
-        )
-    return next(iter(ends.values()))

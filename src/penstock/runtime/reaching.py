@@ -66,6 +66,16 @@ def places_of(config: PipelineConfig) -> Iterator[str]:
             yield table.path
 
 
+def committed_places_of(config: PipelineConfig) -> Iterator[str]:
+    """The places where a commit, or a lease, is a conditional write: an Iceberg table has its catalog for that."""
+    yield config.checkpoint
+    if config.quarantine is not None and config.quarantine.table is not None:
+        yield config.quarantine.table
+    for sink in config.sinks:
+        if isinstance(sink, DeltaSinkConfig | ParquetSinkConfig):
+            yield sink.path
+
+
 def checkpoint_of(config: PipelineConfig) -> SparkCheckpoint:
     """The pipeline's checkpoint."""
     return SparkCheckpoint(config.checkpoint, storage_of(config))

@@ -1,20 +1,22 @@
-"""Topics that were deleted and made again under the same name: found by the ids that the brokers give them.
+"""Topics that were deleted and created again under the same name: found by the ids that the brokers give them.
 
 Offsets alone do not tell: once the new log has grown past the checkpoint, its first records would be skipped without
-a word. With `on_data_loss: record` the next batch begins where the new log does, and the rest of the old one is a gap.
+a word. The id of every topic is pinned when it is first read, kept with the checkpoint and in the targets' positions,
+and compared before and after every read. With `on_data_loss: record` the next batch begins where the new log does, and
+the rest of the old one is a gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.writing import remove_file
 from penstock.errors import PenstockError, TerminalError, TransientError
-from penstock.kafka import Cluster
-from penstock.model import BatchToken
+from penstock.kafka import Cluster, KafkaSettings
+from penstock.model import BatchToken, Position
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.loss import ranges_of_batch
 
@@ -37,6 +39,9 @@ class TopicIds:
     recreated: frozenset[str] = frozenset()
     """The topics that are others than those noted, until a batch has begun where they do."""
     _now: dict[str, str] = field(default_factory=dict)
+    """The ids of the topics that this run reads."""
+    _former: dict[str, str] = field(default_factory=dict)
+    """For the batch in hand: the ids of topics that are gone, and that the batch was planned for."""
     _stateful: bool = False
 
     def compare(self, topics: set[str], *, stateful: bool) -> None:
@@ -50,6 +55,11 @@ class TopicIds:
         if self.recreated and (stateful or self.on_data_loss == "fail"):
             raise topic_recreated(self.recreated, noted, self._now, stateful=stateful)
         self._note(noted)
+
+    @property
+    def now(self) -> Mapping[str, str]:
+        """The ids of the topics that this run reads."""
+        return self._now
 
     def look_again(self) -> None:
         """The same under a run, where a topic was made again meanwhile."""
@@ -70,29 +80,47 @@ class TopicIds:
     def of_batch(self, batch_id: int, runner: BatchRunner) -> tuple[frozenset[str], frozenset[str]]:
         """The topics from whose beginning a batch is to be read, and those of which nothing of it is left.
 
-        A batch that a sink holds with its own offsets was read before the topics were made again.
+        A batch that a sink holds with its own offsets was read before the topics were created again.
         """
-        self._refuse_changed()
+        self._former = {}
         if not self.recreated:
             return self.recreated, frozenset()
         batch = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id))
         plain = replace(runner.token, batch_id=batch_id, ranges=batch.ranges)
-        if any(last == plain for last in _newest(runner)):
+        if any(position is not None and position.last == plain for position in _positions(runner)):
+            noted = self.checkpoint.topic_ids()
+            self._former = {topic: noted[topic] for topic in self.recreated if topic in noted}
             return frozenset(), self.recreated
         return self.recreated, frozenset()
 
-    def _refuse_changed(self) -> None:
-        """Raise where a topic was made again under this run: its new log may have grown past the batch already."""
-        now = self.cluster.topic_ids(self._now)
-        changed = recreated_topics(self._now, now)
-        if not changed:
-            return
-        error: PenstockError = topic_recreated(changed, self._now, now, stateful=self._stateful)
+    def of_token(self, token: BatchToken) -> dict[str, str]:
+        """The ids of a batch's topics, asked now. Raises where one was created again since it was first read.
+
+        A topic that appeared during the run, by a pattern, is pinned here, before its first record is read.
+        """
+        topics = {r.topic for r in token.ranges}
+        now = self.cluster.topic_ids(topics)
+        new = {topic: one for topic, one in now.items() if topic not in self._now}
+        known = self._now
+        if new:
+            noted = self.checkpoint.topic_ids()
+            known = {**known, **{topic: noted.get(topic, one) for topic, one in new.items()}}
+        changed = recreated_topics(known, now)
+        if changed:
+            raise self._changed(changed, known, now)
+        if new:
+            self._now = known
+            self._note(noted)
+        return {topic: self._former.get(topic, known[topic]) for topic in topics if topic in known}
+
+    def _changed(self, changed: frozenset[str], known: dict[str, str], now: dict[str, str]) -> PenstockError:
+        self._now = known
+        error: PenstockError = topic_recreated(changed, known, now, stateful=self._stateful)
         if self.on_data_loss == "record" and not self._stateful:
             error = TransientError(
                 error.code, error.summary, context=error.context, hint="the run begins anew with the new topic"
             )
-        raise error
+        return error
 
     def settle(self, recreated: frozenset[str]) -> None:
         """A batch is committed that began where these topics do: from now on their offsets count."""
@@ -121,8 +149,8 @@ def topic_recreated(
         )
     return TerminalError(
         "TOPIC_RECREATED",
-        f"{', '.join(sorted(topics))}: deleted and made again since the last run; the offsets of the checkpoint are of "
-        "the old one",
+        f"{', '.join(sorted(topics))}: deleted and created again since it was first read; the "
+        "offsets of the checkpoint belong to the old topic",
         context={
             topic: f"id {noted[topic]} in the checkpoint, {now[topic]} at the brokers" for topic in sorted(topics)
         },
@@ -130,5 +158,23 @@ def topic_recreated(
     )
 
 
-def _newest(runner: BatchRunner) -> list[object]:
-    return [sink.last_commit() for sink in runner.sinks]
+def _positions(runner: BatchRunner) -> list[Position | None]:
+    return [sink.position() for sink in runner.sinks]
+
+
+@dataclass(frozen=True)
+class SameTopics:
+    """In a task, before its slot commits: raises where a topic was created again since the batch was planned."""
+
+    settings: KafkaSettings
+    topic_ids: Mapping[str, str]
+
+    def __call__(self) -> None:
+        """Ask the brokers."""
+        changed = recreated_topics(dict(self.topic_ids), Cluster(self.settings).topic_ids(self.topic_ids))
+        if changed:
+            raise TransientError(
+                "TOPIC_RECREATED",
+                f"{', '.join(sorted(changed))}: deleted and created again while the batch was read",
+                hint="the batch is planned anew",
+            )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.config import PipelineConfig
-from penstock.contracts import Sink
 from penstock.kafka import Cluster
 from penstock.metrics.history import history_of
 from penstock.model import BAD_SCHEMA
@@ -27,15 +27,15 @@ from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.patience import StopRequest
 from penstock.runtime.placing import check_places, placement_of
 from penstock.runtime.preflight import (
+    Agreement,
     StartPoint,
     check_agreement,
     check_brokers,
     check_checkpoint,
-    check_sinks,
     describe_start,
     start_point,
 )
-from penstock.runtime.reaching import places_of, storage_of
+from penstock.runtime.reaching import committed_places_of, places_of, storage_of
 from penstock.runtime.recreated import TopicIds
 from penstock.runtime.room import full_disks_named
 from penstock.runtime.sight import sighted
@@ -43,7 +43,7 @@ from penstock.runtime.starting import session_for
 from penstock.runtime.state import check_state, note_state
 from penstock.spark.executors import Executors
 from penstock.spark.placement import Placement
-from penstock.storage.reaching import check_reachable
+from penstock.storage.reaching import check_conditional_writes, check_reachable
 
 
 def run(
@@ -57,6 +57,7 @@ def run(
     began = time.monotonic()
     notices = check_places(config, placement_of(config) if session is None else Placement(session.sparkContext.master))
     check_reachable(storage_of(config), places_of(config))
+    check_conditional_writes(storage_of(config), committed_places_of(config))
     pipeline, stop, summary = build(config), stop or StopRequest(), RunSummary()
     checkpoint = SparkCheckpoint(config.checkpoint, pipeline.storage)
     history = history_of(config.checkpoint)
@@ -68,7 +69,7 @@ def run(
     ):
         cluster = Cluster(pipeline.settings)
         topics = TopicIds(checkpoint, cluster, config.source.on_data_loss)
-        start = _check(pipeline, checkpoint, cluster, topics, options, listener)
+        start, agreed = _check(pipeline, checkpoint, cluster, topics, options, listener)
         tell = _once(listener)
         for notice in notices:
             tell(notice)
@@ -83,6 +84,7 @@ def run(
                 cluster,
                 topics,
                 start,
+                agreed,
                 options,
                 listener,
                 tell,
@@ -116,28 +118,25 @@ def _check(
     topics: TopicIds,
     options: RunOptions,
     listener: Listener,
-) -> StartPoint:
+) -> tuple[StartPoint, Agreement]:
     bounds = check_brokers(cluster, pipeline)
     check_checkpoint(checkpoint)
     topics.compare({at.topic for at in bounds}, stateful=pipeline.stateful)
     forget_open_batch(pipeline, topics)
     check_state(pipeline, checkpoint)
-    resumed = check_sinks(
-        pipeline, checkpoint, resume=options.resume_from_table, accept_duplicates=options.accept_duplicates
-    )
-    for notice in check_agreement(pipeline, checkpoint, bounds, topics.recreated):
+    agreed = check_agreement(pipeline, checkpoint, bounds, topics.recreated, options, topics.now)
+    for notice in agreed.notices:
         listener(Notice(notice))
-    start = start_point(pipeline, checkpoint, bounds, cluster, resumed)
+    start = start_point(pipeline, checkpoint, bounds, cluster, agreed.resumed)
+    if agreed.moved is not None and start.explicit is None and checkpoint.initial() is None:
+        # The positions are moved to these offsets: Spark must begin at exactly the same.
+        start = replace(start, explicit=start.offsets)
     if start.notice:
         listener(Notice(start.notice))
     note_state(pipeline, checkpoint)
     if checkpoint.last_begun() is None:
         checkpoint.note_start(describe_start(pipeline.config.source.start))
     with nothing_passes():
-        for quarantine in _all_quarantines(pipeline):
+        for quarantine in pipeline.quarantines:
             quarantine.prepare(BAD_SCHEMA)
-    return start
-
-
-def _all_quarantines(pipeline: Pipeline) -> list[Sink]:
-    return [*pipeline.quarantines, *(sink for sinks in pipeline.targets.rejects.values() for sink in sinks)]
+    return start, agreed

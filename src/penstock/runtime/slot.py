@@ -6,30 +6,32 @@ What enters is picklable and small; what leaves is a report with the manifests. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import TellingDecoder, Transform
 from penstock.model import OffsetRange
+from penstock.runtime.excluded import EVERYWHERE
 from penstock.runtime.outlet import Outlet, Sides, SlotWork
-from penstock.runtime.refused import refused_records
+from penstock.runtime.refused import Refused, read_again
 from penstock.runtime.slot_report import SlotReport
 from penstock.transforms import Dedupe
 
+Settle = Callable[[pa.RecordBatch], None]
+"""Takes raw records whose rows have gone through: what was refused of them still has its bytes here."""
+
 
 def decoded(
-    work: SlotWork, ranges: Sequence[OffsetRange], sides: Sides, report: SlotReport
+    work: SlotWork,
+    ranges: Sequence[OffsetRange],
+    sides: Sides,
+    report: SlotReport,
+    settle: Settle = lambda raw: None,
 ) -> Iterator[pa.RecordBatch]:
     """The good rows of some ranges; what is bad or deletes goes to the sides on the way."""
-    yield from decoded_batches(work, work.reader.read(ranges), sides, report)
-
-
-def decoded_batches(
-    work: SlotWork, batches: Iterator[pa.RecordBatch], sides: Sides, report: SlotReport
-) -> Iterator[pa.RecordBatch]:
-    """The same for records that are read already."""
+    batches = work.reader.read(ranges)
     while True:
         with report.timed("read"):
             raw = next(batches, None)
@@ -38,13 +40,15 @@ def decoded_batches(
         if work.counts:
             report.rows_in += raw.num_rows
             report.bytes_in += raw.column("value").nbytes
+        raw = whole = work.excluded.raw(raw)
         with report.timed("decode"):
             if work.tombstones is not None and raw.column("value").null_count:
                 raw = _take_out_tombstones(raw, work, sides, report)
             split = work.decoder.decode(raw)
         if work.counts:
-            quarantine(split.bad, sides, report)
-        yield split.good
+            quarantine(split.bad, work, sides, report)
+        yield work.excluded.rows(split.good, work.route) if work.route else split.good
+        settle(whole)
     if isinstance(work.decoder, TellingDecoder):
         report.notices.update(work.decoder.notices())
 
@@ -56,7 +60,7 @@ def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: Sides, repo
     sides.deletes.write(split.good)
     report.rows_out += split.good.num_rows
     if work.counts:
-        quarantine(split.bad, sides, report)
+        quarantine(split.bad, work, sides, report)
     return raw.filter(pc.invert(empty))
 
 
@@ -93,27 +97,62 @@ def apply_all(rows: pa.RecordBatch, transforms: Sequence[Transform], report: Slo
     return rows
 
 
-def quarantine(bad: pa.RecordBatch, sides: Sides, report: SlotReport) -> None:
+def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> None:
     """Stage bad records, and count them."""
     if bad.num_rows:
+        if work.lacking:
+            named = pc.fill_null(bad.column("refused_by"), work.lacking)
+            bad = bad.set_column(bad.schema.get_field_index("refused_by"), "refused_by", named)
         report.quarantined += bad.num_rows
         for code, count in Counter(bad.column("code").to_pylist()).items():
             report.codes[code] = report.codes.get(code, 0) + count
+        if work.pinned is not None:
+            names = ("refused_by", "topic", "partition", "offset")
+            for by, *place in zip(*(bad.column(name).to_pylist() for name in names), strict=True):
+                report.bad += [(name, (place[0], place[1], place[2])) for name in (by or EVERYWHERE).split(",")]
         sides.bad.write(bad)
 
 
 def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) -> None:
     """Write rows to every sink's stage."""
     for batch in rows:
-        report.rows_out += batch.num_rows
         with report.timed("stage"):
-            out.write(batch)
+            report.rows_out += batch.num_rows - out.write(batch)
 
 
-def quarantine_refused(work: SlotWork, sides: Sides, report: SlotReport, out: Outlet | None = None) -> None:
-    """Quarantine the records of refused rows and deletes. All is read now: the reader is free."""
-    report.refused_on(work.route)
-    refused, report.refused = report.refused, []
-    for some in (refused, sides.deletes.refused, *((out.refused,) if out is not None else ())):
-        for bad in refused_records(work.reader, some):
-            quarantine(bad, sides, report)
+class RefusedRows:
+    """What the steps and targets of a slot refuse, on its way to the quarantine.
+
+    While the rows of some records go through, these are still at hand, and a refused one keeps its bytes. What is
+    refused later, behind a dedupe, is read again at the end.
+    """
+
+    def __init__(self, report: SlotReport, ends: Sequence[tuple[SlotWork, Sides, Outlet | None]]) -> None:
+        self._report = report
+        self._ends = ends
+        self._waiting = [Refused() for _ in ends]
+
+    def settle(self, raw: pa.RecordBatch) -> None:
+        """Quarantine what was refused of these records."""
+        self._take()
+        for waiting, (work, sides, _) in zip(self._waiting, self._ends, strict=True):
+            if waiting.waiting:
+                quarantine(waiting.found_in(raw), work, sides, self._report)
+
+    def finish(self) -> None:
+        """Quarantine the rest. All is read now: the reader is free."""
+        self._take()
+        for waiting, (work, sides, _) in zip(self._waiting, self._ends, strict=True):
+            for bad in read_again(work.reader, waiting):
+                quarantine(bad, work, sides, self._report)
+
+    def _take(self) -> None:
+        for waiting, (work, sides, out) in zip(self._waiting, self._ends, strict=True):
+            if len(self._ends) == 1:
+                self._report.refused_on(work.route)
+            mine = [r for r in self._report.refused if len(self._ends) == 1 or r.by == work.route]
+            self._report.refused = [r for r in self._report.refused if r not in mine] if mine else self._report.refused
+            waiting.add(mine)
+            for outlet in (sides.deletes, *((out,) if out is not None else ())):
+                waiting.add(outlet.refused)
+                outlet.refused = []

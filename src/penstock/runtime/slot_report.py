@@ -42,6 +42,10 @@ class SlotReport:
     """The share of its machine's memory that was in use at its end."""
     stage: int | None = None
     """Spark's stage that the task was of, where it was one."""
+    deferred: list[str] = field(default_factory=list)
+    """Sinks that commit in their slot and did not yet: the slot's bad records have to be quarantined first."""
+    bad: list[tuple[str, tuple[str, int, int]]] = field(default_factory=list)
+    """Where a sink commits in its slot: the bad records, each with who refused it, empty for the whole pipeline."""
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -55,10 +59,15 @@ class SlotReport:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def finish(self, sides: Sides | None = None, out: Outlet | None = None) -> None:
-        """Finish what was staged, first the sides, and keep the manifests."""
+        """Finish what was staged, first the sides, and keep the manifests.
+
+        A slot with bad records does not commit before these are in the quarantine.
+        """
         with self.timed("stage"):
-            for end in (sides, out):
-                self.manifests += end.finish() if end is not None else []
+            self.manifests += sides.finish() if sides is not None else []
+            if out is not None:
+                self.manifests += out.finish(defer=self.quarantined > 0 or bool(out.refused))
+                self.deferred += out.deferred
         for sink, seconds in (out.seconds if out is not None else {}).items():
             self.spent(f"stage:{sink}", seconds)
 

@@ -71,7 +71,7 @@ def partition_findings(
         {f"{at} from {end}": f"the log holds {bounds[at].start}-{bounds[at].end}" for at, end in left_out.items()}
     )
     if files.committed is None or files.committed < begun:
-        held = [one.holds for one in standings]
+        held = [one.newest for one in standings]
         if any(token is not None and (token.query_id, token.batch_id) == (files.query_id, begun) for token in held):
             return []
         return [

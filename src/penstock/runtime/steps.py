@@ -13,18 +13,22 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam, _accumulatorRegistry
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.contracts import FrameTransform, Transform
-from penstock.model import Refusal
+from penstock.model import COORDINATES, Refusal
 from penstock.runtime.outlet import SlotWork, errors_for_spark, sides_of
 from penstock.runtime.refused import refused_records
 from penstock.runtime.slot import apply_all, quarantine
 from penstock.runtime.slot_report import SlotReport
 from penstock.runtime.slots import pinned_slot
+from penstock.runtime.tried import with_tried
 from penstock.transforms import Join
+from penstock.transforms.failing import ComputingStep, FromSpark
 
 _one_at_a_time = threading.Lock()
+_WATERMARK = "spark.watermarkDelayMs"
 _SEGMENT = 1_000_000
 """More than there are tasks in a stage: reports are told apart by their segment and their task."""
 
@@ -79,6 +83,11 @@ def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], told: Told
     over_arrow: list[Transform] = []
     columns: Sequence[str] = frame.columns
     for step in steps:
+        if isinstance(step, ComputingStep) and step.on_error == "quarantine":
+            frame, over_arrow, done = _refusing(frame, over_arrow, step, told)
+            if done:
+                columns = _after(frame, over_arrow).names
+                continue
         query = None if isinstance(step, FrameTransform) else step.select(columns)
         if query is None and not isinstance(step, FrameTransform):
             over_arrow.append(step)
@@ -92,6 +101,44 @@ def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], told: Told
             frame = session.sql(query)
         columns = frame.columns
     return through_arrow(frame, over_arrow, told)
+
+
+def _refusing(
+    frame: Any, over_arrow: list[Transform], step: ComputingStep, told: Told | None
+) -> tuple[Any, list[Transform], bool]:
+    """The frame and the steps over it, with a step that refuses the rows it fails on; false where it is left to Spark.
+
+    That is where no row can fail, where the rows no longer say which records they are of, and where Spark alone can
+    carry them.
+    """
+    if not _keeps_through_arrow(frame):
+        return frame, over_arrow, False
+    schema = _after(frame, over_arrow)
+    if COORDINATES not in schema.names:
+        return frame, over_arrow, False
+    if step.no_arrow_form(schema) is None:
+        # Where the rows are in a task already, one more step costs less than the way back.
+        return (frame, [*over_arrow, step], True) if over_arrow or step.may_fail(schema) else (frame, [], False)
+    frame = through_arrow(frame, over_arrow, told)
+    tried = with_tried(frame, step)
+    if tried is None or not _keeps_through_arrow(tried):
+        return frame, [], False
+    return tried, [FromSpark(step)], True
+
+
+def _keeps_through_arrow(frame: Any) -> bool:
+    """Whether the columns of a frame stay what they are when its rows go through Arrow.
+
+    Not those of types that Arrow has no word for, such as intervals and texts with a collation, nor, in a stream, the
+    event time of a watermark, which Spark knows by its column.
+    """
+    try:
+        again = spark_schema(to_arrow_schema(frame.schema))
+    except PySparkTypeError:
+        return False
+    if frame.isStreaming and any(_WATERMARK in one.metadata for one in frame.schema):
+        return False
+    return all(one.dataType == other.dataType for one, other in zip(frame.schema, again, strict=True))
 
 
 def _after(frame: Any, steps: Sequence[Transform]) -> pa.Schema:
@@ -166,7 +213,7 @@ def _quarantining(work: SlotWork, first_side: int) -> Callable[[tuple[int, list[
         report = SlotReport(first_side + slot)
         with sides_of(work, first_side + slot) as sides:
             for bad in refused_records(work.reader, refused):
-                quarantine(bad, sides, report)
+                quarantine(bad, work, sides, report)
             report.manifests = sides.finish()
         return report
 

@@ -7,8 +7,10 @@ sinks stage it. What changes from batch to batch reaches the tasks as local prop
 
 from __future__ import annotations
 
+import base64
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from pyspark import TaskContext
 from penstock.contracts import Decoder, StatefulTransform, TellingDecoder, Transform
 from penstock.model import COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, Split, TopicPartition, coordinates_of
 from penstock.runtime.build import as_nullable
+from penstock.runtime.excluded import Excluded
 from penstock.runtime.frame import pinned_by_record, stage_rows_of
 from penstock.runtime.layout import Layout, StreamInput
 from penstock.runtime.outlet import SlotWork, errors_for_spark
@@ -29,6 +32,8 @@ from penstock.transforms.columns import find_column, quote
 
 CLOCK = "penstock.clock"
 """In a trial: the topic of records that only tell the time."""
+EXCLUDED = "penstock.excluded"
+"""The local property with the records of the batch that stay out, pickled."""
 LATE = "penstock.late"
 """The local property with the watermark by which rows of the batch are late, in microseconds."""
 
@@ -121,15 +126,12 @@ class Stream:
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(LATE, str(late * 1000))
         self.told.take()
-        if work.inlets:
-            staged = stage_rows_of(self._pinned(apply_steps(session, frame, after, self.told), work, after), work)
-        else:
-            # Every sink has the batch; the state has to be brought forward all the same. The quarantine may be behind
-            # a topic whose slots committed in their tasks.
+        session.sparkContext.setLocalProperty(EXCLUDED, base64.b64encode(pickle.dumps(work.excluded)).decode())
+        if not work.inlets and not work.quarantines:
+            # Every target has the batch; the state has to be brought forward all the same.
             frame.write.format("noop").mode("overwrite").save()
-            staged, work = [], replace(work, quarantines=tuple(q for q in work.quarantines if not q.holds(work.token)))
-            if not work.quarantines:
-                return []
+            return []
+        staged = stage_rows_of(self._pinned(apply_steps(session, frame, after, self.told), work, after), work)
         reports = self.told.take()
         reports += self._unread(session.sparkContext, work, reports)
         return quarantine_all(session.sparkContext, work, [*reports, *staged], 0)
@@ -151,7 +153,7 @@ class Stream:
         if not left:
             return []
         decoders = {topic: one.decoder for one in self.layout.inputs for topic in one.topics or ()}
-        tasks = [(work.reader, decoders.get(r.topic, self.layout.inputs[0].decoder), r) for r in left]
+        tasks = [(work.reader, decoders.get(r.topic, self.layout.inputs[0].decoder), r, work.excluded) for r in left]
         return list(context.parallelize(tasks, len(tasks)).map(_judge_range).collect())
 
 
@@ -165,13 +167,15 @@ def _decoding(
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = SlotReport(segment + TaskContext.get().partitionId())
+        kept_out = TaskContext.get().getLocalProperty(EXCLUDED)
+        excluded = pickle.loads(base64.b64decode(kept_out)) if kept_out else Excluded()
         with errors_for_spark():
             for batch in batches:
                 raw = batch.cast(RAW_SCHEMA)
                 ticks = pc.equal(raw.column("topic"), CLOCK) if clock is not None else None
                 if ticks is not None:
                     raw, ticks = raw.filter(pc.invert(ticks)), raw.filter(ticks)
-                rows = apply_all(_judged(decoder, raw, report), steps, report)
+                rows = apply_all(_judged(decoder, raw, report, excluded), steps, report)
                 if rows.num_rows:
                     yield rows
                 if ticks is not None and ticks.num_rows:
@@ -190,23 +194,25 @@ def _telling_time(ticks: pa.RecordBatch, schema: pa.Schema, column: str | None) 
     return pa.RecordBatch.from_arrays(arrays, schema=as_nullable(schema))
 
 
-def _judge_range(task: tuple[Any, Decoder, OffsetRange]) -> SlotReport:
-    reader, decoder, wanted = task
+def _judge_range(task: tuple[Any, Decoder, OffsetRange, Excluded]) -> SlotReport:
+    reader, decoder, wanted, excluded = task
     report = SlotReport(0)
     with errors_for_spark():
         for raw in reader.read([wanted]):
-            _judged(decoder, raw, report)
+            _judged(decoder, raw, report, excluded)
     return report
 
 
-def _judged(decoder: Decoder, raw: pa.RecordBatch, report: SlotReport) -> pa.RecordBatch:
+def _judged(
+    decoder: Decoder, raw: pa.RecordBatch, report: SlotReport, excluded: Excluded = Excluded()
+) -> pa.RecordBatch:
     """The good rows of some records; the bad ones are noted by their places, with the reason."""
     report.rows_in += raw.num_rows
     report.bytes_in += raw.column("value").nbytes
     if raw.num_rows:
         report.read.add(TopicPartition(raw.column("topic")[0].as_py(), raw.column("partition")[0].as_py()))
     with report.timed("decode"):
-        split = decoder.decode(raw)
+        split = decoder.decode(excluded.raw(raw))
     if split.bad.num_rows:
         names = ("topic", "partition", "offset", "code", "message", "stage")
         for topic, partition, offset, code, message, stage in zip(

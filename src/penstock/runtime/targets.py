@@ -5,8 +5,9 @@ A sink's own libraries are loaded only where the file names it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock import config as cfg
@@ -20,8 +21,10 @@ from penstock.runtime.reaching import database_tls, storage_of
 from penstock.runtime.schemas import read_schema_file, registry_settings
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
 from penstock.storage import Storage
+from penstock.transforms.failing import OnError
 
 if TYPE_CHECKING:
+    from penstock.quarantine.records import Held
     from penstock.sinks.kafka import Encoding
 
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.", "client.", "socket.", "broker.address.")
@@ -34,29 +37,20 @@ class Targets:
     sinks: tuple[Sink, ...]
     quarantines: tuple[Sink, ...]
     gaps: Sink | None
-    rejects: Mapping[str, tuple[Sink, ...]]
-    """For each sink whose target may refuse rows at the commit: the quarantines of these rows."""
-    topics: tuple[Sink, ...] = field(default=())
-    """The sinks behind the quarantines that are topics."""
 
 
 def build_targets(config: cfg.PipelineConfig, source: KafkaSettings) -> Targets:
     """Make every sink."""
-    topics: list[Sink] = []
     return Targets(
         sinks=tuple(_sink(config, sink, source) for sink in config.sinks),
-        quarantines=_quarantines(config, source, "quarantine", topics) or (RefusingQuarantine(),),
+        quarantines=_quarantines(config, source) or (RefusingQuarantine(),),
         gaps=_gaps(config),
-        rejects={
-            sink.name: _quarantines(config, source, f"quarantine.{sink.name}", topics)
-            for sink in config.sinks
-            if isinstance(sink, cfg.PostgresSinkConfig) and sink.on_reject == "quarantine"
-        },
-        topics=tuple(topics),
     )
 
 
-def build_inlets(configs: Sequence[cfg.SinkConfig], sinks: Sequence[Sink]) -> tuple[Computed | None, tuple[Inlet, ...]]:
+def build_inlets(
+    configs: Sequence[cfg.SinkConfig], sinks: Sequence[Sink], on_error: OnError
+) -> tuple[Computed | None, tuple[Inlet, ...]]:
     """What each sink is given, and the expressions that have to be computed for that; equal ones once."""
     names: dict[str, str] = {}
 
@@ -73,7 +67,7 @@ def build_inlets(configs: Sequence[cfg.SinkConfig], sinks: Sequence[Sink]) -> tu
         for config, sink in zip(configs, sinks, strict=True)
     )
     columns = {name: expression for expression, name in names.items()}
-    return (Computed(columns) if columns else None), inlets
+    return (Computed(columns, on_error) if columns else None), inlets
 
 
 def _expressions(sink: cfg.SinkConfig) -> dict[str, str]:
@@ -250,27 +244,41 @@ def _producing(sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> KafkaSetting
     return KafkaSettings(sink.brokers or source.brokers, options, security)
 
 
-def _quarantines(config: cfg.PipelineConfig, source: KafkaSettings, name: str, topics: list[Sink]) -> tuple[Sink, ...]:
+def _quarantines(config: cfg.PipelineConfig, source: KafkaSettings) -> tuple[Sink, ...]:
     """A quarantine for the table and one for the topic, as far as the file names them."""
     quarantine, found = config.quarantine, []
+    one_sink, storage = len(config.sinks) == 1, storage_of(config)
     if quarantine is not None and quarantine.table is not None:
-        table = DeltaSink(config.name, name, quarantine.table, keep_coordinates=False, storage=storage_of(config))
-        found.append(Quarantine(table, config.name, one_sink=len(config.sinks) == 1))
+        table = DeltaSink(config.name, "quarantine", quarantine.table, keep_coordinates=False, storage=storage)
+        held = partial(_held_in_table, quarantine.table, storage)
+        found.append(Quarantine(table, config.name, held, one_sink=one_sink))
     if quarantine is not None and quarantine.topic is not None:
         from penstock.sinks.kafka import QuarantineTopic
 
         topic = QuarantineTopic(
             config.name,
-            f"{name}.topic",
+            "quarantine.topic",
             way_in(source),
+            f"{config.checkpoint.rstrip('/')}/penstock-staged/quarantine.topic",
             topic=quarantine.topic,
-            # A slot's bad records come from the task that reads it and, behind an exchange, from the one that stages;
-            # and that for each flow.
-            writers_per_slot=2 * len(cfg.flows(config)),
+            storage=storage,
         )
-        topics.append(topic)
-        found.append(Quarantine(topic, config.name, one_sink=len(config.sinks) == 1))
+        held = partial(_held_in_topic, quarantine.topic, way_in(source))
+        found.append(Quarantine(topic, config.name, held, one_sink=one_sink))
     return tuple(found)
+
+
+def _held_in_table(path: str, storage: Storage) -> Held:
+    from penstock.quarantine.records import HeldInTable
+
+    return HeldInTable(path, storage=storage)
+
+
+def _held_in_topic(topic: str, settings: KafkaSettings) -> Held:
+    from penstock.quarantine.records import HeldInTopic
+    from penstock.readers import KafkaReader
+
+    return HeldInTopic(topic, settings, KafkaReader(settings))
 
 
 def _gaps(config: cfg.PipelineConfig) -> Sink | None:

@@ -35,6 +35,7 @@ from penstock.transforms import (
     enrich_steps,
     expect_steps,
 )
+from penstock.transforms.failing import OnError
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Surroundings:
     tables: Tables
     times: Mapping[str, str]
     """The column of the event time of each source that is joined."""
+    on_error: OnError
+    """What happens to a row that a step fails on, where the step does not say: it is quarantined if it can be."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def _transforms(step: cfg.TransformConfig, around: Surroundings, time: str | Non
     match step:
         case cfg.ExpectConfig():
             rules = [ExpectRule(name, rule.rule, rule.action) for name, rule in step.expect.items()]
-            return expect_steps(rules)
+            return expect_steps(rules, step.on_error or around.on_error)
         case cfg.EnrichConfig():
             return _enrich(step, around.tables)
     return (_transform(step, around, time),)
@@ -92,15 +95,15 @@ def _transform(step: cfg.TransformConfig, around: Surroundings, time: str | None
     folder = str(around.folder)
     match step:
         case cfg.WhereConfig():
-            return Where(step.where)
+            return Where(step.where, step.on_error or around.on_error)
         case cfg.DeriveConfig():
-            return Derive(step.derive)
+            return Derive(step.derive, step.on_error or around.on_error)
         case cfg.RenameConfig():
             return Rename(step.rename)
         case cfg.DropConfig():
             return Drop(step.drop)
         case cfg.CastConfig():
-            return Cast(step.cast)
+            return Cast(step.cast, step.on_error or around.on_error)
         case cfg.ExplodeConfig():
             exploded = step.explode
             return Explode(exploded.column, exploded.into, exploded.position, exploded.keep_empty)

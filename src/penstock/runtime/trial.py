@@ -109,7 +109,7 @@ def _collecting(pipeline: Pipeline, preview: bool) -> Pipeline:
     refuses = isinstance(pipeline.quarantines[0], RefusingQuarantine) and not preview
     quarantines: tuple[Sink, ...] = pipeline.quarantines if refuses else (CollectingSink(QUARANTINE),)
     sinks = tuple(CollectingSink(sink.name, _merging(sink)) for sink in pipeline.config.sinks)
-    targets = replace(pipeline.targets, sinks=sinks, quarantines=quarantines, gaps=None, rejects={}, topics=())
+    targets = replace(pipeline.targets, sinks=sinks, quarantines=quarantines, gaps=None)
     return replace(pipeline, targets=targets).reading(pipeline.schemas, frozen=not preview)
 
 

@@ -15,6 +15,7 @@ import pyarrow.types as types
 
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import MissingError
+from penstock.model import NEVER_NULL
 from penstock.sinks.failures import mismatch
 
 Evolve = Literal["fail", "ignore", "add_columns", "widen"]
@@ -22,6 +23,14 @@ Evolve = Literal["fail", "ignore", "add_columns", "widen"]
 Describe = Callable[[pa.DataType], str]
 CanWiden = Callable[[pa.DataType, pa.DataType], bool]
 """Whether a column that has the first type can be given the second, which holds all its values."""
+
+
+_REQUIRED = "NOT NULL"
+
+
+def may_be_null(field: pa.Field) -> bool:
+    """Whether a row may lack a value of the column."""
+    return bool(field.nullable) and NEVER_NULL not in (field.metadata or {})
 
 
 def _always(held: pa.DataType, wanted: pa.DataType) -> bool:
@@ -116,6 +125,9 @@ class Fitting:
         if self.evolve != "widen" and found.may_widen and len(found.may_widen) == len(found.differing):
             hint = f"set evolve: widen on this sink, {hint}"
         told = {name: f"pipeline {ours}, table {its}" for name, (ours, its) in found.differing.items()}
+        if all(its == _REQUIRED for _, its in found.differing.values()):
+            hint = "declare the columns NOT NULL in the pipeline's schema, or let the table's columns be null"
+            return mismatch(self.sink, f"{self.what} requires values that the rows may lack", told, hint)
         return mismatch(self.sink, f"{self.what} has other types", told, hint)
 
     def _refuse_lacking(self, lacking: Sequence[Addition], rows: pa.Schema, held: pa.Schema) -> MissingError:
@@ -177,17 +189,17 @@ class _Comparison:
                 taken += self._lacking(label, place, ours)
             elif ours.name != its.name:
                 self.differing[f"{name}.{its.name}".lstrip(".")] = f"named {ours.name}", f"named {its.name}"
-            elif self.whole and ours.nullable and not its.nullable:
-                self.differing[label] = "may be null", "NOT NULL"
+            elif self.whole and may_be_null(ours) and not its.nullable:
+                self.differing[label] = "may be null", _REQUIRED
             elif kind := self._type(label, place, ours.type, its.type):
-                taken.append(pa.field(ours.name, kind, ours.nullable))
+                taken.append(pa.field(ours.name, kind, ours.nullable, ours.metadata))
             elif self.whole and not its.nullable:
-                self.differing[label] = "nothing of it written", "NOT NULL"
+                self.differing[label] = "nothing of it written", _REQUIRED
             else:
                 self.dropped.append(Addition(label, place, ours.type))
         for its in theirs.values():
             if self.whole and not its.nullable:
-                self.differing[f"{name}.{its.name}".lstrip(".")] = "not written", "NOT NULL"
+                self.differing[f"{name}.{its.name}".lstrip(".")] = "not written", _REQUIRED
         return taken
 
     def _lacking(self, label: str, place: tuple[str, ...], ours: pa.Field) -> Iterator[pa.Field]:
@@ -235,8 +247,8 @@ class _Comparison:
         return mine
 
     def _nullable(self, name: str, mine: pa.Field, held: pa.Field) -> None:
-        if self.whole and mine.nullable and not held.nullable:
-            self.differing[name] = "may be null", "NOT NULL"
+        if self.whole and may_be_null(mine) and not held.nullable:
+            self.differing[name] = "may be null", _REQUIRED
 
     def _told(self, kind: pa.DataType) -> str:
         return _NESTED.get(kind.id) or self.rules.describe(kind)

@@ -1,4 +1,4 @@
-"""What goes wrong alike in several sinks, in the same words: file systems, schemas, tokens."""
+"""What goes wrong alike in several sinks, in the same words: file systems and schemas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
-from penstock.model import BatchToken
 from penstock.storage.room import ROOM_HINT, is_full
 
 _PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
@@ -53,13 +52,3 @@ def first_line(error: BaseException) -> str:
 def mismatch(sink: str, summary: str, context: Mapping[str, object], hint: str | None = None) -> MissingError:
     """The error for rows and a target that do not fit each other."""
     return MissingError("SINK_SCHEMA_MISMATCH", f"sink {sink}: {summary}", context=context, hint=hint)
-
-
-def other_offsets(sink: str, token: BatchToken, held: BatchToken, target: str = "table") -> TerminalError:
-    """The error for a batch that the target holds with other offsets."""
-    return TerminalError(
-        "SINK_TOKEN_MISMATCH",
-        f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
-        context={"checkpoint": token.describe_ranges(), target: held.describe_ranges()},
-        hint="run: penstock plan FILE",
-    )

@@ -15,7 +15,6 @@ from penstock.model import COMPUTED, COORDINATES, COORDINATES_FIELD, DELETES, Me
 KEY_NULL = "SINK_KEY_NULL"
 RANK = f"{COMPUTED}rank"
 _POSITION = ("offset", "timestamp", "topic", "partition")
-CUT = f"{COMPUTED}cut"
 
 
 def check_rules(sink: str, schema: pa.Schema, rules: MergeRules) -> None:
@@ -77,31 +76,17 @@ def refusals(sink: str, rows: pa.RecordBatch, code: str, message: str) -> list[R
     ]
 
 
-def one_row_a_key(
-    relation: str, rules: MergeRules, *, quote: Callable[[str], str], position: Sequence[str], deletes: str | None
-) -> str:
+def one_row_a_key(relation: str, rules: MergeRules, *, quote: Callable[[str], str], position: Sequence[str]) -> str:
     """A query that gives of each key in `relation` the one row that counts, with all columns of the relation.
 
-    `position` are expressions that order rows by their place in the source, the offset first; `deletes` is the
-    column that marks a delete. With `when_newer` a delete may have no such value, being a tombstone: it then
-    counts by its position. Rows before it are out, and a row behind it needs no comparison with the target: its
-    column `CUT` is not null.
+    `position` are expressions that order rows by their place in the source, the offset first. A delete is a row like
+    any other: with `when_newer` it counts by that column.
     """
     keys = ", ".join(map(quote, rules.keys))
     direction = "ASC" if rules.insert_only else "DESC"
-    order = [f"{expression} {direction}" for expression in position]
-    if rules.when_newer is None:
-        ranked = f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)}) AS {quote(RANK)}"
-        return f"SELECT * FROM ({ranked} FROM {relation}) AS ranked WHERE {quote(RANK)} = 1"
-    newer = quote(rules.when_newer)
-    untimed = f"{deletes} AND {newer} IS NULL" if deletes else "FALSE"
-    cut = f"max(CASE WHEN {untimed} THEN {position[0]} END) OVER (PARTITION BY {keys})"
-    marked = f"SELECT *, {cut} AS {quote(CUT)} FROM {relation}"
-    order = [f"{newer} {direction} NULLS LAST", *order]
-    ranked = (
-        f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)}) AS {quote(RANK)} "
-        f"FROM ({marked}) AS marked WHERE {quote(CUT)} IS NULL OR {position[0]} >= {quote(CUT)}"
-    )
+    newest = [f"{quote(rules.when_newer)} {direction} NULLS LAST"] if rules.when_newer is not None else []
+    order = ", ".join([*newest, *(f"{expression} {direction}" for expression in position)])
+    ranked = f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {order}) AS {quote(RANK)} FROM {relation}"
     return f"SELECT * FROM ({ranked}) AS ranked WHERE {quote(RANK)} = 1"
 
 
@@ -111,26 +96,25 @@ def later_sql(held: Callable[[str], str], given: Callable[[str], str]) -> str:
     return f"coalesce({same} AND {held('offset')} > {given('offset')}, FALSE)"
 
 
-def counts_sql(newer: tuple[str, str] | None, later: str | None, cut: str | None) -> str:
+def counts_sql(newer: tuple[str, str] | None, later: str | None) -> str:
     """When a row counts against the one that is there; empty where any row does.
 
-    `newer` is the column `when_newer` in both, and `cut` the column `CUT` of the row. With `later`, which says that
-    the one that is there came from a later position, it decides between rows that are equally new.
+    `newer` is the column `when_newer` in both. With `later`, which says that the one that is there came from a later
+    position, it decides between rows that are equally new.
     """
     if newer is None:
         return f"NOT {later}" if later else ""
     ours, its = newer
     if later is None:
-        terms = [f"{ours} >= {its}", f"{its} IS NULL", *([f"{cut} IS NOT NULL"] if cut else [])]
+        terms = [f"{ours} >= {its}", f"{its} IS NULL"]
     else:
         known = f"({its} IS NULL AND {ours} IS NOT NULL)"
         terms = [f"{ours} > {its}", known, f"({ours} IS NOT DISTINCT FROM {its} AND NOT {later})"]
-        terms += [f"({cut} IS NOT NULL AND NOT {later})"] if cut else []
     return " OR ".join(terms)
 
 
 def rows_that_count(rows: pa.Table, rules: MergeRules) -> pa.Table:
-    """The same over rows in memory, which have coordinates: one row a key, and `CUT` where there is `when_newer`.
+    """The same over rows in memory, which have coordinates: one row a key.
 
     To a sink that only inserts a delete means nothing: it does not stand for a row.
     """
@@ -147,11 +131,7 @@ def rows_that_count(rows: pa.Table, rules: MergeRules) -> pa.Table:
     if rules.insert_only:
         frame = frame.filter(~pl.col(DELETES))
     if rules.when_newer is not None:
-        untimed = pl.when(pl.col(DELETES) & pl.col(rules.when_newer).is_null()).then(pl.col(order[0]))
-        frame = frame.with_columns(untimed.max().over(*rules.keys).alias(CUT))
-        frame = frame.filter(pl.col(CUT).is_null() | (pl.col(order[0]) >= pl.col(CUT)))
         order = [rules.when_newer, *order]
     newest = frame.sort(order, descending=not rules.insert_only, nulls_last=True)
     kept = newest.unique(subset=list(rules.keys), keep="first", maintain_order=False).sort(RANK).collect()
-    counted = rows.take(kept[RANK].to_arrow())
-    return counted if rules.when_newer is None else counted.append_column(CUT, kept[CUT].to_arrow())
+    return rows.take(kept[RANK].to_arrow())

@@ -12,26 +12,37 @@ import pyarrow as pa
 
 from penstock.model import COORDINATES, Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
-from penstock.transforms.expressions import NoArrowForm
+from penstock.transforms.expressions import ArrowExpression, NoArrowForm
 from penstock.transforms.expressions.lazy import LazyExpressions
 from penstock.transforms.expressions.parsing import check_columns
+from penstock.transforms.failing import OnError, Tried, apply_computing
 
 
 class Derive:
     """Adds or replaces columns by Spark SQL expressions."""
 
-    def __init__(self, columns: Mapping[str, str]) -> None:
+    def __init__(self, columns: Mapping[str, str], on_error: OnError = "fail") -> None:
         check_distinct(list(columns))
         check_reserved(columns)
         self.columns = dict(columns)
+        self.on_error: OnError = on_error
         self._compiled = LazyExpressions(list(columns.values()))
 
     def __repr__(self) -> str:
         return f"derive {', '.join(self.columns)}"
 
+    @property
+    def tried(self) -> list[Tried]:
+        """The expressions, in the order of the file."""
+        return [Tried(f"derive {name}", text) for name, text in self.columns.items()]
+
     def no_arrow_form(self, schema: pa.Schema) -> str | None:
         """Why this needs Spark, or None where Arrow gives exactly the same values."""
         return next((c.reason for c in self._compiled.over(schema) if isinstance(c, NoArrowForm)), None)
+
+    def may_fail(self, schema: pa.Schema) -> bool:
+        """Whether some row may fail, where there is an Arrow form."""
+        return any(isinstance(c, ArrowExpression) and c.failures for c in self._compiled.over(schema))
 
     def names(self, columns: Sequence[str]) -> list[str]:
         """The columns that leave when these enter."""
@@ -41,23 +52,28 @@ class Derive:
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns that leave. Only where there is an Arrow form; otherwise the types are Spark's to say."""
-        types = dict(zip(self.columns, (c.type for c in self._compiled.arrow(schema)), strict=True))
-        return pa.schema(
-            schema.field(source).with_name(name) if isinstance(source, int) else pa.field(name, types[source])
-            for name, source in self._layout(schema.names)
-        )
+        return self.given(schema, [pa.field("", c.type) for c in self._compiled.arrow(schema)])
 
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Compute the columns."""
-        computed = {
-            name: expression.evaluate(rows)
-            for name, expression in zip(self.columns, self._compiled.arrow(rows.schema), strict=True)
-        }
+        return apply_computing(self, self._compiled.arrow(rows.schema), rows)
+
+    def given(self, schema: pa.Schema, values: Sequence[pa.Field]) -> pa.Schema:
+        """The columns that leave, given the fields of the computed ones."""
+        made = dict(zip(self.columns, values, strict=True))
+        return pa.schema(
+            schema.field(source).with_name(name) if isinstance(source, int) else made[source].with_name(name)
+            for name, source in self._layout(schema.names)
+        )
+
+    def finished(self, rows: pa.RecordBatch, values: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+        """The rows with the computed columns."""
+        made = dict(zip(self.columns, values, strict=True))
         arrays = [
-            rows.column(source) if isinstance(source, int) else computed[source]
+            rows.column(source) if isinstance(source, int) else made[source]
             for _, source in self._layout(rows.schema.names)
         ]
-        return Split.all_good(pa.RecordBatch.from_arrays(arrays, schema=self.output(rows.schema)))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def select(self, columns: Sequence[str]) -> str:
         """The same in Spark SQL, over a relation named input."""
@@ -81,11 +97,17 @@ class Derive:
 class Cast(Derive):
     """Changes the type of columns: `CAST(column AS type)`, which keep their place and name."""
 
-    def __init__(self, types: Mapping[str, str]) -> None:
-        super().__init__({name: f"CAST({quote(name)} AS {kind})" for name, kind in types.items()})
+    def __init__(self, types: Mapping[str, str], on_error: OnError = "fail") -> None:
+        super().__init__({name: f"CAST({quote(name)} AS {kind})" for name, kind in types.items()}, on_error)
+        self.types = dict(types)
 
     def __repr__(self) -> str:
         return f"cast {', '.join(self.columns)}"
+
+    @property
+    def tried(self) -> list[Tried]:
+        """The casts, in the order of the file."""
+        return [Tried(f"cast {name} to {self.types[name]}", text) for name, text in self.columns.items()]
 
     def names(self, columns: Sequence[str]) -> list[str]:
         """The same columns; raises for one that is not there."""

@@ -14,15 +14,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import DefinitionError, TerminalError
-from penstock.model import COMPUTED, COORDINATES, OffsetRange, Refusal, Split
+from penstock.model import COMPUTED, COORDINATES, Refusal, Split
 from penstock.transforms.columns import find_column
 from penstock.transforms.derive import Derive
 from penstock.transforms.expressions import ArrowExpression
 from penstock.transforms.expressions.parsing import invalid
 from penstock.transforms.expressions.terms import sql_name
+from penstock.transforms.failing import OnError, Tried
+from penstock.transforms.places import place_in_words, records_of
 
 Flags = npt.NDArray[np.bool_]
 
@@ -44,20 +45,25 @@ class ExpectRule:
         return f"{COMPUTED}rule_{self.name}"
 
 
-def expect_steps(rules: Sequence[ExpectRule]) -> tuple[Expect, Judge]:
-    """The two steps, one after the other, that hold rows to the rules."""
-    return Expect(rules), Judge(rules)
+def expect_steps(rules: Sequence[ExpectRule], on_error: OnError = "fail") -> tuple[Expect, Judge]:
+    """The two steps, one after the other, that hold rows to the rules. `on_error` is about a rule that fails itself."""
+    return Expect(rules, on_error), Judge(rules)
 
 
 class Expect(Derive):
     """Computes for each rule whether a row keeps it."""
 
-    def __init__(self, rules: Sequence[ExpectRule]) -> None:
-        super().__init__({rule.column: rule.condition for rule in rules})
+    def __init__(self, rules: Sequence[ExpectRule], on_error: OnError = "fail") -> None:
+        super().__init__({rule.column: rule.condition for rule in rules}, on_error)
         self.rules = tuple(rules)
 
     def __repr__(self) -> str:
         return f"expect {', '.join(rule.name for rule in self.rules)}"
+
+    @property
+    def tried(self) -> list[Tried]:
+        """The rules, in the order of the file."""
+        return [Tried(f"expect {rule.name}", rule.condition) for rule in self.rules]
 
     def no_arrow_form(self, schema: pa.Schema) -> str | None:
         """Why this needs Spark, or None where Arrow gives exactly the same values."""
@@ -131,23 +137,19 @@ class Judge:
         for rule, hits in zip(self.rules, broken, strict=True):
             if rule.action != "fail" or not hits.any():
                 continue
-            context = {"rule": rule.condition, "rows": str(hits.sum())}
-            if COORDINATES in rows.schema.names:
-                place = rows.column(COORDINATES)[int(hits.argmax())].as_py() or {}
-                context["record"] = f"{place.get('topic')}[{place.get('partition')}] offset {place.get('offset')}"
+            first = place_in_words(rows, int(hits.argmax()))
             raise TerminalError(
                 "EXPECTATION_FAILED",
                 f"checking the rows: rule {rule.name} is broken, and its action is fail",
-                context=context,
+                context={"rule": rule.condition, "rows": str(hits.sum()), **first},
                 hint="correct the rule, or set its action to quarantine, drop or warn",
             )
 
     def _refusals(self, rows: pa.RecordBatch, broken: Flags, refused: Flags) -> Iterator[Refusal]:
         if not refused.any():
             return
-        records = rows.column(COORDINATES).filter(pa.array(refused))
-        topics, partitions, offsets = (pc.struct_field(records, name) for name in ("topic", "partition", "offset"))
-        if topics.null_count or partitions.null_count or offsets.null_count:
+        records = records_of(rows, np.flatnonzero(refused).tolist())
+        if None in records:
             raise TerminalError(
                 "EXPECT_WITHOUT_RECORD",
                 "quarantining rows: some that break a rule no longer say which record they are of",
@@ -157,9 +159,9 @@ class Judge:
         # Rows that break the same rules share one message.
         patterns, which = np.unique(broken[:, refused], axis=1, return_inverse=True)
         messages = [self._message(pattern) for pattern in patterns.T]
-        places = zip(topics.to_pylist(), partitions.to_pylist(), offsets.to_pylist(), which.tolist(), strict=True)
-        for topic, partition, offset, pattern in places:
-            yield Refusal(OffsetRange(topic, partition, offset, offset + 1), BROKEN, messages[pattern])
+        for record, pattern in zip(records, which.tolist(), strict=True):
+            assert record is not None
+            yield Refusal(record, BROKEN, messages[pattern])
 
     def _message(self, pattern: Flags) -> str:
         rules = [rule for rule, hit in zip(self.rules, pattern, strict=True) if hit]

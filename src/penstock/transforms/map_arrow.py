@@ -7,18 +7,18 @@ out of the coordinates is put back where the rows are as many as before; otherwi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.config.arrow_types import arrow_to_ddl, parse_type
 from penstock.config.ddl import ColumnsError
 from penstock.errors import DefinitionError, PenstockError, TerminalError
-from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, Refusal, Split
+from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal, Split
+from penstock.transforms.failing import OnError
+from penstock.transforms.places import records_of
 from penstock.transforms.raised import place_of, said, step_failed
 from penstock.transforms.user import load
-
-OnError = Literal["fail", "quarantine"]
 
 
 class MapArrow:
@@ -92,8 +92,9 @@ class MapArrow:
         return Split(pa.concat_batches([empty, *done]), refused=tuple(refused))
 
     def _refusal(self, row: pa.RecordBatch, error: Exception) -> Refusal:
-        [at] = row.column(COORDINATES).to_pylist()
-        record = OffsetRange(at["topic"], at["partition"], at["offset"], at["offset"] + 1)
+        [record] = records_of(row, [0])
+        if record is None:
+            raise step_failed(repr(self), self.folder, error) from error
         return Refusal(record, "STEP_FAILED", f"{said(error)} ({place_of(error, self.folder)})")
 
     def _run(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,22 +12,34 @@ from penstock.transforms.expressions import ArrowExpression, NoArrowForm
 from penstock.transforms.expressions.lazy import LazyExpressions
 from penstock.transforms.expressions.parsing import check_columns, invalid
 from penstock.transforms.expressions.terms import sql_name
+from penstock.transforms.failing import OnError, Tried, apply_computing
 
 
 class Where:
     """Keeps the rows that satisfy a Spark SQL condition."""
 
-    def __init__(self, condition: str) -> None:
+    def __init__(self, condition: str, on_error: OnError = "fail") -> None:
         self.condition = condition
+        self.on_error: OnError = on_error
         self._compiled = LazyExpressions([condition], condition=True)
 
     def __repr__(self) -> str:
         return f"where {self.condition}"
 
+    @property
+    def tried(self) -> list[Tried]:
+        """The condition."""
+        return [Tried(f"where {self.condition.strip()}", self.condition, condition=True)]
+
     def no_arrow_form(self, schema: pa.Schema) -> str | None:
         """Why this needs Spark, or None where Arrow gives exactly the same rows."""
         compiled = self._condition(schema)
         return compiled.reason if isinstance(compiled, NoArrowForm) else None
+
+    def may_fail(self, schema: pa.Schema) -> bool:
+        """Whether some row may fail, where there is an Arrow form."""
+        compiled = self._condition(schema)
+        return isinstance(compiled, ArrowExpression) and bool(compiled.failures)
 
     def names(self, columns: Sequence[str]) -> list[str]:
         """The columns that leave when these enter."""
@@ -41,8 +53,16 @@ class Where:
 
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Drop the rows for which the condition is not true."""
-        [condition] = self._compiled.arrow(rows.schema)
-        return Split.all_good(rows.filter(condition.evaluate(rows)))
+        return apply_computing(self, self._compiled.arrow(rows.schema), rows)
+
+    def given(self, schema: pa.Schema, values: Sequence[pa.Field]) -> pa.Schema:
+        """The same columns."""
+        return schema
+
+    def finished(self, rows: pa.RecordBatch, values: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+        """The rows for which the condition is true."""
+        [condition] = values
+        return rows.filter(condition)
 
     def select(self, columns: Sequence[str]) -> str:
         """The same in Spark SQL, over a relation named input."""

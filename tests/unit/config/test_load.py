@@ -158,7 +158,7 @@ def test_load_empty_required_key_is_reported_once(tmp_path: Path) -> None:
 def test_columns_after_follows_names_and_types() -> None:
     stages = columns_after(load(VALID / "every_transform.yaml"))
     assert stages[0].step == "decode"
-    assert stages[-1].step == "transforms[7] where"
+    assert stages[-1].step == "transforms[8] expect"
     by_step = {stage.step: dict(stage.columns or ()) for stage in stages}
     assert list(by_step["transforms[4] drop"]) == [
         "id",

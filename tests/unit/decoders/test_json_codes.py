@@ -136,14 +136,30 @@ def test_unknown_field_with_quarantine_is_refused_at_every_level(raw_batch):
     ]
 
 
-def test_not_finite_words_in_ignored_fields_are_let_through(raw_batch):
-    values = [b'{"id":1,"x":NaN}', b'{"id":2,"x":[-Inf,Infinity,-NaN]}', b'{"id":3,"x":1e999,"x":"Inf"}']
+NOT_FINITE = [
+    b'{"id":1,"x":NaN}',
+    b'{"id":2,"x":[1, -Inf]}',
+    b'{"id":3,"x":{"y" :\n-Infinity}}',
+    b'{"id":4,"x":Infinity}',
+    b'{"id":5,"x":[-NaN,0]}',
+    b'{"id":6,"x":[{"y":[Inf]}]}',
+    b'{"id":7,"amount":Infinity}',
+]
+FINITE = [b'{"id":8,"x":1e999,"x":"Inf"}', b'{"id":9,"x":"a, NaN","Inf":": -Infinity"}', b'{"id":10,"Infos":null}']
 
-    together = JsonDecoder(COLUMNS).decode(raw_batch(values))
-    apart = JsonDecoder(COLUMNS).decode(raw_batch([b"{}", *values]))
 
-    assert together.good.column("id").to_pylist() == [1, 2, 3]
-    assert apart.good.column("id").to_pylist() == [1, 2, 3]
+@pytest.mark.parametrize("extra_fields", ["ignore", "keep"])
+@pytest.mark.parametrize("first", [[], [b"{}"] * 40], ids=["in a block", "beside bad ones"])
+def test_not_finite_words_are_malformed_in_fields_outside_the_schema_too(raw_batch, extra_fields, first):
+    split = JsonDecoder(COLUMNS, extra_fields=extra_fields).decode(raw_batch([*first, *NOT_FINITE, *FINITE]))
+
+    # Kept fields may not come twice.
+    assert split.good.column("id").to_pylist() == ([8, 9, 10] if extra_fields == "ignore" else [9, 10])
+    bad = split.bad.slice(len(first)).to_pylist()
+    assert [(row["code"], row["value"]) for row in bad[: len(NOT_FINITE)]] == [
+        ("MALFORMED_JSON", value) for value in NOT_FINITE
+    ]
+    assert bad[0]["message"] == "NaN at character 12, which JSON does not have"
 
 
 def test_deep_value_under_the_limit_is_good_in_a_block_and_alone(raw_batch):

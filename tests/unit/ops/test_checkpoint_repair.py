@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.committing import commit
 from tests.spark_checkpoint import QUERY, lose, put, write_checkpoint
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
@@ -40,7 +41,7 @@ def config(tmp_path: Path) -> PipelineConfig:
     sink = DeltaSink("orders", "out", str(tmp_path / "lake/orders"))
     sink.prepare(pa.schema([pa.field("order_id", pa.int64())]))
     for batch in range(3):
-        sink.commit(token(batch), [])
+        commit(sink, token(batch), [])
     return load(tmp_path / "orders.yaml")
 
 
@@ -111,8 +112,8 @@ def test_repair_broken_off_is_begun_again(config: PipelineConfig, monkeypatch: p
 
 
 def test_look_at_a_table_of_another_checkpoint_tells_the_ways_out(config: PipelineConfig) -> None:
-    put(root(config) / "metadata", '{"id":"another"}')
-    (one,) = foreign_findings(look(config, brokers=False))
+    fresh = config.model_copy(update={"checkpoint": f"{config.checkpoint}-fresh"})
+    (one,) = foreign_findings(look(fresh, brokers=False))
     assert (one.code, one.blocks) == ("SINK_HOLDS_OTHER_RUN", True)
     assert "penstock run FILE --resume-from-table" in one.way_out
 

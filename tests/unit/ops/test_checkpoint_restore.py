@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.committing import commit
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.findings import file_findings
@@ -52,11 +53,11 @@ class Situation:
             assert flow.schema is not None
             sink.prepare(flow.schema)
 
-    def run(self, batch: int, sinks: int = 2, *, commit: bool = True) -> None:
+    def run(self, batch: int, sinks: int = 2, *, committed: bool = True) -> None:
         put_offsets(str(self.root), batch, {PLACE: end(batch)})
         for sink in self.pipeline.sinks[:sinks]:
-            sink.commit(batch_token(batch), [])
-        if commit:
+            commit(sink, batch_token(batch), [])
+        if committed:
             put_commit(str(self.root), batch)
 
     def back_up(self) -> Backup:
@@ -122,7 +123,7 @@ def test_restore_with_one_sink_behind_leaves_the_batch_open(situation: Situation
     situation.back_up()
     for batch in range(3, 7):
         situation.run(batch)
-    situation.run(7, sinks=1, commit=False)
+    situation.run(7, sinks=1, committed=False)
     done = situation.restore()
     assert not done.reconciled.done
     assert situation.logs() == {"offsets": [6, 7], "commits": [6]}
@@ -133,8 +134,8 @@ def test_restore_after_which_sinks_were_cut_off_is_refused_and_changes_nothing(s
     old = situation.back_up()
     for batch in range(3, 6):
         situation.run(batch)
-    situation.pipeline.sinks[0].commit(batch_token(6), [])
-    situation.pipeline.sinks[0].commit(batch_token(7), [])
+    commit(situation.pipeline.sinks[0], batch_token(6), [])
+    commit(situation.pipeline.sinks[0], batch_token(7), [])
     before = situation.logs()
     with pytest.raises(TerminalError) as raised:
         situation.restore(old)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.committing import position_at
 from tests.spark_checkpoint import QUERY, put, write_checkpoint
 
 from penstock.checkpoint import Offsets
@@ -211,7 +212,7 @@ def seen(
 def standing(name: str, batch: int | None, ends: Offsets, **more: Any) -> Standing:
     ranges = tuple(OffsetRange(at.topic, at.partition, 0, end) for at, end in ends.items())
     token = None if batch is None else BatchToken("orders", more.pop("query", QUERY), batch, ranges)
-    return Standing(name, more.pop("guarantee", Guarantee.EXACTLY_ONCE), token, None, **more)
+    return Standing(name, more.pop("guarantee", Guarantee.EXACTLY_ONCE), position_at(token), **more)
 
 
 def no_brokers() -> Cluster:

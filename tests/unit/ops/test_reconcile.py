@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.committing import position_at
 
 from penstock.checkpoint import Offsets
 from penstock.errors import PenstockError
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.reconcile import Position, Reconciled, reconcile
+from penstock.ops.reconcile import CheckpointPlace, Reconciled, reconcile
 from penstock.runtime.standings import Standing
 
 QUERY, OTHER = "query-1", "query-2"
@@ -26,12 +27,14 @@ def ends(batch: int) -> Offsets:
     return {TopicPartition("orders", 0): 10 * batch + 10}
 
 
-def position(*, stateful: bool = False) -> Position:
-    return Position("orders", QUERY, 5, ends(5), stateful)
+def position(*, stateful: bool = False) -> CheckpointPlace:
+    return CheckpointPlace("orders", QUERY, 5, ends(5), stateful)
 
 
 def sink(name: str, held: BatchToken | None, **more: Any) -> Standing:
-    return Standing(name, more.pop("guarantee", Guarantee.EXACTLY_ONCE), held, more.pop("torn", None), **more)
+    begun = position_at(more.pop("begun", None))
+    guarantee, torn = more.pop("guarantee", Guarantee.EXACTLY_ONCE), more.pop("torn", None)
+    return Standing(name, guarantee, position_at(held), torn, begun=begun, **more)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +100,8 @@ def test_sinks_without_a_token_are_told() -> None:
 @pytest.mark.parametrize(
     ("sinks", "code"),
     [
-        ([sink("a", token(4))], "SINK_BEHIND"),
-        ([sink("a", token(5)), sink("b", token(4))], "SINK_BEHIND"),
+        ([sink("a", token(4))], "TARGET_WENT_BACK"),
+        ([sink("a", token(5)), sink("b", token(4))], "TARGET_WENT_BACK"),
         ([sink("a", token(9)), sink("b", token(7))], "SINKS_APART"),
         ([sink("a", token(5)), sink("quarantine", token(9), sparse=True)], "SINKS_APART"),
         ([sink("a", token(5, p1=3))], "SINK_TOKEN_MISMATCH"),

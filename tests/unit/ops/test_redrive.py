@@ -1,25 +1,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import polars as pl
+import pyarrow as pa
 import pytest
-from tests.unit.ops.quarantines import TWO_SINKS, bad, pipeline
+from deltalake import DeltaTable
+from tests.committing import commit
+from tests.unit.ops.quarantines import MOMENT, TWO_SINKS, bad, pipeline
 
 from penstock import config as cfg
 from penstock.errors import MissingError
-from penstock.model import BatchToken, OffsetRange
-from penstock.ops.quarantine import plan_drop
-from penstock.ops.quarantine_place import Selection, quarantine_of
-from penstock.ops.redrive import _bodies, plan_redrive
+from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, Rule, SlotAttempt
+from penstock.ops.quarantine import list_records, plan_drop
+from penstock.ops.quarantine_place import Selection, quarantine_of, write_marks
+from penstock.ops.redrive import _mark_returned, bodies_of, plan_redrive
 from penstock.ops.redrive_runs import in_batches, ranges_of_batches, runs_in, write_run
-from penstock.ops.redrive_ways import narrowed, reached_by
-from penstock.quarantine.marks import MARK_SCHEMA, write_marks
+from penstock.ops.redrive_targets import held_records
+from penstock.ops.redrive_trial import try_redrive
+from penstock.ops.redrive_ways import find_ways, narrowed, reached_by
+from penstock.quarantine.marks import MARK_SCHEMA
 from penstock.readers.stored import StoredReader
+from penstock.sinks import DeltaSink
 
 EXPLODE = [{"explode": {"column": "lines"}}]
 
@@ -81,9 +87,112 @@ def test_plan_leaves_out_records_whose_rows_may_be_written(tmp_path: Path) -> No
     assert plan(merging).records == 3
 
 
-def test_plan_leaves_out_records_of_an_unknown_sink_among_several(tmp_path: Path) -> None:
-    config = pipeline(tmp_path, [bad(0, stage="sink"), bad(1)], sinks=TWO_SINKS)
-    assert (plan(config).records, list(plan(config).left_out.values())) == (1, [1])
+def test_plan_of_records_of_an_unknown_sink_among_several_leaves_them_to_targets_that_can_tell(tmp_path: Path) -> None:
+    rows = [bad(0, stage="sink"), bad(1)]
+    assert plan(pipeline(tmp_path, rows, sinks=TWO_SINKS)).ways == {("out", "other"): 2}
+    # A topic knows only what redrives brought into it.
+    topic = {"name": "topic", "type": "kafka", "topic": "clean"}
+    config = pipeline(tmp_path, sinks=[topic, TWO_SINKS[1]])
+    found = find_ways(config, quarantine_of(config).read(), accept_duplicates=False)
+    assert (found.records.height, list(found.left_out.values())) == (1, [1])
+
+
+def hold(folder: Path, offsets: list[int], name: str = "orders", query: str = "live", sink: str = "out") -> DeltaSink:
+    """Commit a row of each of these records to the table of a sink."""
+    made = DeltaSink(name, sink, str(folder / "lake" / sink))
+    schema = pa.schema([pa.field("order_id", pa.int64()), COORDINATES_FIELD])
+    made.prepare(schema)
+    rows = [
+        {"order_id": n, COORDINATES: {"topic": "orders", "partition": n % 2, "offset": n, "timestamp": MOMENT}}
+        for n in offsets
+    ]
+    token = BatchToken(name, query, 0, (OffsetRange("orders", 0, 0, 100),), rule=Rule.RECORDS)
+    stage = made.stage(token, SlotAttempt(0, uuid4().hex[:12]), schema)
+    stage.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+    commit(made, token, [stage.finish()])
+    return made
+
+
+def test_plan_says_which_records_their_targets_hold_already(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, [bad(n) for n in range(5)])
+    hold(tmp_path, [1, 3, 90])
+    found = plan(config)
+    assert (found.records, found.held, found.held_by("out")) == (5, {"out": 2}, {("orders", 1, 1), ("orders", 1, 3)})
+    assert plan(config, accept_duplicates=True).held == {}
+
+
+def test_plan_into_a_target_that_cannot_tell_its_records_is_refused_with_the_ways_out(tmp_path: Path) -> None:
+    blind = [{**TWO_SINKS[0], "coordinates": False}, TWO_SINKS[1]]
+    config = pipeline(tmp_path, [bad(0), bad(1, stage="sink other")], sinks=blind)
+    with pytest.raises(MissingError) as refused:
+        plan(config)
+    assert (refused.value.code, refused.value.context["records for it"]) == ("REDRIVE_CANNOT_TELL", "1")
+    assert "coordinates: true" in str(refused.value.hint) and "--accept-duplicates" in str(refused.value.hint)
+    assert plan(config, accept_duplicates=True).records == 2
+    assert plan_redrive(config, Selection(where="offset = 1")).ways == {("other",): 1}
+
+
+def test_plan_leaves_rejects_of_old_replays_where_they_are_and_says_why(tmp_path: Path) -> None:
+    early = MOMENT - timedelta(days=1)
+    rows = [bad(0), bad(0, pipeline="orders.replay-1", quarantined_at=early), bad(1, pipeline="orders.replay-1")]
+    config = pipeline(tmp_path, rows)
+    assert list_records(config).total == 2
+    found = plan(config)
+    assert (found.records, list(found.left_out.values())) == (1, [1])
+    assert "replay of version 0.7" in next(iter(found.left_out))
+    assert plan(config, accept_duplicates=True).records == 2
+
+
+def test_plan_after_the_target_was_restored_to_before_a_redrive_takes_its_records_again(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, [bad(n) for n in range(4)])
+    hold(tmp_path, [50])
+    hold(tmp_path, [0], "orders.redrive", "r1")
+    before = DeltaTable(tmp_path / "lake/out").version()
+    hold(tmp_path, [1, 2], "orders.redrive", "r2")
+    mark(config, 0, "redriven", run="r1", commits='{"out":1}')
+    for offset in (1, 2):
+        mark(config, offset, "redriven", run="r2", commits='{"out":2}')
+    assert (plan(config).records, plan(config).taken_back) == (1, 0)
+    DeltaTable(tmp_path / "lake/out").restore(before)
+    found = plan(config)
+    assert (found.records, found.taken_back, found.held) == (3, 2, {})
+    # Noted before new commits make the table look as if it had never been restored.
+    _mark_returned(quarantine_of(config), lambda event: None)
+    hold(tmp_path, [3], "orders.redrive", "r3")
+    assert (plan(config).taken_back, plan(config).records) == (0, 3)
+    assert list_records(config).states == {"waiting": 3, "redriven": 1}
+
+
+def test_plan_after_the_owner_deleted_redriven_rows_leaves_them_deleted(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, [bad(0)])
+    hold(tmp_path, [0], "orders.redrive", "r1")
+    mark(config, 0, "redriven", run="r1", commits='{"out":1}')
+    DeltaTable(tmp_path / "lake/out").delete()
+    assert (plan(config).records, plan(config).taken_back) == (0, 0)
+
+
+def test_trial_counts_what_a_redrive_would_bring_and_what_would_fail_again(tmp_path: Path) -> None:
+    good = [bad(n, value=b'{"order_id": %d}' % n) for n in range(4)]
+    config = pipeline(tmp_path, [*good, bad(4), bad(5, value=b'{"order_id": null}')], sinks=TWO_SINKS)
+    hold(tmp_path, [1])
+    found = try_redrive(plan(config))
+    assert (found.redriven, found.failed, found.rows) == (4, 2, {"out": 3, "other": 4})
+    assert sum(found.codes.values()) == 2 and "MALFORMED_JSON" in found.codes
+    frame = pipeline(tmp_path, transforms=[{"sql": "SELECT * FROM input"}])
+    assert "only Spark" in str(try_redrive(plan(frame)).unknown)
+
+
+def test_held_records_are_asked_for_in_few_ranges(tmp_path: Path) -> None:
+    asked: list[OffsetRange] = []
+
+    class Target:
+        def records_held(self, ranges: list[OffsetRange]) -> set[tuple[str, int, int]]:
+            asked.extend(ranges)
+            return {("a", 0, 3), ("a", 0, 4)}
+
+    assert held_records(Target(), {("a", 0, 1), ("a", 0, 4), ("a", 0, 500), ("b", 0, 5)}) == {("a", 0, 4)}  # type: ignore[arg-type]
+    assert asked == [OffsetRange("a", 0, 1, 5), OffsetRange("a", 0, 500, 501), OffsetRange("b", 0, 5, 6)]
+    assert held_records(object(), {("a", 0, 1)}) is None  # type: ignore[arg-type]
 
 
 def test_plan_of_a_pipeline_that_remembers_is_refused(tmp_path: Path) -> None:
@@ -142,7 +251,7 @@ def test_run_on_disk_has_every_record_and_says_when_it_is_done(tmp_path: Path) -
     config = pipeline(tmp_path, [bad(n, value=f"v{n}".encode()) for n in range(9)])
     place = quarantine_of(config)
     found = plan(config)
-    written = write_run(place.folder, _bodies(place, found), most=4)
+    written = write_run(place.folder, bodies_of(place, found), most=4)
     [read] = runs_in(place.folder)
     assert (read, read.finished, read.records) == (written, False, 9)
     assert read.passes[0].sinks is None
@@ -164,7 +273,7 @@ def test_run_half_written_is_none(tmp_path: Path) -> None:
     half.mkdir(parents=True)
     (half / "plan.json").write_text("{}")
     assert runs_in(place.folder) == []
-    write_run(place.folder, _bodies(place, plan(config)), most=4)
+    write_run(place.folder, bodies_of(place, plan(config)), most=4)
     assert not half.exists()
 
 
@@ -178,5 +287,5 @@ def test_plan_tells_of_sinks_that_a_late_record_may_harm(tmp_path: Path) -> None
 def quarantine_ranges(config: Any) -> list[OffsetRange]:
     place = quarantine_of(config)
     return [
-        one for batch in write_run(place.folder, _bodies(place, plan(config)), 4).passes[0].batches for one in batch
+        one for batch in write_run(place.folder, bodies_of(place, plan(config)), 4).passes[0].batches for one in batch
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.committing import position_at
 from tests.spark_checkpoint import QUERY, lose, put, write_checkpoint, write_state
 
 from penstock.checkpoint.logs import read_files
@@ -24,7 +25,8 @@ def token(batch: int, query: str = QUERY, step: int = 5) -> BatchToken:
 
 def at(batch: int | None, name: str = "out", **more: Any) -> Standing:
     held = more.pop("token", None) or (token(batch) if batch is not None else None)
-    return Standing(name, Guarantee.EXACTLY_ONCE, held, more.pop("torn", None), **more)
+    begun = position_at(more.pop("begun", None))
+    return Standing(name, Guarantee.EXACTLY_ONCE, position_at(held), more.pop("torn", None), begun=begun, **more)
 
 
 def told(root: Path, *standings: Standing) -> list[str]:
@@ -81,7 +83,7 @@ def test_repair_batch_that_only_a_part_of_a_sink_has_is_kept(root: Path, holder:
 
 
 def test_repair_half_written_offsets_with_a_sink_away_are_left(root: Path) -> None:
-    away = Standing("pg", Guarantee.EXACTLY_ONCE, None, None, "no answer")
+    away = Standing("pg", Guarantee.EXACTLY_ONCE, error="no answer")
     assert told(half_written(root), at(1), away) == ["refused CHECKPOINT_FILE_BROKEN"]
     assert "pg cannot be asked" in why(root, at(1), away)
 
@@ -133,7 +135,7 @@ def test_repair_checkpoint_that_went_back_is_brought_to_the_sinks(root: Path) ->
         "write commit commits/4",
     ]
     assert told(root, at(3)) == ["write offsets offsets/3"]
-    assert told(root, at(5), at(3, "other")) == ["refused SINK_AHEAD"]
+    assert told(root, at(5), at(3, "other")) == ["refused CHECKPOINT_WENT_BACK"]
 
 
 def test_repair_tokens_that_contradict_prove_nothing(root: Path) -> None:
@@ -158,9 +160,7 @@ def test_repair_metadata_that_the_tokens_do_not_prove_is_left(root: Path) -> Non
     several = at(2, "other", token=token(2, "another"))
     assert told(root, at(2), several) == ["refused CHECKPOINT_METADATA_LOST"]
     assert told(root, at(2, token=token(2, step=4))) == ["refused CHECKPOINT_METADATA_LOST"]
-    assert told(root, Standing("pg", Guarantee.EXACTLY_ONCE, None, None, "away")) == [
-        "refused CHECKPOINT_METADATA_LOST"
-    ]
+    assert told(root, Standing("pg", Guarantee.EXACTLY_ONCE, error="away")) == ["refused CHECKPOINT_METADATA_LOST"]
 
 
 def test_repair_metadata_of_no_sink_is_a_new_id_unless_a_batch_is_open(root: Path) -> None:

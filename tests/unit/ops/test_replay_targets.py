@@ -5,15 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from tests.committing import commit
 
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.model import OffsetRange
+from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange
 from penstock.ops.replay_folder import ReplayRequest, new_replay, replay_called, replays_of, unfinished
-from penstock.ops.replay_targets import TargetChoice, Way, choose_targets, parse_into, prepared_for, retargeted
+from penstock.ops.replay_targets import (
+    TargetChoice,
+    Way,
+    choose_targets,
+    parse_into,
+    prepared_for,
+    refuse_shared,
+    retargeted,
+)
 from penstock.runtime.build import Pipeline, build
+from penstock.sinks import DeltaSink
 
 RANGES = (OffsetRange("orders", 0, 10, 20),)
 DELTA = {"name": "out", "type": "delta", "path": "lake/out"}
@@ -127,10 +138,33 @@ def test_sink_that_is_not_in_the_file_is_refused(tmp_path: Path) -> None:
     assert refused.value.code == "SINK_UNKNOWN"
 
 
-def test_rows_replaced_and_a_topic_in_one_replay_are_refused(tmp_path: Path) -> None:
+def test_some_sinks_in_place_and_some_elsewhere_in_one_replay_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError) as refused:
         choose_targets(pipeline(tmp_path, DELTA, KAFKA), (), ("topic=x",))
     assert refused.value.code == "REPLAY_SINKS_DIFFER"
+    assert refused.value.hint == "two replays: --sink out, then --sink topic --into topic=..."
+
+
+def written_by(folder: Path, name: str, sink: str = "out") -> None:
+    """An empty commit to the table of `DELTA`."""
+    made = DeltaSink(name, sink, str(folder / "lake/out"), keep_coordinates=True)
+    made.prepare(pa.schema([pa.field("order_id", pa.int64()), COORDINATES_FIELD]))
+    commit(made, BatchToken(name, "query", 0, RANGES), [])
+
+
+def test_replay_in_place_of_a_table_with_other_writers_is_refused_and_names_them(tmp_path: Path) -> None:
+    made = pipeline(tmp_path, DELTA)
+    for name in ("orders", "orders.redrive", "orders.replay-1"):
+        written_by(tmp_path, name)
+    refuse_shared(choose_targets(made, (), ()), made.sinks, "orders")
+    written_by(tmp_path, "returns")
+    written_by(tmp_path, "orders", "second")
+    with pytest.raises(MissingError) as refused:
+        refuse_shared(choose_targets(made, (), ()), made.sinks, "orders")
+    assert refused.value.code == "REPLAY_SHARED_TARGET"
+    assert sorted(refused.value.context["other writers"].split(", ")) == ["orders/second", "returns/out"]
+    assert "--into out=TARGET" in str(refused.value.hint)
+    refuse_shared((TargetChoice("out", Way.INTO, "x"),), made.sinks, "orders")
 
 
 def test_sinks_of_a_replay_write_as_was_chosen(tmp_path: Path) -> None:
@@ -145,7 +179,7 @@ def test_sinks_of_a_replay_write_as_was_chosen(tmp_path: Path) -> None:
 def test_replay_on_disk_the_same_request_goes_on_until_it_is_finished(tmp_path: Path) -> None:
     checkpoint = str(tmp_path / "checkpoint")
     request, targets = ReplayRequest("earliest", "committed", None, ("out",)), (TargetChoice("out", Way.REPLACED),)
-    stored = new_replay(checkpoint, request, RANGES, 500, targets)
+    stored = new_replay(checkpoint, "abc", request, RANGES, 500, targets)
     assert unfinished(checkpoint, request, targets) is None
     stored.write()
     assert stored.folder.parent == replays_of(checkpoint) == tmp_path / "checkpoint-replays"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+from tests.committing import commit, holds, last_commit
 
 from penstock.model import BAD_SCHEMA, RAW_SCHEMA, BatchToken, OffsetRange, SlotAttempt, bad_records
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, read_marks
@@ -28,7 +30,8 @@ def records_of(ranges: Sequence[OffsetRange], identities: dict[int, list[str | N
 
 def marks_in(folder: Path, identities: dict[int, list[str | None]], everywhere: bool = True) -> RedriveMarks:
     sink = DeltaSink("orders.redrive", "redrives", str(folder / "m"), keep_coordinates=False)
-    made = RedriveMarks(sink, "orders", "r1", partial(records_of, identities=identities), REACHES, everywhere)
+    records = partial(records_of, identities=identities)
+    made = RedriveMarks(sink, "orders", "r1", records, REACHES, [TOKEN.ranges], everywhere)
     made.prepare(BAD_SCHEMA)
     return made
 
@@ -41,14 +44,14 @@ def bad(refused: dict[int, list[str | None]]) -> pa.RecordBatch:
     return bad_records(pa.RecordBatch.from_pylist(raw, schema=RAW_SCHEMA), "sink", codes, messages, by)
 
 
-def commit(marks: RedriveMarks, refused: dict[int, list[str | None]], token: BatchToken = TOKEN) -> None:
+def redrive(marks: RedriveMarks, refused: dict[int, list[str | None]], token: BatchToken = TOKEN) -> None:
     manifests = []
     for slot, one in enumerate(({}, refused)):
         stage = pickle.loads(pickle.dumps(marks)).stage(token, SlotAttempt(slot, "0"), BAD_SCHEMA)
         stage.write(bad(one))
         manifests.append(stage.finish())
     assert not any(b"secret" in item for manifest in manifests for item in manifest.items)
-    marks.commit(token, manifests)
+    commit(marks, token, manifests)
     marks.discard(token, manifests)
 
 
@@ -60,7 +63,7 @@ def told(folder: Path) -> list[tuple[Any, ...]]:
 
 def test_marks_of_a_batch_say_of_each_record_how_it_went(tmp_path: Path) -> None:
     marks = marks_in(tmp_path, {1: [None], 2: [None], 3: ["pg"]})
-    commit(marks, {2: [None]})
+    redrive(marks, {2: [None]})
     assert told(tmp_path) == [
         (1, None, "redriven", None, None),
         (2, None, "failed", "AGAIN", None),
@@ -70,25 +73,32 @@ def test_marks_of_a_batch_say_of_each_record_how_it_went(tmp_path: Path) -> None
 
 def test_marks_committed_again_are_there_once(tmp_path: Path) -> None:
     marks = marks_in(tmp_path, {1: [None], 2: [None]})
-    commit(marks, {2: [None]})
-    commit(marks, {1: [None]})
-    assert (len(told(tmp_path)), marks.holds(TOKEN), marks.last_commit()) == (2, True, TOKEN)
+    redrive(marks, {2: [None]})
+    redrive(marks, {1: [None]})
+    assert (len(told(tmp_path)), holds(marks, TOKEN), last_commit(marks)) == (2, True, TOKEN)
+
+
+def test_mark_of_a_redriven_record_names_the_commits_that_brought_it(tmp_path: Path) -> None:
+    marks = replace(marks_in(tmp_path, {1: [None], 2: [None]}), numbers=partial(dict, pg=3, out=7))
+    redrive(marks, {2: [None]})
+    found = read_marks(HeldInTable(str(tmp_path / "m"), MARK_SCHEMA), "orders").sort("offset")
+    assert found["commits"].to_list() == ['{"out":7,"pg":3}', None]
 
 
 def test_mark_of_a_record_that_some_sinks_took_names_the_others(tmp_path: Path) -> None:
-    commit(marks_in(tmp_path, {1: [None], 2: [None], 3: [None]}), {1: ["pg"], 2: ["routes[1]"], 3: ["out,pg"]})
+    redrive(marks_in(tmp_path, {1: [None], 2: [None], 3: [None]}), {1: ["pg"], 2: ["routes[1]"], 3: ["out,pg"]})
     assert [one[-1] for one in told(tmp_path)] == ["pg", "pg", None]
 
 
 def test_mark_of_a_pass_to_one_sink_keeps_to_it_whoever_refuses(tmp_path: Path) -> None:
     marks = marks_in(tmp_path, {1: ["pg"]}, everywhere=False)
-    narrow = RedriveMarks(marks.sink, "orders", "r1", marks.records, {"pg": ("pg",)}, everywhere=False)
-    commit(narrow, {1: [None]})
+    narrow = replace(marks, reaches={"pg": ("pg",)})
+    redrive(narrow, {1: [None]})
     assert told(tmp_path) == [(1, "pg", "failed", "AGAIN", "pg")]
 
 
 def test_record_refused_twice_in_a_batch_is_one_mark_for_each_of_its_identities(tmp_path: Path) -> None:
-    commit(marks_in(tmp_path, {1: [None, "pg"]}), {1: ["out", "pg"]})
+    redrive(marks_in(tmp_path, {1: [None, "pg"]}), {1: ["out", "pg"]})
     assert told(tmp_path) == [(1, "pg", "failed", "AGAIN", None), (1, None, "failed", "AGAIN", None)]
 
 
@@ -122,6 +132,14 @@ def test_record_that_fails_keeps_its_count_until_it_is_parked() -> None:
 def test_record_that_was_redriven_stays_so_and_says_by_which_run() -> None:
     found = states("failed", "failed", "redriven", "dropped", identity="pg")
     assert (found["state"], found["run"]) == ("redriven", "r2")
+
+
+def test_record_whose_redrive_was_taken_back_waits_for_the_sinks_that_lost_it() -> None:
+    found = states("redriven", "returned", wanted_by="out")
+    assert (found["state"], found["wanted_by"], found["failures"]) == ("waiting", "out", 0)
+    assert states("redriven", "returned", "redriven")["state"] == "redriven"
+    assert states("redriven", "returned", "redriven")["run"] == "r2"
+    assert states("redriven", "returned", "failed")["state"] == "failed"
 
 
 def test_record_dropped_and_taken_back_stands_as_before() -> None:

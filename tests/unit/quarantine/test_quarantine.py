@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from tests.committing import commit, holds, last_commit
 from tests.tables import read_table
 
 from penstock.errors import TerminalError, from_wire
@@ -50,16 +51,16 @@ def test_quarantined_records_keep_their_bytes_and_say_when_and_where(tmp_path: P
     stage.write(bad(0))
     stage.write(bad())
     manifest = stage.finish()
-    quarantine.commit(TOKEN, [manifest])
-    quarantine.commit(TOKEN, [manifest])
+    commit(quarantine, TOKEN, [manifest])
+    commit(quarantine, TOKEN, [manifest])
     quarantine.discard(TOKEN, [manifest])
     rows = read_table(tmp_path / "q").to_pylist()
     kept = [{name: row.get(name) for name in BAD_SCHEMA.names} for row in rows]
     assert kept == bad().to_pylist()
     assert {(row["pipeline"], row["batch_id"]) for row in rows} == {("orders", 4)}
     assert all(timedelta(0) <= datetime.now(UTC) - row["quarantined_at"] < timedelta(minutes=1) for row in rows)
-    assert quarantine.holds(TOKEN)
-    assert quarantine.last_commit() == TOKEN
+    assert holds(quarantine, TOKEN)
+    assert last_commit(quarantine) == TOKEN
     assert (manifest.sink, quarantine.name, quarantine.target) == ("quarantine", "quarantine", str(tmp_path / "q"))
 
 
@@ -93,9 +94,9 @@ def test_refusing_quarantine_without_bad_records_commits_nothing() -> None:
     stage.write(bad(0))
     manifest = stage.finish()
     assert (manifest.rows, manifest.items) == (0, ())
-    quarantine.commit(TOKEN, [manifest])
-    assert not quarantine.holds(TOKEN)
-    assert quarantine.last_commit() is None
+    commit(quarantine, TOKEN, [manifest])
+    assert not holds(quarantine, TOKEN)
+    assert last_commit(quarantine) is None
 
 
 def test_gap_rows_with_known_and_unknown_ends_go_into_a_table(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_gap_rows_with_known_and_unknown_ends_go_into_a_table(tmp_path: Path) ->
     sink.prepare(GAPS_SCHEMA)
     stage = sink.stage(TOKEN, SlotAttempt(0, "0"), GAPS_SCHEMA)
     stage.write(rows)
-    sink.commit(TOKEN, [stage.finish()])
+    commit(sink, TOKEN, [stage.finish()])
     assert read_table(tmp_path / "g").to_pylist() == rows.to_pylist()
     assert str(gaps[1]) == "orders[1] 3-?: the partition is gone"
 
@@ -132,5 +133,5 @@ def test_quarantine_says_behind_the_stage_who_refused_what_others_took(
     rows = bad_records(raw, pa.array(["decode", "sink", "transform"]), said, said, by)
     stage = quarantine.stage(TOKEN, SlotAttempt(0, "0"), BAD_SCHEMA)
     stage.write(rows)
-    quarantine.commit(TOKEN, [stage.finish()])
+    commit(quarantine, TOKEN, [stage.finish()])
     assert read_table(tmp_path / "q").column("stage").to_pylist() == stages

@@ -107,6 +107,12 @@ def test_records_of_a_topic_are_the_same_rows(monkeypatch: pytest.MonkeyPatch, t
     assert whole.to_pylist()[0] == {name: ROWS[1][name] for name in RAW_SCHEMA.names}
 
 
+def test_records_that_an_old_replay_rejected_too_are_those_of_the_pipeline(tmp_path: Path) -> None:
+    rows = [row(7, pipeline="orders.replay-1", code="EARLIER", quarantined_at=MOMENT), row(7)]
+    found = read_records(table(tmp_path, rows), "orders", FACTS)
+    assert found.select("pipeline", "code").rows() == [("orders", "MALFORMED_JSON")]
+
+
 def test_records_at_one_place_are_read_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for held in (topic(monkeypatch), table(tmp_path)):
         found = read_records(held, "orders", FACTS, ("orders", 2, 8))

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError
 
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings
-from penstock.model import TopicPartition
+from penstock.model import LAST_TIMESTAMP, TopicPartition, beyond_timestamps
 from penstock.readers.kafka import KafkaReader
 
 READER = KafkaReader(KafkaSettings("127.0.0.1:9"))
@@ -23,6 +23,7 @@ class Message:
     at: TopicPartition
     number: int
     code: int | None = None
+    time: int = 1_700_000_000_000
 
     def error(self) -> KafkaError | None:
         return None if self.code is None else KafkaError(self.code)
@@ -37,7 +38,7 @@ class Message:
         return self.number
 
     def timestamp(self) -> tuple[int, int]:
-        return 1, 1_700_000_000_000
+        return 1, self.time
 
     def headers(self) -> None:
         return None
@@ -101,3 +102,16 @@ def test_rows_keep_their_order_and_their_coordinates() -> None:
 def test_offset_that_is_gone_is_raised() -> None:
     with pytest.raises(TransientError, match="OFFSETS_GONE"):
         sorted_out([Message(A0, 0, KafkaError._AUTO_OFFSET_RESET)], {A0: 5}, ["a"])
+
+
+def test_time_beyond_the_last_timestamp_is_told_from_a_missing_one() -> None:
+    last = LAST_TIMESTAMP // 1000
+    times = [-1, 0, last, last + 1, 2**63 - 1]
+    messages = [Message(A0, number, time=time) for number, time in enumerate(times)]
+    rows, _ = READER._sort_out(messages, {A0: 5}, ["a"])
+    assert rows is not None
+    found = rows.column("timestamp")
+    assert found.cast("int64").to_pylist() == [None, 0, last * 1000, 2**63 - 1, 2**63 - 1]
+    beyond = beyond_timestamps(found)
+    assert beyond is not None and beyond.to_pylist() == [False, False, False, True, True]
+    assert beyond_timestamps(found.slice(0, 3)) is None

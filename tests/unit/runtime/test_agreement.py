@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.committing import position_at
 from tests.spark_checkpoint import QUERY, lose, write_checkpoint
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.kafka import LogBounds
-from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
+from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition
 from penstock.runtime.agreement import sink_findings
 from penstock.runtime.source_agreement import log_findings, topic_findings
 from penstock.runtime.standings import Standing
@@ -23,7 +25,8 @@ def token(batch: int, start: int, end: int, query: str = QUERY) -> BatchToken:
 
 
 def at(held: BatchToken | None, name: str = "out", **more: Any) -> Standing:
-    return Standing(name, Guarantee.EXACTLY_ONCE, held, more.pop("torn", None), **more)
+    begun = position_at(more.pop("begun", None))
+    return Standing(name, Guarantee.EXACTLY_ONCE, position_at(held), more.pop("torn", None), begun=begun, **more)
 
 
 def codes(root: Path, *standings: Standing, committed: int | None = None) -> list[tuple[str, bool]]:
@@ -52,21 +55,35 @@ def test_sinks_one_batch_apart_agree_while_it_is_open(open_root: Path) -> None:
 
 
 def test_sink_ahead_of_the_checkpoint_blocks(root: Path) -> None:
-    assert codes(root, at(token(3, 15, 20))) == [("SINK_AHEAD", True)]
-    assert codes(root, at(token(2, 10, 15), torn="...", begun=token(3, 15, 20))) == [("SINK_AHEAD", True)]
+    assert codes(root, at(token(3, 15, 20))) == [("CHECKPOINT_WENT_BACK", True)]
+    assert codes(root, at(token(2, 10, 15), torn="...", begun=token(3, 15, 20))) == [("CHECKPOINT_WENT_BACK", True)]
 
 
 def test_sink_behind_the_checkpoint_blocks(root: Path, open_root: Path) -> None:
-    assert codes(root, at(token(1, 5, 10))) == [("SINK_BEHIND", True)]
-    assert codes(open_root, at(token(0, 0, 5))) == [("SINK_BEHIND", True)]
+    assert codes(root, at(token(1, 5, 10))) == [("TARGET_WENT_BACK", True)]
+    assert codes(open_root, at(token(0, 0, 5))) == [("TARGET_WENT_BACK", True)]
 
 
-def test_sink_behind_way_out_depends_on_the_others(root: Path) -> None:
+def test_sink_behind_the_checkpoint_names_the_catch_up_whatever_the_others_hold(root: Path) -> None:
     checkpoint, behind = SparkCheckpoint(str(root)), at(token(1, 5, 10))
-    alone = sink_findings(checkpoint, [behind])[0]
-    assert "--resume-from-table" in alone.way_out
-    beside = sink_findings(checkpoint, [behind, at(token(2, 10, 15), "other")])[0]
-    assert "penstock replay FILE --sink" in beside.way_out
+    for others in ([], [at(token(2, 10, 15), "other")]):
+        (found,) = sink_findings(checkpoint, [behind, *others])
+        assert "penstock run FILE --catch-up" in found.way_out
+        assert found.context["missing"] == "orders[0] 10-15"
+
+
+def test_sink_that_the_checkpoint_has_written_and_that_holds_nothing_went_back(root: Path) -> None:
+    SparkCheckpoint(str(root)).note_sinks({"out": "lake/orders"})
+    assert codes(root, at(None, target="lake/orders")) == [("TARGET_WENT_BACK", True)]
+    assert codes(root, at(None, target="lake/another")) == [("SINK_HOLDS_NOTHING", False)]
+
+
+def test_quarantine_with_fewer_commits_than_the_sinks_carry_went_back(root: Path) -> None:
+    carrying = replace(token(2, 10, 15), quarantine={"quarantine": 2})
+    sink = Standing("out", Guarantee.EXACTLY_ONCE, Position.first(carrying))
+    assert codes(root, sink, at(token(1, 5, 10), "quarantine", sparse=True)) == [("TARGET_WENT_BACK", True)]
+    whole = replace(Position.first(token(1, 5, 10)), number=2)
+    assert codes(root, sink, Standing("quarantine", Guarantee.EXACTLY_ONCE, whole, sparse=True)) == []
 
 
 def test_sink_asked_before_the_last_commit_of_a_running_stream_is_not_behind(root: Path) -> None:
@@ -86,22 +103,24 @@ def test_sink_without_a_token_is_a_warning_that_names_the_replay(root: Path) -> 
 
 def test_sink_that_keeps_no_token_of_every_batch_is_never_behind(root: Path) -> None:
     assert codes(root, at(token(0, 0, 5), sparse=True), at(None, sparse=True)) == []
-    assert codes(root, at(token(3, 15, 20), sparse=True)) == [("SINK_AHEAD", True)]
+    assert codes(root, at(token(3, 15, 20), sparse=True)) == [("CHECKPOINT_WENT_BACK", True)]
     assert codes(root, Standing("log", Guarantee.AT_LEAST_ONCE, None, None)) == []
 
 
-def test_sink_of_another_query_is_left_to_the_check_of_a_run(root: Path) -> None:
-    assert codes(root, at(token(7, 0, 5, "another"))) == []
+def test_sink_of_another_query_is_judged_by_its_offsets(root: Path) -> None:
+    assert codes(root, at(token(7, 0, 15, "another"))) == []
+    assert codes(root, at(token(7, 0, 5, "another"))) == [("TARGET_WENT_BACK", True)]
+    assert codes(root, at(token(7, 0, 20, "another"))) == [("FENCED", True)]
 
 
 def test_sink_that_cannot_be_asked_is_a_finding_and_hides_no_other(root: Path) -> None:
-    away = Standing("pg", Guarantee.EXACTLY_ONCE, None, None, "SINK_AWAY no answer")
-    assert codes(root, away, at(token(3, 15, 20))) == [("SINK_UNREACHABLE", True), ("SINK_AHEAD", True)]
+    away = Standing("pg", Guarantee.EXACTLY_ONCE, error="SINK_AWAY no answer")
+    assert codes(root, away, at(token(3, 15, 20))) == [("SINK_UNREACHABLE", True), ("CHECKPOINT_WENT_BACK", True)]
 
 
 def test_sink_whose_batch_is_purged_or_whose_file_is_gone_is_not_compared(root: Path) -> None:
     lose(root, "offsets/2")
-    assert codes(root, at(token(2, 10, 15))) == [("SINK_AHEAD", True)]
+    assert codes(root, at(token(2, 10, 15))) == [("CHECKPOINT_WENT_BACK", True)]
 
 
 POSITION = {TopicPartition("orders", 0): 10, TopicPartition("orders", 1): 10}

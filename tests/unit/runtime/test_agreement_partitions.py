@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.committing import position_at
 from tests.spark_checkpoint import QUERY, write_checkpoint, write_state
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.logs import read_files
 from penstock.checkpoint.state_stores import read_state
-from penstock.errors import TerminalError
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.repair_rules import Change, RepairRules
@@ -24,8 +24,8 @@ def token(batch: int, start: int, end: int, partitions: tuple[int, ...] = (0,)) 
     return BatchToken("orders", QUERY, batch, tuple(OffsetRange("orders", p, start, end) for p in partitions))
 
 
-def at(held: BatchToken | None, **more: TerminalError) -> Standing:
-    return Standing("out", Guarantee.EXACTLY_ONCE, held, None, **more)  # type: ignore[arg-type]
+def at(held: BatchToken | None) -> Standing:
+    return Standing("out", Guarantee.EXACTLY_ONCE, position_at(held))
 
 
 def codes(root: Path, held: BatchToken, logs: dict[TopicPartition, LogBounds] = LOGS) -> list[str]:
@@ -73,13 +73,4 @@ def test_sink_ahead_by_batches_that_are_to_be_run_again_agrees(tmp_path: Path) -
     assert sink_findings(checkpoint, [at(token(2, 10, 15))]) == []
     assert repaired(root, token(2, 10, 15)) == []
     assert [one.code for one in sink_findings(checkpoint, [at(token(2, 10, 14))])] == ["SINK_TOKEN_MISMATCH"]
-    assert [one.code for one in sink_findings(checkpoint, [at(token(3, 15, 20))])] == ["SINK_AHEAD"]
-
-
-def test_sink_that_remembers_batches_taken_back_blocks_where_the_rest_agrees(tmp_path: Path) -> None:
-    root = write_checkpoint(tmp_path / "cp", [{0: 5}, {0: 10}])
-    error = TerminalError("SINK_TABLE_RESTORED", "sink out: ...", hint="a new checkpoint")
-    checkpoint = SparkCheckpoint(str(root))
-    (found,) = sink_findings(checkpoint, [at(token(1, 5, 10), taken_back=error)])
-    assert (found.code, found.blocks, found.way_out) == ("SINK_TABLE_RESTORED", True, "a new checkpoint")
-    assert [one.code for one in sink_findings(checkpoint, [at(token(0, 0, 5), taken_back=error)])] == ["SINK_BEHIND"]
+    assert [one.code for one in sink_findings(checkpoint, [at(token(3, 15, 20))])] == ["CHECKPOINT_WENT_BACK"]

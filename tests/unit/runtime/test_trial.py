@@ -130,6 +130,14 @@ def test_merging_sink_gets_one_row_a_key_its_deletes_and_no_null_key(file: Load)
     assert columns(seen.quarantine, "code", "offset", "stage") == [("SINK_KEY_NULL", 3, "sink")]
 
 
+def test_tombstone_where_a_sink_orders_rows_by_a_column_is_quarantined_and_deletes_nothing(file: Load) -> None:
+    sink = {"name": "out", "type": "delta", "path": "lake/out", "mode": "merge", "keys": ["id"], "when_newer": "amount"}
+    messages = [{"id": 1, "amount": 2.0}, {"id": 1, "amount": 1.0}, MessageCase(value=None, key="1")]
+    seen = tried(file(sinks=[sink]), messages)
+    assert columns(seen.sinks["out"], "id", "amount") == [(1, 2.0)]
+    assert columns(seen.quarantine, "code", "offset") == [("TOMBSTONE", 2)]
+
+
 def test_pipeline_without_a_quarantine_stops_at_a_bad_record(file: Load) -> None:
     with pytest.raises(PenstockError, match="BAD_RECORD"):
         tried(file(quarantine=None), ["{oops"])

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.committing import commit
 from tests.contract.rows import SCHEMA, land, records, stage, token
 from tests.tables import read_table
 
@@ -75,7 +76,7 @@ def test_table_that_another_writer_gave_wider_types_has_the_batch_staged_again(t
     rows = pa.Table.from_batches([records([9], counted(pa.int64()), qty=2**40)])
     write_deltalake(tmp_path, rows, mode="overwrite", schema_mode="overwrite")
     with pytest.raises(TransientError, match="SINK_TABLE_CHANGED"):
-        target.commit(batch, [staged])
+        commit(target, batch, [staged])
     land(target, batch, counted(pa.int32()), qty=7)
     assert sorted(read_table(tmp_path)["qty"].to_pylist()) == [7, 2**40]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -14,12 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, TableFeatures
+from tests.committing import commit, holds, last_commit
 from tests.contract.rows import SCHEMA, land, records, stage, token
 from tests.tables import read_table
 
 from penstock.checkpoint.turns import Turns
 from penstock.errors import TerminalError
-from penstock.model import MergeRules
+from penstock.model import MergeRules, Position, TopicPartition
 from penstock.sinks import bites
 from penstock.sinks.bites import FreeTurn
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink, merge, optimizing
@@ -92,12 +94,12 @@ def test_compact_joins_small_files_and_keeps_rows_and_tokens(tmp_path: Path) -> 
     assert (before.files, before.small_files, after.files, after.small_files) == (12, 12, 1, 0)
     assert (done.removed, done.added, done.left, done.gave_way) == (12, 1, None, 0)
     assert ids(tmp_path) == list(range(12))
-    assert sink.last_commit() == token(11, 11, 12)
-    assert sink.holds(token(11, 11, 12)) and not sink.holds(token(12, 12, 13))
+    assert last_commit(sink) == token(11, 11, 12)
+    assert holds(sink, token(11, 11, 12)) and not holds(sink, token(12, 12, 13))
     land(sink, token(12, 12, 13))
     assert ids(tmp_path) == list(range(13))
     fresh = DeltaSink("orders", "out", str(tmp_path))
-    assert fresh.last_commit() == token(12, 12, 13)
+    assert last_commit(fresh) == token(12, 12, 13)
 
 
 def test_compact_of_one_file_a_partition_commits_nothing(tmp_path: Path) -> None:
@@ -166,19 +168,58 @@ def test_compact_with_cluster_by_orders_grown_partitions_alone(tmp_path: Path) -
     assert ids(tmp_path) == list(range(5))
 
 
-def test_compact_lets_the_log_forget_no_token(tmp_path: Path) -> None:
-    sink = small_files(tmp_path, 17)
-    # The next commit but one makes a checkpoint, and lets every older entry go.
-    DeltaTable(tmp_path).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 seconds"})
+def forgetting(path: Path) -> None:
+    """From now on every tenth commit makes a checkpoint, and lets every older entry go."""
+    DeltaTable(path).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 seconds"})
     time.sleep(1.1)
+
+
+def test_compact_that_lets_the_log_forget_leaves_the_position_exact(tmp_path: Path) -> None:
+    sink = small_files(tmp_path, 17)
+    before = sink.position()
+    assert before is not None
+    forgetting(tmp_path)
+    care = sink.maintenance()
+    assert care.compact(FREE, soon()).removed == 17
+    assert care.clean(NOW, FREE, soon()).files == 17
+    assert not (tmp_path / "_delta_log" / f"{17:020}.json").exists()
+    held = DeltaSink("orders", "out", str(tmp_path)).position()
+    assert held is not None
+    assert (held.next, held.number) == (before.next, before.number)
+    land(sink, token(17, 17, 18))
+    assert last_commit(DeltaSink("orders", "out", str(tmp_path))) == token(17, 17, 18)
+
+
+def test_compact_lets_the_log_forget_no_token_that_an_earlier_version_wrote(tmp_path: Path) -> None:
+    sink = small_files(tmp_path, 17)
+    for version in range(1, 18):
+        as_before_positions(tmp_path / "_delta_log" / f"{version:020}.json")
+    for checkpoint in (tmp_path / "_delta_log").glob("*checkpoint*"):
+        checkpoint.unlink()
+    forgetting(tmp_path)
     care = sink.maintenance()
     done, cleaned = care.compact(FREE, soon()), care.clean(NOW, FREE, soon())
-    assert done.removed == 0 and "token" in str(done.left)
-    assert cleaned.files == 0 and "token" in str(cleaned.note)
-    assert DeltaSink("orders", "out", str(tmp_path)).last_commit() == token(16, 16, 17)
+    assert done.removed == 0 and "position" in str(done.left)
+    assert cleaned.files == 0 and "position" in str(cleaned.note)
+    sink = DeltaSink("orders", "out", str(tmp_path))
+    sink.prepare(SCHEMA)
+    assert last_commit(sink) == token(16, 16, 17)
     land(sink, token(17, 17, 18))
     assert care.compact(FREE, soon()).removed == 18
-    assert DeltaSink("orders", "out", str(tmp_path)).last_commit() == token(17, 17, 18)
+    held = DeltaSink("orders", "out", str(tmp_path)).position()
+    assert held is not None and held.next == {TopicPartition("orders", 0): 18}
+
+
+def as_before_positions(entry: Path) -> None:
+    """Leave of an entry what version 0.7.0 wrote: the token alone, and the transaction of the query."""
+    kept = []
+    for action in map(json.loads, entry.read_text().splitlines()):
+        if "commitInfo" in action:
+            held = Position.from_json(action["commitInfo"]["penstock.token"])
+            action["commitInfo"]["penstock.token"] = held.last.to_json()
+        if "txn" not in action or action["txn"]["appId"].count("/") == 2:
+            kept.append(json.dumps(action))
+    entry.write_text("".join(f"{line}\n" for line in kept))
 
 
 def test_clean_removes_what_was_taken_out_long_ago_and_nothing_else(tmp_path: Path) -> None:
@@ -198,7 +239,7 @@ def test_clean_removes_what_was_taken_out_long_ago_and_nothing_else(tmp_path: Pa
     assert care.clean(NOW, FREE, soon()).files == 0
     assert DeltaTable(tmp_path).version() == version
     assert ids(tmp_path) == list(range(5))
-    assert sink.last_commit() == token(4, 4, 5)
+    assert last_commit(sink) == token(4, 4, 5)
 
 
 def test_clean_leaves_what_a_batch_in_hand_has_staged(tmp_path: Path) -> None:
@@ -208,8 +249,8 @@ def test_clean_leaves_what_a_batch_in_hand_has_staged(tmp_path: Path) -> None:
     appended = stage(sink, token(2, 2, 3), [records([2])])
     merged = stage(merging, token(0, 7, 8), [records([7])])
     assert sink.maintenance().clean(NOW, FREE, soon()).files == 0
-    sink.commit(token(2, 2, 3), [appended])
-    merging.commit(token(0, 7, 8), [merged])
+    commit(sink, token(2, 2, 3), [appended])
+    commit(merging, token(0, 7, 8), [merged])
     assert ids(tmp_path) == [0, 1, 2, 7]
 
 
@@ -289,7 +330,7 @@ def test_merges_beside_compactions_are_each_made_once(tmp_path: Path, monkeypatc
         again = [0] if number % 8 == 7 else []  # such a merge touches every file
         staged = stage(sink, batch, [records([*again, *range(number * 10, number * 10 + 10)])])
         with Turns(str(checkpoint), "out").stream():
-            sink.commit(batch, [staged])
+            commit(sink, batch, [staged])
         time.sleep(0.05)
     over.set()
     tending.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -13,9 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.committing import commit, holds, last_commit
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
-from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, BatchToken, MergeRules, OffsetRange, SlotAttempt
+from penstock.model import (
+    COORDINATES,
+    COORDINATES_FIELD,
+    DELETES,
+    BatchToken,
+    MergeRules,
+    OffsetRange,
+    Position,
+    SlotAttempt,
+)
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
 from penstock.sinks.delta.beside_stage import StagedBeside
 from penstock.sinks.delta.merge_sql import merge_statement
@@ -29,10 +40,14 @@ BATCH = BatchToken("orders", "query-1", 4, (OffsetRange("orders", 0, 40, 50),))
 
 
 class Recorder:
-    """An engine that runs nothing and remembers what it was asked; it fails as it is told."""
+    """An engine that remembers what it was asked; of a commit it writes the transaction and the metadata alone.
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    It fails with `failure`. Where it `skips`, it does as Delta does with a transaction that it has seen: nothing.
+    """
+
+    def __init__(self, failure: Exception | None = None, *, skips: bool = False) -> None:
         self.failure = failure
+        self.skips = skips
         self.statements: list[str] = []
         self.files: list[str] = []
         self.names: list[str] = []
@@ -51,7 +66,19 @@ class Recorder:
         assert all(Path(file.removeprefix("file:")).is_file() for file in files)
         if self.failure is not None:
             raise self.failure
+        if not self.skips:
+            self._commit(re.findall(r"`file:([^`]*)`", statements[-1])[0])
         return []
+
+    def _commit(self, path: str) -> None:
+        said = self.settings["spark.databricks.delta.commitInfo.userMetadata"]
+        app_id, version = (self.settings[f"spark.databricks.delta.write.txn{part}"] for part in ("AppId", "Version"))
+        actions = [
+            {"commitInfo": {"timestamp": 1, "operation": "MERGE", "userMetadata": said}},
+            {"txn": {"appId": app_id, "version": int(version), "lastUpdated": 1}},
+        ]
+        log = Path(path) / "_delta_log" / f"{DeltaTable(path).version() + 1:020}.json"
+        log.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
 
     def write(self, format: str, options: Mapping[str, str], *, files: Sequence[str], schema: pa.Schema) -> None:
         raise AssertionError("not asked for")
@@ -104,14 +131,14 @@ def test_commit_asks_for_one_merge_with_the_token_and_removes_what_was_staged(tm
     engine = Recorder()
     sink = merging(tmp_path, engine)
     sink.prepare(ROWS)
-    sink.commit(BATCH, [staged(sink, rows())])
+    commit(sink, BATCH, [staged(sink, rows())])
     [statement] = engine.statements
     assert statement.startswith(f"MERGE INTO `delta`.`file:{tmp_path}` AS t ")
     assert engine.names == ["id", "day", "note", COORDINATES, DELETES]
-    assert engine.settings["spark.databricks.delta.write.txnAppId"] == "orders/out/query-1"
-    assert engine.settings["spark.databricks.delta.write.txnVersion"] == "4"
+    assert engine.settings["spark.databricks.delta.write.txnAppId"] == "orders/out"
+    assert engine.settings["spark.databricks.delta.write.txnVersion"] == "1"
     said = json.loads(engine.settings["spark.databricks.delta.commitInfo.userMetadata"])
-    assert BatchToken.from_json(said["penstock.token"]) == BATCH
+    assert Position.from_json(said["penstock.token"]) == Position.first(BATCH)
     assert engine.settings["spark.sql.variable.substitute"] == "false"
     assert list((tmp_path / "_penstock" / "staged").iterdir()) == []
 
@@ -119,46 +146,117 @@ def test_commit_asks_for_one_merge_with_the_token_and_removes_what_was_staged(tm
 def test_commit_of_an_empty_batch_needs_no_engine(tmp_path: Path) -> None:
     sink = merging(tmp_path)
     sink.prepare(ROWS)
-    sink.commit(BATCH, [staged(sink)])
-    assert merging(tmp_path).last_commit() == BATCH
+    commit(sink, BATCH, [staged(sink)])
+    assert last_commit(merging(tmp_path)) == BATCH
 
 
 def test_commit_without_an_engine_says_so(tmp_path: Path) -> None:
     sink = merging(tmp_path)
     sink.prepare(ROWS)
     with pytest.raises(TerminalError) as refused:
-        sink.commit(BATCH, [staged(sink, rows())])
+        commit(sink, BATCH, [staged(sink, rows())])
     assert refused.value.code == "SINK_NEEDS_SPARK"
 
 
-CONFLICT = "An error occurred while calling o5.sql.\n: io.delta.exceptions.ConcurrentAppendException: [DELTA_CON] files"
-LOST = "An error occurred while calling o5.sql.\n: org.apache.spark.SparkException: Job aborted\n\tat a.b\nCaused by: "
+class JavaClass:
+    def __init__(self, name: str, above: JavaClass | None = None) -> None:
+        self.getName = lambda: name
+        self.getSuperclass = lambda: above
+
+
+class JavaException:
+    """A Java exception as Python sees it: by its class and its cause."""
+
+    def __init__(self, kind: JavaClass, cause: JavaException | None = None) -> None:
+        self.getClass = lambda: kind
+        self.getCause = lambda: cause
+
+
+class JavaError(Exception):
+    """What Spark raises in Python: the text of the Java exception, and the exception itself."""
+
+    def __init__(self, text: str, *kinds: str | JavaClass, condition: str | None = None) -> None:
+        super().__init__(text)
+        self.getCondition = lambda: condition
+        self.java_exception: JavaException | None = None
+        for kind in reversed(kinds):
+            made = kind if isinstance(kind, JavaClass) else JavaClass(kind)
+            self.java_exception = JavaException(made, self.java_exception)
+
+
+ABORTED = "org.apache.spark.SparkException"
+CONCURRENT = JavaClass(
+    "io.delta.exceptions.ConcurrentAppendException", JavaClass("java.util.ConcurrentModificationException")
+)
+SPARK = "An error occurred while calling o5.sql.\n: org.apache.spark.SparkException: Job aborted\n\tat a.b\nCaused by: "
 
 
 @pytest.mark.parametrize(
-    ("failure", "kind", "code", "tries", "told"),
+    ("failure", "kind", "code", "tries", "said"),
     [
-        (RuntimeError(CONFLICT), TransientError, "SINK_COMMIT_CONFLICT", 5, "ConcurrentAppendException"),
-        (RuntimeError("[DELTA_CONCURRENT_WRITE] x"), TransientError, "SINK_COMMIT_CONFLICT", 5, "CONCURRENT"),
-        (RuntimeError(LOST + "java.net.SocketTimeoutException: timed out"), TransientError, "SINK_UNAVAILABLE", 5, ";"),
+        (
+            JavaError("io.delta.Conflict", CONCURRENT),
+            TransientError,
+            "SINK_COMMIT_CONFLICT",
+            5,
+            "io.delta.Conflict",
+        ),
+        (JavaError("x", condition="DELTA_CONCURRENT_WRITE"), TransientError, "SINK_COMMIT_CONFLICT", 5, "x"),
+        (
+            JavaError(SPARK + "java.net.X: late", ABORTED, "java.net.SocketTimeoutException"),
+            *(TransientError, "SINK_UNAVAILABLE", 5, "Job aborted; Caused by: java.net.X: late"),
+        ),
         (ConnectionResetError("gone"), TransientError, "SINK_UNAVAILABLE", 5, "gone"),
-        (RuntimeError(LOST + "java.lang.Error: no"), TerminalError, "SINK_FAILED", 1, "Job aborted; Caused by: java"),
+        (JavaError(SPARK + "java.lang.Error: 503", ABORTED), TerminalError, "SINK_FAILED", 1, "Caused by: java"),
+        (RuntimeError("[DELTA_CONCURRENT_WRITE] timed out"), TerminalError, "SINK_FAILED", 1, "timed out"),
         (RuntimeError(), TerminalError, "SINK_FAILED", 1, "RuntimeError"),
     ],
 )
 def test_commit_that_the_engine_fails_is_tried_again_by_its_cause(
-    tmp_path: Path, failure: Exception, kind: type[PenstockError], code: str, tries: int, told: str
+    tmp_path: Path, failure: Exception, kind: type[PenstockError], code: str, tries: int, said: str
 ) -> None:
     engine = Recorder(failure)
     sink = merging(tmp_path, engine)
     sink.prepare(ROWS)
     manifest = staged(sink, rows())
     with pytest.raises(kind) as refused:
-        sink.commit(BATCH, [manifest])
+        commit(sink, BATCH, [manifest])
     assert refused.value.code == code
-    assert told in refused.value.summary
+    assert said in refused.value.summary
     assert len(engine.statements) == tries
     assert len(list((tmp_path / "_penstock" / "staged").iterdir())) == 1
+
+
+def test_commit_that_the_engine_left_out_is_not_taken_for_one_that_landed(tmp_path: Path) -> None:
+    sink = merging(tmp_path, Recorder(skips=True))
+    sink.prepare(ROWS)
+    with pytest.raises(TransientError) as refused:
+        commit(sink, BATCH, [staged(sink, rows())])
+    assert refused.value.code == "SINK_COMMIT_CONFLICT"
+    assert last_commit(sink) is None
+
+
+def test_commit_by_the_engine_has_its_other_transactions_in_an_entry_that_follows(tmp_path: Path) -> None:
+    sink = merging(tmp_path, Recorder())
+    sink.prepare(ROWS)
+    commit(sink, BATCH, [staged(sink, rows())])
+    table = DeltaTable(tmp_path)
+    found = {name: table.transaction_version(f"orders/out{name}") for name in ("", "/query-1", "/orders/0")}
+    assert (table.version(), found) == (2, {"": 1, "/query-1": 4, "/orders/0": 50})
+    assert last_commit(merging(tmp_path)) == BATCH
+
+
+def test_commit_by_the_engine_after_a_restore_raises_the_transaction_that_delta_has_seen(tmp_path: Path) -> None:
+    engine = Recorder()
+    sink = merging(tmp_path, engine)
+    sink.prepare(ROWS)
+    commit(sink, BatchToken("orders", "query-1", 3, (OffsetRange("orders", 0, 30, 40),)), [])
+    for version in ("2", "3"):
+        commit(sink, BATCH, [staged(sink, rows())])
+        assert engine.settings["spark.databricks.delta.write.txnVersion"] == version
+        assert last_commit(sink) == BATCH
+        DeltaTable(tmp_path).restore(1)
+        assert not holds(sink, BATCH)
 
 
 def test_sink_is_sent_to_tasks_without_its_engine(tmp_path: Path) -> None:
@@ -188,8 +286,8 @@ def test_token_in_the_metadata_of_sparks_commits_is_found_among_others(tmp_path:
     ):
         entry = {"commitInfo": {"timestamp": version, "operation": "MERGE", "userMetadata": text}}
         (tmp_path / "_delta_log" / f"{version:020}.json").write_text(json.dumps(entry))
-    assert sink.last_commit() == BATCH
-    assert sink.holds(BATCH)
+    assert last_commit(sink) == BATCH
+    assert holds(sink, BATCH)
 
 
 def statement(rules: MergeRules, *, positioned: bool = True) -> list[str]:
@@ -227,10 +325,10 @@ def test_append_to_a_table_for_spark_asks_for_an_insert_with_the_token(tmp_path:
     sink.prepare(schema)
     stage = sink.stage(BATCH, SlotAttempt(0, "0"), schema)
     stage.write(rows(schema))
-    sink.commit(BATCH, [stage.finish()])
+    commit(sink, BATCH, [stage.finish()])
     names = "`id`, `day`"
     assert engine.statements == [f"INSERT INTO `delta`.`file:{tmp_path}` ({names}) SELECT {names} FROM staged"]
-    assert engine.settings["spark.databricks.delta.write.txnVersion"] == "4"
+    assert engine.settings["spark.databricks.delta.write.txnVersion"] == "1"
     assert engine.names == ["id", "day"]
 
 

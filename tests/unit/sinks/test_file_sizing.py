@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from tests.committing import commit
 from tests.contract.kit_iceberg import open_table
 from tests.contract.rows import SCHEMA, records, stage, token
 from tests.tables import read_table
@@ -56,7 +57,7 @@ def test_delta_append_of_several_slots_is_one_file(tmp_path: Path) -> None:
     sink, batch = delta(tmp_path), token(0, 0, 30)
     staged = [stage(sink, batch, [records(range(slot * 10, slot * 10 + 10))], slot) for slot in range(3)]
     assert on_disk(tmp_path) == 3
-    sink.commit(batch, staged)
+    commit(sink, batch, staged)
     [file] = delta_files(tmp_path)
     assert (file["num_records"], file["min.id"], file["max.id"]) == (30, 0, 29)
     assert on_disk(tmp_path) == 1
@@ -68,7 +69,7 @@ def test_delta_append_to_partitions_is_one_file_each(tmp_path: Path) -> None:
     sink, batch = delta(tmp_path, partition_by=["note"]), token(0, 0, 30)
     part = lambda number: None if number % 3 == 0 else f"n {number % 3}/ü"  # noqa: E731
     staged = [stage(sink, batch, [records(range(slot * 10, slot * 10 + 10), note=part)], slot) for slot in range(3)]
-    sink.commit(batch, staged)
+    commit(sink, batch, staged)
     found = delta_files(tmp_path)
     assert sorted((str(file["partition.note"]), file["num_records"]) for file in found) == [
         ("None", 10),
@@ -84,7 +85,7 @@ def test_iceberg_append_to_partitions_is_one_file_each(tmp_path: Path) -> None:
         stage(sink, batch, [records(range(slot * 10, slot * 10 + 10), note=lambda n: f"p{n % 2}")], slot)
         for slot in range(3)
     ]
-    sink.commit(batch, staged)
+    commit(sink, batch, staged)
     table = open_table(tmp_path)
     assert sorted(file["record_count"] for file in table.inspect.data_files().to_pylist()) == [15, 15]
     assert on_disk(tmp_path) == 2
@@ -96,9 +97,9 @@ def test_iceberg_append_to_partitions_is_one_file_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [delta, iceberg])
 def test_append_that_is_committed_again_joins_nothing_and_keeps_its_files(tmp_path: Path, make: Any) -> None:
     sink, batch = make(tmp_path), token(0, 0, 20)
-    sink.commit(batch, [stage(sink, batch, [records(range(10 * s, 10 * s + 10))], s) for s in range(2)])
+    commit(sink, batch, [stage(sink, batch, [records(range(10 * s, 10 * s + 10))], s) for s in range(2)])
     again = [stage(sink, batch, [records(range(10 * s, 10 * s + 10))], s, attempt="1") for s in range(2)]
-    sink.commit(batch, again)
+    commit(sink, batch, again)
     sink.discard(batch, again)
     figures = sink.maintenance().figures()
     assert figures is not None and figures.files == 1
@@ -108,5 +109,5 @@ def test_append_that_is_committed_again_joins_nothing_and_keeps_its_files(tmp_pa
 def test_append_of_much_is_left_as_it_was_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "JOINED_ROWS", 15)
     sink, batch = delta(tmp_path), token(0, 0, 20)
-    sink.commit(batch, [stage(sink, batch, [records(range(10 * s, 10 * s + 10))], s) for s in range(2)])
+    commit(sink, batch, [stage(sink, batch, [records(range(10 * s, 10 * s + 10))], s) for s in range(2)])
     assert len(delta_files(tmp_path)) == 2

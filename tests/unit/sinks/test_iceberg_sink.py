@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.types import LongType, StringType
-from tests.contract.rows import SCHEMA, land, records, stage, token
+from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType
+from tests.committing import commit, holds, last_commit
+from tests.contract.rows import SCHEMA, land, records, stage, stage_some, token
 
-from penstock.errors import DefinitionError, MissingError, PenstockError, TerminalError
-from penstock.model import DELETES
+from penstock.errors import DefinitionError, MissingError, PenstockError, TerminalError, TransientError
+from penstock.model import DELETES, BatchToken, OffsetRange, Position
+from penstock.model.upkeep import Cleaned
+from penstock.sinks.bites import FreeTurn
+from penstock.sinks.commit import move
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
+from penstock.sinks.iceberg.history import mark_of
 
 
 def make(folder: Path, pipeline: str = "orders", **settings: Any) -> IcebergSink:
@@ -50,30 +58,31 @@ def ids(folder: Path) -> list[int]:
     return sorted(opened(folder).scan().to_arrow()["id"].to_pylist())
 
 
-def test_commit_makes_one_snapshot_that_carries_the_token_and_the_tag(tmp_path: Path) -> None:
+def test_commit_makes_one_snapshot_that_carries_the_position_and_the_tag(tmp_path: Path) -> None:
     sink = prepared(tmp_path)
     land(sink, token(0, 0, 3))
     table = opened(tmp_path)
     [snapshot] = table.snapshots()
     assert snapshot.summary is not None
-    assert snapshot.summary["penstock.token"] == token(0, 0, 3).to_json()
+    assert snapshot.summary["penstock.token"] == Position.first(token(0, 0, 3)).to_json()
     assert (snapshot.summary["penstock.pipeline"], snapshot.summary["penstock.sink"]) == ("orders", "out")
     [tag] = [ref for ref in table.refs().values() if ref.snapshot_ref_type == SnapshotRefType.TAG]
     assert tag.snapshot_id == snapshot.snapshot_id
+    assert tag.max_ref_age_ms == 2**63 - 1, "the table's own limit for tags would remove it"
     assert len(table.metadata.metadata_log) == 1  # the making of the table; all else was one commit
 
 
-def test_expiry_of_every_snapshot_but_the_needed_keeps_the_newest_token(tmp_path: Path) -> None:
+def test_expiry_of_every_snapshot_but_the_needed_keeps_the_position(tmp_path: Path) -> None:
     sink = prepared(tmp_path)
     for batch in range(3):
         land(sink, token(batch, batch, batch + 1))
     expire_all(tmp_path)
     assert len(opened(tmp_path).snapshots()) == 1
-    assert make(tmp_path).holds(token(2, 2, 3))
-    assert make(tmp_path).last_commit() == token(2, 2, 3)
+    assert holds(make(tmp_path), token(2, 2, 3))
+    assert last_commit(make(tmp_path)) == token(2, 2, 3)
 
 
-def test_expiry_after_others_wrote_keeps_the_newest_token(tmp_path: Path) -> None:
+def test_expiry_after_others_wrote_keeps_the_position(tmp_path: Path) -> None:
     sink = prepared(tmp_path)
     land(sink, token(0, 0, 1))
     land(sink, token(1, 1, 2))
@@ -81,31 +90,282 @@ def test_expiry_after_others_wrote_keeps_the_newest_token(tmp_path: Path) -> Non
         write_aside(tmp_path, number)
     expire_all(tmp_path)
     assert len(opened(tmp_path).snapshots()) == 2
-    assert make(tmp_path).last_commit() == token(1, 1, 2)
+    assert last_commit(make(tmp_path)) == token(1, 1, 2)
     land(sink, token(1, 1, 2))
     land(sink, token(2, 2, 3))
     assert ids(tmp_path) == [0, 1, 2, 10, 11, 12]
 
 
-def test_roll_back_past_a_batch_is_noticed_and_undone_by_going_back(tmp_path: Path) -> None:
+def current(folder: Path) -> int:
+    snapshot = opened(folder).current_snapshot()
+    assert snapshot is not None
+    return snapshot.snapshot_id
+
+
+def roll_back(folder: Path, snapshot_id: int) -> None:
+    opened(folder).manage_snapshots().rollback_to_snapshot(snapshot_id).commit()
+
+
+@pytest.mark.parametrize("others_go_on", [False, True])
+def test_roll_back_past_a_batch_stops_the_next_one_until_it_is_undone(tmp_path: Path, others_go_on: bool) -> None:
     sink = prepared(tmp_path)
     land(sink, token(0, 0, 1))
-    first = opened(tmp_path).current_snapshot()
+    first = current(tmp_path)
     land(sink, token(1, 1, 2))
-    second = opened(tmp_path).current_snapshot()
-    assert first is not None
-    assert second is not None
-    opened(tmp_path).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
-    write_aside(tmp_path, 10)
+    second = current(tmp_path)
+    roll_back(tmp_path, first)
+    if others_go_on:
+        write_aside(tmp_path, 10)
 
-    for attempt in (lambda: make(tmp_path).holds(token(1, 1, 2)), lambda: land(sink, token(2, 2, 3))):
-        with pytest.raises(TerminalError) as refused:
-            attempt()
-        assert refused.value.code == "SINK_TABLE_RESTORED"
-        assert str(second.snapshot_id) in str(refused.value.hint)
-    assert make(tmp_path).last_commit() == token(0, 0, 1)
-    opened(tmp_path).manage_snapshots().set_current_snapshot(second.snapshot_id).commit()
-    assert make(tmp_path).holds(token(1, 1, 2))
+    assert make(tmp_path).position() == Position.first(token(0, 0, 1))
+    with pytest.raises(TerminalError) as refused:
+        land(sink, token(2, 2, 3))
+    assert (refused.value.code, refused.value.context["missing"]) == ("TARGET_WENT_BACK", "orders[0] 1-2")
+    opened(tmp_path).manage_snapshots().set_current_snapshot(second).commit()
+    land(sink, token(2, 2, 3))
+    assert ids(tmp_path) == [0, 1, 2]
+
+
+def test_roll_back_to_before_the_first_batch_is_not_taken_for_a_new_table(tmp_path: Path) -> None:
+    sink = prepared(tmp_path)
+    write_aside(tmp_path, 10)
+    before = current(tmp_path)
+    land(sink, token(0, 0, 1))
+    roll_back(tmp_path, before)
+    held = make(tmp_path).position()
+    assert held == Position.nothing_left(Position.first(token(0, 0, 1)))
+    with pytest.raises(TerminalError) as refused:
+        land(sink, token(1, 1, 2))
+    assert (refused.value.code, refused.value.context["missing"]) == ("TARGET_WENT_BACK", "orders[0] 0-1")
+    land(sink, token(0, 0, 2, query="catching-up"))
+    assert ids(tmp_path) == [0, 1, 10]
+
+
+def test_roll_back_before_an_expiry_is_still_seen(tmp_path: Path) -> None:
+    sink = prepared(tmp_path)
+    write_aside(tmp_path, 10)
+    before = current(tmp_path)
+    for number in range(2):
+        land(sink, token(number, number, number + 1))
+    roll_back(tmp_path, before)
+    expire_all(tmp_path)
+    assert len(opened(tmp_path).snapshots()) == 2, "the current one, and the tagged one"
+    held = make(tmp_path).position()
+    assert held is not None
+    assert (held.number, list(held.next.values())) == (0, [0])
+
+
+def test_land_onto_a_position_that_moved_commits_nothing(tmp_path: Path) -> None:
+    sink, other = prepared(tmp_path), prepared(tmp_path)
+    batch = token(0, 0, 3)
+    manifest = stage(sink, batch, [records(range(3))])
+    land(other, token(0, 0, 2, query="other"))
+    with pytest.raises(TransientError) as refused:
+        sink.land(Position.first(batch), [manifest], None)
+    assert refused.value.code == "SINK_COMMIT_CONFLICT"
+    assert ids(tmp_path) == [0, 1]
+    with pytest.raises(TerminalError) as fenced:
+        commit(sink, batch, [manifest])
+    assert fenced.value.code == "FENCED"
+
+
+def test_land_beside_writers_that_are_always_first_goes_on_until_it_is_its_turn(tmp_path: Path) -> None:
+    sink, other = prepared(tmp_path), prepared(tmp_path, pipeline="returns")
+    turns = iter(range(8))
+    original = sink._commit_snapshot
+
+    def overtaken(*given: Any) -> None:
+        if (number := next(turns, None)) is not None:
+            land(other, token(number, 100 + number, 101 + number, pipeline="returns"))
+        original(*given)
+
+    sink._commit_snapshot = overtaken  # type: ignore[method-assign]
+    land(sink, token(0, 0, 3))
+    assert ids(tmp_path) == [0, 1, 2, *range(100, 108)]
+    assert [last_commit(each) for each in (sink, other)] == [token(0, 0, 3), token(7, 107, 108, pipeline="returns")]
+
+
+def test_commit_that_gives_a_reason_says_it_in_the_history(tmp_path: Path) -> None:
+    sink = prepared(tmp_path)
+    land(sink, token(0, 0, 1))
+    move(make(tmp_path), token(0, 9, 9, query="fork"), "checkpoint fork")  # by a command, which prepares nothing
+    table = opened(tmp_path)
+    summary = table.current_snapshot().summary  # type: ignore[union-attr]
+    assert summary is not None and summary["penstock.reason"] == "checkpoint fork"
+    assert "penstock.reason" not in table.snapshots()[0].summary.additional_properties  # type: ignore[union-attr]
+    land(sink, token(1, 9, 10, query="fork"))
+    assert ids(tmp_path) == [0, 9]
+
+
+def wide_token(batch_id: int, *ranges: tuple[int, int, int]) -> BatchToken:
+    return BatchToken("orders", "5f0c7f3e", batch_id, tuple(OffsetRange("orders", *each) for each in ranges))
+
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def stored(name: str) -> list[dict[str, str]]:
+    """The summaries of the snapshots that one version made of the same batches, oldest first."""
+    found: list[dict[str, str]] = json.loads((GOLDEN / name).read_text())
+    return found
+
+
+def test_position_stored_by_version_0_7_is_continued_with_every_partition(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    for summary in stored("iceberg_summaries_0.7.0.json"):
+        opened(tmp_path).append(opened(tmp_path).schema().as_arrow().empty_table(), snapshot_properties=summary)
+    sink = prepared(tmp_path)
+    held = sink.position()
+    assert held is not None
+    assert (held.last, held.number) == (wide_token(2, (0, 5, 9)), 0)
+    assert {at.partition: offset for at, offset in held.next.items()} == {0: 9, 1: 4}
+    with pytest.raises(TerminalError) as refused:
+        commit(sink, wide_token(3, (0, 9, 9), (1, 6, 8)), [])
+    assert (refused.value.code, refused.value.context["missing"]) == ("TARGET_WENT_BACK", "orders[1] 4-6")
+    commit(sink, wide_token(3, (0, 9, 12)), [])
+    expire_all(tmp_path)
+    held = make(tmp_path).position()
+    assert held is not None
+    assert (held.number, {at.partition: offset for at, offset in held.next.items()}) == (1, {0: 12, 1: 4})
+
+
+def test_position_is_stored_as_before(tmp_path: Path) -> None:
+    sink = prepared(tmp_path)
+    for batch in (wide_token(0, (0, 0, 3), (1, 0, 2)), wide_token(1, (0, 3, 5), (1, 2, 4)), wide_token(2, (0, 5, 9))):
+        commit(sink, batch, [])
+    move(sink, wide_token(3, (0, 9, 9)), "checkpoint fork")
+    made = [
+        {name: value for name, value in each.summary.additional_properties.items() if name.startswith("penstock.")}
+        for each in opened(tmp_path).snapshots()
+        if each.summary is not None
+    ]
+    assert made == stored("iceberg_summaries.json")
+
+
+def test_writers_of_a_table_are_named_but_not_the_sinks_own_replays_and_redrives(tmp_path: Path) -> None:
+    sink = prepared(tmp_path)
+    assert make(tmp_path / "none").other_writers() == sink.other_writers() == []
+    for pipeline in ("orders", "orders.replay-2026", "orders.redrive"):
+        land(prepared(tmp_path, pipeline=pipeline), token(0, 0, 1, pipeline=pipeline))
+    assert sink.other_writers() == make(tmp_path, pipeline="orders.replay-2026").other_writers() == []
+    land(prepared(tmp_path, pipeline="returns"), token(0, 0, 1, pipeline="returns"))
+    assert sink.other_writers() == ["returns/out"]
+    twin = IcebergSink("orders", "twin", "shop.orders", str(tmp_path), catalog=IcebergCatalog())
+    assert twin.other_writers() == ["orders.redrive/out", "orders.replay-2026/out", "orders/out", "returns/out"]
+
+
+def test_records_held_are_those_of_the_ranges_that_have_rows(tmp_path: Path) -> None:
+    sink = prepared(tmp_path)
+    batch = token(0, 0, 20)
+    commit(sink, batch, [stage(sink, batch, [records([1, 2, 2, 5, 11])])])
+    several = [OffsetRange("orders", 0, *each) for each in ((0, 4), (1, 2), (4, 5), (11, 12))]
+    assert sink.records_held(several) == {("orders", 0, 1), ("orders", 0, 2), ("orders", 0, 11)}
+    single = [OffsetRange("orders", 0, number, number + 1) for number in range(2, 5_000)]
+    assert sink.records_held(single) == {("orders", 0, 2), ("orders", 0, 5), ("orders", 0, 11)}
+    assert sink.records_held([OffsetRange("orders", 1, 0, 9), OffsetRange("others", 0, 0, 9)]) == set()
+    assert sink.records_held([]) == make(tmp_path / "none").records_held(several) == set()
+    assert make(tmp_path, keep_coordinates=False).records_held(several) is None
+
+
+def test_records_held_of_a_table_without_coordinates_are_not_known(tmp_path: Path) -> None:
+    prepared(tmp_path, keep_coordinates=False)
+    assert make(tmp_path).records_held([OffsetRange("orders", 0, 0, 9)]) is None
+
+
+REQUIRED = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("part", pa.struct([pa.field("n", pa.int64(), nullable=False)]), nullable=False),
+        pa.field("tags", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
+    ]
+)
+
+
+def require(folder: Path) -> None:
+    """A table of someone's making, whose columns must have values."""
+    struct = StructType(NestedField(1, "n", LongType(), required=True))
+    with opened(folder).update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("id", required=True)
+        update.add_column("part", struct, required=True)
+        update.add_column("tags", ListType(1, StringType(), element_required=True), required=True)
+
+
+def test_required_columns_take_rows_whose_columns_are_not_null(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    require(tmp_path)
+    sink = make(tmp_path)
+    sink.prepare(REQUIRED)
+    land(sink, token(0, 0, 2), REQUIRED, part={"n": 1}, tags=["a"])
+    rows = opened(tmp_path).scan().to_arrow()
+    assert rows["part"].to_pylist() == [{"n": 1}] * 2
+    [path] = list(tmp_path.rglob("data/*.parquet"))
+    assert [field.nullable for field in pq.read_schema(path)] == [False, True, True, True, False, False]
+
+
+def test_required_columns_refuse_rows_that_may_be_null_and_say_what_to_do(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    require(tmp_path)
+    loose = pa.schema([each.with_nullable(True) for each in REQUIRED])
+    with pytest.raises(MissingError) as refused:
+        make(tmp_path).prepare(loose)
+    assert refused.value.code == "SINK_SCHEMA_MISMATCH"
+    assert refused.value.context == dict.fromkeys(("id", "part", "tags"), "pipeline may be null, table NOT NULL")
+    assert "requires values" in refused.value.summary
+    assert "NOT NULL" in (refused.value.hint or "")
+
+
+def test_required_columns_give_back_a_row_without_a_value_and_take_the_others(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    with opened(tmp_path).update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("id", required=True)
+    sink = make(tmp_path)
+    sink.prepare(SCHEMA)
+    batch = token(0, 0, 3)
+    loose = pa.schema([each.with_nullable(True) for each in SCHEMA])
+    rows = records(range(3), loose, id=lambda number: number if number != 1 else None)
+    manifest, refused = stage_some(sink, batch, [rows])
+    assert [(each.record, each.code) for each in refused] == [(OffsetRange("orders", 0, 1, 2), "SINK_ROW_REFUSED")]
+    commit(sink, batch, [manifest])
+    assert ids(tmp_path) == [0, 2]
+
+
+def test_columns_of_a_new_table_may_be_null_whatever_the_pipeline_says(tmp_path: Path) -> None:
+    sink = make(tmp_path)
+    sink.prepare(REQUIRED)
+    land(sink, token(0, 0, 1), REQUIRED, part={"n": 1}, tags=["a"])
+    assert all(field.optional for field in opened(tmp_path).schema().fields)
+    [path] = list(tmp_path.rglob("data/*.parquet"))
+    assert all(field.nullable for field in pq.read_schema(path))
+
+
+def cleaned(sink: IcebergSink) -> Cleaned:
+    """What an expiry of everything would do, as far as it is known without Spark."""
+    return sink.maintenance().clean(timedelta(0), FreeTurn(), time.monotonic() + 60, dry_run=True)
+
+
+def test_expiry_by_maintenance_leaves_all_where_a_roll_back_took_out_another_pipelines_commits(tmp_path: Path) -> None:
+    sink, sibling = prepared(tmp_path), prepared(tmp_path, pipeline="returns")
+    for number in range(2):
+        land(sink, token(number, number, number + 1))
+    assert cleaned(sink).versions == 1
+    before = current(tmp_path)
+    land(sibling, token(0, 0, 1, pipeline="returns"))
+    roll_back(tmp_path, before)
+    found = cleaned(sink)
+    assert found.versions == 0
+    assert "returns/out" in (found.note or "")
+
+
+def test_expiry_by_maintenance_leaves_all_where_older_snapshots_alone_name_a_partition(tmp_path: Path) -> None:
+    prepared(tmp_path)
+    for summary in stored("iceberg_summaries_0.7.0.json"):
+        opened(tmp_path).append(opened(tmp_path).schema().as_arrow().empty_table(), snapshot_properties=summary)
+    newest = current(tmp_path)
+    opened(tmp_path).manage_snapshots().create_tag(newest, mark_of("orders", "out")).commit()
+    sink = prepared(tmp_path)
+    assert cleaned(sink).versions == 0
+    commit(sink, wide_token(3, (0, 9, 12)), [])
+    assert cleaned(sink).versions == 3
 
 
 def test_fresh_checkpoint_after_a_roll_back_goes_on_from_what_is_left(tmp_path: Path) -> None:
@@ -115,9 +375,9 @@ def test_fresh_checkpoint_after_a_roll_back_goes_on_from_what_is_left(tmp_path: 
     assert first is not None
     land(sink, token(1, 1, 2))
     opened(tmp_path).manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
-    assert not make(tmp_path).holds(token(0, 1, 2, query="fresh"))
+    assert not holds(make(tmp_path), token(0, 1, 2, query="fresh"))
     land(sink, token(0, 1, 2, query="fresh"))
-    assert make(tmp_path).last_commit() == token(0, 1, 2, query="fresh")
+    assert last_commit(make(tmp_path)) == token(0, 1, 2, query="fresh")
     assert ids(tmp_path) == [0, 1]
 
 
@@ -149,7 +409,7 @@ def test_table_changed_under_way_so_that_staged_files_do_not_fit_is_refused(
     with pytest.raises(MissingError) as refused:
         land(sink, token(1, 1, 2))
     assert refused.value.code == "SINK_SCHEMA_MISMATCH"
-    assert not make(tmp_path).holds(token(1, 1, 2))
+    assert not holds(make(tmp_path), token(1, 1, 2))
 
 
 def test_column_added_by_others_under_way_does_not_stop_the_pipeline(tmp_path: Path) -> None:
@@ -178,7 +438,7 @@ def test_drivers_racing_with_one_token_exactly_one_lands(tmp_path: Path) -> None
     def drive(number: int) -> None:
         start.wait()
         try:
-            drivers[number].commit(batch, [staged[number]])
+            commit(drivers[number], batch, [staged[number]])
         except PenstockError as error:
             failed.append(error)
 

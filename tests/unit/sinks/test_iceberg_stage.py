@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo, GreaterThan, GreaterThanOrEqual
 from pyiceberg.table import Table
+from tests.committing import commit
 
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
@@ -39,7 +40,7 @@ def landed(folder: Path, rows: pa.Table, partition_by: tuple[str, ...] = (), **s
     stage = sink.stage(token, SlotAttempt(0, "0"), rows.schema)
     for part in rows.to_batches(max_chunksize=3):
         assert stage.write(part) == ()
-    sink.commit(token, [stage.finish()])
+    commit(sink, token, [stage.finish()])
     return opened(folder)
 
 
@@ -175,7 +176,7 @@ def test_table_with_a_data_folder_of_its_own_gets_its_files_there(tmp_path: Path
     stage = sink.stage(token, SlotAttempt(0, "0"), rows.schema)
     [batch] = rows.to_batches()
     stage.write(batch)
-    sink.commit(token, [stage.finish()])
+    commit(sink, token, [stage.finish()])
     assert len(list(elsewhere.rglob("*.parquet"))) == 1
     assert opened(tmp_path).scan().to_arrow()["id"].to_pylist() == [1, 2, 1, 2]
 

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
 
 from penstock.errors import MissingError, TerminalError, TransientError
-from penstock.kafka import explain
-from penstock.model import BatchToken, OffsetRange
+from penstock.kafka import KafkaSettings, explain
+from penstock.model import BatchToken, OffsetRange, Position, Rule, TopicPartition
+from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic
 from penstock.sinks.kafka.slots import (
     change_needed,
+    in_step,
     last_whole,
-    newest_in_all,
-    newest_in_any,
+    newest_position,
+    oldest_position,
     order_of_change,
     slots_in_force,
 )
-from penstock.sinks.kafka.stage import is_committed
+from penstock.sinks.kafka.stage import slot_has_batch
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+SINK = KafkaSink("orders", "out", KafkaSettings("nowhere:9092"), topic="out")
 
 
-def token(batch_id: int, query: str = "q", end: int | None = None) -> BatchToken:
+def token(batch_id: int, query: str = "q", end: int | None = None, rule: Rule = Rule.FOLLOWS) -> BatchToken:
     start = batch_id * 10
-    return BatchToken("orders", query, batch_id, (OffsetRange("orders", 0, start, end or start + 10),))
+    return BatchToken("orders", query, batch_id, (OffsetRange("orders", 0, start, end or start + 10),), rule=rule)
+
+
+def position(batch_id: int, query: str = "q", number: int | None = None) -> Position:
+    return replace(Position.first(token(batch_id, query)), number=batch_id + 1 if number is None else number)
 
 
 def marker(batch_id: int, slots: int = 2, number: int | None = None, query: str = "q") -> Marker:
-    return Marker(token(batch_id, query), slots, batch_id + 1 if number is None else number)
+    return Marker(position(batch_id, query, number), slots)
 
 
 def states(*markers: Marker | None) -> dict[int, SlotState]:
@@ -37,8 +47,29 @@ def states(*markers: Marker | None) -> dict[int, SlotState]:
 
 
 def test_marker_is_read_back_as_it_was_written() -> None:
-    written = Marker(token(3), 4, 9, 12)
+    written = Marker(position(3), 4, 12)
     assert Marker.from_bytes(written.to_bytes()) == written
+
+
+def test_marker_written_by_0_7_is_a_position_of_the_last_batch_alone() -> None:
+    found = Marker.from_bytes((GOLDEN / "kafka_marker_0.7.0.json").read_bytes())
+    assert (found.slots, found.number, found.partitions, found.whole) == (4, 42, 6, False)
+    assert (found.position.last.query_id[:8], found.position.last.batch_id) == ("5f0c7f3e", 41)
+    ends = {("orders", 0): 2000, ("orders", 1): 900, ("returns", 0): 12}
+    assert found.position.next == {TopicPartition(*at): end for at, end in ends.items()}
+
+
+def test_marker_of_this_version_is_stored_as_in_the_golden_file() -> None:
+    before = Marker.from_bytes((GOLDEN / "kafka_marker_0.7.0.json").read_bytes())
+    ranges = (OffsetRange("orders", 0, 2000, 2400),)
+    ids = {"orders": "u3Yp0sYVQ2uJ4m0kZ1x9Qg"}
+    following = BatchToken("orders", before.position.last.query_id, 42, ranges, ids, {"quarantine": 3})
+    written = Marker(Position.after(before.position, following), 4, 6)
+    stored = (GOLDEN / "kafka_marker.json").read_bytes().strip()
+    assert written.to_bytes() == stored
+    found = Marker.from_bytes(stored)
+    assert (found, found.number, found.whole) == (written, 43, True)
+    assert found.position.next == written.position.next != following.ends
 
 
 @pytest.mark.parametrize("names", [("orders", "out"), ("a.b", "c"), ("a", "b.c"), ("x" * 200, "y" * 200), ("ü", "o/k")])
@@ -52,34 +83,39 @@ def test_marker_topics_of_different_sinks_differ() -> None:
     assert marker_topic("orders", "out") == "penstock.markers.orders.out"
 
 
-def test_slot_without_a_marker_or_with_another_querys_begins() -> None:
-    assert not is_committed("out", token(7), 0, None, 2)
-    assert not is_committed("out", token(0), 0, marker(41, query="old"), 2)
+def test_slot_without_a_marker_or_where_the_batch_is_next_begins() -> None:
+    assert not slot_has_batch(SINK, token(7), 0, None, 2)
+    assert not slot_has_batch(SINK, token(4), 0, marker(3), 2)
+    assert not slot_has_batch(SINK, token(4, "new"), 0, marker(3), 2)
 
 
-def test_slot_with_the_batch_drains_and_with_the_one_before_begins() -> None:
-    assert is_committed("out", token(3), 0, marker(3), 2)
-    assert not is_committed("out", token(4), 0, marker(3), 2)
+def test_slot_with_the_batch_or_a_later_one_of_the_query_drains() -> None:
+    assert slot_has_batch(SINK, token(3), 0, marker(3), 2)
+    assert slot_has_batch(SINK, token(2), 0, marker(3), 2)
+
+
+@pytest.mark.parametrize("rule", [Rule.RECORDS, Rule.MOVES])
+def test_slot_takes_single_records_and_moves_wherever_it_stands_and_once(rule: Rule) -> None:
+    other = token(1, "redrive", rule=rule)
+    assert not slot_has_batch(SINK, other, 0, marker(3), 2)
+    assert slot_has_batch(SINK, other, 0, Marker(Position.after(position(3), other), 2), 2)
 
 
 @pytest.mark.parametrize(
-    ("asked", "settings", "code"),
+    ("asked", "slots", "code"),
     [
-        (token(5), {}, "SINK_SLOT_OUT_OF_STEP"),
-        (token(2), {}, "SINK_SLOT_OUT_OF_STEP"),
-        (token(2), {"sparse": True}, "SINK_SLOT_OUT_OF_STEP"),
-        (token(3, end=35), {}, "SINK_TOKEN_MISMATCH"),
-        (token(4), {"slots": 3}, "SINK_SLOTS_CHANGED"),
+        (token(5), 2, "TARGET_WENT_BACK"),
+        (token(5, "new"), 2, "TARGET_WENT_BACK"),
+        (token(2, "new"), 2, "FENCED"),
+        (token(2, end=45), 2, "CHECKPOINT_WENT_BACK"),
+        (token(3, end=35), 2, "SINK_TOKEN_MISMATCH"),
+        (token(4), 3, "SINK_SLOTS_CHANGED"),
     ],
 )
-def test_slot_that_contradicts_the_token_stops(asked: BatchToken, settings: dict[str, Any], code: str) -> None:
+def test_slot_that_contradicts_the_token_stops(asked: BatchToken, slots: int, code: str) -> None:
     with pytest.raises(TerminalError) as stopped:
-        is_committed("out", asked, 0, marker(3), **{"slots": 2, **settings})
+        slot_has_batch(SINK, asked, 0, marker(3), slots)
     assert stopped.value.code == code
-
-
-def test_sparse_slot_may_have_missed_batches() -> None:
-    assert not is_committed("out", token(9), 0, marker(3), 2, sparse=True)
 
 
 def test_slots_in_force_are_those_of_slot_0_where_it_has_a_marker() -> None:
@@ -92,46 +128,59 @@ def test_last_batch_is_whole_only_where_every_slot_has_it() -> None:
     assert last_whole(states(marker(3), marker(3)), 2) == marker(3)
     assert last_whole(states(marker(3), marker(2)), 2) is None
     assert last_whole(states(marker(3), None), 2) is None
-    assert last_whole(states(marker(3), Marker(token(3, end=35), 2, 4)), 2) is None
+    other = Marker(Position.first(token(3, end=35)), 2)
+    assert last_whole(states(marker(3), other), 2) is None
 
 
-def test_change_of_slots_gives_all_of_them_the_last_token() -> None:
+def test_change_of_slots_gives_all_of_them_the_last_position() -> None:
     whole = states(marker(3), marker(3))
-    assert change_needed("out", whole, 2, 1, sparse=False) is None
-    assert change_needed("out", whole, 4, 1, sparse=False) == marker(3, slots=4)
-    assert change_needed("out", states(None, None), 4, 1, sparse=False) is None
-    assert list(order_of_change(whole, 4, 1)) == [3, 2, 1, 0]
-    assert list(order_of_change(whole, 1, 1)) == [1, 0]
+    assert change_needed("out", whole, 2) is None
+    assert change_needed("out", whole, 4) == marker(3, slots=4)
+    assert change_needed("out", states(None, None), 4) is None
+    assert list(order_of_change(whole, 4)) == [3, 2, 1, 0]
+    assert list(order_of_change(whole, 1)) == [1, 0]
 
 
 def test_change_of_slots_that_died_on_the_way_is_repaired_whichever_number_is_wanted() -> None:
     half_way = states(marker(3, slots=2), marker(3, slots=3), marker(3, slots=3))
-    assert change_needed("out", half_way, 2, 1, sparse=False) == marker(3, slots=2)
-    assert change_needed("out", half_way, 3, 1, sparse=False) == marker(3, slots=3)
+    assert change_needed("out", half_way, 2) == marker(3, slots=2)
+    assert change_needed("out", half_way, 3) == marker(3, slots=3)
 
 
-@pytest.mark.parametrize("sparse", [True, False])
-def test_change_of_slots_without_a_whole_batch_is_refused(sparse: bool) -> None:
+def test_change_of_slots_without_a_whole_batch_is_refused() -> None:
     with pytest.raises(TerminalError) as refused:
-        change_needed("out", states(marker(3), marker(3) if sparse else marker(2)), 3, 1, sparse=sparse)
+        change_needed("out", states(marker(3), marker(2)), 3)
     assert refused.value.code == "SINK_SLOTS_CHANGED"
     assert (refused.value.context["in the file"], refused.value.context["in the marker topic"]) == ("3", "2")
 
 
-def test_newest_batch_in_all_slots_is_that_of_the_slot_behind() -> None:
-    assert newest_in_all(states(marker(3), marker(2)), 2) == token(2)
-    assert newest_in_all(states(marker(0, number=9, query="new"), marker(7, number=8)), 2) == token(7)
-    assert newest_in_all(states(None, None), 2) is None
+def test_position_of_slots_that_differ_is_that_of_the_oldest() -> None:
+    assert oldest_position(states(marker(3), marker(2))) == position(2)
+    old = marker(7, number=8)
+    assert oldest_position(states(marker(0, number=9, query="new"), old)) == old.position
+    assert oldest_position(states(None, None)) is None
 
 
-def test_newest_batch_while_the_first_is_under_way_is_what_lies_before_it() -> None:
-    found = newest_in_all(states(None, marker(5)), 2)
-    assert found == BatchToken("orders", "q", 4, (OffsetRange("orders", 0, 50, 50),))
+def test_position_while_the_first_batch_is_being_written_is_none() -> None:
+    assert oldest_position(states(None, marker(5))) is None
+    assert oldest_position(states(marker(5), None)) is None
 
 
-def test_newest_batch_of_a_sparse_sink_is_the_one_written_last() -> None:
-    assert newest_in_any(states(marker(9, query="old"), marker(1, query="new"), None)) == token(1, "new")
-    assert newest_in_any(states(None)) is None
+def test_newest_position_is_that_of_the_slot_with_most_commits() -> None:
+    assert newest_position(states(marker(3), marker(2))) == position(3)
+    assert newest_position(states(marker(9, number=4), marker(1, number=5, query="new"), None)) == position(1, "new", 5)
+    assert newest_position(states(None)) is None
+
+
+def test_slots_after_a_redrive_that_only_some_of_them_have_count_alike_again() -> None:
+    redrive = token(0, "redrive", rule=Rule.RECORDS)
+    ahead, behind = Position.after(position(3), redrive), position(3)
+    newest = newest_position(states(Marker(ahead, 2), Marker(behind, 2)))
+    following = [in_step(Position.after(held, token(4)), newest) for held in (ahead, behind)]
+    assert [one.number for one in following] == [6, 6]
+    again = in_step(Position.after(behind, redrive), newest)
+    assert (again.last, again.number) == (redrive, ahead.number)
+    assert in_step(position(0), None) == position(0)
 
 
 @pytest.mark.parametrize(

@@ -70,41 +70,41 @@ Staged = tuple[str, int, int | None, bool]
 
 
 def counted(rules: MergeRules, staged: list[Staged]) -> dict[str, tuple[Any, ...]]:
-    """The row that counts of each key, as an engine other than Spark sees the query: offset, deletes and cut."""
+    """The row that counts of each key, as an engine other than Spark sees the query: offset and deletes."""
     database = sqlite3.connect(":memory:")
     database.row_factory = sqlite3.Row
     database.execute("CREATE TABLE staged (k TEXT, o INT, v INT, d BOOL)")
     database.executemany("INSERT INTO staged VALUES (?, ?, ?, ?)", staged)
-    query = one_row_a_key("staged", rules, quote=lambda name: f"`{name}`", position=["`o`"], deletes="`d`")
+    query = one_row_a_key("staged", rules, quote=lambda name: f"`{name}`", position=["`o`"])
     found = [dict(row) for row in database.execute(query)]
     assert len({row["k"] for row in found}) == len(found)
-    return {row["k"]: (row["o"], bool(row["d"]), row.get("_penstock_cut")) for row in found}
+    return {row["k"]: (row["o"], bool(row["d"])) for row in found}
 
 
 def test_one_row_a_key_is_the_newest_by_position_delete_or_not() -> None:
     staged: list[Staged] = [("a", 1, None, False), ("a", 3, None, False), ("a", 2, None, True), ("b", 9, None, True)]
-    assert counted(MergeRules(keys=("k",)), staged) == {"a": (3, False, None), "b": (9, True, None)}
+    assert counted(MergeRules(keys=("k",)), staged) == {"a": (3, False), "b": (9, True)}
 
 
 def test_one_row_a_key_for_insert_only_is_the_oldest() -> None:
     staged: list[Staged] = [("a", 3, None, False), ("a", 1, None, False), ("b", 5, None, False)]
-    assert counted(MergeRules(keys=("k",), insert_only=True), staged) == {"a": (1, False, None), "b": (5, False, None)}
+    assert counted(MergeRules(keys=("k",), insert_only=True), staged) == {"a": (1, False), "b": (5, False)}
 
 
-WHEN_NEWER: dict[str, tuple[list[Staged], tuple[int, bool, int | None]]] = {
-    "greatest version": ([("a", 1, 9, False), ("a", 2, 4, False)], (1, False, None)),
-    "same version, newest position": ([("a", 1, 9, False), ("a", 2, 9, False)], (2, False, None)),
-    "any version before none": ([("a", 1, 1, False), ("a", 2, None, False)], (1, False, None)),
-    "late delete with a version": ([("a", 1, 9, False), ("a", 2, 4, True)], (1, False, None)),
-    "tombstone behind the rows": ([("a", 1, 9, False), ("a", 2, None, True)], (2, True, 2)),
-    "row behind a tombstone": ([("a", 1, 9, False), ("a", 2, None, True), ("a", 3, 1, False)], (3, False, 2)),
-    "two tombstones": ([("a", 1, None, True), ("a", 2, 5, False), ("a", 3, None, True)], (3, True, 3)),
+WHEN_NEWER: dict[str, tuple[list[Staged], tuple[int, bool]]] = {
+    "greatest version": ([("a", 1, 9, False), ("a", 2, 4, False)], (1, False)),
+    "same version, newest position": ([("a", 1, 9, False), ("a", 2, 9, False)], (2, False)),
+    "any version before none": ([("a", 1, 1, False), ("a", 2, None, False)], (1, False)),
+    "late delete": ([("a", 1, 9, False), ("a", 2, 4, True)], (1, False)),
+    "newest delete": ([("a", 1, 9, True), ("a", 2, 4, False)], (1, True)),
+    "delete without a version": ([("a", 1, 9, False), ("a", 2, None, True)], (1, False)),
+    "delete among rows without a version": ([("a", 1, None, False), ("a", 2, None, True)], (2, True)),
 }
 
 
 @pytest.mark.parametrize("case", sorted(WHEN_NEWER))
-def test_one_row_a_key_when_newer_counts_versions_and_cuts_at_tombstones(case: str) -> None:
+def test_one_row_a_key_when_newer_counts_deletes_by_their_version_like_any_row(case: str) -> None:
     staged, expected = WHEN_NEWER[case]
     others: list[Staged] = [("b", 7, 7, False)]
     found = counted(MergeRules(keys=("k",), when_newer="v"), staged + others)
-    assert found == {"a": expected, "b": (7, False, None)}
+    assert found == {"a": expected, "b": (7, False)}

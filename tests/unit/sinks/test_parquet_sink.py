@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,25 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from tests.committing import commit, holds, last_commit
 
-from penstock.errors import MissingError, TerminalError
-from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, BatchToken, Manifest, OffsetRange, SlotAttempt
+from penstock.contracts import RecordSink, SharedSink
+from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.model import (
+    COORDINATES,
+    COORDINATES_FIELD,
+    DELETES,
+    BatchToken,
+    Manifest,
+    OffsetRange,
+    Position,
+    Rule,
+    SlotAttempt,
+    TopicPartition,
+)
 from penstock.sinks.parquet import ParquetSink
 
+GOLDEN = Path(__file__).parents[2] / "golden"
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("day", pa.string()), COORDINATES_FIELD])
 
 
@@ -51,7 +66,13 @@ def stage(sink: ParquetSink, batch: BatchToken, schema: pa.Schema = SCHEMA) -> M
 
 
 def land(sink: ParquetSink, batch: BatchToken, schema: pa.Schema = SCHEMA) -> None:
-    sink.commit(batch, [stage(sink, batch, schema)])
+    commit(sink, batch, [stage(sink, batch, schema)])
+
+
+def land_at(sink: ParquetSink, batch: BatchToken) -> Position:
+    position = commit(sink, batch, [stage(sink, batch)])
+    assert position is not None
+    return position
 
 
 def made(path: Path, schema: pa.Schema = SCHEMA, pipeline: str = "orders", **settings: Any) -> ParquetSink:
@@ -74,9 +95,10 @@ def test_commit_leaves_one_folder_with_a_manifest_that_names_every_file(root: Pa
     [name] = visible(root)
     folder = root / name
     assert name.startswith("penstock_batch=")
-    assert name.endswith("-000000000004")
+    assert name.endswith("-000000000001")
     manifest = json.loads((folder / "_manifest.json").read_text())
-    assert BatchToken.from_json(json.dumps(manifest["token"])) == token(4)
+    assert BatchToken.from_body(manifest["token"]) == token(4)
+    assert Position.from_body(manifest["token"]) == sink.position()
     assert (manifest["rows"], manifest["partition_by"]) == (10, ["day"])
     assert manifest["columns"]["id"] == "int64"
     listed = {file["path"]: (file["rows"], file["size_bytes"]) for file in manifest["files"]}
@@ -161,10 +183,11 @@ import sys
 sys.path.insert(0, {folder!r})
 from pathlib import Path
 from test_parquet_sink import land, made, token
+from tests.committing import holds, last_commit
 sink = made(Path({path!r}), partition_by=["day"])
-last = sink.last_commit()
+last = last_commit(sink)
 for batch_id in range(0 if last is None else last.batch_id, 10_000):
-    if not sink.holds(token(batch_id)):
+    if not holds(sink, token(batch_id)):
         land(sink, token(batch_id))
     print(batch_id, flush=True)
 """
@@ -194,8 +217,9 @@ def test_path_that_shows_no_whole_batches_is_refused_whatever_is_asked() -> None
     for ask in (
         lambda: sink.prepare(SCHEMA),
         lambda: sink.check(SCHEMA),
-        sink.last_commit,
-        lambda: sink.holds(token(0)),
+        sink.position,
+        lambda: commit(sink, token(0), []),
+        lambda: sink.discard(token(0), []),
     ):
         with pytest.raises(MissingError) as refused:
             ask()
@@ -239,19 +263,22 @@ def test_prepare_after_one_that_died_before_the_columns_were_written_goes_on(roo
 
 def test_thousands_of_batches_only_the_newest_manifest_is_opened(root: Path) -> None:
     sink = made(root)
-    land(sink, token(3000))
-    newest = root / visible(root)[0]
-    for batch_id in range(3000):
-        older = newest.with_name(f"{newest.name[:-12]}{batch_id:012}")
-        older.mkdir()
-        (older / "_manifest.json").write_text("not to be read")
+    land(sink, token(0))
+    first = root / visible(root)[0]
+    for number in range(2, 3001):
+        later = first.with_name(f"{first.name[:-12]}{number:012}")
+        later.mkdir()
+        (later / "_manifest.json").write_text("not to be read")
+    newest = json.loads((first / "_manifest.json").read_text())
+    newest["token"]["number"] = newest["number"] = 3000
+    (later / "_manifest.json").write_text(json.dumps(newest))
     fresh = made(root)
-    assert fresh.last_commit() == token(3000)
-    assert fresh.holds(token(3000))
-    land(fresh, token(3001))
-    assert fresh.last_commit() == token(3001)
+    assert last_commit(fresh) == token(0)
+    land(fresh, token(1))
+    assert visible(root)[-1].endswith("-000000003001")
+    (root / visible(root)[-1] / "_manifest.json").write_text("not a manifest")
     with pytest.raises(TerminalError) as unreadable:
-        fresh.holds(token(7))
+        made(root).position()
     assert unreadable.value.code == "SINK_MANIFEST_UNREADABLE"
 
 
@@ -260,13 +287,13 @@ def test_commits_behind_the_first_do_not_list_the_folder_again(root: Path, monke
     land(sink, token(0))
     listed: list[object] = []
     scandir = os.scandir
-    monkeypatch.setattr("penstock.sinks.parquet.batches.os.scandir", lambda path: listed.append(path) or scandir(path))
+    monkeypatch.setattr("penstock.sinks.parquet.local.os.scandir", lambda path: listed.append(path) or scandir(path))
     for batch_id in range(1, 6):
-        assert not sink.holds(token(batch_id))
+        assert not holds(sink, token(batch_id))
         land(sink, token(batch_id))
-        assert sink.holds(token(batch_id))
+        assert holds(sink, token(batch_id))
     assert root not in listed
-    assert made(root).last_commit() == token(5)
+    assert last_commit(made(root)) == token(5)
 
 
 def test_commits_of_another_driver_and_of_another_query_are_seen_between_two_of_its_own(root: Path) -> None:
@@ -274,12 +301,162 @@ def test_commits_of_another_driver_and_of_another_query_are_seen_between_two_of_
     land(one, token(0))
     for batch_id in (1, 2, 3):
         land(other, token(batch_id))
-    assert one.holds(token(2)) and not one.holds(token(4))
-    land(other, token(7, "another query"))
-    land(one, token(4))
-    assert one.last_commit() == made(root).last_commit() == token(4)
-    shutil.rmtree(next(root.glob("*-000000000004")))
-    assert not one.holds(token(4))
+    assert holds(one, token(2)) and not holds(one, token(4))
+    land(other, token(4, "another query"))
+    with pytest.raises(TerminalError, match="FENCED"):
+        land(one, token(4))
+    assert last_commit(one) == last_commit(made(root)) == token(4, "another query")
+    assert offsets(root) == list(range(50))
+
+
+def test_commit_of_another_driver_that_the_folders_clock_did_not_show_is_seen_at_the_commit(root: Path) -> None:
+    one, other = made(root), made(root)
+    land(one, token(0))
+    land(other, token(1))
+    # A file system whose clock did not tick between the two commits, and that does not count links.
+    one._place._memory.names_at = one._place._state()
+    assert last_commit(one) == token(0)
+    land(one, token(1))
+    assert last_commit(one) == token(1)
+    assert offsets(root) == list(range(20))
+
+
+def test_newest_batch_removed_by_hand_the_position_is_the_one_before(root: Path) -> None:
+    sink = made(root)
+    before = [land_at(sink, token(batch_id)) for batch_id in range(3)]
+    shutil.rmtree(next(root.glob("*-000000000003")))
+    assert sink.position() == made(root).position() == before[1]
+    with pytest.raises(TerminalError, match="TARGET_WENT_BACK"):
+        land(sink, token(3))
+    land(sink, token(2, "caught up"))
+    assert offsets(root) == list(range(30))
+
+
+def test_newest_batch_removed_and_written_again_by_another_run_the_first_sees_the_other(root: Path) -> None:
+    hung, other = made(root), made(root)
+    land(hung, token(0))
+    seen = land_at(hung, token(1))
+    shutil.rmtree(next(root.glob("*-000000000002")))
+    taken = land_at(other, token(1, "another query"))
+    assert hung.position() == taken != seen
+    with pytest.raises(TransientError) as moved:
+        hung.land(Position.after(seen, token(2)), [stage(hung, token(2))], seen)
+    assert moved.value.code == "SINK_COMMIT_CONFLICT"
+    assert offsets(root) == list(range(20))
+
+
+def test_every_batch_removed_by_hand_the_target_went_back(root: Path) -> None:
+    sink = made(root)
+    for batch_id in range(3):
+        land(sink, token(batch_id))
+    for folder in root.glob("penstock_batch=*"):
+        shutil.rmtree(folder)
+    for one in (sink, made(root)):
+        held = one.position()
+        assert held is not None
+        assert (held.number, dict(held.next)) == (0, {TopicPartition("orders", 0): 0})
+        with pytest.raises(TerminalError, match="TARGET_WENT_BACK"):
+            land(one, token(3))
+    land(made(root), token(0, "from the start"))
+    assert offsets(root) == list(range(10))
+
+
+def test_every_batch_removed_by_hand_after_a_crash_in_the_first_commit_the_target_went_back(root: Path) -> None:
+    land(made(root), token(0))
+    for note in (root / "_writers").iterdir():
+        note.unlink()
+    sink = made(root)
+    shutil.rmtree(next(root.glob("penstock_batch=*")))
+    with pytest.raises(TerminalError, match="TARGET_WENT_BACK"):
+        land(sink, token(1))
+
+
+def test_land_onto_a_position_that_is_not_the_targets_is_refused_and_leaves_the_staged_rows(root: Path) -> None:
+    sink = made(root)
+    held = land_at(sink, token(0))
+    manifest = stage(sink, token(1))
+    for onto in (None, Position.first(token(0, "another query"))):
+        with pytest.raises(TransientError) as moved:
+            sink.land(Position.after(onto, token(1)), [manifest], onto)
+        assert moved.value.code == "SINK_COMMIT_CONFLICT"
+    sink.land(Position.after(held, token(1)), [manifest], held)
+    assert offsets(root) == list(range(20))
+
+
+def test_position_names_partitions_that_the_newest_batch_does_not(root: Path) -> None:
+    sink = made(root)
+    elsewhere = BatchToken("orders", "query", 0, (OffsetRange("orders", 0, 0, 0), OffsetRange("orders", 7, 0, 4)))
+    commit(sink, elsewhere, [])
+    land(sink, token(1, start=0))
+    held = made(root).position()
+    assert held is not None
+    assert held.next == {TopicPartition("orders", 0): 20, TopicPartition("orders", 7): 4}
+    assert (held.number, held.last) == (2, token(1, start=0))
+
+
+def test_target_of_version_0_7_is_continued_where_it_ends(root: Path) -> None:
+    shutil.copytree(GOLDEN / "parquet_0.7.0", root)
+    schema = pa.schema([pa.field("id", pa.int64()), COORDINATES_FIELD])
+    for sink in (ParquetSink("orders", "out", str(root)), made(root, schema)):
+        held = sink.position()
+        assert held is not None
+        assert held.next == {TopicPartition("orders", 0): 30, TopicPartition("orders", 1): 5}
+        assert (held.number, held.last.query_id, held.last.batch_id) == (3, "second-query", 0)
+    with pytest.raises(TerminalError, match="FENCED"):
+        land(sink, token(2, "first-query"), schema)
+    land(sink, token(3, "second-query"), schema)
+    assert [name for name in visible(root) if name.endswith("fe11fd1cafac-000000000004")]
+    held = made(root, schema).position()
+    assert held is not None
+    assert held.next == {TopicPartition("orders", 0): 40, TopicPartition("orders", 1): 5}
+    assert offsets(root) == sorted([*range(40), *range(1000, 1005)])
+    assert ParquetSink("returns", "out", str(root)).other_writers() == ["orders/out"]
+    assert sink.records_held([OffsetRange("orders", 1, 3, 9)]) == {("orders", 1, 3), ("orders", 1, 4)}
+
+
+def test_manifest_stored_is_the_golden_one(root: Path) -> None:
+    sink = made(root)
+    topics = {"orders": "Xq3UfRkxSVa1mZc0TQ0aJg"}
+    commit(sink, replace(token(0), topic_ids=topics, ranges=(OffsetRange("orders", 1, 0, 5),)), [])
+    last = replace(token(1), topic_ids=topics, quarantine={"bad": 2}, rule=Rule.MOVES, reason="for the test")
+    commit(sink, last, [])
+    stored = (root / visible(root)[-1] / "_manifest.json").read_text()
+    assert stored + "\n" == (GOLDEN / "parquet_manifest.json").read_text()
+    assert sink.position() == Position.from_body(json.loads(stored)["token"])
+
+
+def test_records_held_are_those_of_the_ranges_whoever_wrote_them(root: Path) -> None:
+    sink = made(root, partition_by=["day"])
+    assert isinstance(sink, RecordSink)
+    assert sink.records_held([OffsetRange("orders", 0, 0, 100)]) == set()
+    land(sink, token(0))
+    land(sink, token(2, start=10))
+    land(made(root, pipeline="other", partition_by=["day"]), BatchToken("other", "query", 0, token(5).ranges))
+    stage(sink, token(3))
+    asked = [OffsetRange("orders", 0, *each) for each in ((0, 2), (2, 3), (28, 32), (55, 56), (59, 70))]
+    asked += [OffsetRange("orders", 1, 0, 100), OffsetRange("returns", 0, 0, 100)]
+    assert sink.records_held(asked) == {("orders", 0, number) for number in (0, 1, 2, 28, 29, 55, 59)}
+    assert sink.records_held([]) == set()
+
+
+def test_records_held_without_coordinates_are_not_known(root: Path) -> None:
+    without = made(root, keep_coordinates=False)
+    assert without.records_held([OffsetRange("orders", 0, 0, 9)]) is None
+    land(without, token(0))
+    assert made(root).records_held([OffsetRange("orders", 0, 0, 9)]) is None
+
+
+def test_other_writers_are_named_by_pipeline_and_sink(root: Path) -> None:
+    sink = made(root)
+    assert isinstance(sink, SharedSink)
+    land(sink, token(0))
+    assert sink.other_writers() == []
+    other = ParquetSink("orders", "copy", str(root))
+    other.prepare(SCHEMA)
+    land(other, token(0))
+    land(made(root, pipeline="returns"), BatchToken("returns", "query", 0, token(1).ranges))
+    assert sink.other_writers() == ["orders/copy", "returns/out"]
+    assert other.other_writers() == ["orders/out", "returns/out"]
 
 
 def test_older_batches_that_were_removed_still_count_as_committed(root: Path) -> None:
@@ -290,7 +467,7 @@ def test_older_batches_that_were_removed_still_count_as_committed(root: Path) ->
     for path in [*old.iterdir()]:
         path.unlink()
     old.rmdir()
-    assert sink.holds(token(0))
+    assert holds(sink, token(0))
     land(sink, token(0))
     assert offsets(root) == list(range(10, 20))
 
@@ -298,11 +475,9 @@ def test_older_batches_that_were_removed_still_count_as_committed(root: Path) ->
 def test_last_commit_of_several_queries_is_the_last_by_order_and_not_by_batch_id(root: Path) -> None:
     sink = made(root)
     land(sink, token(9, "first"))
-    land(sink, token(3, "second"))
-    assert made(root).last_commit() == token(3, "second")
-    land(sink, token(4, "second"))
-    land(sink, token(0, "third"))
-    assert made(root).last_commit() == token(0, "third")
+    second = BatchToken("orders", "second", 3, (OffsetRange("orders", 0, 100, 110),))
+    land(sink, second)
+    assert last_commit(made(root)) == second
 
 
 def test_commit_into_a_folder_that_was_emptied_under_way_is_refused(root: Path) -> None:
@@ -310,7 +485,7 @@ def test_commit_into_a_folder_that_was_emptied_under_way_is_refused(root: Path) 
     manifest = stage(sink, token(0))
     (root / "_common_metadata").unlink()
     with pytest.raises(TerminalError) as refused:
-        sink.commit(token(0), [manifest])
+        commit(sink, token(0), [manifest])
     assert refused.value.code == "SINK_TABLE_GONE"
     assert visible(root) == []
 
@@ -321,7 +496,7 @@ def test_commit_into_a_folder_that_was_made_anew_with_another_type_is_refused(ro
     (root / "_common_metadata").unlink()
     made(root, SCHEMA.set(1, pa.field("day", pa.date32())), pipeline="other")
     with pytest.raises(MissingError) as refused:
-        sink.commit(token(0), [manifest])
+        commit(sink, token(0), [manifest])
     assert refused.value.code == "SINK_SCHEMA_MISMATCH"
     assert visible(root) == []
 
@@ -332,7 +507,7 @@ def test_commit_of_a_file_that_is_gone_lands_nothing(root: Path) -> None:
     for path in hidden(root).rglob("*.parquet"):
         path.unlink()
     with pytest.raises(TerminalError) as failed:
-        sink.commit(token(0), [manifest])
+        commit(sink, token(0), [manifest])
     assert failed.value.code == "SINK_FAILED"
     assert visible(root) == []
     assert not any((hidden(root) / "gathered").iterdir())

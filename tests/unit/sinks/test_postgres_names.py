@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.committing import last_commit
 
 from penstock.errors import MissingError
 from penstock.model import BatchToken
@@ -81,7 +82,7 @@ def test_target_shows_neither_user_nor_password(url: str, target: str) -> None:
 def test_url_that_is_none_is_refused_without_showing_it() -> None:
     sink = PostgresSink("p", "out", f"jdbc:postgresql://bob:{SECRET}@db/shop", "t")
     with pytest.raises(MissingError) as refused:
-        sink.last_commit()
+        last_commit(sink)
     assert refused.value.code == "SINK_URL_INVALID"
     assert SECRET not in str(refused.value)
     assert refused.value.__cause__ is None

@@ -7,7 +7,7 @@ from psycopg import errors
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.model import MergeRules
-from penstock.sinks.postgres.failures import database_failure, is_of_a_row, is_passing
+from penstock.sinks.postgres.failures import database_failure, is_of_a_row
 from penstock.sinks.postgres.fit import alter_statement, fit_columns
 from penstock.sinks.postgres.names import TableName
 from penstock.sinks.postgres.table import check_schema, create_statement
@@ -109,13 +109,13 @@ def test_failure_of_each_kind_says_whether_to_try_again(error: psycopg.Error, ki
     assert type(told) is kind
     assert told.code == code
     assert not is_of_a_row(error)
-    assert is_passing(error) == (kind is TransientError and not isinstance(error, errors.TooManyConnections))
 
 
 @pytest.mark.parametrize("kind", [errors.CheckViolation, errors.NumericValueOutOfRange, errors.RaiseException])
 def test_failure_of_a_row_is_told_from_one_of_the_statement(kind: type[psycopg.Error]) -> None:
     assert is_of_a_row(kind("x"))
-    assert not is_passing(kind("x"))
+    told = database_failure("out", "committing", kind("x"), str)
+    assert type(told) is TerminalError
 
 
 def declared(text: str, modifier: int = -1) -> TableColumn:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.committing import commit
 from tests.contract.rows import token
 
 from penstock.errors import MissingError, TransientError
@@ -210,7 +211,7 @@ def test_parquet_sink_folder_gives_only_files_of_its_manifests(tmp_path: Path) -
     batch = token(0, 0, 1)
     stage = sink.stage(batch, SlotAttempt(0, "a"), schema)
     stage.write(rows)
-    sink.commit(batch, [stage.finish()])
+    commit(sink, batch, [stage.finish()])
     [folder] = (tmp_path / "out").glob("penstock_batch=*")
     pq.write_table(pa.table({"id": [99]}), folder / "stray.parquet")
     assert table.version() != empty

@@ -19,6 +19,8 @@ from penstock.decoders.json.columns import Finisher, is_fast, read_type
 from penstock.decoders.json.reason import BLANKS, MAX_DEPTH, ExtraFields
 
 _ROW = re.compile(r" in row (\d+)$")
+_NOT_FINITE = r"[:,\[][ \t\r\n]*-?(NaN|Inf)"
+"""Where a value begins with one of Arrow's words for numbers that are not finite; or a text looks like it."""
 
 
 class RejectedBlockError(Exception):
@@ -45,7 +47,8 @@ class JsonBlockReader:
         lines = pc.binary_join_element_wise(messages, "", "\n")
         text = lines.buffers()[2]
         # Some Arrow versions take a NUL for the end of the stream.
-        if b"\0" in text.to_pybytes():
+        data = text.to_pybytes()
+        if b"\0" in data:
             raise RejectedBlockError
         options = pj.ReadOptions(use_threads=False, block_size=text.size + 1)
         try:
@@ -57,6 +60,9 @@ class JsonBlockReader:
             raise RejectedBlockError
         finisher = Finisher()
         columns = [finisher.finish(table.column(f.name).combine_chunks(), f) for f in self._fields]
+        # Arrow takes these words for numbers, and in fields outside the schema it does not show them.
+        if b"NaN" in data or b"Inf" in data:
+            finisher.suspect(pc.match_substring_regex(messages, _NOT_FINITE))
         return columns, finisher.suspects
 
 

@@ -59,7 +59,7 @@ class Finisher:
     def finish(self, array: pa.Array, field: pa.Field, rows: pa.Array | None = None) -> pa.Array:
         """`array` as the field's type. `rows` says which row each element is in; None: its own."""
         if not field.nullable and array.null_count:
-            self._suspect(array.is_null(), rows)
+            self.suspect(array.is_null(), rows)
         kind = field.type
         if pt.is_struct(kind):
             return self._finish_struct(array, kind, rows)
@@ -68,7 +68,7 @@ class Finisher:
         if pt.is_floating(kind):
             finite = pc.is_finite(array)
             if pc.all(finite, min_count=0).as_py() is False:
-                self._suspect(pc.invert(finite), rows)
+                self.suspect(pc.invert(finite), rows)
             return array
         if pt.is_decimal128(kind):
             outside = self._suspect_out_of_bounds(array, kind, rows)
@@ -79,7 +79,8 @@ class Finisher:
             return self._read_each(array, kind, rows)
         return array
 
-    def _suspect(self, mask: pa.BooleanArray, rows: pa.Array | None) -> None:
+    def suspect(self, mask: pa.BooleanArray, rows: pa.Array | None = None) -> None:
+        """Have the reference reader judge the rows that are true in `mask`."""
         at = pc.indices_nonzero(mask)
         self._suspects.append(at if rows is None else rows.take(at))
 
@@ -90,7 +91,7 @@ class Finisher:
             child = array.field(index)
             if missing is not None and not field.nullable:
                 # A null struct has no fields, so none of them is missing.
-                self._suspect(pc.and_not(child.is_null(), missing), rows)
+                self.suspect(pc.and_not(child.is_null(), missing), rows)
                 field = field.with_nullable(True)
             children.append(self.finish(child, field, rows))
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
@@ -120,7 +121,7 @@ class Finisher:
         low, high = (pa.scalar(bound, values.type) for bound in _bounds(kind))
         outside = pc.or_(pc.less(values, low), pc.greater(values, high))
         if pc.any(outside).as_py():
-            self._suspect(outside, rows)
+            self.suspect(outside, rows)
         return outside
 
     def _read_each(self, text: pa.StringArray, kind: pa.DataType, rows: pa.Array | None) -> pa.Array:
@@ -135,7 +136,7 @@ class Finisher:
                 values.append(None)
                 failed.append(True)
         if any(failed):
-            self._suspect(pa.array(failed), rows)
+            self.suspect(pa.array(failed), rows)
         return pa.array(values, kind)
 
 

@@ -1,8 +1,8 @@
 """The reference reader: one JSON message in plain Python, to its values or to the reason why not.
 
 What it accepts is what the JSON format means here; the fast reader of `json_block` may accept less, never
-more, and gives equal values. Fields outside the schema are parsed and not judged: in them a name may come
-twice, and the words NaN, Inf and Infinity, which some writers put for a number, are let through.
+more, and gives equal values. Fields outside the schema are parsed and not judged: in them a name may come twice.
+NaN and Infinity, which some writers put for a number, are not JSON anywhere.
 """
 
 from __future__ import annotations
@@ -33,12 +33,23 @@ BLANKS = " \t\r\n"
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
-_NOT_FINITE = re.compile(rf"({_STRING})|-?(?:NaN|Inf(?:inity)?)", re.DOTALL)
+_NOT_FINITE = re.compile(rf"{_STRING}|(-?Infinity|NaN)", re.DOTALL)
 _BRACKETS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
+
+class _NotFiniteError(Exception):
+    """The message has a word for a number that is none."""
+
+
+def _refuse_not_finite(word: str) -> None:
+    raise _NotFiniteError(word)
+
+
 # Numbers stay as they were written, as bytes: exact, and told from strings by their type.
-_PARSER = JSONDecoder(object_pairs_hook=tuple, parse_float=str.encode, parse_int=str.encode, parse_constant=float)
+_PARSER = JSONDecoder(
+    object_pairs_hook=tuple, parse_float=str.encode, parse_int=str.encode, parse_constant=_refuse_not_finite
+)
 
 
 class JsonReference:
@@ -71,11 +82,11 @@ def parse_object(text: str) -> Pairs:
     depth = nesting_depth(text)
     if depth > MAX_DEPTH:
         raise RefusedError(TOO_DEEP, f"nested {depth} levels deep, and the limit is {MAX_DEPTH}")
-    if "Inf" in text or "-NaN" in text:
-        # `Inf` and `-NaN` are not Python's words, but the fast reader skips them like `NaN`.
-        text = _NOT_FINITE.sub(lambda found: found.group(1) or "NaN", text)
     try:
         value, end = _parse(text, start, depth)
+    except _NotFiniteError as exc:
+        at = next(found.start(1) for found in _NOT_FINITE.finditer(text) if found.group(1))
+        raise RefusedError(MALFORMED_JSON, f"{exc} at character {at}, which JSON does not have") from None
     except JSONDecodeError as exc:
         near = text[max(0, exc.pos - 10) : exc.pos + 20]
         raise RefusedError(MALFORMED_JSON, f"{exc.msg} at character {exc.pos}, near {near!r:.38}") from None

@@ -1,7 +1,7 @@
 """One JSON value to one column value, strictly: the rules, and the words for what breaks them.
 
 Values come from the parser of `json_reason` as `str`, `bool`, `None`, `list`, a tuple of pairs for an
-object, `bytes` for a number as it was written, and `float` for NaN and the infinities.
+object, and `bytes` for a number as it was written.
 
 - Nothing is converted between kinds: a number is no string, a string no number, `1.0` no integer.
 - DECIMAL is exact: from a number or a string, never rounded. BINARY is base64 with its padding.
@@ -24,7 +24,6 @@ import pyarrow.types as pt
 
 from penstock.decoders.refusal import (
     DUPLICATE_FIELD,
-    MALFORMED_JSON,
     MISSING_FIELD,
     OUT_OF_RANGE,
     UNKNOWN_FIELD,
@@ -158,8 +157,6 @@ def _expect(wanted: type, value: Any, name: str) -> Any:
     found = type(value)
     if found is wanted:
         return value
-    if found is float:
-        raise RefusedError(MALFORMED_JSON, f"expected {name}, found NaN or Infinity, which JSON does not have")
     raise RefusedError(WRONG_TYPE, f"expected {name}, found {_KINDS[found]}")
 
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from penstock.contracts import SqlEngine
 from penstock.errors import TerminalError
-from penstock.model import BatchToken, SlotAttempt
+from penstock.model import BatchToken, Position, SlotAttempt
 from penstock.sinks.delta.failures import engine_errors
-from penstock.sinks.delta.history import commit_metadata
 from penstock.sinks.delta.names import uri_of
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.files import ParquetFiles, TableFolder
@@ -48,21 +47,23 @@ class BesideFolder:
         self,
         sql: SqlEngine | None,
         statement: str,
-        token: BatchToken,
+        position: Position,
         paths: Sequence[str],
         schema: pa.Schema,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Run one statement over the staged rows; its commit carries the token."""
+        """Run one statement over the staged rows; its commit, onto the standing table, carries the position."""
         if sql is None:
             raise TerminalError(
                 "SINK_NEEDS_SPARK", f"sink {self._table.sink}: committing: the sink was given no SQL engine"
             )
+        table = self._table
+        app_id, version = table.transaction()
         settings = {
             **(settings or {}),
-            f"{_DELTA}.write.txnAppId": self._table.app_id(token),
-            f"{_DELTA}.write.txnVersion": str(token.batch_id),
-            f"{_DELTA}.commitInfo.userMetadata": json.dumps(commit_metadata(token, self._table.sink)),
+            f"{_DELTA}.write.txnAppId": app_id,
+            f"{_DELTA}.write.txnVersion": str(version),
+            f"{_DELTA}.commitInfo.userMetadata": json.dumps(table.metadata(position)),
             # Values stand in the statement as literals: nothing in them may be taken for anything else.
             "spark.sql.variable.substitute": "false",
             "spark.sql.parser.escapedStringLiterals": "false",
@@ -72,8 +73,8 @@ class BesideFolder:
         with engine_errors():
             files = [uri_of(self._folder, path) for path in paths]
             sql.run(statement, files=files, schema=schema, settings=settings)
-        # Delta leaves a statement out, without a word, whose transaction id it has seen: was it this batch?
-        self._table.holds(token)
+        table.confirm(position)
+        table.note_transactions()
 
     def read(self, paths: Sequence[str], schema: pa.Schema) -> pa.Table:
         """The staged rows, with exactly these columns."""
@@ -89,5 +90,5 @@ class BesideFolder:
     def discard(self, token: BatchToken) -> None:
         """Remove all that attempts of the batch staged, once the table holds it: no commit needs it any more."""
         strays = list(self._folder.data_files(self._table.prefix(token)))
-        if strays and self._table.holds(token):
+        if strays and self._table.has_committed(token):
             self.clean(strays)

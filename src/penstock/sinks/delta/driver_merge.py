@@ -44,8 +44,12 @@ def merge_in_driver(
     rules: MergeRules,
     touched: Mapping[str, Touched],
     properties: CommitProperties,
-) -> None:
-    """Merge staged rows into the `columns` of the table, in one commit with `properties`."""
+) -> bool:
+    """Merge staged rows into the `columns` of the table, in one commit with `properties`.
+
+    False where the merge changes nothing: delta-rs then makes no commit.
+    """
+    before = table.version()
     terms = MergeTerms(rules, _quoted, _literal)
     merger = table.merge(
         rows_that_count(staged, rules),
@@ -62,6 +66,7 @@ def merge_in_driver(
             merger = merger.when_matched_update(updates=changed, predicate=f"NOT {terms.deletes}{terms.newer}")
     every = {_quoted(name): terms.source(name) for name in columns.names}
     merger.when_not_matched_insert(updates=every, predicate=f"NOT {terms.deletes}").execute()
+    return table.version() > before
 
 
 def _literal(kind: pa.DataType, value: Any) -> str | None:

@@ -1,31 +1,48 @@
-"""What delta-rs, Arrow, the file system and the SQL engine raise, as errors that say whether to try again."""
+"""What delta-rs, Arrow, the file system and the SQL engine raise, as errors that say whether to try again.
+
+The class of an error decides, with its error number, or for Spark with the class of its Java exception.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.errors import PenstockError, TransientError
 from penstock.sinks import failures
+from penstock.sinks.java_errors import conditions, java_classes
 
-_PASSING = re.compile(
-    r"timed? ?out|throttl|slow ?down|too many requests|connection|temporarily|unavailable|reset by peer"
-    r"|ExecutorLostFailure|\b(429|500|502|503|504)\b",
-    re.IGNORECASE,
+_JAVA_CONFLICT = frozenset(
+    {
+        "java.nio.file.FileAlreadyExistsException",
+        "java.util.ConcurrentModificationException",  # above every conflict that Delta raises
+        "io.delta.storage.commit.CommitFailedException",
+        "org.apache.hadoop.fs.FileAlreadyExistsException",
+        "org.apache.hadoop.fs.s3a.RemoteFileChangedException",
+    }
 )
-_CONFLICT = re.compile(
-    r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)"
-    r"|(Concurrent\w*|MetadataChanged|ProtocolChanged|CommitFailed|FileAlreadyExists|RemoteFileChanged)Exception"
+_CONFLICT_CONDITIONS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+_JAVA_PASSING = frozenset(
+    {
+        "java.net.SocketException",
+        "java.net.SocketTimeoutException",
+        "java.net.UnknownHostException",
+        "java.util.concurrent.TimeoutException",
+        "org.apache.hadoop.fs.s3a.AWSServiceIOException",
+        "org.apache.hadoop.ipc.RetriableException",
+        "org.apache.hadoop.ipc.StandbyException",
+        "org.apache.spark.ExecutorDeadException",
+        "software.amazon.awssdk.core.exception.ApiCallAttemptTimeoutException",
+        "software.amazon.awssdk.core.exception.ApiCallTimeoutException",
+    }
 )
-_UNSUPPORTED = "Unsupported table features"
 
 
 class EngineError(Exception):
-    """What the SQL engine raised. Its classes are Spark's, which no sink knows: the text has to tell."""
+    """What the SQL engine raised, which is its cause."""
 
 
 @contextmanager
@@ -36,7 +53,7 @@ def engine_errors() -> Iterator[None]:
     except PenstockError:
         raise
     except Exception as error:
-        raise EngineError(_telling(error)) from error
+        raise EngineError(_summary(error)) from error
 
 
 @contextmanager
@@ -46,19 +63,13 @@ def sink_failures(sink: str, doing: str) -> Iterator[None]:
         yield
     except PenstockError:
         raise
-    except (OSError, DeltaError, pa.ArrowException) as error:
+    except (OSError, DeltaError, EngineError, pa.ArrowException) as error:
         raise sink_failure(sink, doing, error) from error
 
 
 def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
     """The error of this sink that `error` amounts to."""
     summary = f"sink {sink}: {doing}: {failures.first_line(error)}"
-    if _UNSUPPORTED in str(error):
-        return MissingError(
-            "SINK_TABLE_UNSUPPORTED",
-            summary,
-            hint="drop the feature from the table, or write to another table",
-        )
     if is_conflict(error):
         return TransientError(
             "SINK_COMMIT_CONFLICT", summary, hint="other writers commit to this table at the same time"
@@ -70,28 +81,29 @@ def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
 
 def is_conflict(error: BaseException) -> bool:
     """Whether another writer's commit came in between."""
-    if isinstance(error, EngineError):
-        return _CONFLICT.search(str(error)) is not None
-    return isinstance(error, CommitFailedError) and _UNSUPPORTED not in str(error)
+    if isinstance(error, EngineError) and error.__cause__ is not None:
+        cause = error.__cause__
+        conflicts = (one.startswith(_CONFLICT_CONDITIONS) for one in conditions(cause))
+        return not _JAVA_CONFLICT.isdisjoint(java_classes(cause)) or any(conflicts)
+    return isinstance(error, CommitFailedError)
 
 
 def is_passing(error: BaseException) -> bool:
     """Whether the cause may go away by itself: a connection, a time-out, throttling."""
-    if isinstance(error, EngineError) and error.__cause__ is not None and is_passing(error.__cause__):
-        return True
+    if isinstance(error, EngineError) and error.__cause__ is not None:
+        return is_passing(error.__cause__) or not _JAVA_PASSING.isdisjoint(java_classes(error.__cause__))
     if failures.is_passing(error):
         return True
-    if isinstance(error, OSError) and error.errno is not None:
-        return False
-    return isinstance(error, OSError | DeltaError | EngineError) and _PASSING.search(str(error)) is not None
+    # What delta-rs and Arrow raise for a store that did not answer has no number; an error of the local disk has one.
+    return type(error) is OSError and error.errno is None
 
 
-def _telling(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     """What happened, out of a text that goes on with a stack of Java calls."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
+    first = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
     roots = [line for line in lines if line.startswith("Caused by: ")]
-    return "; ".join([*told[:1], *roots[-1:]]) or type(error).__name__
+    return "; ".join([*first[:1], *roots[-1:]]) or type(error).__name__
 
 
 def table_changed(sink: str) -> TransientError:
@@ -100,4 +112,13 @@ def table_changed(sink: str) -> TransientError:
         "SINK_TABLE_CHANGED",
         f"sink {sink}: the table was changed since the rows were staged",
         hint="the batch is staged again, for the table as it is now",
+    )
+
+
+def others_first(sink: str) -> TransientError:
+    """The error for a commit that other writers got ahead of."""
+    return TransientError(
+        "SINK_COMMIT_CONFLICT",
+        f"sink {sink}: other writers changed the table at the same time",
+        hint="other writers commit to this table at the same time",
     )

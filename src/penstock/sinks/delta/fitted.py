@@ -150,7 +150,7 @@ class FittedTable:
     def _create(self, schema: pa.Schema) -> DeltaTable:
         self.seen = DeltaTable.create(
             self.path,
-            schema=Schema.from_arrow(schema),
+            schema=Schema.from_arrow(pa.schema([field.remove_metadata() for field in schema])),
             mode="ignore",
             partition_by=list(self.partition_by),
             configuration={"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)},

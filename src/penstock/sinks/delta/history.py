@@ -1,88 +1,196 @@
-"""This pipeline's commits in a table's history, newest first, with what a RESTORE took back marked.
+"""The position of one pipeline and sink in a table's log: the newest of its commits that no RESTORE took back.
 
-A commit carries its token in the log beside its data. RESTORE takes the data back but not Delta's transaction
-id, so the history alone can tell that batches which the table calls seen are gone from it.
+A commit carries its position in its metadata. RESTORE takes the data back but not Delta's transaction ids, so the
+history decides as far as it reaches. Where Delta's clean-up has removed the entries, the transaction ids do, as they
+were at the version that the table shows.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
 from penstock.errors import TerminalError
-from penstock.model import BatchToken
+from penstock.model import Position
+from penstock.sinks.delta.transactions import has_written, position_of, transactions_at, writers_of
 from penstock.sinks.files import TableFolder
 
 TOKEN = "penstock.token"
 PIPELINE = "penstock.pipeline"
 SINK = "penstock.sink"
+ATTEMPT = "penstock.attempt"
+"""No two attempts to commit have the same: positions of two drivers that commit the same batch are equal."""
 RESTORE = "RESTORE"
 
 _Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class TableCommit:
-    """A commit of this pipeline. `kept` is false when a later RESTORE went back to before it."""
+class Standing:
+    """The position that a commit made current, and which attempt that was, where it is known."""
+
+    position: Position | None
+    attempt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCommit:
+    """A commit of this pipeline and sink. `kept` is false where a later RESTORE went back to before it."""
 
     version: int
-    token: BatchToken
+    position: Position
+    attempt: str | None
     kept: bool
 
 
-def commit_metadata(token: BatchToken, sink: str) -> dict[str, object]:
-    """What a commit says about itself."""
-    return {PIPELINE: token.pipeline, SINK: sink, TOKEN: token.to_json()}
+def commit_metadata(
+    pipeline: str, sink: str, position: Position | None = None, attempt: str | None = None
+) -> dict[str, object]:
+    """What an entry says about its writer, and the position that it makes current."""
+    said: dict[str, object] = {PIPELINE: pipeline, SINK: sink}
+    return said if position is None else {**said, ATTEMPT: attempt, TOKEN: position.to_json()}
 
 
-def commits_of(table: DeltaTable, pipeline: str, sink: str) -> Iterator[TableCommit]:
-    """Yield the commits of one pipeline and sink, newest first, as far back as the log goes."""
-    kept: Callable[[_Entry], bool] = _always
-    for entry in _entries(table):
-        token = own_token(entry, pipeline, sink)
-        if token is not None:
-            yield TableCommit(entry["version"], token, kept(entry))
-        elif entry.get("operation") == RESTORE and kept(entry):
-            kept = _kept_by(entry, sink)
-
-
-def own_token(entry: _Entry, pipeline: str, sink: str) -> BatchToken | None:
-    """The token that a commit carries, by what it says about itself, if it is one of this pipeline and sink."""
+def own_commit(entry: _Entry, pipeline: str, sink: str) -> tuple[Position, str | None] | None:
+    """The position that an entry carries, and its attempt, if it is a commit of this pipeline and sink."""
     said = _said(entry)
-    own = said.get(PIPELINE) == pipeline and said.get(SINK) == sink and TOKEN in said
-    return BatchToken.from_json(said[TOKEN]) if own else None
+    if said.get(PIPELINE) != pipeline or said.get(SINK) != sink or TOKEN not in said:
+        return None
+    return Position.from_json(said[TOKEN]), said.get(ATTEMPT)
 
 
-def files_added(folder: TableFolder, commit: TableCommit) -> set[str] | None:
-    """The files that a commit added, or none if the log does not say any more."""
-    log = folder.read(f"_delta_log/{commit.version:020}.json")
+def standing_of(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> Standing:
+    """What the table, at the version it was opened at, holds of this pipeline and sink."""
+    walk = _Walk(table, pipeline, sink)
+    newest: Position | None = None
+    older: list[Position] = []
+    lost: OwnCommit | None = None
+    for commit in walk.commits():
+        if not commit.kept:
+            lost = lost or commit
+        elif newest is not None:
+            older.append(commit.position)
+        elif commit.position.number:
+            return Standing(commit.position, commit.attempt)
+        else:  # versions before 0.8 stored the last batch alone
+            newest = commit.position
+    if newest is not None:
+        return Standing(Position.united(newest, older))
+    rebuilt = _rebuilt(folder, walk, lost) if walk.oldest > 0 else None
+    if rebuilt is None and lost is not None:
+        return Standing(Position.nothing_left(lost.position))
+    return Standing(rebuilt)
+
+
+def own_commits(table: DeltaTable, pipeline: str, sink: str) -> Iterator[OwnCommit]:
+    """Yield the commits of this pipeline and sink, newest first, as far back as the log goes."""
+    yield from _Walk(table, pipeline, sink).commits()
+
+
+def writers(table: DeltaTable, folder: TableFolder) -> set[tuple[str, str]]:
+    """Every pipeline and sink that has committed to the table, as far as the log and the transaction ids say."""
+    said = [_said(entry) for entry in _entries(table)]
+    found = {(str(one[PIPELINE]), str(one[SINK])) for one in said if PIPELINE in one and SINK in one}
+    return found | writers_of(transactions_at(folder, table.version()) or {})
+
+
+def files_added(folder: TableFolder, version: int) -> set[str] | None:
+    """The files that a version added; none where the log does not say any more."""
+    log = folder.read(f"_delta_log/{version:020}.json")
     if log is None:
         return None
     actions = [json.loads(line) for line in log.decode().splitlines()]
-    if not any(action.get("commitInfo", {}).get(TOKEN) == commit.token.to_json() for action in actions):
-        return None
     return {unquote(action["add"]["path"]) for action in actions if "add" in action}
 
 
-def taken_back(sink: str, lost: TableCommit, token: BatchToken) -> TerminalError:
-    """The error for batches that a RESTORE took out of the table."""
-    return TerminalError(
-        "SINK_TABLE_RESTORED",
-        f"sink {sink}: a RESTORE of the table took batches of this pipeline back",
-        context={
-            "checkpoint": f"batch {token.batch_id}: {token.describe_ranges()}",
-            "taken back": f"up to batch {lost.token.batch_id}, committed as version {lost.version}",
+@dataclass
+class _Walk:
+    """A walk through the history, newest entry first, with what each RESTORE took back left out."""
+
+    table: DeltaTable
+    pipeline: str
+    sink: str
+    oldest: int = 0
+    """The oldest version that was looked at."""
+    shown: int = field(init=False)
+    """The version up to which the table shows what is older than the last RESTORE; -1 where only a time is known."""
+    undecided: _Entry | None = None
+    """A RESTORE to a time that cannot be resolved."""
+    _kept: Callable[[_Entry], bool] = field(default=lambda _: True)
+
+    def __post_init__(self) -> None:
+        self.shown = self.table.version()
+
+    def commits(self) -> Iterator[OwnCommit]:
+        """Yield the commits of this pipeline and sink."""
+        for entry in _entries(self.table):
+            self.oldest = entry["version"]
+            own = own_commit(entry, self.pipeline, self.sink)
+            if own is not None:
+                yield OwnCommit(entry["version"], *own, self._is_kept(entry))
+            elif entry.get("operation") == RESTORE:
+                if self.undecided is None and self._kept(entry):
+                    self._go_back(entry)
+            elif self.shown < 0 and self.undecided is None and self._kept(entry):
+                self.shown = entry["version"]
+
+    def refuse(self) -> TerminalError:
+        """The error for a RESTORE to a time: Spark notes the time as text, in a zone that the log does not name."""
+        restore = self.undecided or {}
+        time = (restore.get("operationParameters") or {}).get("timestamp")
+        return _cannot_tell(
+            f"sink {self.sink}: the table was restored to a time, and which batches are left cannot be told",
+            {"restore": f"version {restore.get('version')}, to {time}"},
+            "run: RESTORE TABLE ... TO VERSION AS OF n, with the version that the time stood for",
+        )
+
+    def _is_kept(self, entry: _Entry) -> bool:
+        if self.undecided is not None:
+            raise self.refuse()
+        return self._kept(entry)
+
+    def _go_back(self, restore: _Entry) -> None:
+        goal = restore.get("operationParameters") or {}
+        version, moment = (_number(goal.get(name)) for name in ("version", "datetime"))
+        if version is not None:
+            self.shown, self._kept = version, lambda entry: bool(entry["version"] <= version)
+        elif moment is not None:
+            self.shown, self._kept = -1, lambda entry: bool(entry["timestamp"] <= moment)
+        else:
+            self.undecided = restore
+
+
+def _rebuilt(folder: TableFolder, walk: _Walk, lost: OwnCommit | None) -> Position | None:
+    """The position by the transaction ids, where no commit of this pipeline and sink is left in the history."""
+    version = walk.shown if walk.shown >= 0 else walk.oldest - 1
+    found = transactions_at(folder, version)
+    if found is not None:
+        position = position_of(found, walk.pipeline, walk.sink)
+        wrote = has_written(found, walk.pipeline, walk.sink)
+        if walk.undecided is not None and wrote:
+            raise walk.refuse()
+        if position is not None or not wrote:
+            return position
+    if lost is None:
+        return None
+    raise _cannot_tell(
+        f"sink {walk.sink}: the table was restored to a version whose log entries are gone: what it holds of this "
+        "pipeline cannot be told",
+        {
+            "restored to": f"version {version}",
+            "taken back": f"up to {lost.position.describe()}, version {lost.version}",
         },
-        hint=(
-            "to write those batches again: a new checkpoint and run --resume-from-table\n"
-            f"to undo the restore: RESTORE TABLE ... TO VERSION AS OF {lost.version}"
-        ),
+        f"undo the restore: RESTORE TABLE ... TO VERSION AS OF {lost.version}",
     )
+
+
+def _cannot_tell(summary: str, context: Mapping[str, object], hint: str) -> TerminalError:
+    return TerminalError("TARGET_WENT_BACK", summary, context=context, hint=hint)
 
 
 def _entries(table: DeltaTable) -> Iterator[_Entry]:
@@ -90,7 +198,7 @@ def _entries(table: DeltaTable) -> Iterator[_Entry]:
     shown, limit = 0, 1
     while True:
         entries = table.history(limit)
-        yield from entries[shown:]
+        yield from (entry for entry in entries[shown:] if entry["version"] <= table.version())
         if len(entries) < limit:
             return
         shown, limit = len(entries), limit * 8
@@ -98,38 +206,13 @@ def _entries(table: DeltaTable) -> Iterator[_Entry]:
 
 def _said(entry: _Entry) -> _Entry:
     """The commit's metadata: delta-rs puts it beside the other facts, Spark as text into one of them."""
-    if TOKEN in entry:
+    if PIPELINE in entry:
         return entry
     try:
         said = json.loads(entry.get("userMetadata") or "{}")
     except (TypeError, ValueError):
         return {}
     return said if isinstance(said, dict) else {}
-
-
-def _always(_: _Entry) -> bool:
-    return True
-
-
-def _kept_by(restore: _Entry, sink: str) -> Callable[[_Entry], bool]:
-    """Which older commits a RESTORE left in the table."""
-    goal = restore.get("operationParameters") or {}
-    version, moment = (_number(goal.get(name)) for name in ("version", "datetime"))
-    if version is not None:
-        return lambda entry: bool(entry["version"] <= version)
-    if moment is not None:
-        return lambda entry: bool(entry["timestamp"] <= moment)
-
-    def undecidable(_: _Entry) -> bool:
-        # Spark notes a time given to RESTORE as text in a zone that the log does not name.
-        raise TerminalError(
-            "SINK_TABLE_RESTORED",
-            f"sink {sink}: the table was restored to a time, and which batches are left cannot be told",
-            context={"restore": f"version {restore['version']}, to {goal.get('timestamp')}"},
-            hint="run: RESTORE TABLE ... TO VERSION AS OF n, with the version that the time stood for",
-        )
-
-    return undecidable
 
 
 def _number(value: object) -> int | None:

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from penstock.model import BatchToken
-from penstock.sinks.delta.history import commit_metadata
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.files import TableFolder
 
@@ -25,9 +23,8 @@ _AS_THEY_ARE = "/!$&'()+,-.:;=@_~"
 
 
 def replacement_entry(
-    token: BatchToken,
-    sink: str,
-    app_id: str,
+    metadata: Mapping[str, object],
+    transactions: Mapping[str, int],
     condition: str,
     removed: Sequence[str],
     added: Sequence[StagedFile],
@@ -40,14 +37,17 @@ def replacement_entry(
         for path in removed
     )
     parameters = {"mode": "Overwrite", "predicate": condition}
-    return _lines(_head(token, sink, app_id, parameters), gone, _adds(added, partition_by))
+    return _lines(_head(metadata, transactions, parameters), gone, _adds(added, partition_by))
 
 
 def append_entry(
-    token: BatchToken, sink: str, app_id: str, added: Sequence[StagedFile], partition_by: Sequence[str]
+    metadata: Mapping[str, object],
+    transactions: Mapping[str, int],
+    added: Sequence[StagedFile] = (),
+    partition_by: Sequence[str] = (),
 ) -> str:
-    """The lines of a commit that adds files and disturbs nobody."""
-    return _lines(_head(token, sink, app_id, {"mode": "Append"}), _adds(added, partition_by))
+    """The lines of a commit that adds files, or none, and disturbs nobody."""
+    return _lines(_head(metadata, transactions, {"mode": "Append"}), _adds(added, partition_by))
 
 
 def entry_path(version: int) -> str:
@@ -60,7 +60,9 @@ def put_entry(folder: TableFolder, version: int, entry: str) -> bool:
     return folder.put_new(entry_path(version), entry.encode())
 
 
-def _head(token: BatchToken, sink: str, app_id: str, parameters: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+def _head(
+    metadata: Mapping[str, object], transactions: Mapping[str, int], parameters: Mapping[str, str]
+) -> Iterator[Mapping[str, Any]]:
     now = int(time.time() * 1000)
     yield {
         "commitInfo": {
@@ -71,10 +73,11 @@ def _head(token: BatchToken, sink: str, app_id: str, parameters: Mapping[str, st
             "isBlindAppend": parameters["mode"] == "Append",
             # No two are alike: a writer who gets no answer can tell by it whether the entry that is there is its own.
             "txnId": secrets.token_hex(16),
-            **commit_metadata(token, sink),
+            **metadata,
         }
     }
-    yield {"txn": {"appId": app_id, "version": token.batch_id, "lastUpdated": now}}
+    for name, version in transactions.items():
+        yield {"txn": {"appId": name, "version": version, "lastUpdated": now}}
 
 
 def _adds(added: Sequence[StagedFile], partition_by: Sequence[str]) -> Iterator[Mapping[str, Any]]:

@@ -1,7 +1,7 @@
 """The care of a Delta table: small files joined or ordered anew, files that nobody can need any more removed.
 
 By delta-rs, in a process aside, without a JVM; a table that asks more than delta-rs can give goes through Spark. No
-commit of these carries a token, and none lets the log forget one.
+commit of these carries a position, and none lets the log forget one.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class DeltaMaintenance:
             orders = self._orders(table) if table is not None else []
             if table is None or not orders:
                 return Compacted()
-            if why := would_forget(table, self._pipeline, self._sink):
+            if why := would_forget(table, self._folder, self._pipeline, self._sink):
                 return Compacted(left=why)
             if _bound(table):
                 return self._spark.compact(table, turn, deadline)
@@ -130,7 +130,7 @@ class DeltaMaintenance:
             table = self._open()
             if table is None:
                 return Cleaned()
-            if why := would_forget(table, self._pipeline, self._sink):
+            if why := would_forget(table, self._folder, self._pipeline, self._sink):
                 return Cleaned(note=why)
             settings = table.metadata().configuration
             keep = max(keep, interval_of(settings.get("delta.deletedFileRetentionDuration"), timedelta(0)))

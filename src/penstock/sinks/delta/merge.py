@@ -1,9 +1,9 @@
-"""Delta merge, exactly once: rows staged beside the table, one row a key merged into it with the token.
+"""Delta merge, exactly once: rows staged next to the table, one row a key merged into it with the position.
 
 By delta-rs in the driver where the batch and what it touches are small enough, else by Spark.
 
-The MERGE and the token are one commit of the table, whose transaction id Delta itself checks: a second one with the
-same id and version does nothing, and of two at once one is refused.
+The MERGE and the position are one commit of the table, with a transaction id that Delta itself checks: a second one
+with the same id and version does nothing, and of two at once one is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from penstock.model import (
     Guarantee,
     Manifest,
     MergeRules,
+    OffsetRange,
+    Position,
     SlotAttempt,
 )
 from penstock.sinks.delta.beside import BesideFolder
@@ -34,9 +36,11 @@ from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.merge_sql import merge_statement, staged_schema
 from penstock.sinks.delta.names import table_name
+from penstock.sinks.delta.replace import records_held
 from penstock.sinks.delta.schema import columns_of, unsupported
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.delta.touched import touched_by_all
+from penstock.sinks.delta.transactions import other_writers
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 from penstock.sinks.merging import check_rules, refuse_without_position
@@ -115,13 +119,17 @@ class DeltaMergeSink:
         fit = self._fit(schema)
         return ["create table"] if fit is None else fit.told()
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest token in the table, whichever query committed it, past what a RESTORE took back."""
-        return self._table.last_commit()
+    def position(self) -> Position | None:
+        """Where the table stands, whichever query committed last, past what a RESTORE took back."""
+        return self._table.position()
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
-        return self._table.holds(token)
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
+        """The records in these ranges that the table holds a row of; none where the rows do not say."""
+        return records_held(self._table, ranges, self._sql) if self.keep_coordinates else None
+
+    def other_writers(self) -> list[str]:
+        """The other pipelines and sinks that have a position in the table."""
+        return other_writers(self.pipeline, self.name, self._table.writers())
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> BesideStage:
         """In a task: begin the files of one attempt of a slot. Deletes may come with their keys alone."""
@@ -133,17 +141,18 @@ class DeltaMergeSink:
         files = self._beside.files(token, writer, kept)
         return BesideStage(self.name, files, writer, kept, self.partition_by, keys, bounding)
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Merge the staged rows into the table, with the token, in one commit. An empty batch is a commit too."""
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """Merge the staged rows into the table, with the position, in one commit. An empty batch is a commit too."""
         staged = staged_items(manifests)
         size = sum(manifest.size_bytes for manifest in manifests)
-        self._table.commit_once(token, lambda: self._merge(token, staged, size))
+        with self._table.landing(position):
+            self._merge(position, staged, size, onto)
         self._beside.clean(path for item in staged for path in item.paths)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
 
-        Before that another driver may still be about to commit them; afterwards the log refuses it.
+        Before that another driver may still be about to commit them; afterwards the position refuses it.
         """
         with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
             self._beside.discard(token)
@@ -171,11 +180,11 @@ class DeltaMergeSink:
         self._refuse_append_only(self._table.settings)
         return fit
 
-    def _merge(self, token: BatchToken, staged: Sequence[StagedBeside], size: int) -> None:
-        table = self._table.current()
+    def _merge(self, position: Position, staged: Sequence[StagedBeside], size: int, onto: Position | None) -> None:
+        table = self._table.standing_table(onto)
         by_spark = bool(unsupported(table)) or not self._has_coordinates or size > self._driver_bytes
-        if not staged and not by_spark:
-            self._table.append(token, ())
+        if not staged and self._table.takes_bare_entries():
+            self._table.append(position, (), onto)
             return
         columns = columns_of(table, self._table.written)
         touched = touched_by_all([item.touched for item in staged])
@@ -185,9 +194,11 @@ class DeltaMergeSink:
         if COORDINATES not in columns.names or not self._has_coordinates:
             rules = replace(rules, by_position=False)
         if not by_spark and fits_driver(table, columns, rules, touched):
-            before, properties = table.version(), self._table.properties(token)
-            merge_in_driver(table, self._beside.read(paths, schema), columns, rules, touched, properties)
-            self._table.settle(before)
+            properties = self._table.properties(position)
+            if merge_in_driver(table, self._beside.read(paths, schema), columns, rules, touched, properties):
+                self._table.confirm(position)
+            else:
+                self._table.append(position, (), onto)
             return
         statement = merge_statement(
             table_name(self._table.folder),
@@ -199,7 +210,7 @@ class DeltaMergeSink:
         # A MERGE reads its source twice, and Delta keeps a copy in case it came out otherwise the second time. Ours
         # cannot, being files that stay and an order that is total: without the copy a small merge takes 0.5 s less.
         copied = {} if not self._has_coordinates else {"spark.databricks.delta.merge.materializeSource": "none"}
-        self._beside.run(self._sql, statement, token, paths, schema, copied)
+        self._beside.run(self._sql, statement, position, paths, schema, copied)
 
     def _refuse_append_only(self, settings: Mapping[str, str]) -> None:
         if settings.get("delta.appendOnly") == "true" and not self.rules.insert_only:

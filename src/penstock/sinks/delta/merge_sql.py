@@ -47,7 +47,7 @@ def _rows(rules: MergeRules, positioned: bool) -> str:
     deletes = f"coalesce({quoted(DELETES)}, FALSE)"
     # To a sink that only inserts a delete means nothing; it must not stand for a row that is to be inserted.
     relation = f"(SELECT * FROM staged WHERE NOT {deletes}) AS live" if rules.insert_only else "staged"
-    return one_row_a_key(relation, rules, quote=quoted, position=_POSITION if positioned else ("0",), deletes=deletes)
+    return one_row_a_key(relation, rules, quote=quoted, position=_POSITION if positioned else ("0",))
 
 
 def _matched(columns: pa.Schema, terms: MergeTerms) -> Iterator[str]:

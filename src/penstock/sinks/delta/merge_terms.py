@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.model import COORDINATES, DELETES, MergeRules
 from penstock.sinks.delta.touched import Literal, Touched, within
-from penstock.sinks.merging import CUT, counts_sql, later_sql
+from penstock.sinks.merging import counts_sql, later_sql
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MergeTerms:
         if self.rules.by_position:
             later = later_sql(*(partial(self._coordinate, of) for of in "ts"))
         both = (self.source(newer), self.target(newer)) if newer is not None else None
-        counts = counts_sql(both, later, self.source(CUT))
+        counts = counts_sql(both, later)
         return f" AND ({counts})" if counts else ""
 
     def on(self, columns: pa.Schema, touched: Mapping[str, Touched]) -> str:

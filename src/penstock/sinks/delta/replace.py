@@ -1,4 +1,4 @@
-"""The rows of some offset ranges replaced in a table: files out, files in, one commit with the token.
+"""The rows of some offset ranges in a table: found, counted, or replaced by one commit with the position.
 
 A file whose rows all lie in the ranges goes out. One that has others too goes out as well, and those are written
 again. Both are found once for each file, however often other writers come in between: a try that lost costs a look at
@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from penstock.contracts import Stage
-from penstock.errors import MissingError, TransientError
-from penstock.model import COORDINATES, BatchToken, OffsetRange, SlotAttempt
-from penstock.sinks.delta.failures import table_changed
-from penstock.sinks.delta.log_entry import put_entry, replacement_entry
-from penstock.sinks.delta.names import quoted
+from penstock.contracts import SqlEngine, Stage
+from penstock.errors import MissingError, TerminalError
+from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, Position, SlotAttempt
+from penstock.sinks.delta.failures import engine_errors, others_first, sink_failures
+from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.schema import held_columns, unsupported
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.delta.table import TokenTable
@@ -31,6 +30,8 @@ TRIES = 200
 _FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
 _REST_SLOT = 999_999_999
 """No slot of a batch has this number: the files of rows that are kept have names of their own."""
+
+_PLACE = ("topic", "partition", "offset")
 
 BeginStage = Callable[[SlotAttempt, pa.Schema], Stage]
 
@@ -81,6 +82,39 @@ def check_replaceable(table: TokenTable, schema: pa.Schema, *, kept: bool) -> bo
     return bool(only_by_spark(now))
 
 
+def records_held(
+    table: TokenTable, ranges: Sequence[OffsetRange], sql: SqlEngine | None
+) -> set[tuple[str, int, int]] | None:
+    """The records in the ranges that the table holds a row of; none where its rows do not say where they came from."""
+    with sink_failures(table.sink, "looking for records in the table"):
+        now = table.look()
+        if now is None or not ranges:
+            return set()
+        if COORDINATES not in held_columns(now).names:
+            return None
+        if not _read_by_spark(now):
+            return RangeReplacement(table, ranges).records(now)
+        if sql is None:
+            raise TerminalError(
+                "SINK_NEEDS_SPARK", f"sink {table.sink}: looking for records: the sink was given no SQL engine"
+            )
+        parts = ", ".join(quoted(COORDINATES, part) for part in _PLACE)
+        with engine_errors():
+            rows = sql.run(
+                f"SELECT DISTINCT {parts} FROM {table_name(table.folder)} WHERE {ranges_condition(ranges)}",
+                settings={"spark.sql.variable.substitute": "false"},
+            )
+        return {(row["topic"], row["partition"], row["offset"]) for row in rows}
+
+
+def _read_by_spark(now: DeltaTable) -> bool:
+    """Whether the rows of the table are not those of its files: columns have other names there, or rows are deleted."""
+    if now.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        return True
+    deleting = "deletionVectors" in (now.protocol().reader_features or ())
+    return deleting and pa.table(now.deletion_vectors()).num_rows > 0
+
+
 class RangeReplacement:
     """Replaces once. `begin` opens a stage that writes data files of the table; to count, none is needed."""
 
@@ -90,38 +124,30 @@ class RangeReplacement:
         self._begin = begin
         self._known: dict[str, Touched | None] = {}
 
-    def commit(self, token: BatchToken, staged: Sequence[StagedFile]) -> None:
-        """Put the staged files in and the rows of the ranges out."""
-        written = self._table.written
+    def land(self, position: Position, staged: Sequence[StagedFile], onto: Position | None) -> None:
+        """Put the staged files in and the rows of the ranges out, while the table stands at `onto`."""
         for _ in range(TRIES):
-            if self._table.holds(token):
-                return
-            table = self._table.current()
-            if self._table.bound or self._table.written != written:
-                raise table_changed(self._table.sink)
+            table = self._table.standing_table(onto)
+            self._table.refuse_outdated(staged)
             touched = dict(self._touched(table, rewriting=True))
-            entry = replacement_entry(
-                token,
-                self._table.sink,
-                self._table.app_id(token),
-                ranges_condition(self._ranges),
-                list(touched),
-                [*staged, *(file for one in touched.values() for file in one.rest)],
-                self._table.partition_by,
-            )
-            before = table.version()
-            if put_entry(self._table.folder, before + 1, entry):
-                self._table.settle(before)
+            added = [*staged, *(file for one in touched.values() for file in one.rest)]
+            if self._table.replace_files(position, ranges_condition(self._ranges), list(touched), added):
                 return
-        raise TransientError(
-            "SINK_COMMIT_CONFLICT",
-            f"sink {self._table.sink}: replacing rows: other writers were first {TRIES} times",
-            hint="other writers commit to this table at the same time",
-        )
+        raise others_first(self._table.sink)
 
     def count(self, table: DeltaTable) -> int:
         """Only look: how many rows would go out."""
         return sum(one.replaced for _, one in self._touched(table, rewriting=False))
+
+    def records(self, table: DeltaTable) -> set[tuple[str, int, int]]:
+        """Only look: the topic, partition and offset of every row in the ranges."""
+        files = pa.table(table.get_add_actions(flatten=True))
+        found: set[tuple[str, int, int]] = set()
+        for path in files.filter(self._possible(files)).column("path").to_pylist():
+            coordinates = self._coordinates(_file(path))
+            inside = coordinates.filter(in_ranges(coordinates, self._ranges))
+            found.update(zip(*(pc.struct_field(inside, part).to_pylist() for part in _PLACE), strict=True))
+        return found
 
     def _touched(self, table: DeltaTable, *, rewriting: bool) -> Iterator[tuple[str, Touched]]:
         """The files with rows in the ranges, by their paths in the log."""
@@ -147,17 +173,21 @@ class RangeReplacement:
         return inside
 
     def _look(self, path: str, place: dict[str, object], held: pa.Schema, rewriting: bool) -> Touched | None:
-        file = unquote(path).removeprefix("file://").removeprefix("file:")
-        found = self._table.folder.dataset([file], format=_FORMAT)
-        if COORDINATES not in found.schema.names:
-            return None
-        coordinates = found.to_table(columns=[COORDINATES], use_threads=False).column(COORDINATES)
-        inside = in_ranges(coordinates.combine_chunks(), self._ranges)
+        file = _file(path)
+        inside = in_ranges(self._coordinates(file), self._ranges)
         replaced = inside.true_count
         if not replaced:
             return None
         rewritten = rewriting and replaced < len(inside)
         return Touched(replaced, tuple(self._rest(file, place, held)) if rewritten else ())
+
+    def _coordinates(self, file: str) -> pa.StructArray:
+        """Where the rows of a file came from; null in one from before the table had coordinates.
+
+        By the schema that is given here: other writers leave other kinds of text in the files.
+        """
+        found = self._table.folder.dataset([file], pa.schema([COORDINATES_FIELD]), _FORMAT)
+        return found.to_table(use_threads=False).column(COORDINATES).combine_chunks()
 
     def _rest(self, file: str, place: dict[str, object], held: pa.Schema) -> list[StagedFile]:
         """The rows of a file that stay, written again in the table's columns as they are now."""
@@ -173,6 +203,11 @@ class RangeReplacement:
         except BaseException:
             stage.abort()
             raise
+
+
+def _file(path: str) -> str:
+    """The file that a path in the log names."""
+    return unquote(path).removeprefix("file://").removeprefix("file:")
 
 
 def _with_fixed(rows: pa.RecordBatch, held: pa.Schema, fixed: dict[str, object]) -> pa.RecordBatch:

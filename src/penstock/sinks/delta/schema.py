@@ -34,6 +34,17 @@ _HARMLESS = frozenset(
     }
 )
 
+# Those that ask something only of a writer who adds or removes files.
+_ABOUT_FILES = _HARMLESS | {
+    "allowColumnDefaults",
+    "clustering",
+    "domainMetadata",
+    "identityColumns",
+    "rowTracking",
+    "typeWidening",
+    "typeWidening-preview",
+}
+
 
 def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
     """Refuse rows that no Delta table can hold as they are."""
@@ -129,6 +140,11 @@ def unsupported(table: DeltaTable) -> list[str]:
         bound = [key for key in metadata if key == "delta.invariants" or key.startswith("delta.generation")]
         found += [f"{key} of column {name}" for key in bound]
     return found
+
+
+def takes_bare_entries(table: DeltaTable) -> bool:
+    """Whether an entry without files, written by hand, is a valid version of the table."""
+    return _ABOUT_FILES.issuperset(table.protocol().writer_features or ())
 
 
 def _unwritable(name: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:

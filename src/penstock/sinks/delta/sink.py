@@ -1,7 +1,7 @@
-"""Delta append, exactly once: files staged in tasks, named in the log by one commit that carries the token.
+"""Delta append, exactly once: files staged in tasks, named in the log by one commit that carries the position.
 
 A table that asks more of its writers than delta-rs can give (row tracking, column mapping, constraints, ...) is
-written by Spark instead, from rows staged beside it, with the same token and the same transaction id.
+written by Spark instead, from rows staged next to it, with the same position.
 
 A sink that `replaces` ranges takes the rows of these out of the table in the same commit that puts the staged ones in.
 """
@@ -16,18 +16,24 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.contracts import SqlEngine, Stage
-from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, OffsetRange, SlotAttempt
+from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt
 from penstock.sinks.delta.beside import BesideFolder
 from penstock.sinks.delta.beside_stage import BesideStage, staged_items
-from penstock.sinks.delta.failures import sink_failures, table_changed
-from penstock.sinks.delta.history import files_added
+from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.names import quoted, table_name
-from penstock.sinks.delta.replace import RangeReplacement, check_replaceable, only_by_spark, replace_statement
+from penstock.sinks.delta.replace import (
+    RangeReplacement,
+    check_replaceable,
+    only_by_spark,
+    records_held,
+    replace_statement,
+)
 from penstock.sinks.delta.schema import columns_of, held_columns
 from penstock.sinks.delta.stage import DeltaStage, StagedFile
 from penstock.sinks.delta.stats import INDEXED_COLUMNS
 from penstock.sinks.delta.table import TokenTable
+from penstock.sinks.delta.transactions import other_writers
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.files.joining import JOINER, JoinedFiles
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
@@ -126,13 +132,17 @@ class DeltaSink:
         fit = self._table.check(self._written(schema))
         return ["create table"] if fit is None else fit.told()
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest token in the table, whichever query committed it, past what a RESTORE took back."""
-        return self._table.last_commit()
+    def position(self) -> Position | None:
+        """Where the table stands, whichever query committed last, past what a RESTORE took back."""
+        return self._table.position()
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
-        return self._table.holds(token)
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
+        """The records in these ranges that the table holds a row of; none where the rows do not say."""
+        return records_held(self._table, ranges, self._sql) if self.keep_coordinates else None
+
+    def other_writers(self) -> list[str]:
+        """The other pipelines and sinks that have a position in the table."""
+        return other_writers(self.pipeline, self.name, self._table.writers())
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin the files of one attempt of a slot."""
@@ -148,17 +158,19 @@ class DeltaSink:
         size = self.target_file_bytes
         return DeltaStage(self.name, folder, prefix, writer, written, self.partition_by, indexed, size)
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Put the staged rows into the table, with the token, in one commit. An empty batch is a commit too."""
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """Put the staged rows into the table, with the position, in one commit. An empty batch is a commit too."""
         files = [item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)]
         paths = [path for item in staged_items(manifests) for path in item.paths]
-        if self.replaces:
-            self._replace(token, files, paths)
-        elif paths or (self._table.bound and not files):
-            self._table.commit_once(token, lambda: self._insert(token, paths))
-            self._beside.clean(paths)
-        else:
-            self._commit_files(token, files)
+        by_spark = bool(self._table.bound) or self._replaced_by_spark
+        with self._table.landing(position):
+            if self.replaces and not by_spark:
+                self._replacement(position.last).land(position, files, onto)
+            elif self.replaces or paths or (by_spark and not files and not self._table.takes_bare_entries()):
+                self._insert(position, paths, onto)
+            else:
+                self._append(position, files, onto)
+        self._beside.clean(paths)
 
     @property
     def takes_turns(self) -> bool:
@@ -174,7 +186,7 @@ class DeltaSink:
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
 
-        Before that another driver may still be about to commit them; afterwards the log refuses it. It walks
+        Before that another driver may still be about to commit them; afterwards the position refuses it. It walks
         through the table's folder, so it is for a batch that lost an attempt, not for every batch.
         """
         with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
@@ -182,55 +194,44 @@ class DeltaSink:
             named = {item.path for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)}
             folder = self._table.folder
             strays = {path for path in folder.data_files(self._table.prefix(token)) if path not in named}
-            commit = self._table.newest_commit(token) if strays else None
-            if commit is None or commit.token != token:
-                return
-            committed = files_added(folder, commit)
+            committed = self._table.committed_files(token) if strays else None
             if committed is not None:
                 for path in strays - committed:
                     folder.remove(path)
 
-    def _replace(self, token: BatchToken, files: Sequence[StagedFile], paths: Sequence[str]) -> None:
-        if self._replaced_by_spark or self._table.bound:
-            self._table.commit_once(token, lambda: self._insert(token, paths))
-            self._beside.clean(paths)
-            return
-        replacement = RangeReplacement(
+    def _replacement(self, token: BatchToken) -> RangeReplacement:
+        return RangeReplacement(
             self._table, self.replaces, lambda writer, schema: self._data_files(token, writer, schema)
         )
-        self._table.commit_once(token, lambda: replacement.commit(token, files))
 
     def _written(self, schema: pa.Schema) -> pa.Schema:
         left_out = () if self.keep_coordinates else (COORDINATES,)
         return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
 
-    def _commit_files(self, token: BatchToken, files: Sequence[StagedFile]) -> None:
+    def _append(self, position: Position, files: Sequence[StagedFile], onto: Position | None) -> None:
+        """Name the files in the log. Small ones are joined first, once it is clear that the table stands at `onto`."""
+        self._table.standing(onto)
+        self._table.refuse_outdated(files)
         schema = self._table.written or pa.schema([])
         joined = JoinedFiles(
             self._table.folder,
             files,
             self.target_file_bytes,
             lambda file: file.partition_values,
-            lambda: self._data_files(token, JOINER, schema),
+            lambda: self._data_files(position.last, JOINER, schema),
             lambda stage, file, rows: stage.add(file.partition_values, rows),
         )
-        self._table.commit_once(token, lambda: self._append(token, joined))
+        self._table.append(position, joined.files(), onto)
         with suppress(OSError):  # what stays is named by no version, and goes with the next VACUUM
             joined.remove_sources()
 
-    def _append(self, token: BatchToken, files: JoinedFiles[StagedFile, DeltaStage]) -> None:
-        written = self._table.written
-        self._table.current()
-        if self._table.bound or self._table.written != written:
-            raise table_changed(self.name)
-        self._table.append(token, files.files())
-
-    def _insert(self, token: BatchToken, paths: Sequence[str]) -> None:
-        columns = columns_of(self._table.current(), self._table.written)
+    def _insert(self, position: Position, paths: Sequence[str], onto: Position | None) -> None:
+        table = self._table.standing_table(onto)
+        columns = columns_of(table, self._table.written)
         names = ", ".join(quoted(name) for name in columns.names)
         target = table_name(self._table.folder)
         if self.replaces:
-            statement = replace_statement(target, columns, held_columns(self._table.current()), self.replaces)
+            statement = replace_statement(target, columns, held_columns(table), self.replaces)
         else:
             statement = f"INSERT INTO {target} ({names}) SELECT {names} FROM staged"
-        self._beside.run(self._sql, statement, token, paths, columns)
+        self._beside.run(self._sql, statement, position, paths, columns)

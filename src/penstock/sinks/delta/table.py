@@ -1,37 +1,40 @@
-"""One Delta table as a sink sees it: prepared, checked, and read for the tokens that its log holds.
+"""One Delta table as a sink sees it: prepared, checked, and read for the position that its log holds.
 
-The transaction id of a commit is pipeline/sink/query id with the batch id as its version, and the commit's metadata
-holds the whole token, so a lost checkpoint can start from the table. delta-rs and Spark both refuse a commit when
-another writer of the same transaction id got in between; whatever they raise, the table is read again before
-anything is decided.
+The metadata of a commit holds the whole position. A commit that Penstock writes itself is the next entry of the log,
+made only while the entries before it leave the position as it was. One by delta-rs or Spark raises the transaction id
+that all commits of the pipeline and sink share: both refuse it where another one of these got in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from penstock.contracts import SqlEngine
-from penstock.errors import TerminalError
-from penstock.model import BatchToken
-from penstock.sinks.delta.failures import EngineError, is_conflict, is_passing, sink_failure, sink_failures
+from penstock.errors import PenstockError, TerminalError
+from penstock.model import BatchToken, Position, Verdict, decide
+from penstock.sinks.commit import position_moved
+from penstock.sinks.delta.failures import EngineError, others_first, sink_failure, sink_failures, table_changed
 from penstock.sinks.delta.fitted import FittedTable
-from penstock.sinks.delta.history import TableCommit, commit_metadata, commits_of, taken_back
-from penstock.sinks.delta.log_entry import append_entry
-from penstock.sinks.delta.schema import held_columns, identity_of, unsupported
+from penstock.sinks.delta.history import Standing, commit_metadata, files_added, own_commits, standing_of, writers
+from penstock.sinks.delta.log_entry import append_entry, replacement_entry
+from penstock.sinks.delta.schema import held_columns, identity_of, takes_bare_entries, unsupported
 from penstock.sinks.delta.stage import StagedFile
-from penstock.sinks.delta.tail import LogTail, app_id_of
+from penstock.sinks.delta.tail import LogTail
+from penstock.sinks.delta.transactions import app_id
 from penstock.sinks.evolution import Evolve, Fit
-from penstock.sinks.failures import other_offsets
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.storage import Storage
 
-COMMIT_TRIES = 5
+_LOOKS = 10
 
 
 class TokenTable:
@@ -58,6 +61,8 @@ class TokenTable:
         self._held: pa.Schema | None = None
         self._checked = ""
         self._tail: LogTail | None = None
+        self._outdated: set[str] = set()
+        self._attempt = ""
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks need no end of the log.
@@ -108,102 +113,163 @@ class TokenTable:
         with sink_failures(self.sink, "looking at the table"):
             return None if self.folder.is_file() else self._fitted.now()
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest token in the table, whichever query committed it, past what a RESTORE took back.
-
-        The log is the memory: commits that Delta's clean-up took out of it (after 30 days by default, where
-        others wrote since) are not found.
-        """
+    def position(self) -> Position | None:
+        """Where this pipeline and sink stand in the table, whichever query committed last."""
         with sink_failures(self.sink, "reading the table's history"):
-            table = self._fitted.now()
-            if table is None:
-                return None
-            commits = commits_of(table, self.pipeline, self.sink)
-            return next((commit.token for commit in commits if commit.kept), None)
+            tail = self._log()
+            return None if tail is None else tail.position
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
-        with sink_failures(self.sink, "reading the table's history"):
-            tail = self._following(token)
-            if tail is not None:
-                newest, seen = tail.newest, tail.seen
-            else:
-                table = self._fitted.now()
-                if table is None:
-                    return False
-                newest = self._newest(table, token)
-                seen = table.transaction_version(self.app_id(token))
-        if newest is None:
-            return seen is not None and seen >= token.batch_id
-        if not newest.kept:
-            raise taken_back(self.sink, newest, token)
-        if newest.token.batch_id == token.batch_id and newest.token.ranges != token.ranges:
-            raise other_offsets(self.sink, token, newest.token)
-        return max(newest.token.batch_id, seen or 0) >= token.batch_id
+    def has_committed(self, token: BatchToken) -> bool:
+        """Whether the batch is in the table, beyond doubt."""
+        return decide(self.position(), token) is Verdict.COMMITTED
 
-    def commit_once(self, token: BatchToken, write: Callable[[], None]) -> None:
-        """Call `write`, which commits with the token, until the table holds the batch."""
-        failure: Exception | None = None
-        for _ in range(COMMIT_TRIES):
-            if self.holds(token):
-                return
-            try:
-                write()
-                return
-            except (OSError, DeltaError, EngineError) as error:  # landed or not: only the table knows
-                failure = error
-                self._fitted.seen = self._tail = None
-                if not is_conflict(error) and not is_passing(error):
-                    break
-        if failure is not None and not self.holds(token):
-            raise sink_failure(self.sink, f"committing batch {token.batch_id}", failure) from failure
+    def standing(self, onto: Position | None) -> LogTail:
+        """The end of the log, where the table stands at `onto`. Looks at the table only where it seems not to."""
+        tail = self._tail
+        if tail is None or tail.position != onto:
+            tail = self._log()
+        if tail is None:
+            raise self._gone()
+        if tail.position != onto:
+            raise position_moved(self.sink)
+        return tail
 
-    def append(self, token: BatchToken, files: Sequence[StagedFile]) -> None:
-        """Name files in the log, with the token, in one commit. No files are a commit too.
+    def standing_table(self, onto: Position | None) -> DeltaTable:
+        """The table at its newest version, where it stands at `onto`: for a commit that needs more than the log."""
+        for _ in range(_LOOKS):
+            tail = self._log()
+            table = None if tail is None else self._fitted.now()
+            if tail is None or table is None:
+                raise self._gone()
+            if tail.position != onto:
+                raise position_moved(self.sink)
+            if table.version() == tail.version:
+                return self.current()
+        raise others_first(self.sink)
 
-        A blind append does not disturb a MERGE or OPTIMIZE running beside.
+    @contextmanager
+    def landing(self, position: Position) -> Iterator[None]:
+        """Around one attempt to make a position current: what goes wrong inside is an error of the sink.
+
+        A commit whose answer was lost has landed where the table's position is the one of this very attempt.
         """
-        tail = self._tail_of(token)
-        entry = append_entry(token, self.sink, tail.app_id, files, self.partition_by)
-        if not tail.append(entry, token):
-            raise CommitFailedError("another writer's commit came in between")
+        self._attempt = secrets.token_hex(8)
+        try:
+            yield
+        except (OSError, DeltaError, EngineError, pa.ArrowException) as error:
+            self._fitted.seen = self._tail = None
+            with suppress(PenstockError):
+                self.position()
+                if self._require_tail().standing == Standing(position, self._attempt):
+                    return
+            raise sink_failure(self.sink, f"committing batch {position.last.batch_id}", error) from error
+
+    def refuse_outdated(self, files: Sequence[StagedFile]) -> None:
+        """Refuse files that were staged for the table as it was before, however often they are tried."""
+        before = self.written
+        self.current()
+        if self.bound or self.written != before:
+            self._outdated |= {file.path for file in files}
+        if not self._outdated.isdisjoint(file.path for file in files):
+            raise table_changed(self.sink)
+
+    def append(self, position: Position, files: Sequence[StagedFile], onto: Position | None) -> None:
+        """Name files in the log, with the position, in one commit. No files are a commit too.
+
+        A blind append does not disturb a MERGE or OPTIMIZE that runs at the same time.
+        """
+        tail = self.standing(onto)
+        entry = append_entry(self.metadata(position), tail.transactions(position), files, self.partition_by)
+        tail.append(entry, Standing(position, self._attempt), onto)
         tail.checkpoint_when_due(self._fitted.opened)
 
-    def properties(self, token: BatchToken, more: Mapping[str, object] | None = None) -> CommitProperties:
-        """What a commit by delta-rs carries."""
+    def replace_files(
+        self, position: Position, condition: str, removed: Sequence[str], added: Sequence[StagedFile]
+    ) -> bool:
+        """Replace files of the standing table, in one commit; false where another writer was first."""
+        tail = self._require_tail()
+        metadata, transactions = self.metadata(position), tail.transactions(position)
+        entry = replacement_entry(metadata, transactions, condition, removed, added, self.partition_by)
+        return tail.put(entry, Standing(position, self._attempt))
+
+    def metadata(self, position: Position) -> dict[str, object]:
+        """What the commit that is being landed says about itself."""
+        return commit_metadata(self.pipeline, self.sink, position, self._attempt)
+
+    def properties(self, position: Position) -> CommitProperties:
+        """What a commit by delta-rs onto the standing table carries."""
+        transactions, now = self._require_tail().transactions(position), int(time.time() * 1000)
         return CommitProperties(
-            custom_metadata={**commit_metadata(token, self.sink), **(more or {})},
-            app_transactions=[Transaction(self.app_id(token), token.batch_id)],
+            custom_metadata=self.metadata(position),
+            app_transactions=[Transaction(name, version, now) for name, version in transactions.items()],
         )
 
-    def settle(self, before: int) -> None:
-        """Look at the table past version `before`, and make its log durable."""
-        table = self.current()
-        table.update_incremental()
-        self.folder.sync(f"_delta_log/{version:020}.json" for version in range(before + 1, table.version() + 1))
+    def transaction(self) -> tuple[str, int]:
+        """The one transaction that a commit by Spark onto the standing table carries."""
+        return self._require_tail().transaction
+
+    def confirm(self, position: Position) -> None:
+        """After a commit by delta-rs or Spark: check that it is there, and that no other of this sink came in between.
+
+        Delta silently skips a statement whose transaction it has seen.
+        """
+        tail = self._require_tail()
+        version, own = tail.version, tail.own
+        self.position()
+        if self._tail is tail:
+            self.folder.sync(f"_delta_log/{number:020}.json" for number in range(version + 1, tail.version + 1))
+        if self._require_tail().standing != Standing(position, self._attempt):
+            raise position_moved(self.sink)
+        if self._tail is tail and tail.own > own + 1:
+            raise TerminalError(
+                "FENCED",
+                f"sink {self.sink}: another run of this pipeline committed to the table at the same moment",
+                context={"path": self.path, "versions": f"{version + 1} to {tail.version}"},
+                hint="stop the other run, and compare the table with the topic: rows may be there twice",
+            )
+
+    def note_transactions(self) -> None:
+        """After a commit by Spark, which carries one transaction: an entry with the others, where the table allows it.
+
+        They matter only after a clean-up of the log, and the next commit writes them too, so a failure is ignored.
+        """
+        with suppress(OSError, DeltaError, PenstockError):
+            if takes_bare_entries(self.current()):
+                self._require_tail().note(commit_metadata(self.pipeline, self.sink))
+
+    def takes_bare_entries(self) -> bool:
+        """Whether Penstock may write an entry without files to the log of the table."""
+        return takes_bare_entries(self.current())
+
+    def committed_files(self, token: BatchToken) -> set[str] | None:
+        """The files that the commits of a batch added; none where it is not committed, or the log does not say."""
+        table = self._fitted.now()
+        if table is None or not self.has_committed(token):
+            return None
+        found: set[str] = set()
+        for commit in own_commits(table, self.pipeline, self.sink):
+            last = commit.position.last
+            if (last.query_id, last.batch_id) == (token.query_id, token.batch_id):
+                files = files_added(self.folder, commit.version)
+                if files is None:
+                    return None
+                found |= files
+        return found
+
+    def writers(self) -> set[tuple[str, str]]:
+        """Every pipeline and sink that has a position in the table."""
+        with sink_failures(self.sink, "reading the table's history"):
+            table = self._fitted.now()
+            return set() if table is None else writers(table, self.folder)
 
     def current(self) -> DeltaTable:
         """The table as it was last looked at; checked again where it changed since."""
         table = self._fitted.seen
         if table is None:
-            raise TerminalError(
-                "SINK_TABLE_GONE",
-                f"sink {self.sink}: the table is not there any more",
-                context={"path": self.path},
-                hint="a new start makes a new table; what was in the old one is not written again",
-            )
+            raise self._gone()
         if self.written is not None and identity_of(table) != self._checked:
             self._keep(table, self._fitted.fit(table, self.written, replace(self._fitted.fitting, evolve="fail")))
         return table
-
-    def newest_commit(self, token: BatchToken) -> TableCommit | None:
-        """The newest commit of the token's query."""
-        table = self._fitted.now()
-        return self._newest(table, token) if table is not None else None
-
-    def app_id(self, token: BatchToken) -> str:
-        """The transaction id of a batch, less its version."""
-        return app_id_of(self.pipeline, self.sink, token.query_id)
 
     def prefix(self, token: BatchToken) -> str:
         """How the names of a batch's files begin."""
@@ -214,26 +280,30 @@ class TokenTable:
         self.written, self._held, self.bound = fit.taken, held_columns(table), tuple(unsupported(table))
         self._checked = identity_of(table)
 
-    def _following(self, token: BatchToken) -> LogTail | None:
-        """The end of the log as it is now, where one is followed for the token's query. One that is lost takes with it
-        what is known of the table."""
-        tail = self._tail
-        if tail is None or tail.query_id != token.query_id:
-            return None
-        if not tail.follow():
+    def _log(self) -> LogTail | None:
+        """The end of the log as it is now, read from the table again where it is lost; none where there is no table."""
+        if self._tail is not None:
+            if self._tail.follow():
+                return self._tail
             self._fitted.seen = self._tail = None
+        table = None if self.folder.is_file() else self._fitted.now()
+        if table is None:
+            return None
+        held = standing_of(table, self.folder, self.pipeline, self.sink)
+        count = table.transaction_version(app_id(self.pipeline, self.sink)) or 0
+        where = (self.folder, self.pipeline, self.sink, table.version())
+        self._tail = LogTail(*where, held, count, table.get_add_actions().num_rows)
         return self._tail
 
-    def _tail_of(self, token: BatchToken) -> LogTail:
-        """The end of the log as it was last looked at; begun behind the table where none is followed for the query."""
-        if self._tail is not None and self._tail.query_id == token.query_id:
-            return self._tail
-        table = self.current()
-        seen, newest = table.transaction_version(self.app_id(token)), self._newest(table, token)
-        where = (self.folder, self.pipeline, self.sink, token.query_id)
-        self._tail = LogTail(*where, table.version(), newest, seen, table.get_add_actions().num_rows)
+    def _require_tail(self) -> LogTail:
+        if self._tail is None:
+            raise others_first(self.sink)
         return self._tail
 
-    def _newest(self, table: DeltaTable, token: BatchToken) -> TableCommit | None:
-        commits = commits_of(table, self.pipeline, self.sink)
-        return next((commit for commit in commits if commit.token.query_id == token.query_id), None)
+    def _gone(self) -> TerminalError:
+        return TerminalError(
+            "SINK_TABLE_GONE",
+            f"sink {self.sink}: the table is not there any more",
+            context={"path": self.path},
+            hint="a new start makes a new table; what was in the old one is not written again",
+        )

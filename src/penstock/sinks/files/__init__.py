@@ -2,6 +2,7 @@
 
 from penstock.sinks.files.folder import TableFolder
 from penstock.sinks.files.partitions import PartitionValues, check_partition_columns, folder_of, split_by_values
+from penstock.sinks.files.records import records_in
 from penstock.sinks.files.writer import ParquetFiles, WrittenFile, staged_prefix
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "WrittenFile",
     "check_partition_columns",
     "folder_of",
+    "records_in",
     "split_by_values",
     "staged_prefix",
 ]

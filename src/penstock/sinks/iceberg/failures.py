@@ -1,14 +1,14 @@
 """What catalogs, Spark and the file system raise, as errors that say whether to try again.
 
-The clients share no class of errors, and Spark's may not be imported here: what is not plain by its class is
-told by its text.
+The class of an error decides, with its status, SQL state or error number. Spark is not imported here: the classes of
+its Java exceptions are read from the exception object, together with those of their causes.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -19,20 +19,57 @@ from pyiceberg.exceptions import (
     ServiceUnavailableError,
     TooManyRequestsError,
     UnauthorizedError,
+    WaitingForLockException,
 )
+from requests.exceptions import ChunkedEncodingError, HTTPError, RequestException, RetryError, Timeout
+from requests.exceptions import ConnectionError as RequestConnectionError
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.sinks import failures
+from penstock.sinks.java_errors import causes, java_classes
 
-_PASSING = re.compile(
-    r"timed? ?out|throttl|slow ?down|too many requests|connection|connect to|temporarily|unavailable|reset by peer"
-    r"|database is locked|SQLITE_BUSY|\b(429|500|502|503|504)\b",
-    re.IGNORECASE,
+_PASSING = (
+    CommitStateUnknownException,
+    ServiceUnavailableError,
+    ServerError,
+    TooManyRequestsError,
+    WaitingForLockException,
+    PoolTimeoutError,
+    RequestConnectionError,
+    Timeout,
+    ChunkedEncodingError,
+    RetryError,
 )
-_CONFLICT = re.compile(
-    r"CommitFailedException|not an ancestor|Cannot use branch \(does not exist\)|(Ref|Branch) does not exist",
-    re.IGNORECASE,
+_PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+_PASSING_SQL_STATES = ("08", "40", "53", "57")
+"""Classes of SQL states: connection, transaction rolled back, out of resources, stopped by an operator."""
+_SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
+
+_JAVA_CONFLICT = "org.apache.iceberg.exceptions.CommitFailedException"
+_JAVA_PASSING = frozenset(
+    {
+        "java.net.SocketException",
+        "java.net.SocketTimeoutException",
+        "java.net.UnknownHostException",
+        "java.sql.SQLRecoverableException",
+        "java.sql.SQLTransientException",
+        "java.util.concurrent.TimeoutException",
+        "org.apache.hadoop.fs.s3a.AWSServiceIOException",
+        "org.apache.hadoop.ipc.RetriableException",
+        "org.apache.hadoop.ipc.StandbyException",
+        "org.apache.iceberg.exceptions.CommitStateUnknownException",
+        "org.apache.iceberg.exceptions.ServiceFailureException",
+        "org.apache.iceberg.exceptions.ServiceUnavailableException",
+        "org.apache.iceberg.shaded.org.apache.hc.core5.http.ConnectionClosedException",
+        "org.apache.iceberg.shaded.org.apache.hc.core5.http.NoHttpResponseException",
+        "org.apache.spark.ExecutorDeadException",
+        "software.amazon.awssdk.core.exception.ApiCallAttemptTimeoutException",
+        "software.amazon.awssdk.core.exception.ApiCallTimeoutException",
+    }
 )
+_SPARK_JOB = "org.apache.spark.SparkException"
 
 
 @contextmanager
@@ -48,8 +85,8 @@ def sink_failures(sink: str, doing: str, *, at_start: bool = False) -> Iterator[
 
 def sink_failure(sink: str, doing: str, error: BaseException, *, at_start: bool = False) -> PenstockError:
     """The error of this sink that `error` amounts to. What is not there `at_start` has to be put right first."""
-    told = _told(error)
-    summary = f"sink {sink}: {doing}: {told[0]}"
+    messages = _messages(error)
+    summary = f"sink {sink}: {doing}: {messages[0]}"
     if isinstance(error, NotInstalledError | ImportError):
         return MissingError("SINK_CATALOG_UNSUPPORTED", summary, hint="install what the catalog needs")
     if isinstance(error, UnauthorizedError | ForbiddenError):
@@ -60,28 +97,63 @@ def sink_failure(sink: str, doing: str, error: BaseException, *, at_start: bool 
         )
     if is_passing(error):
         return MissingError("SINK_UNAVAILABLE", summary) if at_start else TransientError("SINK_UNAVAILABLE", summary)
-    return failures.sink_failed(summary, error, {"cause": told[-1]} if len(told) > 1 else None)
+    return failures.sink_failed(summary, error, {"cause": messages[-1]} if len(messages) > 1 else None)
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether another writer got in between."""
-    return isinstance(error, CommitFailedException) or _CONFLICT.search(" ".join(_told(error))) is not None
+    return isinstance(error, CommitFailedException) or _JAVA_CONFLICT in java_classes(error)
 
 
 def is_passing(error: BaseException) -> bool:
     """Whether the cause may go away by itself: a connection, a time-out, throttling."""
-    if isinstance(error, CommitStateUnknownException | ServiceUnavailableError | ServerError | TooManyRequestsError):
+    if isinstance(error, _PASSING) or failures.is_passing(error):
         return True
-    if failures.is_passing(error):
+    if isinstance(error, DBAPIError):
+        return _is_passing_in_a_database(error)
+    if isinstance(error, HTTPError):
+        return error.response is not None and error.response.status_code in _PASSING_STATUS
+    if isinstance(error.__cause__, RequestException):  # what pyiceberg makes of an answer keeps it as the cause
+        return is_passing(error.__cause__)
+    if type(error) is OSError and error.errno is None:
+        return True  # Arrow's clients of object stores: an error of the local disk has a number
+    if any(kind.__module__.startswith("thrift.transport.") for kind in type(error).__mro__):
+        return True  # the Hive catalog's client, which need not be installed
+    return _is_passing_in_java(error)
+
+
+def _is_passing_in_a_database(error: DBAPIError) -> bool:
+    if error.connection_invalidated:
         return True
-    if isinstance(error, OSError) and error.errno is not None:
+    name = getattr(error.orig, "sqlite_errorname", None)
+    if name is not None:
+        return bool(name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")))
+    state = getattr(error.orig, "sqlstate", None)
+    # Without a state there was no answer: the connection itself failed.
+    return state.startswith(_PASSING_SQL_STATES) if state else isinstance(error, OperationalError)
+
+
+def _is_passing_in_java(error: BaseException) -> bool:
+    classes, found = java_classes(error), list(causes(error))
+    if not _JAVA_PASSING.isdisjoint(classes):
+        return True
+    if "java.sql.SQLException" in classes and any(map(_is_passing_sql, found)):
+        return True
+    # A Spark job that ended without any task having raised something: its executors were lost.
+    return bool(found) and found[-1].getClass().getName() == _SPARK_JOB and found[-1].getCondition() is None
+
+
+def _is_passing_sql(cause: Any) -> bool:
+    try:
+        state, code = cause.getSQLState(), cause.getErrorCode()
+    except Exception:  # another Java class, which has no such methods
         return False
-    return _PASSING.search(" ".join(_told(error))) is not None
+    return state.startswith(_PASSING_SQL_STATES) if state else code in (_SQLITE_BUSY, _SQLITE_LOCKED)
 
 
-def _told(error: BaseException) -> list[str]:
+def _messages(error: BaseException) -> list[str]:
     """What happened and what caused it, out of a text that may go on with stacks of Java calls."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return [*(said[:1] or [type(error).__name__]), *causes]
+    roots = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return [*(said[:1] or [type(error).__name__]), *roots]

@@ -1,100 +1,119 @@
-"""This pipeline's commits among a table's snapshots, newest first, with what a roll-back took out marked.
+"""The positions that a table's snapshots carry, and which of them the table still holds.
 
-A commit carries its token in the summary of its snapshot. The newest one has a tag as well, set with it, so that
-no expiry of snapshots loses the token, and so that a snapshot which is no ancestor of the current one is known to
-have been current once.
+A commit stores its position in the summary of its snapshot. The newest one has a tag as well, set in the same step:
+no expiry of snapshots loses the position, and a tagged snapshot that is no ancestor of the current one shows that the
+table was rolled back to before it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from penstock.errors import TerminalError
-from penstock.model import BatchToken
-from penstock.sinks.failures import other_offsets
+from penstock.model import Position
 
 TOKEN = "penstock.token"
 PIPELINE = "penstock.pipeline"
 SINK = "penstock.sink"
+REASON = "penstock.reason"
+TAG_PREFIX = "penstock_"
 
 
 @dataclass(frozen=True, slots=True)
-class TableCommit:
-    """A commit of this pipeline. `kept` is false when the table was rolled back to before it."""
+class OwnSnapshot:
+    """A commit of one pipeline and sink."""
 
     snapshot: Snapshot
-    token: BatchToken
-    kept: bool
+    position: Position
 
 
-def summary_of(token: BatchToken, sink: str) -> dict[str, str]:
-    """What a snapshot says about itself."""
-    return {PIPELINE: token.pipeline, SINK: sink, TOKEN: token.to_json()}
+@dataclass(frozen=True, slots=True)
+class History:
+    """What one pipeline and sink have committed to a table, as far back as its snapshots go."""
+
+    held: tuple[OwnSnapshot, ...]
+    """The commits that the table holds, newest first, as far as they are needed to know the position."""
+    lost: OwnSnapshot | None
+    """The newest commit, where a roll-back took it out."""
+
+    @property
+    def position(self) -> Position | None:
+        """Where the table stands; none where it never had a commit."""
+        if self.held:
+            newest, *older = (own.position for own in self.held)
+            return Position.united(newest, older)
+        return Position.nothing_left(self.lost.position) if self.lost is not None else None
+
+
+def summary_of(pipeline: str, sink: str, position: Position) -> dict[str, str]:
+    """What the snapshot of a commit says about itself."""
+    reason = {REASON: position.last.reason} if position.last.reason is not None else {}
+    return {PIPELINE: pipeline, SINK: sink, TOKEN: position.to_json(), **reason}
 
 
 def mark_of(pipeline: str, sink: str) -> str:
     """The name of this sink's tag, and how the names of its branches begin."""
-    return f"penstock_{hashlib.sha256(f'{pipeline}/{sink}'.encode()).hexdigest()[:12]}"
+    return f"{TAG_PREFIX}{hashlib.sha256(f'{pipeline}/{sink}'.encode()).hexdigest()[:12]}"
 
 
-def commits_of(metadata: TableMetadata, pipeline: str, sink: str) -> Iterator[TableCommit]:
-    """Yield the commits of one pipeline and sink, newest first, as far back as the snapshots go."""
-    chain = _ancestors(metadata, metadata.current_snapshot())
-    tagged = _tagged(metadata, pipeline, sink)
-    aside = tagged if tagged is not None and tagged.snapshot_id not in {s.snapshot_id for s in chain} else None
-    if aside is not None and _rolled_back(metadata, aside, chain):
-        yield from _own([aside], pipeline, sink, kept=False)
-    yield from _own(chain, pipeline, sink, kept=True)
-    if aside is not None and not _rolled_back(metadata, aside, chain):
-        yield from _own([aside], pipeline, sink, kept=True)
+def history_of(metadata: TableMetadata, pipeline: str, sink: str) -> History:
+    """The commits of one pipeline and sink."""
+    lineage = _ancestors(metadata, metadata.current_snapshot())
+    lost = None
+    ref = metadata.refs.get(mark_of(pipeline, sink))
+    tagged = metadata.snapshot_by_id(ref.snapshot_id) if ref is not None else None
+    if tagged is not None and all(tagged.snapshot_id != each.snapshot_id for each in lineage):
+        if _was_rolled_back(metadata, tagged, lineage):
+            lost = next(_own([tagged], pipeline, sink), None)
+        else:
+            lineage += _ancestors(metadata, tagged)
+    return History(tuple(_needed(_own(lineage, pipeline, sink))), lost)
 
 
-def newest_of(metadata: TableMetadata, token: BatchToken, sink: str) -> TableCommit | None:
-    """The newest commit of the token's query."""
-    commits = commits_of(metadata, token.pipeline, sink)
-    return next((commit for commit in commits if commit.token.query_id == token.query_id), None)
+def other_writers(metadata: TableMetadata, pipeline: str, sink: str) -> list[str]:
+    """The other pipelines and sinks with a position in some snapshot. Replays and redrives count as their pipeline."""
+    own = live_name(pipeline), sink
+    return sorted(
+        {
+            f"{a_pipeline}/{a_sink}"
+            for a_pipeline, a_sink in writers_of(metadata)
+            if (live_name(a_pipeline), a_sink) != own
+        }
+    )
 
 
-def holds(metadata: TableMetadata, token: BatchToken, sink: str) -> bool:
-    """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
-    newest = newest_of(metadata, token, sink)
-    if newest is None:
-        return False
-    if not newest.kept:
-        raise _restored(newest, token, sink)
-    if newest.token.batch_id == token.batch_id and newest.token.ranges != token.ranges:
-        raise other_offsets(sink, token, newest.token)
-    return newest.token.batch_id >= token.batch_id
+def writers_of(metadata: TableMetadata) -> set[tuple[str, str]]:
+    """Every pipeline and sink with a position in some snapshot."""
+    said = map(_said, metadata.snapshots)
+    return {(each[PIPELINE], each[SINK]) for each in said if {TOKEN, PIPELINE, SINK} <= each.keys()}
 
 
-def files_added(commit: TableCommit, io: FileIO) -> set[str]:
+def live_name(pipeline: str) -> str:
+    """The pipeline that a replay or a redrive belongs to."""
+    return pipeline.partition(".replay-")[0].removesuffix(".redrive")
+
+
+def files_added(snapshot: Snapshot, io: FileIO) -> set[str]:
     """The data files that a commit added, by their whole paths."""
-    number = commit.snapshot.snapshot_id
     return {
         entry.data_file.file_path
-        for manifest in commit.snapshot.manifests(io)
+        for manifest in snapshot.manifests(io)
         for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
-        if entry.snapshot_id == number
+        if entry.snapshot_id == snapshot.snapshot_id
     }
 
 
-def _tagged(metadata: TableMetadata, pipeline: str, sink: str) -> Snapshot | None:
-    ref = metadata.refs.get(mark_of(pipeline, sink))
-    return metadata.snapshot_by_id(ref.snapshot_id) if ref is not None else None
-
-
-def _rolled_back(metadata: TableMetadata, aside: Snapshot, chain: list[Snapshot]) -> bool:
-    """Whether a snapshot that is no known ancestor was left behind, or only lost its link to an expiry."""
-    if not chain or (aside.sequence_number or 0) > (chain[0].sequence_number or 0):
-        return True
-    current = {snapshot.snapshot_id for snapshot in chain}
-    return any(snapshot.snapshot_id in current for snapshot in _ancestors(metadata, aside))
+def _was_rolled_back(metadata: TableMetadata, tagged: Snapshot, lineage: list[Snapshot]) -> bool:
+    """Whether a snapshot that is no known ancestor was taken out, and has not only lost its link to an expiry."""
+    if not lineage or (tagged.sequence_number or 0) > (lineage[-1].sequence_number or 0):
+        return True  # the ancestors are known from before it on
+    current = {snapshot.snapshot_id for snapshot in lineage}
+    return any(snapshot.snapshot_id in current for snapshot in _ancestors(metadata, tagged))
 
 
 def _ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> list[Snapshot]:
@@ -108,24 +127,20 @@ def _ancestors(metadata: TableMetadata, snapshot: Snapshot | None) -> list[Snaps
     return chain
 
 
-def _own(snapshots: list[Snapshot], pipeline: str, sink: str, *, kept: bool) -> Iterator[TableCommit]:
+def _own(snapshots: list[Snapshot], pipeline: str, sink: str) -> Iterator[OwnSnapshot]:
     for snapshot in snapshots:
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
+        said = _said(snapshot)
         if said.get(PIPELINE) == pipeline and said.get(SINK) == sink and TOKEN in said:
-            yield TableCommit(snapshot, BatchToken.from_json(said[TOKEN]), kept)
+            yield OwnSnapshot(snapshot, Position.from_json(said[TOKEN]))
 
 
-def _restored(lost: TableCommit, token: BatchToken, sink: str) -> TerminalError:
-    snapshot = lost.snapshot.snapshot_id
-    return TerminalError(
-        "SINK_TABLE_RESTORED",
-        f"sink {sink}: a roll-back of the table took batches of this pipeline back",
-        context={
-            "checkpoint": f"batch {token.batch_id}: {token.describe_ranges()}",
-            "taken back": f"up to batch {lost.token.batch_id}, snapshot {snapshot}",
-        },
-        hint=(
-            "to write those batches again: a new checkpoint and run --resume-from-table\n"
-            f"to undo the roll-back: CALL ...system.set_current_snapshot(table => ..., snapshot_id => {snapshot})"
-        ),
-    )
+def _needed(commits: Iterator[OwnSnapshot]) -> Iterator[OwnSnapshot]:
+    """Those up to the newest one that names every partition: versions before 0.8 stored the last batch alone."""
+    for own in commits:
+        yield own
+        if own.position.number > 0:
+            return
+
+
+def _said(snapshot: Snapshot) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot.summary else {}

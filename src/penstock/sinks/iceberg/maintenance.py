@@ -1,6 +1,7 @@
 """The care of an Iceberg table, by Spark's procedures: files and manifests rewritten, snapshots and orphans removed.
 
-No snapshot of these carries a token. The newest that does has a tag, which an expiry keeps.
+No snapshot of these carries a position. The newest that does has a tag, which an expiry keeps, for every pipeline and
+sink that writes to the table; where that does not hold, no snapshot expires.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from penstock.sinks.files import TableFolder
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
-from penstock.sinks.iceberg.tables import TableSide
+from penstock.sinks.iceberg.history import OwnSnapshot, history_of, live_name, mark_of, writers_of
+from penstock.sinks.iceberg.tables import RETAIN_TAG, TableSide
 from penstock.sinks.iceberg.types import literal, quoted
 from penstock.storage import Storage
 
@@ -50,7 +52,6 @@ class IcebergMaintenance:
         catalog: IcebergCatalog,
         warehouse: str,
         side: TableSide,
-        tag: str,
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
         storage: Storage = Storage(),
@@ -58,10 +59,10 @@ class IcebergMaintenance:
         self._sink = sink
         self._storage = storage
         self._table = literal(quoted(*identifier))
+        self._name = quoted(catalog.name, *identifier)
         self._system = f"{quoted(catalog.name)}.system"
         self._settings = catalog.spark_settings(warehouse)
         self._side = side
-        self._tag = tag
         self._target = target_file_bytes
         self._cluster_by = tuple(cluster_by)
         self._sql: SqlEngine | None = None
@@ -107,8 +108,10 @@ class IcebergMaintenance:
             if table is None:
                 return Cleaned()
             notes, before = [], datetime.now(UTC) - keep
+            if not dry_run:
+                table = self._tagged(table)
             expiring = _expiring(table, before)
-            if expiring and (why := self._untagged(table)):
+            if expiring and (why := _unsafe(table)):
                 expiring, notes = 0, [why]
             staged = list(_forgotten(table, max(keep, ORPHAN_AGE), self._storage))
             if dry_run and self._sql is None:
@@ -184,16 +187,51 @@ class IcebergMaintenance:
             time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
         return [], _TRIES, "the stream left no room for it"
 
-    def _untagged(self, table: Table) -> str | None:
-        """Why no snapshot may expire: the table lets tags go, and with ours the newest token would."""
-        if _MAX_REF_AGE in table.metadata.properties and self._tag in table.metadata.refs:
-            return f"snapshots are left: the table has {_MAX_REF_AGE}, which lets the tag of the newest token go too"
-        return None
+    def _tagged(self, table: Table) -> Table:
+        """The table once the newest position of every pipeline and sink has a tag: someone may have dropped it."""
+        absent = {mark: own.snapshot for mark, own in _newest_held(table).items() if mark not in table.metadata.refs}
+        for mark, snapshot in absent.items():
+            self._engine().run(
+                f"ALTER TABLE {self._name} CREATE TAG IF NOT EXISTS {quoted(mark)} "
+                f"AS OF VERSION {snapshot.snapshot_id} {RETAIN_TAG}",
+                settings=self._settings,
+            )
+        return (self._side.look() or table) if absent else table
 
     def _engine(self) -> SqlEngine:
         if self._sql is None:
             raise TerminalError("SINK_NEEDS_SPARK", f"sink {self._sink}: the care of the table was given no SQL engine")
         return self._sql
+
+
+def _newest_held(table: Table) -> dict[str, OwnSnapshot]:
+    """The newest commit that the table holds of every pipeline and sink, by the name of its tag."""
+    found = {}
+    for pipeline, sink in writers_of(table.metadata):
+        if held := history_of(table.metadata, pipeline, sink).held:
+            found[mark_of(pipeline, sink)] = held[0]
+    return found
+
+
+def _unsafe(table: Table) -> str | None:
+    """Why no snapshot may expire: some pipeline's position, or the proof that it was taken out, would go with it."""
+    metadata = table.metadata
+    for pipeline, sink in sorted(writers_of(metadata)):
+        history = history_of(metadata, pipeline, sink)
+        who, mark = f"{pipeline}/{sink}", mark_of(pipeline, sink)
+        tag = metadata.refs.get(mark)
+        if history.lost is not None:
+            return f"snapshots are left: a roll-back took commits of {who} out; start it first, or drop its tag {mark}"
+        if not history.held:
+            continue
+        newest = history.held[0]
+        if tag is None or tag.snapshot_id != newest.snapshot.snapshot_id:
+            return f"snapshots are left: the newest position of {who} has no tag"
+        if tag.max_ref_age_ms is None and _MAX_REF_AGE in metadata.properties:
+            return f"snapshots are left: the table has {_MAX_REF_AGE}, which lets the tag of {who} go; start it first"
+        if history.position != newest.position and pipeline == live_name(pipeline):
+            return f"snapshots are left: only older ones name all partitions of {who}; start it first"
+    return None
 
 
 def _sizes(table: Table) -> list[list[int]]:

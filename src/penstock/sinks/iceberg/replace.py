@@ -1,4 +1,4 @@
-"""The rows of some offset ranges replaced in a table: data files out, data files in, one snapshot with the token.
+"""The rows of some offset ranges in a table: which records they are, and how they are replaced in one snapshot.
 
 A file whose rows all lie in the ranges goes out. One that has others too goes out as well, and those are written
 again. Both are found once for each file: a try that lost to another writer costs a look at the files that are new.
@@ -6,9 +6,11 @@ again. Both are found once for each file: a try that lost to another writer cost
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue
@@ -22,7 +24,6 @@ from penstock.model import COORDINATES, OffsetRange, SlotAttempt
 from penstock.sinks.iceberg.stage import StagedFile
 from penstock.sinks.replacing import in_ranges, ranges_sql, refuse_without_coordinates
 
-TRIES = 100
 _REST_SLOT = 999_999_999
 """No slot of a batch has this number: the files of rows that are kept have names of their own."""
 
@@ -48,17 +49,16 @@ class RangeReplacement:
 
     def touched(self, table: Table) -> list[Touched]:
         """The files of the table as it is now that have rows in the ranges."""
-        return [found for task in self._tasks(table) if (found := self._look(table, task, rewriting=True)) is not None]
+        return [
+            found
+            for task in _tasks(table, self._ranges)
+            if (found := self._look(table, task, rewriting=True)) is not None
+        ]
 
     def count(self, table: Table) -> int:
         """Only look: how many rows would go out."""
-        found = (self._look(table, task, rewriting=False) for task in self._tasks(table))
+        found = (self._look(table, task, rewriting=False) for task in _tasks(table, self._ranges))
         return sum(one.replaced for one in found if one is not None)
-
-    def _tasks(self, table: Table) -> Iterator[FileScanTask]:
-        """The files that may have such rows, by their statistics."""
-        condition = ranges_sql(self._ranges, lambda part: f"{COORDINATES}.{part}")
-        yield from table.scan(row_filter=condition).plan_files()
 
     def _look(self, table: Table, task: FileScanTask, *, rewriting: bool) -> Touched | None:
         path = task.file.file_path
@@ -82,12 +82,40 @@ class RangeReplacement:
             raise
 
 
+def records_in(table: Table, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]]:
+    """The records of these ranges that the table has rows of, for any number of ranges."""
+    wanted = defaultdict(list)
+    for one in sorted(ranges):
+        wanted[one.topic, one.partition].append(one)
+    hulls = [
+        OffsetRange(*at, min(r.start for r in inside), max(r.end for r in inside)) for at, inside in wanted.items()
+    ]
+    found: set[tuple[str, int, int]] = set()
+    for task in _tasks(table, hulls) if hulls else ():
+        for rows in _read(table, task, [COORDINATES]):
+            for hull in hulls:
+                near = rows.filter(in_ranges(rows.column(0), [hull])).column(0)
+                offsets = pc.unique(pc.struct_field(near, "offset")).to_numpy(zero_copy_only=False)
+                inside = wanted[hull.topic, hull.partition]
+                latest = np.searchsorted([r.start for r in inside], offsets, side="right") - 1
+                ends = np.maximum.accumulate([r.end for r in inside])  # ranges may overlap
+                held = offsets[offsets < ends[latest]]
+                found |= {(hull.topic, hull.partition, int(offset)) for offset in held}
+    return found
+
+
 def check_replaceable(sink: str, table: Table | None, schema: pa.Schema, *, kept: bool) -> None:
     """Refuse a table of which no rows can be replaced by rows of `schema`."""
     refuse_without_coordinates(sink, schema, kept=kept)
     if table is not None:
         held = pa.schema([pa.field(field.name, pa.null()) for field in table.schema().fields])
         refuse_without_coordinates(sink, held, kept=True)
+
+
+def _tasks(table: Table, ranges: Sequence[OffsetRange]) -> Iterator[FileScanTask]:
+    """The files that may have rows of the ranges, by their statistics."""
+    condition = ranges_sql(ranges, lambda part: f"{COORDINATES}.{part}")
+    yield from table.scan(row_filter=condition).plan_files()
 
 
 def _read(table: Table, task: FileScanTask, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,8 @@
-"""Iceberg, exactly once: rows staged in tasks, made visible by one snapshot that carries the token.
+"""Iceberg, exactly once: rows staged in tasks, made visible by one snapshot that carries the new position.
 
 An append is files named by a pyiceberg commit. A merge, and everything in a Hadoop catalog, is written by Spark to a
-branch of its own, and main is then moved there. Either way main moves only from the snapshot that was looked
-through for the token: whatever gets in between, the table is read again before anything is decided.
+branch of its own, and main is then moved there. Either way main moves only from the snapshot whose history was read
+for the position: when another writer commits in between, the table is read again before anything is decided.
 """
 
 from __future__ import annotations
@@ -14,11 +14,23 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from penstock.contracts import SqlEngine, Stage
 from penstock.errors import TerminalError
-from penstock.model import COORDINATES, DELETES, BatchToken, Guarantee, Manifest, MergeRules, OffsetRange, SlotAttempt
+from penstock.model import (
+    COORDINATES,
+    DELETES,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    MergeRules,
+    OffsetRange,
+    Position,
+    SlotAttempt,
+)
+from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.files.joining import JOINER, JoinedFiles
@@ -26,12 +38,11 @@ from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 from penstock.sinks.iceberg.branch import BranchWriter
 from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.definition import TableDefinition, parse_identifier, parse_partitions
-from penstock.sinks.iceberg.failures import is_conflict, is_passing, sink_failure, sink_failures
-from penstock.sinks.iceberg.history import commits_of, files_added, holds, mark_of, newest_of, summary_of
+from penstock.sinks.iceberg.failures import is_conflict, sink_failures
+from penstock.sinks.iceberg.history import files_added, history_of, mark_of, other_writers, summary_of
 from penstock.sinks.iceberg.layout import Layout, check_staged
 from penstock.sinks.iceberg.maintenance import IcebergMaintenance
-from penstock.sinks.iceberg.replace import TRIES as REPLACE_TRIES
-from penstock.sinks.iceberg.replace import RangeReplacement, check_replaceable
+from penstock.sinks.iceberg.replace import RangeReplacement, check_replaceable, records_in
 from penstock.sinks.iceberg.schema import held_columns, identity_of
 from penstock.sinks.iceberg.stage import AppendStage, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
@@ -40,11 +51,12 @@ from penstock.sinks.iceberg.types import quoted
 from penstock.sinks.merging import refuse_without_position
 from penstock.storage import Storage
 
-COMMIT_TRIES = 5
+LAND_TRIES = 100
+"""How often a commit is made again because other pipelines, sinks or a compaction commit to the table first."""
 
 
 class IcebergSink:
-    """Implements `contracts.Sink` and `contracts.SqlSink` over one Iceberg table."""
+    """Implements `contracts.Sink`, `SqlSink`, `RecordSink` and `SharedSink` over one Iceberg table."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 
@@ -145,20 +157,26 @@ class IcebergSink:
         fit = self._look(schema)
         return ["create table"] if fit is None else fit.told()
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest token in the table, whichever query committed it, past what a roll-back took out."""
+    def position(self) -> Position | None:
+        """What the table holds now: after a roll-back, the newest position that was not taken out."""
         with sink_failures(self.name, "reading the table's snapshots"):
+            table = self._there().look()
+            return self._position(table) if table is not None else None
+
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
+        """The records of these ranges that the table has rows of; none where its rows have no coordinates."""
+        with sink_failures(self.name, "looking for records"):
             table = self._there().look()
             if table is None:
-                return None
-            commits = commits_of(table.metadata, self.pipeline, self.name)
-            return next((commit.token for commit in commits if commit.kept), None)
+                return set()
+            named = COORDINATES in (field.name for field in table.schema().fields)
+            return records_in(table, ranges) if named and self._definition.keep_coordinates else None
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is in the table. Raises where it has other offsets or was taken back."""
+    def other_writers(self) -> list[str]:
+        """The other pipelines and sinks that have written to the table, as far back as its snapshots go."""
         with sink_failures(self.name, "reading the table's snapshots"):
             table = self._there().look()
-        return table is not None and holds(table.metadata, token, self.name)
+            return other_writers(table.metadata, self.pipeline, self.name) if table is not None else []
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin the files of one attempt of a slot."""
@@ -180,32 +198,26 @@ class IcebergSink:
             self._definition.partition_by,
         )
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Make the staged rows visible with the token, in one snapshot. An empty batch is a snapshot too."""
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """Make the staged rows visible and the position current, in one snapshot. An empty batch is a snapshot too."""
+        token = position.last
         items = [item for manifest in manifests for item in manifest.items]
-        doing = f"committing batch {token.batch_id}"
-        failure: Exception | None = None
-        replacement, joined = self._replacement(token), self._joined(token, items)
-        for _ in range(REPLACE_TRIES if self.replaces else COMMIT_TRIES):
-            with sink_failures(self.name, doing):
-                table = self._there().look()
-            if table is None:
-                raise self._gone()
-            if holds(table.metadata, token, self.name):
-                failure = None
-                break
-            self._check_unmoved(table)
-            try:
-                others = [item for item in items if not isinstance(item, StagedFile)]
-                self._land(token, [*others, *joined.files()], table, replacement)
-                failure = None
-                break
-            except Exception as error:  # landed or not: only the table knows
-                failure = error
-                if not is_conflict(error) and not is_passing(error):
+        others = [item for item in items if not isinstance(item, StagedFile)]
+        with sink_failures(self.name, f"committing batch {token.batch_id}"):
+            if self._layout is None:  # a position is moved outside a run: there are no rows
+                self._layout = Layout.of(self._existing())
+            replacement, joined = self._replacement(token), self._joined(token, items)
+            for tries_left in reversed(range(LAND_TRIES)):
+                table = self._existing()
+                if self._position(table) != onto:
+                    raise position_moved(self.name)
+                self._check_unmoved(table)
+                try:
+                    self._commit_snapshot(position, [*others, *joined.files()], table, replacement)
                     break
-        if failure is not None and not self.holds(token):
-            raise sink_failure(self.name, doing, failure) from failure
+                except Exception as error:
+                    if not is_conflict(error) or not tries_left:
+                        raise
         self._remove(item.path for item in items if isinstance(item, StagedRows))
         with suppress(OSError):  # what stays is named by no snapshot, and an orphan to maintenance
             joined.remove_sources()
@@ -224,7 +236,6 @@ class IcebergSink:
             self._catalog,
             self.warehouse,
             self._there(),
-            self._mark,
             self.target_file_bytes,
             self.cluster_by,
             self._storage,
@@ -233,7 +244,7 @@ class IcebergSink:
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
 
-        Before that another driver may still be about to commit them; afterwards the token refuses it. It walks
+        Before that another driver may still be about to commit them; afterwards the position refuses it. It walks
         through the folder, so it is for a batch that lost an attempt, not for every batch.
         """
         layout = self._prepared()
@@ -246,20 +257,20 @@ class IcebergSink:
             return
         with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
             table = self._there().look()
-            commit = newest_of(table.metadata, token, self.name) if table is not None else None
-            if table is None or commit is None or commit.token != token:
+            held = history_of(table.metadata, self.pipeline, self.name).held if table is not None else ()
+            if table is None or not held or held[0].position.last != token:
                 return
             if not self._by_sql:
                 prefix = f"{layout.data}/"
-                strays -= {path.removeprefix(prefix) for path in files_added(commit, table.io)}
+                strays -= {path.removeprefix(prefix) for path in files_added(held[0].snapshot, table.io)}
             for path in strays:
                 folder.remove(path)
 
-    def _land(
-        self, token: BatchToken, items: Sequence[object], seen: Table, replacement: RangeReplacement | None = None
+    def _commit_snapshot(
+        self, position: Position, items: Sequence[object], seen: Table, replacement: RangeReplacement | None
     ) -> None:
         """One try: a snapshot on top of the one that `seen` has as main's, or an error."""
-        layout, side, summary = self._prepared(), self._there(), summary_of(token, self.name)
+        layout, side, summary = self._prepared(), self._there(), summary_of(self.pipeline, self.name, position)
         rows = [item for item in items if isinstance(item, StagedRows)]
         if isinstance(side, CatalogTable) and not rows:
             touched = replacement.touched(seen) if replacement is not None else []
@@ -281,10 +292,27 @@ class IcebergSink:
                 self.replaces,
             )
             side.publish(seen, branch, self._mark)
-        except Exception:
+        except Exception as error:
+            overtaken = self._is_overtaken(seen, branch)
             with suppress(Exception):  # then the next start removes it
                 side.drop([branch])
+            if overtaken:
+                raise CommitFailedException(
+                    "main has moved, or another start of this sink removed the branch"
+                ) from error
             raise
+
+    def _is_overtaken(self, seen: Table, branch: str) -> bool:
+        """Whether another writer is why a commit through a branch failed. Spark has no exception of its own for it."""
+        with suppress(Exception):
+            now = self._there().look()
+            if now is not None:
+                moved = now.metadata.current_snapshot_id != seen.metadata.current_snapshot_id
+                return moved or branch not in now.metadata.refs
+        return False
+
+    def _position(self, table: Table) -> Position | None:
+        return history_of(table.metadata, self.pipeline, self.name).position
 
     def _replacement(self, token: BatchToken) -> RangeReplacement | None:
         """What takes the rows of the ranges out of a table that pyiceberg commits to."""
@@ -355,6 +383,17 @@ class IcebergSink:
         assert self._side is not None
         return self._side
 
+    def _existing(self) -> Table:
+        table = self._there().look()
+        if table is None:
+            raise TerminalError(
+                "SINK_TABLE_GONE",
+                f"sink {self.name}: the table is not there any more",
+                context={"table": self.table, "warehouse": self.warehouse},
+                hint="a new start makes a new table; what was in the old one is not written again",
+            )
+        return table
+
     def _engine(self) -> SqlEngine:
         assert self._sql is not None
         return self._sql
@@ -374,11 +413,3 @@ class IcebergSink:
         for path in paths:
             with suppress(OSError):  # a file that stays is invisible, and an orphan to maintenance
                 folder.remove(path)
-
-    def _gone(self) -> TerminalError:
-        return TerminalError(
-            "SINK_TABLE_GONE",
-            f"sink {self.name}: the table is not there any more",
-            context={"table": self.table, "warehouse": self.warehouse},
-            hint="a new start makes a new table; what was in the old one is not written again",
-        )

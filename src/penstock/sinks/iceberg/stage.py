@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
@@ -25,6 +27,7 @@ from penstock.sinks.iceberg.failures import sink_failures
 from penstock.sinks.iceberg.layout import Layout
 from penstock.sinks.iceberg.partitions import RowSplitter, Values
 from penstock.sinks.iceberg.types import with_ids
+from penstock.sinks.merging import refusals
 from penstock.storage import Storage
 
 
@@ -85,12 +88,13 @@ class AppendStage:
         return self._schema
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        """Take some rows, in the types of the schema. Columns beyond it are left out."""
+        """Take some rows, in the types of the schema; those without a required value are given back."""
         with sink_failures(self._sink, "staging rows"):
+            rows, refused = self._refuse_nulls(rows)
             rows = cast_rows(rows, self._schema)
             for values, part in self._splitter.split(rows):
                 self._files.add(self._folder(values), part)
-        return ()
+        return refused
 
     def finish(self) -> Manifest:
         """Close every file, make it durable, and say what there is."""
@@ -112,6 +116,16 @@ class AppendStage:
     def abort(self) -> None:
         """Remove what was written. What cannot be removed is invisible, and an orphan to maintenance."""
         self._files.abort()
+
+    def _refuse_nulls(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[Refusal]]:
+        """A tombstone has nulls also in columns that no other record may lack."""
+        required = [field.name for field in self._schema if not field.nullable]
+        lacking = [name for name in required if rows.column(name).null_count]
+        if not lacking:
+            return rows, ()
+        refused = reduce(pc.or_, [pc.is_null(rows.column(name)) for name in lacking])
+        message = f"sink {self._sink}: the table requires {', '.join(lacking)}, which is null"
+        return rows.filter(pc.invert(refused)), refusals(self._sink, rows.filter(refused), "SINK_ROW_REFUSED", message)
 
     def _folder(self, values: Values) -> str:
         """A folder for these values alone: two of them may read alike, and a file has but one."""

@@ -42,12 +42,12 @@ class RowsStage:
     ) -> None:
         self._sink = sink
         self._writer = writer
-        self._schema = schema
+        self._schema = pa.schema([each.with_nullable(True) for each in schema])  # a tombstone has its keys alone
         self._keys = rules.keys
         self._partition_by = tuple(partition_by)
         self._bounded = {*rules.keys, *rules.prune_by}
         self._bounds: dict[str, Bounds] = {}
-        self._files = ParquetFiles(folder, prefix, writer, schema)
+        self._files = ParquetFiles(folder, prefix, writer, self._schema)
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         """Take some rows; those that no merge could find again, or place, are given back."""

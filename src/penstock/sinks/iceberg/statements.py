@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules, OffsetRange
 from penstock.sinks.iceberg.bounds import Bounds, conditions
 from penstock.sinks.iceberg.types import quoted
-from penstock.sinks.merging import CUT, counts_sql, later_sql, one_row_a_key
+from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key
 from penstock.sinks.replacing import ranges_sql
 
 STAGED = "staged"
@@ -45,7 +45,7 @@ def merge(
     """Merge the staged rows, one a key, reading of the target only what they can touch."""
     # To a sink that only inserts a delete means nothing; it must not stand for a row that is to be inserted.
     relation = f"(SELECT * FROM {STAGED} WHERE NOT {_DELETED}) AS live" if rules.insert_only else STAGED
-    source = one_row_a_key(relation, rules, quote=quoted, position=_POSITION, deletes=_DELETED)
+    source = one_row_a_key(relation, rules, quote=quoted, position=_POSITION)
     keys = [f"t.{quoted(key)} = s.{quoted(key)}" for key in rules.keys]
     pruned = conditions(bounds, rules.keys, rules.prune_by, "t")
     deleted = f"coalesce(s.{quoted(DELETES)}, false)"
@@ -64,5 +64,5 @@ def merge(
 def _newer(rules: MergeRules, *, positioned: bool) -> str:
     later = later_sql(lambda part: quoted("t", COORDINATES, part), lambda part: quoted("s", COORDINATES, part))
     newer = (quoted("s", rules.when_newer), quoted("t", rules.when_newer)) if rules.when_newer is not None else None
-    counts = counts_sql(newer, later if rules.by_position and positioned else None, quoted("s", CUT))
+    counts = counts_sql(newer, later if rules.by_position and positioned else None)
     return f" AND ({counts})" if counts else ""

@@ -14,7 +14,12 @@ from typing import Protocol
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import StaticTable, Table, TableProperties
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -43,6 +48,9 @@ _NEW_TABLE = {
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
 }
 _CATALOG_TABLE = "iceberg_tables"
+FOREVER_MS = 2**63 - 1
+RETAIN_TAG = "RETAIN 100000 DAYS"
+"""The same for Spark, which does not take that many milliseconds in any of its units."""
 
 
 class TableSide(Protocol):
@@ -153,7 +161,7 @@ class CatalogTable:
             snapshot.append_data_file(file)
         snapshot.commit()
         transaction._stage(
-            (_ref(tag, SnapshotRefType.TAG, snapshot.snapshot_id),),
+            (_tag(tag, snapshot.snapshot_id),),
             (
                 AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
                 AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
@@ -164,13 +172,15 @@ class CatalogTable:
     def publish(self, seen: Table, branch: str, tag: str) -> None:
         """Move main to the head of a branch, in one commit with all the rest."""
         table = self._client.load_table(self._identifier)
+        if branch not in table.metadata.refs:
+            raise CommitFailedException(f"the branch {branch} is gone")
         head = table.metadata.refs[branch].snapshot_id
         current = seen.current_snapshot()
         main = table.metadata.refs.get(MAIN_BRANCH)
         kept = main.model_dump(by_alias=True, exclude_none=True) if main else {}  # how long its snapshots are kept
         updates: tuple[TableUpdate, ...] = (
             _ref(MAIN_BRANCH, SnapshotRefType.BRANCH, head, kept),
-            _ref(tag, SnapshotRefType.TAG, head),
+            _tag(tag, head),
             _without(branch),
         )
         self._client.commit_table(
@@ -269,7 +279,7 @@ class HadoopTable:
         table, to = literal(quoted(*self._identifier)), literal(branch)
         self._engine().run(
             f"CALL {self._catalog}.system.fast_forward(table => {table}, branch => 'main', to => {to})",
-            f"ALTER TABLE {self._name} CREATE OR REPLACE TAG {quoted(tag)} AS OF VERSION {head}",
+            f"ALTER TABLE {self._name} CREATE OR REPLACE TAG {quoted(tag)} AS OF VERSION {head} {RETAIN_TAG}",
             f"ALTER TABLE {self._name} DROP BRANCH {quoted(branch)}",
             settings=self._settings,
         )
@@ -292,6 +302,11 @@ def _ref(
 ) -> SetSnapshotRefUpdate:
     told = {"ref-name": name, "type": kind, "snapshot-id": snapshot_id}
     return SetSnapshotRefUpdate.model_validate({**(settings or {}), **told})
+
+
+def _tag(name: str, snapshot_id: int) -> SetSnapshotRefUpdate:
+    """A tag that no expiry removes, also where the table says how long tags are kept."""
+    return _ref(name, SnapshotRefType.TAG, snapshot_id, {"max-ref-age-ms": FOREVER_MS})
 
 
 def _without(name: str) -> RemoveSnapshotRefUpdate:

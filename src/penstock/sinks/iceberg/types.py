@@ -52,7 +52,7 @@ def unwritable(name: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]
 
 
 def with_ids(schema: pa.Schema, held: StructType) -> pa.Schema:
-    """The columns as a file of the table has them: with the table's field ids, small integers widened."""
+    """The columns as a file of the table has them: with its field ids, required as there, small integers widened."""
     return pa.schema([_with_id(field, held) for field in schema])
 
 
@@ -137,7 +137,7 @@ def _primitive(kind: pa.DataType) -> IcebergType | None:
 
 def _with_id(field: pa.Field, held: StructType) -> pa.Field:
     its = next(known for known in held.fields if known.name == field.name)
-    return _numbered(field.name, field.type, field.nullable, its.field_id, its.field_type)
+    return _numbered(field.name, field.type, field.nullable or its.optional, its.field_id, its.field_type)
 
 
 def _numbered(name: str, kind: pa.DataType, nullable: bool, number: int, held: IcebergType) -> pa.Field:
@@ -145,12 +145,13 @@ def _numbered(name: str, kind: pa.DataType, nullable: bool, number: int, held: I
         kind = pa.struct([_with_id(inner, held) for inner in kind])
     elif isinstance(held, ListType):
         inner = kind.value_field
-        element = _numbered(inner.name, inner.type, inner.nullable, held.element_id, held.element_type)
+        nulls = inner.nullable or not held.element_required
+        element = _numbered(inner.name, inner.type, nulls, held.element_id, held.element_type)
         kind = pa.large_list(element) if types.is_large_list(kind) else pa.list_(element)
     elif isinstance(held, MapType):
         key = _numbered("key", kind.key_type, False, held.key_id, held.key_type)
-        item = kind.item_field
-        kind = pa.map_(key, _numbered("value", item.type, item.nullable, held.value_id, held.value_type))
+        nulls = kind.item_field.nullable or not held.value_required
+        kind = pa.map_(key, _numbered("value", kind.item_type, nulls, held.value_id, held.value_type))
     elif types.is_signed_integer(kind) and kind.bit_width < 32:
         kind = pa.int32()
     return pa.field(name, kind, nullable, metadata={_FIELD_ID: str(number).encode()})

@@ -1,8 +1,11 @@
-"""The markers: what each slot committed last, written in the same transaction as its rows.
+"""The markers: the position of each slot, written in the same transaction as its rows.
 
-They live in a compacted topic of the sink's own, one partition a slot, and are read below the last stable
-offset. A slot's writer has the partition to itself once its `init_transactions` has returned, so the place at
-which a marker lands must be the end that was read before: anything else means that the reading was out of date.
+They live in a compacted topic of the sink's own, one partition for each slot, and are read below the last stable
+offset. A slot's writer has the partition to itself once its `init_transactions` has returned, so a transaction must
+land at the end that was read before: anything else means that the reading was out of date.
+
+A redrive writes single records, which no position can list. Its transactions also have one entry for each record,
+with the record as the key, ahead of the marker: the last record of every transaction is the marker.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -22,12 +25,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import KafkaSettings, explain
 from penstock.kafka.hearing import Hearing, knock, refuse_known
-from penstock.model import BatchToken
+from penstock.model import OffsetRange, Position
 
 KEY = b"marker"
-TOPIC_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
-"""Small segments: what is superseded can go only from those that are full."""
-
 TAIL = 20
 _LONGEST_NAME = 249
 _POLL_SECONDS = 0.2
@@ -45,26 +45,39 @@ _OF_GROUPS = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
+Record = tuple[str, int, int]
+"""The topic, partition and offset of a source record."""
+
+
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a slot committed last. `number` counts its commits over all queries; slots in step count alike."""
+    """The position of a slot. Slots in step have the same one, with the same `number`."""
 
-    token: BatchToken
+    position: Position
     slots: int
-    number: int
     partitions: int | None = None
     """How many partitions the sink's fixed topic had."""
+    whole: bool = field(default=True, compare=False)
+    """Whether the position names every partition ever committed; versions before 0.8 stored the last batch alone."""
+
+    @property
+    def number(self) -> int:
+        """How many commits the slot has made."""
+        return self.position.number
 
     def to_bytes(self) -> bytes:
         """The value of the marker's record."""
         body = {"slots": self.slots, "number": self.number, "partitions": self.partitions}
-        return json.dumps({"token": self.token.to_json(), **body}, separators=(",", ":")).encode()
+        return json.dumps({"token": self.position.to_json(), **body}, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Marker:
-        """The marker that `to_bytes` wrote."""
+        """The marker that `to_bytes` wrote, or an earlier version."""
         body = json.loads(value)
-        return cls(BatchToken.from_json(body["token"]), body["slots"], body["number"], body["partitions"])
+        position = Position.from_json(body["token"])
+        if position.number:
+            return cls(position, body["slots"], body["partitions"])
+        return cls(replace(position, number=body["number"]), body["slots"], body["partitions"], whole=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,11 @@ def marker_topic(pipeline: str, sink: str) -> str:
     return f"{plain[: _LONGEST_NAME - len(mark) - 1]}-{mark}"
 
 
+def record_key(record: Record) -> bytes:
+    """The key of a redriven record in the marker topic; a topic's name has no slash."""
+    return "/".join(map(str, record)).encode()
+
+
 def read_markers(
     sink: str, settings: KafkaSettings, topic: str, slots: Iterable[int], patience: float = _PATIENCE_SECONDS
 ) -> dict[int, SlotState]:
@@ -93,6 +111,22 @@ def read_markers(
     reader = _MarkerReader(sink, settings, topic, patience)
     with reader.opened():
         return {slot: state for slot in slots if (state := reader.read(slot)) is not None}
+
+
+def read_redriven(
+    sink: str, settings: KafkaSettings, topic: str, slots: Iterable[int], ranges: Sequence[OffsetRange]
+) -> set[Record]:
+    """The records in these ranges that redrives have committed, in any slot."""
+    found: set[Record] = set()
+    reader = _MarkerReader(sink, settings, topic, _PATIENCE_SECONDS)
+    with reader.opened():
+        for slot in slots:
+            found.update(record for record in reader.redriven(slot) if any(_holds(r, record) for r in ranges))
+    return found
+
+
+def _holds(r: OffsetRange, record: Record) -> bool:
+    return (r.topic, r.partition) == record[:2] and r.start <= record[2] < r.end
 
 
 class _MarkerReader:
@@ -123,29 +157,50 @@ class _MarkerReader:
                 self._consumer.close()
 
     def read(self, slot: int) -> SlotState | None:
-        self._deadline = time.monotonic() + self._patience
+        """The newest marker of a slot; of one from before 0.8, with what the older ones know beyond it."""
         bounds = self._bounds(slot)
         if bounds is None:
             return None
         start, end = bounds
         tail = max(start, end - TAIL)
-        found = self._last(slot, tail, end)
-        if found is None and tail > start:
-            found = self._last(slot, start, end)
-        if found is None:
+        found = self._markers(slot, tail, end)
+        if not found and tail > start:
+            found = self._markers(slot, start, end)
+        if not found:
             return SlotState(None, end)
+        newest = self._parse(found[-1])
+        if not newest.whole:
+            older = [self._parse(message).position for message in reversed(self._markers(slot, start, end)[:-1])]
+            newest = replace(newest, position=Position.united(newest.position, older))
+        return SlotState(newest, end, found[-1].timestamp()[1])
+
+    def redriven(self, slot: int) -> Iterator[Record]:
+        """The records that redrives have committed in a slot."""
+        bounds = self._bounds(slot)
+        for message in self._messages(slot, *bounds) if bounds is not None else ():
+            topic, _, place = (message.key() or b"").decode(errors="replace").partition("/")
+            partition, _, offset = place.partition("/")
+            if partition.isdecimal() and offset.isdecimal():
+                yield topic, int(partition), int(offset)
+
+    def _markers(self, slot: int, start: int, end: int) -> list[Any]:
+        """The records of markers in `[start, end)`, the newest last."""
+        return [message for message in self._messages(slot, start, end) if message.key() == KEY]
+
+    def _parse(self, message: Any) -> Marker:
         try:
-            return SlotState(Marker.from_bytes(found.value()), end, found.timestamp()[1])
+            return Marker.from_bytes(message.value())
         except (ValueError, KeyError, TypeError) as error:
             raise TerminalError(
                 "SINK_MARKER_UNREADABLE",
-                f"{self._doing}: the newest record is no marker",
-                context={"record": f"{self._topic}[{slot}] offset {found.offset()}", "reason": error},
+                f"{self._doing}: a record is not a marker",
+                context={"record": f"{self._topic}[{message.partition()}] offset {message.offset()}", "reason": error},
                 hint="only this sink may write to its marker topic",
             ) from None
 
     def _bounds(self, slot: int) -> tuple[int, int] | None:
         """Where the partition begins and its last stable offset, as its leader has them."""
+        self._deadline = time.monotonic() + self._patience
         while True:
             try:
                 low, high = self._consumer.get_watermark_offsets(ClientPartition(self._topic, slot), timeout=5.0)
@@ -162,11 +217,11 @@ class _MarkerReader:
         topic = self._consumer.list_topics(timeout=5.0).topics.get(self._topic)
         return topic.partitions if topic is not None else ()
 
-    def _last(self, slot: int, start: int, end: int) -> Any:
-        """The last marker in `[start, end)`. Reads until the position is `end`: behind it is nothing committed."""
+    def _messages(self, slot: int, start: int, end: int) -> Iterator[Any]:
+        """The records in `[start, end)`. Reads until the position is `end`: nothing after it is committed."""
         if start >= end:
-            return None
-        newest = None
+            return
+        self._deadline = time.monotonic() + self._patience
         self._consumer.assign([ClientPartition(self._topic, slot, start)])
         try:
             while True:
@@ -177,10 +232,10 @@ class _MarkerReader:
                     continue
                 if error is None:
                     self._deadline = time.monotonic() + self._patience
-                if error is None and message.offset() < end and message.key() == KEY:
-                    newest = message
+                if error is None and message.offset() < end:
+                    yield message
                 if message.offset() >= (end - 1 if error is None else end):
-                    return newest
+                    return
                 self._check_patience(slot, end, None)
         finally:
             self._consumer.unassign()

@@ -2,21 +2,42 @@
 
 Key and value are the original's, byte for byte, and so is the timestamp. The headers are first the columns of the
 quarantine, in their order and as text, then the original's own, under their own names, byte for byte.
+
+Few batches have bad records, and these come from several tasks. So tasks stage them as files, and the driver sends
+them together with the marker, in one transaction. Up to 0.7 the tasks committed, each to a marker of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pyarrow as pa
 
-from penstock.errors import TerminalError
+from penstock.errors import PenstockError, TerminalError
 from penstock.kafka import KafkaSettings
-from penstock.model import HEADERS, Refusal
-from penstock.sinks.kafka.records import RECORD_SCHEMA, RecordMaker, as_bytes, milliseconds
-from penstock.sinks.kafka.sink import TRANSACTION_TIMEOUT, KafkaSink
+from penstock.model import (
+    HEADERS,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    Position,
+    Refusal,
+    SlotAttempt,
+    Verdict,
+    decide,
+)
+from penstock.sinks.commit import position_moved
+from penstock.sinks.kafka.fitting import TopicBook, topic_missing
+from penstock.sinks.kafka.marker_admin import MarkerAdmin
+from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic, read_markers
+from penstock.sinks.kafka.records import RECORD_SCHEMA, as_bytes, milliseconds
+from penstock.sinks.kafka.sink import TRANSACTION_TIMEOUT
+from penstock.sinks.kafka.staged import RecordFiles, StagedRecords
+from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, try_transaction
+from penstock.storage import Storage
 
 HEADER_COLUMNS = (
     "pipeline",
@@ -32,39 +53,145 @@ HEADER_COLUMNS = (
 )
 """The headers that come first; one whose value is null is left out."""
 
+_ROWS_A_SECOND = 5_000
+_BYTES_A_SECOND = 1 << 20
+"""What the driver sends at least: a transaction's timeout must cover all that it sends."""
+
 Header = dict[str, str | bytes | None]
 
 
-class QuarantineTopic(KafkaSink):
-    """Takes rows in the quarantine's columns. Sparse: most batches have none."""
+class QuarantineTopic:
+    """Implements `contracts.Sink` over the quarantine's columns. `staging` is a folder of this sink's own."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
 
     def __init__(
         self,
         pipeline: str,
         name: str,
         settings: KafkaSettings,
+        staging: str,
         *,
         topic: str,
-        slots: int | None = None,
-        writers_per_slot: int = 1,
         create: bool = False,
+        storage: Storage = Storage(),
         transaction_timeout: timedelta = TRANSACTION_TIMEOUT,
     ) -> None:
-        super().__init__(
-            pipeline,
-            name,
-            settings,
-            topic=topic,
-            slots=slots,
-            sparse=True,
-            writers_per_slot=writers_per_slot,
-            create=create,
-            transaction_timeout=transaction_timeout,
-        )
+        self.pipeline = pipeline
+        self.name = name
+        self.settings = settings
+        self.topic = topic
+        self.markers = marker_topic(pipeline, name)
+        self.transaction_timeout = transaction_timeout
+        self.notices: tuple[str, ...] = ()
+        """What `prepare` found that stops nothing but should be said."""
+        self._topics = TopicBook(name, settings, topic, create)
+        self._staged = StagedRecords(staging, storage, pipeline, name, RECORD_SCHEMA)
+        self._longest: timedelta | None = None
+        """The longest transaction that the brokers allow."""
 
-    def _maker(self) -> RecordMaker:
-        assert self.topic is not None
-        return BadRecords(self.name, self.topic)
+    @property
+    def target(self) -> str:
+        """The topic and its brokers."""
+        return f"{self.topic} at {self.settings.brokers}"
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Check the topic, create the marker topic, and end what a dead run left open, which would hold readers up."""
+        admin = self._admin()
+        self._check_topics(admin)
+        self._topics.facts.clear()
+        self._topics.learn([self.topic])
+        self._longest = admin.transaction_limit()
+        self.notices = tuple(admin.open(1, [self.topic]))
+        first = self._take_over(0)
+        if first is None or not first.whole:
+            for slot in range(1, admin.partitions()):
+                self._take_over(slot)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look at the topic, and whether the brokers allow such transactions."""
+        self._check_topics(self._admin())
+        if self.settings.is_secured:
+            try_transaction(replace(self._slot_id(0), transactional_id=f"{self.pipeline}/{self.name}/plan"))
+
+    def position(self) -> Position | None:
+        """The position in the marker."""
+        found = read_markers(self.name, self.settings, self.markers, [0])
+        return self._position(found[0]) if found else None
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> RecordFiles:
+        """In a task: begin the file of one attempt of a slot. One without bad records has none."""
+        return self._staged.stage(token, writer, BadRecords(self.name, self.topic), self._topics)
+
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """Send the staged records and the marker in one transaction, then remove the files.
+
+        A batch that has landed may land again with further records: a run with another definition finds more of them.
+        """
+        transaction = SlotTransaction(replace(self._slot_id(0), timeout=self._timeout(manifests)))
+        try:
+            if self._position(transaction.state) != onto:
+                raise position_moved(self.name)
+            transaction.begin()
+            for records in self._staged.read(manifests):
+                transaction.send(records, self.topic)
+        except BaseException:
+            transaction.abort()
+            raise
+        facts = self._topics.facts.get(self.topic)
+        transaction.commit(Marker(position, 1, facts.partitions if facts is not None else None))
+        with suppress(PenstockError, OSError):  # they cost space, and no record
+            self._staged.remove(manifests)
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Remove what other attempts of the batch staged, once it is committed."""
+        if decide(self.position(), token) is Verdict.COMMITTED:
+            self._staged.discard(token, keep=manifests)
+
+    def _position(self, first: SlotState) -> Position | None:
+        """The position that the first marker has. One that 0.7 wrote is one of several: the newest, with the others."""
+        if first.marker is not None and first.marker.whole:
+            return first.marker.position
+        states = read_markers(self.name, self.settings, self.markers, range(self._admin().partitions()))
+        there = [(state.written_ms, slot, state.marker) for slot, state in states.items() if state.marker is not None]
+        if not there:
+            return None
+        newest, *older = [marker.position for _, _, marker in sorted(there, key=lambda one: one[:2], reverse=True)]
+        number = max(marker.number for _, _, marker in there)
+        return replace(Position.united(newest, older), number=number)
+
+    def _take_over(self, slot: int) -> Marker | None:
+        """Fence a writer that is dead or stalled, and end its transaction; the marker that it left."""
+        transaction = SlotTransaction(self._slot_id(slot))
+        transaction.close()
+        return transaction.marker
+
+    def _timeout(self, manifests: Sequence[Manifest]) -> timedelta:
+        rows, size = sum(m.rows for m in manifests), sum(m.size_bytes for m in manifests)
+        wanted = self.transaction_timeout + timedelta(seconds=rows / _ROWS_A_SECOND + size / _BYTES_A_SECOND)
+        return min(wanted, max(self._longest, self.transaction_timeout)) if self._longest is not None else wanted
+
+    def _check_topics(self, admin: MarkerAdmin) -> None:
+        admin.check_timeout(self.transaction_timeout)
+        facts = admin.describe([self.topic, self.markers])
+        admin.check_markers(facts.get(self.markers))
+        if self.topic not in facts and not self._topics.create:
+            raise topic_missing(self.name, [self.topic], self.settings.brokers, admin.names())
+
+    def _admin(self) -> MarkerAdmin:
+        return MarkerAdmin(self.name, self.settings, self.markers)
+
+    def _slot_id(self, slot: int) -> SlotId:
+        return SlotId(
+            self.name,
+            self.settings,
+            f"{self.pipeline}/{self.name}/{slot}",
+            self.markers,
+            slot,
+            self.transaction_timeout,
+            self._topics.batch_bytes,
+            self._topics.record_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +218,7 @@ class BadRecords:
         return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
     def refuse(self, rows: pa.RecordBatch, code: str, message: str) -> Sequence[Refusal]:
-        """There is no quarantine behind the quarantine: stop, and lose nothing."""
+        """A quarantine has no quarantine of its own: stop, and lose nothing."""
         first = rows.select(["topic", "partition", "offset"]).slice(0, 1).to_pylist()[0]
         raise TerminalError(
             code,

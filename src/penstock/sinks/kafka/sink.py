@@ -1,13 +1,13 @@
 """Kafka, exactly once: each slot commits its rows and its marker in one transaction, inside its task.
 
 For readers of committed records every record is there once, whatever dies on the way. A batch is visible slot by
-slot, or whole where there is one slot. The driver only looks: it prepares the topics, pins the number of slots, and
-reads the markers.
+slot, or whole where there is one slot. The driver prepares the topics, pins the number of slots and reads the markers;
+it writes only where a position is moved on purpose, or the number of slots changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -16,35 +16,31 @@ import pyarrow as pa
 
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import KafkaSettings
-from penstock.kafka.topics import TopicAdmin
-from penstock.model import BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, Rule, SlotAttempt
+from penstock.sinks.commit import position_moved
 from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
 from penstock.sinks.kafka.fitting import TopicBook, topic_missing
-from penstock.sinks.kafka.markers import TOPIC_SETTINGS, Marker, SlotState, marker_topic, read_markers
-from penstock.sinks.kafka.records import PARTITION, RecordMaker, RowRecords
+from penstock.sinks.kafka.marker_admin import MarkerAdmin
+from penstock.sinks.kafka.markers import Marker, Record, SlotState, marker_topic, read_markers, read_redriven
+from penstock.sinks.kafka.records import PARTITION, RowRecords
 from penstock.sinks.kafka.slots import (
     change_needed,
     describe_slots,
     last_whole,
-    newest_in_all,
-    newest_in_any,
+    newest_position,
+    oldest_position,
     order_of_change,
     slots_in_force,
 )
-from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome, refuse_other_offsets
+from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome
 from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, try_transaction
 
 TRANSACTION_TIMEOUT = timedelta(minutes=1)
-_REPLICAS = 3
 _OPENED_AT_ONCE = 16
 
 
 class KafkaSink:
-    """Implements `contracts.Sink` and `contracts.SlotSink`.
-
-    `sparse` is for a sink that few batches have rows for: a slot without rows then leaves no marker. Each slot of
-    the runtime may have several writers, numbered on behind the slots.
-    """
+    """Implements `contracts.Sink`, `contracts.SlotSink` and `contracts.RecordSink`."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 
@@ -56,8 +52,6 @@ class KafkaSink:
         *,
         topic: str | None = None,
         slots: int | None = None,
-        sparse: bool = False,
-        writers_per_slot: int = 1,
         keep_coordinates: bool = False,
         create: bool = False,
         partitions: int | None = None,
@@ -70,8 +64,6 @@ class KafkaSink:
         self.settings = settings
         self.topic = topic
         self.markers = marker_topic(pipeline, name)
-        self.sparse = sparse
-        self.writers_per_slot = writers_per_slot
         self.keep_coordinates = keep_coordinates
         self.partitions = partitions
         self.transaction_timeout = transaction_timeout
@@ -79,6 +71,10 @@ class KafkaSink:
         """What `prepare` and `check` found that stops nothing but should be said."""
         self._given = slots
         self._slots: int | None = None
+        self._newest: Position | None = None
+        """The newest position of any slot when the slots were opened."""
+        self._seen: frozenset[str] = frozenset()
+        """The topics named by rows that the marker topic is known to be as durable as."""
         self._topics = TopicBook(name, settings, topic, create)
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._encoders = Encoders()
@@ -119,16 +115,10 @@ class KafkaSink:
 
     def _check_topics(self, schema: pa.Schema) -> None:
         self.notices = ()
-        admin = TopicAdmin(self.settings)
-        self._check_timeout(admin)
+        admin = self._admin()
+        admin.check_timeout(self.transaction_timeout)
         facts = admin.describe([topic for topic in (self.topic, self.markers) if topic is not None])
-        if self.markers in facts and facts[self.markers].cleanup_policy not in ("", "compact"):
-            raise MissingError(
-                "SINK_MARKERS_EXPIRE",
-                f"sink {self.name}: the marker topic must be compacted and nothing else",
-                context={"topic": self.markers, "cleanup.policy": facts[self.markers].cleanup_policy},
-                hint="set cleanup.policy=compact on the topic: markers that expire let batches be written twice",
-            )
+        admin.check_markers(facts.get(self.markers))
         if self.topic is None:
             return
         if self.topic not in facts:
@@ -149,69 +139,64 @@ class KafkaSink:
         assert self._slots is not None
         return self._slots
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest batch that every slot has, whichever query wrote it; of a sparse sink, that any slot has."""
-        states = self._states()
-        if self.sparse:
-            return newest_in_any(states)
-        return newest_in_all(states, (slots_in_force(states) or 0) * self.writers_per_slot)
+    def position(self) -> Position | None:
+        """What every slot holds: where they differ, the position of the oldest; none where one holds nothing yet."""
+        return oldest_position(self._states())
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether every slot has the batch. Raises where one has it with other offsets."""
-        states = self._states()
-        seats = range((slots_in_force(states) or 0) * self.writers_per_slot)
-        held = [states[slot].marker for slot in seats if slot in states]
-        mine = [marker.token for marker in held if marker is not None and marker.token.query_id == token.query_id]
-        for other in mine:
-            refuse_other_offsets(self.name, token, other)
-        return bool(seats) and len(mine) == len(seats) and all(other.batch_id >= token.batch_id for other in mine)
-
-    def begun(self) -> BatchToken | None:
-        """The newest batch that some slot has."""
-        return newest_in_any(self._states())
+    def begun(self) -> Position | None:
+        """The newest position of any slot."""
+        return newest_position(self._states())
 
     def torn(self) -> str | None:
-        """How the slots stand where the last batch is not whole: another query must not go on from there."""
+        """How the slots stand where the last batch is not whole: another query must not continue from there."""
         states = self._states()
-        seats = (slots_in_force(states) or 0) * self.writers_per_slot
-        whole = self.sparse or not seats or last_whole(states, seats) is not None
-        return None if whole else describe_slots(states, seats)
+        slots = slots_in_force(states)
+        return None if not slots or last_whole(states, slots) is not None else describe_slots(states, slots)
+
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[Record]:
+        """The records in these ranges that redrives have written. What the stream wrote is said by the position."""
+        slots = range(self._admin().partitions())
+        return read_redriven(self.name, self.settings, self.markers, slots, ranges)
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> KafkaStage:
         """In a task: take the slot over and begin its transaction, or drain it where it has the batch."""
-        if self._slots is None or writer.slot >= self._slots * self.writers_per_slot:
+        if self._slots is None or writer.slot >= self._slots:
             raise TerminalError(
                 "SINK_SLOT_UNKNOWN",
                 f"sink {self.name}: there is no slot {writer.slot}",
-                context={"slots": self._slots or "not pinned yet", "writers a slot": self.writers_per_slot},
+                context={"slots": self._slots or "not pinned yet"},
             )
         return KafkaStage(
-            self.name,
+            self,
             token,
             writer,
-            self._maker(),
+            RowRecords(self.name, self.topic, self.keep_coordinates, self._encoders),
             self._topics,
             self._slots,
+            self._newest,
             lambda: self._take_over(writer.slot),
-            sparse=self.sparse,
         )
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """The slots have committed: see that none is missing."""
-        done = {m.writer.slot for m in manifests if m.items and isinstance(m.items[0], SlotOutcome)}
-        missing = [] if self.sparse else sorted(set(range((self._slots or 0) * self.writers_per_slot)) - done)
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """The slots have committed: see that none is missing. A position that is moved is written into every slot."""
+        if position.last.rule is Rule.MOVES:
+            self._move(position, onto)
+            return
+        done = {m.writer.slot: m.items for m in manifests if m.items and isinstance(m.items[0], SlotOutcome)}
+        missing = sorted(set(range(self._slots or 0)) - done.keys())
         if missing or len(done) < len({m.writer.slot for m in manifests}):
             raise TerminalError(
                 "SINK_SLOTS_INCOMPLETE",
-                f"sink {self.name}: not every slot of batch {token.batch_id} was staged",
+                f"sink {self.name}: not every slot of batch {position.last.batch_id} was staged",
                 context={"slots": self._slots, "missing": ", ".join(map(str, missing)) or "unknown"},
             )
+        named = {str(topic) for items in done.values() for topic in items[1:]} - self._seen
+        if named:
+            self.notices += tuple(self._admin().keep_durable(named))
+            self._seen |= named
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """There is nothing to remove: an attempt that did not commit was never to be seen."""
-
-    def _maker(self) -> RecordMaker:
-        return RowRecords(self.name, self.topic, self.keep_coordinates, self._encoders)
 
     def _take_over(self, slot: int) -> SlotTransaction:
         return SlotTransaction(self._slot_id(slot))
@@ -228,64 +213,73 @@ class KafkaSink:
             self._topics.record_bytes,
         )
 
+    def _admin(self) -> MarkerAdmin:
+        return MarkerAdmin(self.name, self.settings, self.markers)
+
     def _states(self) -> dict[int, SlotState]:
-        return self._read(range(self._marker_partitions(TopicAdmin(self.settings))))
+        return self._read(range(self._admin().partitions()))
 
     def _read(self, slots: Iterable[int]) -> dict[int, SlotState]:
         return read_markers(self.name, self.settings, self.markers, slots)
 
-    def _marker_partitions(self, admin: TopicAdmin) -> int:
-        facts = admin.describe([self.markers]).get(self.markers)
-        return facts.partitions if facts is not None else 0
-
     def _slots_there(self) -> int | None:
-        there = self._marker_partitions(TopicAdmin(self.settings))
-        return slots_in_force(self._read(range(there))) or there // self.writers_per_slot or None
+        states = self._states()
+        return slots_in_force(states) or len(states) or None
 
     def _open_slots(self, slots: int) -> None:
         """Make the marker topic large enough, take every slot over, and change their number where that is safe."""
-        seats = slots * self.writers_per_slot
-        admin = TopicAdmin(self.settings)
-        there = self._marker_partitions(admin)
+        admin = self._admin()
+        there = admin.partitions()
         if there:
-            change_needed(self.name, self._read(range(there)), slots, self.writers_per_slot, sparse=self.sparse)
-        if not there:
-            admin.create(self.markers, seats, min(_REPLICAS, admin.brokers()), TOPIC_SETTINGS)
-        elif there < seats:
-            admin.add_partitions(self.markers, seats)
-        with ThreadPoolExecutor(min(_OPENED_AT_ONCE, max(there, seats))) as pool:
-            list(pool.map(self._free, range(max(there, seats))))
-        states = self._read(range(max(there, seats)))
-        marker = change_needed(self.name, states, slots, self.writers_per_slot, sparse=self.sparse)
+            change_needed(self.name, self._read(range(there)), slots)
+        self.notices += tuple(admin.open(slots, [self.topic] if self.topic is not None else []))
+        count = max(there, slots)
+        with ThreadPoolExecutor(min(_OPENED_AT_ONCE, count)) as pool:
+            list(pool.map(self._free, range(count)))
+        states = self._read(range(count))
+        marker = change_needed(self.name, states, slots)
         if marker is not None:
-            for slot in order_of_change(states, slots, self.writers_per_slot):
-                self._write_marker(slot, marker)
-        self._slots = slots
+            for slot in order_of_change(states, slots):
+                self._write_marker(slot, marker, states)
+        self._slots, self._newest = slots, newest_position(states)
 
     def _free(self, slot: int) -> None:
         self._take_over(slot).close()
 
-    def _write_marker(self, slot: int, marker: Marker) -> None:
+    def _move(self, position: Position, onto: Position | None) -> None:
+        """Write a position into every slot, slot 0 last. One that dies on the way can be done again."""
+        slots = self._slots or self._slots_there() or self._given
+        if slots is None:
+            raise TerminalError(
+                "SINK_SLOT_UNKNOWN",
+                f"sink {self.name}: the number of slots is not known yet",
+                hint="write `slots` in the sink, or run the pipeline once",
+            )
+        if self._slots is None:
+            self._open_slots(slots)
+        states = self._states()
+        held, newest = oldest_position(states), newest_position(states)
+        if (held and (held.last, held.next)) != (onto and (onto.last, onto.next)):
+            raise position_moved(self.name)
+        partitions = next((one.marker.partitions for one in states.values() if one.marker is not None), None)
+        # Above every slot, so that a slot that was not reached is the oldest.
+        number = max(position.number, newest.number + 1 if newest is not None else 0)
+        marker = Marker(replace(position, number=number), slots, partitions)
+        for slot in order_of_change(states, slots):
+            self._write_marker(slot, marker, states)
+        self._newest = marker.position
+
+    def _write_marker(self, slot: int, marker: Marker, seen: Mapping[int, SlotState]) -> None:
+        """Give a slot another marker, unless another run has written since its marker was `seen`."""
         transaction = self._take_over(slot)
         try:
+            if transaction.marker != (seen[slot].marker if slot in seen else None):
+                raise position_moved(self.name)
             transaction.begin()
         except BaseException:
             transaction.abort()
             raise
         transaction.commit(marker)
-
-    def _check_timeout(self, admin: TopicAdmin) -> None:
-        limit = admin.transaction_limit()
-        if limit is not None and self.transaction_timeout > limit:
-            raise MissingError(
-                "SINK_TRANSACTION_TIMEOUT",
-                f"sink {self.name}: the brokers do not allow so long a transaction",
-                context={
-                    "transaction timeout": self.transaction_timeout,
-                    "the brokers' transaction.max.timeout.ms": limit,
-                },
-                hint="set the sink's transaction timeout to at most that, or raise the brokers' limit",
-            )
 
     def _check_partitions(self, there: int, before: int | None, *, chosen: bool) -> None:
         """Another number of partitions than before: wrong where rows choose theirs, else worth a word."""
@@ -298,7 +292,7 @@ class KafkaSink:
                 context={"before": before, "now": there},
                 hint=f"when the expression is right for the new number, say so in the sink: partitions: {there}",
             )
-        self.notices = (
+        self.notices += (
             f"topic {self.topic} has {there} partitions and had {before}: from now on a key may go to another one, "
             "and its order holds only from here",
         )

@@ -1,16 +1,20 @@
-"""The number of slots, held in the markers, and how it changes without a record lost or twice.
+"""The slots of a sink, as their markers show them: how many there are, where they stand, and how that changes.
 
 Slot 0's marker says how many slots there are. A change is possible while every slot holds the same last batch: each
 slot's marker is then written anew with the new number, in a transaction of its own, slot 0 last. A crash before that
 leaves the old number in force, with the same last batch in all of its slots, so the change can be done again or not.
+
+A slot that commits counts on: its position's `number` tells which of two slots is older. Slots stay in step because
+each run notes at its start the newest position of any slot, and counts on from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from penstock.errors import TerminalError
-from penstock.model import BatchToken
+from penstock.model import Position
 from penstock.sinks.kafka.markers import Marker, SlotState
 
 States = Mapping[int, SlotState]
@@ -22,67 +26,71 @@ def slots_in_force(states: States) -> int | None:
     return found[0].slots if found else None
 
 
-def last_whole(states: States, seats: int) -> Marker | None:
-    """The last batch, if every one of the first `seats` slots holds it."""
-    markers = [_marker(states, slot) for slot in range(seats)]
+def last_whole(states: States, slots: int) -> Marker | None:
+    """The marker of the last batch, if every one of the first `slots` slots holds it."""
+    markers = [_marker(states, slot) for slot in range(slots)]
     first = markers[0]
-    alike = first is not None and all(
-        marker is not None and (marker.token, marker.number) == (first.token, first.number) for marker in markers
-    )
-    return first if alike else None
-
-
-def change_needed(sink: str, states: States, slots: int, writers: int, *, sparse: bool) -> Marker | None:
-    """The marker that every slot must be given before `slots` slots can write; none where all is well."""
-    held = slots_in_force(states)
-    used = [marker for slot in range(slots * writers) if (marker := _marker(states, slot)) is not None]
-    if held is None or (held == slots and all(marker.slots == slots for marker in used)):
+    if first is None or any(one is None or one.position.last != first.position.last for one in markers):
         return None
-    whole = None if sparse else last_whole(states, held * writers)
-    if whole is not None:
-        return Marker(whole.token, slots, whole.number, whole.partitions)
-    why = "which of its slots wrote the last batch cannot be told" if sparse else "the last batch is not whole"
-    raise TerminalError(
-        "SINK_SLOTS_CHANGED",
-        f"sink {sink}: the number of slots cannot change now: {why}",
-        context={"in the file": slots, "in the marker topic": held, "slots": describe_slots(states, held * writers)},
-        hint=f"run with slots: {held} until a batch is done, then change it"
-        if not sparse
-        else f"go on with slots: {held}; another number needs another name for the sink",
-    )
+    return first
 
 
-def order_of_change(states: States, slots: int, writers: int) -> Sequence[int]:
-    """The slots in the order in which a change writes them: slot 0, which decides, is the last."""
-    return range(max(slots, slots_in_force(states) or 0) * writers - 1, -1, -1)
+def oldest_position(states: States) -> Position | None:
+    """What every slot in force holds at least; none where one of them has no marker."""
+    markers = [_marker(states, slot) for slot in range(slots_in_force(states) or 0)]
+    there = [marker.position for marker in markers if marker is not None]
+    return min(there, key=lambda one: one.number) if there and len(there) == len(markers) else None
 
 
-def newest_in_all(states: States, seats: int) -> BatchToken | None:
-    """The newest batch that every slot has, whichever query wrote it.
-
-    Where a slot has none yet, the first batch is under way: what all have is then what lies before it.
-    """
-    markers = [_marker(states, slot) for slot in range(seats)]
-    there = [marker for marker in markers if marker is not None]
+def newest_position(states: States) -> Position | None:
+    """The newest position of any slot."""
+    there = [
+        (state.marker.number, state.written_ms, slot) for slot, state in states.items() if state.marker is not None
+    ]
     if not there:
         return None
-    oldest = min(there, key=lambda marker: marker.number).token
-    if len(there) == len(markers):
-        return oldest
-    before = tuple(type(r)(r.topic, r.partition, r.start, r.start) for r in oldest.ranges)
-    return BatchToken(oldest.pipeline, oldest.query_id, oldest.batch_id - 1, before)
+    newest = _marker(states, max(there)[-1])
+    assert newest is not None
+    return newest.position
 
 
-def newest_in_any(states: States) -> BatchToken | None:
-    """The newest batch that some slot has: all that a sparse sink can tell."""
-    there = [(state.written_ms, state.marker) for state in states.values() if state.marker is not None]
-    return max(there, key=lambda found: (found[0], found[1].token.batch_id))[1].token if there else None
+def in_step(position: Position, newest: Position | None) -> Position:
+    """The position that a slot is about to commit, counted on from the newest one of any slot at the start.
+
+    A batch that some slots have already gets their number, and another one a number that no slot has.
+    """
+    if newest is None:
+        return position
+    number = newest.number if newest.last == position.last else max(position.number, newest.number + 1)
+    return replace(position, number=number)
 
 
-def describe_slots(states: States, seats: int, limit: int = 8) -> str:
+def change_needed(sink: str, states: States, slots: int) -> Marker | None:
+    """The marker that every slot must be given before `slots` slots can write; none where all is well."""
+    held = slots_in_force(states)
+    used = [marker for slot in range(slots) if (marker := _marker(states, slot)) is not None]
+    if held is None or (held == slots and all(marker.slots == slots for marker in used)):
+        return None
+    whole = last_whole(states, held)
+    if whole is not None:
+        return replace(whole, slots=slots)
+    raise TerminalError(
+        "SINK_SLOTS_CHANGED",
+        f"sink {sink}: the number of slots cannot change now: the last batch is not whole",
+        context={"in the file": slots, "in the marker topic": held, "slots": describe_slots(states, held)},
+        hint=f"run with slots: {held} until a batch is done, then change it",
+    )
+
+
+def order_of_change(states: States, slots: int) -> Sequence[int]:
+    """The slots in the order in which a change writes them: slot 0, which decides, is the last."""
+    return range(max(slots, slots_in_force(states) or 0) - 1, -1, -1)
+
+
+def describe_slots(states: States, slots: int, limit: int = 8) -> str:
     """Which batch each slot holds, for messages."""
-    told = [f"{slot}: {_batch(_marker(states, slot))}" for slot in range(min(seats, limit))]
-    return ", ".join(told) + (f" and {seats - limit} more" if seats > limit else "")
+    shown = [f"{slot}: {_batch(_marker(states, slot))}" for slot in range(min(slots, limit))]
+    return ", ".join(shown) + (f" and {slots - limit} more" if slots > limit else "")
 
 
 def _marker(states: States, slot: int) -> Marker | None:
@@ -90,4 +98,4 @@ def _marker(states: States, slot: int) -> Marker | None:
 
 
 def _batch(marker: Marker | None) -> str:
-    return "none" if marker is None else f"batch {marker.token.batch_id}"
+    return "none" if marker is None else f"batch {marker.position.last.batch_id}"

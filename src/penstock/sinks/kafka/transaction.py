@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,8 +22,10 @@ from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.kafka import KafkaSettings, explain
 from penstock.kafka.failures import RIGHTS_HINT
 from penstock.kafka.hearing import Hearing, refuse_known, serve
-from penstock.kafka.topics import TopicAdmin
-from penstock.sinks.kafka.markers import KEY, Marker, SlotState, read_markers
+from penstock.kafka.topics import MAX_MESSAGE_BYTES, TopicAdmin
+from penstock.model import OffsetRange
+from penstock.sinks.kafka.markers import KEY, Marker, Record, SlotState, read_markers, read_redriven, record_key
+from penstock.sinks.kafka.records import RECORD_SCHEMA
 
 _DEFAULTS = {
     "log_level": 0,
@@ -38,6 +40,8 @@ _DEFAULTS = {
 _INIT_SECONDS = 30.0
 _INIT_STEP_SECONDS = 3.0
 _ABORT_SECONDS = 5.0
+_TOPIC_SECONDS = 5.0
+"""How long a broker may not know a topic that another one has created."""
 # What is fatal the client prints, whatever its log level; it is raised as well.
 _SILENT = logging.getLogger("penstock.kafka.client")
 _SILENT.addHandler(logging.NullHandler())
@@ -67,6 +71,8 @@ class SlotTransaction:
     def __init__(self, of: SlotId) -> None:
         self._of = of
         self._begun = False
+        self._entries = 0
+        """How many records the marker topic was given ahead of the marker."""
         self._landed: int | None = None
         self._unwritten: KafkaError | None = None
         self._topics: set[str] = {of.markers}
@@ -82,6 +88,11 @@ class SlotTransaction:
     def marker(self) -> Marker | None:
         """What the slot committed last."""
         return self.state.marker
+
+    def redriven(self, ranges: Sequence[OffsetRange]) -> set[Record]:
+        """The records in these ranges that redrives have committed in this slot."""
+        of = self._of
+        return read_redriven(of.sink, of.settings, of.markers, [of.slot], ranges)
 
     def begin(self) -> None:
         """Begin the transaction."""
@@ -103,9 +114,13 @@ class SlotTransaction:
                         poll(0.1)
             poll(0)
 
-    def commit(self, marker: Marker) -> None:
-        """Write the marker and commit. On any doubt the slot's marker decides whether it landed."""
+    def commit(self, marker: Marker, redriven: Collection[Record] = ()) -> None:
+        """Write which records were redriven, then the marker, and commit.
+
+        On any doubt the slot's marker decides whether it landed.
+        """
         try:
+            self._write_redriven(redriven)
             self._write_marker(marker)
         except BaseException:
             self.abort()
@@ -150,7 +165,8 @@ class SlotTransaction:
                     **_DEFAULTS,
                     **options,
                     "batch.size": of.batch_bytes,
-                    "message.max.bytes": of.record_bytes,
+                    # A marker may be larger than what the topic of the rows takes: these are measured before.
+                    "message.max.bytes": max(of.record_bytes, MAX_MESSAGE_BYTES),
                     "transactional.id": of.transactional_id,
                     "transaction.timeout.ms": int(of.timeout.total_seconds() * 1000),
                     "enable.idempotence": True,
@@ -181,8 +197,11 @@ class SlotTransaction:
 
     def _read_state(self) -> SlotState:
         of = self._of
-        found = read_markers(of.sink, of.settings, of.markers, [of.slot])
-        if of.slot not in found:
+        deadline = time.monotonic() + _TOPIC_SECONDS
+        while of.slot not in (found := read_markers(of.sink, of.settings, of.markers, [of.slot])):
+            if time.monotonic() < deadline:
+                time.sleep(0.1)
+                continue
             raise MissingError(
                 "SINK_MARKERS_GONE",
                 f"sink {of.sink}: the marker topic has no partition for slot {of.slot}",
@@ -191,8 +210,16 @@ class SlotTransaction:
             )
         return found[of.slot]
 
+    def _write_redriven(self, records: Collection[Record]) -> None:
+        """One entry for each record in the slot's partition of the marker topic."""
+        if records:
+            entry = {"partition": self._of.slot, "value": b"1", "timestamp": 0}
+            rows = [{**entry, "key": record_key(record)} for record in records]
+            self.send(pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA), self._of.markers)
+            self._entries = len(rows)
+
     def _write_marker(self, marker: Marker) -> None:
-        """Write the marker and wait for it: it must land where its partition ended when it was read."""
+        """Write the marker and wait for it: the transaction must land where the partition ended when it was read."""
         deadline = time.monotonic() + self._of.timeout.total_seconds()
         with self._failures("writing the marker"):
             self._producer.produce(
@@ -206,11 +233,12 @@ class SlotTransaction:
                 self._hearing.refuse(self._where("writing the marker"))
         if self._landed is None:
             raise self._lost(KafkaException(self._unwritten or KafkaError(KafkaError._TIMED_OUT)), "writing the marker")
-        if self._landed != self.state.end:
+        expected = self.state.end + self._entries
+        if self._landed != expected:
             raise TransientError(
                 "SINK_MARKER_MOVED",
                 f"sink {self._of.sink}: the marker of slot {self._of.slot} did not land where it was expected",
-                context={"expected at": self.state.end, "landed at": self._landed, "topic": self._of.markers},
+                context={"expected at": expected, "landed at": self._landed, "topic": self._of.markers},
                 hint="a leader out of date, or a second writer of the slot: the batch is tried again",
             )
 
@@ -222,7 +250,7 @@ class SlotTransaction:
         """Find out whether a commit without a clear answer landed. Raises where it did not."""
         self.close()
         self._begun = False
-        lost = self._lost(error, f"committing batch {marker.token.batch_id}")
+        lost = self._lost(error, f"committing batch {marker.position.last.batch_id}")
         if error.args[0].code() in _FENCED:
             # Someone else has the slot, or the brokers took it back: not ours to fence in turn.
             raise lost from None

@@ -1,9 +1,12 @@
 """Plain Parquet files, exactly once by batch, for any reader that can list a folder.
 
     <path>/_common_metadata                        the columns of all files, as Parquet's own footers hold them
-    <path>/penstock_batch=<label>/_manifest.json   the token, and each file with its rows and size
+    <path>/penstock_batch=<label>/_manifest.json   the position, and each file with its rows and size
     <path>/penstock_batch=<label>/<column>=<value>/part-....parquet
-    <path>/../.<name>.penstock/                    what is staged: beside the folder, where no reader comes by
+    <path>/_writers/<writer>.json                  the partitions that a pipeline and sink ever committed
+    <path>/../.<name>.penstock/                    what is staged: outside the folder, where no reader looks
+
+The label is a mark of the pipeline and sink, and the number of their commit.
 
 A batch's folder appears by one rename, with everything in it, and never changes: `spark.read.parquet(path)`,
 `pyarrow.parquet.read_table(path)` and the glob `<path>/**/*.parquet` only ever see whole batches. Nothing is ever

@@ -1,26 +1,28 @@
-"""A target on a local disk: batches put together beside it, and made visible by one rename each."""
+"""A target on a local disk: batches put together outside it, and made visible by one rename each."""
 
 from __future__ import annotations
 
+import errno
+import os
+import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from penstock.errors import MissingError
 from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
-from penstock.sinks.parquet.batches import Batches, sync_folders
-from penstock.sinks.parquet.columns import Columns, changing, write_columns
+from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns, beside, changing, write_columns
 from penstock.sinks.parquet.stage import StagedFile
+from penstock.sinks.parquet.target import MANIFEST, WRITERS, Batch, ParquetTarget, newest_names
 
 
-class LocalPlace:
+class LocalTarget(ParquetTarget):
     """A folder."""
 
     def __init__(self, sink: str, root: Path, pipeline: str) -> None:
-        self._sink = sink
+        super().__init__(pipeline, sink)
         self._root = root
-        self.batches = Batches(root, pipeline, sink)
 
     def columns(self) -> Columns | None:
         """The columns of the target, or none where it is no target of ours."""
@@ -38,7 +40,7 @@ class LocalPlace:
             )
         if not root.exists() or (root.is_dir() and Columns.read(root) is not None):
             return
-        found = [root.name] if root.is_file() else sorted(path.name for path in root.iterdir())
+        found = [root.name] if root.is_file() else sorted(path.name for path in root.iterdir() if path.name != WRITERS)
         if found:
             raise MissingError(
                 "SINK_PATH_NOT_A_TABLE",
@@ -55,22 +57,124 @@ class LocalPlace:
             agreed = merge(held)
             if agreed != held:
                 write_columns(root, agreed)
-                sync_folders([root, root.parent])
+                (root / WRITERS).mkdir(exist_ok=True)
+                _sync([root, root.parent])
         return agreed
 
     def staging(self, token: BatchToken) -> TableFolder:
-        """Where the batch's files are staged."""
-        return TableFolder(str(self.batches.staging(token)))
+        """Where the files of a batch are staged."""
+        return TableFolder(str(self._staged(token)))
 
-    def land(self, token: BatchToken, files: Sequence[StagedFile], columns: Columns) -> None:
-        """Commit a batch. An `OSError` where its folder is there."""
-        gathered = self.batches.gathering(token)
+    def files(self) -> tuple[TableFolder, list[str]]:
+        """The target, and every file in it."""
+        found = (path for name in self._root.glob(f"{BATCH_COLUMN}=*") for path in name.rglob("*.parquet"))
+        return TableFolder(str(self._root)), sorted(path.relative_to(self._root).as_posix() for path in found)
+
+    def clear(self, token: BatchToken) -> None:
+        """Remove everything that is staged or gathered for a batch."""
+        shutil.rmtree(self._staged(token), ignore_errors=True)
+        for left in self._gathered().glob(f"{self._staged_label(token)}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _staged(self, token: BatchToken) -> Path:
+        return beside(self._root) / "staged" / self._staged_label(token)
+
+    def _gathered(self) -> Path:
+        return beside(self._root) / "gathered"
+
+    def _names(self) -> list[str]:
         try:
-            self.batches.gather(gathered, token, files, columns)
-            self.batches.publish(gathered, token)
+            with os.scandir(self._root) as entries:
+                return [entry.name for entry in entries]
+        except FileNotFoundError:
+            return []
+
+    def _newest_names(self) -> list[str]:
+        # Listed again only where somebody else changed the folder: else each commit would cost more than the last.
+        memory, state = self._memory, self._state()
+        if memory.names is None or state is None or state != memory.names_at:
+            # The state was asked for first: a change while the names are read shows at the next look.
+            memory.names, memory.names_at = newest_names(self._names(), self._begins), state
+        return memory.names
+
+    def _publish(self, name: str, token: BatchToken, files: Sequence[StagedFile], manifest: bytes) -> None:
+        gathered = self._gathered() / f"{self._staged_label(token)}-{secrets.token_hex(4)}"
+        try:
+            self._gather(gathered, token, files, manifest)
+            self._rename(gathered, name)
         except OSError:
             shutil.rmtree(gathered, ignore_errors=True)
             raise
 
-    def settle(self) -> None:
-        """Nothing: a batch is there whole or not at all."""
+    def _gather(self, gathered: Path, token: BatchToken, files: Sequence[StagedFile], manifest: bytes) -> None:
+        """Make the folder with the staged files and the manifest in it, durable and still out of sight."""
+        gathered.mkdir(parents=True)
+        folders = {gathered}
+        for file in files:
+            target = gathered / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # A link, not a move: whatever happens next, the staged file is there for another try.
+            os.link(self._staged(token) / file.path, target)
+            folders.update(gathered / parent for parent in Path(file.path).parents)
+        _write_durably(gathered / MANIFEST, manifest)
+        _sync(folders)
+
+    def _rename(self, gathered: Path, name: str) -> None:
+        """Make the batch visible. A folder with something in it is not replaced."""
+        memory, before = self._memory, self._state()
+        try:
+            gathered.rename(self._root / name)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise FileExistsError(error.errno, "the batch of this number is there", name) from error
+            raise
+        after = self._state()
+        # One folder more is this one; of two the other is somebody else's.
+        if before is not None and after is not None and before == memory.names_at and after[1] - before[1] <= 1:
+            memory.names, memory.names_at = [name], after
+        _sync([self._root])
+
+    def _finish(self, batch: Batch) -> None:
+        self.clear(batch.position.last)
+
+    def _state(self) -> tuple[int, int] | None:
+        """When something was last put into the folder or removed, and its number of links, which counts its folders.
+
+        The clock of a file system may tick slower than commits come.
+        """
+        try:
+            found = self._root.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_nlink
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _write(self, path: str, body: bytes) -> None:
+        target = self._root / path
+        target.parent.mkdir(exist_ok=True)
+        written = beside(self._root) / f"{target.name}-{secrets.token_hex(4)}"
+        _write_durably(written, body)
+        written.rename(target)
+        _sync([target.parent, self._root])
+
+
+def _write_durably(path: Path, body: bytes) -> None:
+    with path.open("wb") as handle:
+        handle.write(body)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _sync(folders: Iterable[Path]) -> None:
+    """Make the names in these folders survive a power failure."""
+    for folder in folders:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,42 +1,41 @@
-"""The batches of a target in an object store: made visible by a manifest that only one writer can put.
+"""A target in an object store: a batch is made visible by a manifest that only one writer can put.
 
-There is no rename of a folder there. Files are staged beside the target, where no reader comes by. The commit is the
-put of the batch's manifest, which succeeds only where none is: it names the files and carries the token.
+There is no rename of a folder there. Files are staged outside the target, where no reader looks. The commit is the
+put of the batch's manifest, which succeeds only where none is: it names the files and carries the position.
 Then the store copies each staged file to its place in the batch's folder. A crash in between leaves a batch that its
-manifest calls committed and a listing shows in part; the next start, or another writer of the same batch, copies the
-rest. So each row is there once for everybody, and whole batches at a time for those who read the manifests.
+manifest calls committed and a listing shows in part. The next start copies the rest, and so does the next commit of
+any driver before its own: only the newest batch can be incomplete. So each row is there once for everybody, and whole
+batches at a time for those who read the manifests.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
-from penstock.sinks.parquet.batches import MANIFEST, Batches, CommittedBatch, manifest_of
 from penstock.sinks.parquet.columns import BATCH_COLUMN, COMMON_METADATA, Columns
 from penstock.sinks.parquet.stage import StagedFile
+from penstock.sinks.parquet.target import MANIFEST, Batch, ParquetTarget, is_numbered, newest_names
 from penstock.storage import ChangedError, Storage
 
 _TRIES = 20
 
 
-class ObjectPlace:
-    """A target in an object store."""
+class ObjectTarget(ParquetTarget):
+    """A prefix in a bucket."""
 
     def __init__(self, sink: str, uri: str, pipeline: str, storage: Storage) -> None:
-        self._sink = sink
+        super().__init__(pipeline, sink)
         self._uri = uri.rstrip("/")
         self._storage = storage
-        self.batches = ObjectBatches(self._uri, pipeline, sink, storage)
 
     def columns(self) -> Columns | None:
         """The columns of the target, or none where it is no target of ours."""
-        held = self._at(COMMON_METADATA)[0].read(self._at(COMMON_METADATA)[1])
-        return Columns.from_footer(held.body) if held is not None else None
+        held = self._read(COMMON_METADATA)
+        return Columns.from_footer(held) if held is not None else None
 
     def refuse_others(self) -> None:
         """Refuse a place of somebody else's objects, whose readers would see both."""
@@ -53,7 +52,8 @@ class ObjectPlace:
 
     def agree(self, merge: Callable[[Columns | None], Columns]) -> Columns:
         """Add columns to those of the target, as nobody else has changed them meanwhile."""
-        filesystem, path = self._at(COMMON_METADATA)
+        filesystem, root = self._filesystem()
+        path = f"{root}/{COMMON_METADATA}"
         for _ in range(_TRIES):
             held = filesystem.read(path)
             before = Columns.from_footer(held.body) if held is not None else None
@@ -69,101 +69,26 @@ class ObjectPlace:
         raise TerminalError("SINK_FAILED", f"sink {self._sink}: others changed the columns {_TRIES} times in a row")
 
     def staging(self, token: BatchToken) -> TableFolder:
-        """Where the batch's files are staged."""
-        return TableFolder(f"{staged_beside(self._uri)}/{self.batches.label(token)}", self._storage)
+        """Where the files of a batch are staged."""
+        return TableFolder(f"{staged_beside(self._uri)}/{self._staged_label(token)}", self._storage)
 
-    def land(self, token: BatchToken, files: Sequence[StagedFile], columns: Columns) -> None:
-        """Commit a batch. `FileExistsError` where another writer did."""
-        self.batches.put_manifest(token, files, columns)
-        self.batches.complete(token)
-
-    def settle(self) -> None:
-        """At a start: show whole what a crash left half shown."""
-        self.batches.complete_newest()
-
-    def _at(self, name: str) -> tuple[Any, str]:
-        filesystem, root = self._storage.filesystem(self._uri)
-        return filesystem, f"{root}/{name}"
-
-
-class ObjectBatches(Batches):
-    """The batches of one pipeline's sink in an object store."""
-
-    def __init__(self, uri: str, pipeline: str, sink: str, storage: Storage) -> None:
-        super().__init__(None, pipeline, sink)
-        self._uri = uri
-        self._storage = storage
-
-    def find(self, token: BatchToken) -> CommittedBatch | None:
-        """The batch of this query and id, if it is there."""
-        name = self._name(token)
-        return self._manifest(name) if name in self._read or self._body(name) is not None else None
-
-    def put_manifest(self, token: BatchToken, files: Sequence[StagedFile], columns: Columns) -> None:
-        """Put the manifest: from then on the batch is committed."""
+    def files(self) -> tuple[TableFolder, list[str]]:
+        """The bucket, and every committed file; one that is not copied yet is read where it is staged."""
         filesystem, root = self._filesystem()
-        newest = self.newest()
-        body = manifest_of(token, files, columns, newest.number + 1 if newest else 1)
-        name = self._name(token)
-        filesystem.put_new(f"{root}/{name}/{MANIFEST}", body)
-        self._note(name, self._listed)
-
-    def complete(self, token: BatchToken) -> None:
-        """Copy the files of a committed batch to where a listing shows them, as far as they are not there."""
-        self._complete(self.label(token))
-
-    def complete_newest(self) -> None:
-        """The same for the newest batch of each query, by a new look at the whole target."""
-        self._listed = {}
-        for name in self._newest_by_query().values():
-            self._complete(name.removeprefix(f"{BATCH_COLUMN}="))
+        listed = [path for path in filesystem.find(root) if path.endswith(".parquet")]
+        found = {path for path in listed if path.startswith(f"{root}/{BATCH_COLUMN}=")}
+        newest = self._newest()
+        if newest is not None:
+            staged = f"{staged_beside(root)}/{self._staged_label(newest.position.last)}"
+            found |= {f"{staged}/{p}" for p in newest.files if f"{root}/{newest.name}/{p}" not in found}
+        bucket, _, _ = root.partition("/")
+        scheme = self._uri.partition("://")[0]
+        return TableFolder(f"{scheme}://{bucket}", self._storage), sorted(p.partition("/")[2] for p in found)
 
     def clear(self, token: BatchToken) -> None:
-        """Remove what is staged for a batch that is complete."""
+        """Remove what is staged for a batch that is shown whole."""
         filesystem, root = self._filesystem()
-        filesystem.rm(f"{staged_beside(root)}/{self.label(token)}", recursive=True)
-
-    def _complete(self, label: str) -> None:
-        filesystem, root = self._filesystem()
-        folder, staged = f"{root}/{BATCH_COLUMN}={label}", f"{staged_beside(root)}/{label}"
-        body = self._body(f"{BATCH_COLUMN}={label}")
-        there = set(filesystem.find(folder))
-        for file in body["files"] if body is not None else ():
-            path = file["path"]
-            if f"{folder}/{path}" in there:
-                continue
-            try:
-                filesystem.cp_file(f"{staged}/{path}", f"{folder}/{path}")
-            except FileNotFoundError as error:
-                # Another writer of the batch may have copied and cleared it meanwhile.
-                if not filesystem.isfile(f"{folder}/{path}"):
-                    raise self._unreadable(f"{folder}/{path}", error) from error
-
-    def _newest_by_query(self) -> dict[str, str]:
-        """As for a folder. A store lists in the order of names: what is behind a known one is asked for alone."""
-        if not self._listed:
-            return super()._newest_by_query()
-        filesystem, root = self._filesystem()
-        newest, seen = dict(self._listed), self._own
-        while seen:
-            # Behind all objects of a batch: "0" follows "/".
-            keys = filesystem.behind(root, f"{seen}0")
-            seen = self._walk((key.removeprefix(f"{root}/").partition("/")[0] for key in keys), newest)
-        self._listed = newest
-        return newest
-
-    def _walk(self, names: Iterator[str], newest: dict[str, str]) -> str:
-        """Note the names up to one of a query that is known further: from there the listing goes on."""
-        for name in names:
-            if not name.startswith(self._own):
-                break
-            known = self._note(name, newest)
-            if name < known:
-                return known
-        return ""
-
-    def _state(self) -> None:
-        return None
+        filesystem.rm(f"{staged_beside(root)}/{self._staged_label(token)}", recursive=True)
 
     def _names(self) -> list[str]:
         filesystem, root = self._filesystem()
@@ -172,20 +97,72 @@ class ObjectBatches(Batches):
         except FileNotFoundError:
             return []
 
-    def _body(self, name: str) -> dict[str, Any] | None:
+    def _newest_names(self) -> list[str]:
+        # A store lists in the order of names: only what follows a known number is asked for.
+        memory = self._memory
+        if memory.names is None or not any(is_numbered(name, self._begins) for name in memory.names):
+            memory.names = newest_names(self._names(), self._begins)
+            return memory.names
+        filesystem, root = self._filesystem()
+        # After all objects of the known batch: "0" follows "/".
+        for key in filesystem.behind(root, f"{memory.names[0]}0"):
+            name = key.removeprefix(f"{root}/").partition("/")[0]
+            if not is_numbered(name, self._begins):
+                break
+            memory.names = [name]
+        return memory.names
+
+    def _bodies(self, names: Sequence[str]) -> Mapping[str, bytes | None]:
+        if len(names) == 1:
+            return super()._bodies(names)
+        filesystem, root = self._filesystem()
+        paths = {name: f"{root}/{name}/{MANIFEST}" for name in names}
+        found = filesystem.cat(list(paths.values()), on_error="return")
+        for body in found.values():
+            if isinstance(body, Exception) and not isinstance(body, FileNotFoundError):
+                raise body
+        return {name: found[path] if isinstance(found[path], bytes) else None for name, path in paths.items()}
+
+    def _publish(self, name: str, token: BatchToken, files: Sequence[StagedFile], manifest: bytes) -> None:
+        filesystem, root = self._filesystem()
+        filesystem.put_new(f"{root}/{name}/{MANIFEST}", manifest)
+        self._memory.names = [name]
+
+    def _finish(self, batch: Batch) -> None:
+        """Copy the files to where a listing shows them, as far as they are not there; then remove what is staged."""
+        filesystem, root = self._filesystem()
+        folder = f"{root}/{batch.name}"
+        staged = f"{staged_beside(root)}/{self._staged_label(batch.position.last)}"
+        there = set(filesystem.find(folder))
+        for path in batch.files:
+            if f"{folder}/{path}" in there:
+                continue
+            try:
+                filesystem.cp_file(f"{staged}/{path}", f"{folder}/{path}")
+            except FileNotFoundError as error:
+                # Another driver may have copied and cleared it meanwhile.
+                if not filesystem.isfile(f"{folder}/{path}"):
+                    raise self._unreadable(f"{folder}/{path}", error) from error
+        self.clear(batch.position.last)
+
+    def _read(self, path: str) -> bytes | None:
         filesystem, root = self._filesystem()
         try:
-            body: dict[str, Any] = json.loads(filesystem.cat_file(f"{root}/{name}/{MANIFEST}"))
+            body: bytes = filesystem.cat_file(f"{root}/{path}")
         except FileNotFoundError:
             return None
         return body
+
+    def _write(self, path: str, body: bytes) -> None:
+        filesystem, root = self._filesystem()
+        filesystem.pipe_file(f"{root}/{path}", body)
 
     def _filesystem(self) -> tuple[Any, str]:
         return self._storage.filesystem(self._uri)
 
 
 def staged_beside(place: str) -> str:
-    """Where files are staged: in the same bucket, beside the target; of a whole bucket, in it."""
+    """Where files are staged: in the same bucket, next to the target; of a whole bucket, in it."""
     parent, slash, name = place.rpartition("/")
     beside = bool(slash) and bool(parent) and not parent.endswith("/")
     return f"{parent}/.{name}.penstock/staged" if beside else f"{place}/_penstock/staged"

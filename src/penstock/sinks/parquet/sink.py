@@ -1,9 +1,9 @@
-"""Parquet files, exactly once: staged in tasks out of sight, made visible batch by batch, each with its token.
+"""Parquet files, exactly once: staged in tasks out of sight, made visible batch by batch, each with a position.
 
-On a local disk the commit links the staged files into a new folder beside the target, adds the manifest with the token,
-makes all of it durable, and renames that folder to the batch's own name. A rename onto a folder that holds something
-fails, so of two drivers with one batch exactly one lands; whatever is raised, the target is looked at again before
-anything is decided. An object store, which has no such rename, is written as `objects` says.
+On a local disk the commit links the staged files into a new folder outside the target, adds the manifest with the
+position, makes all of it durable, and renames that folder to the name of the commit's number. A rename onto a folder
+that holds something fails, so of two drivers exactly one lands on a position. An object store, which has no such
+rename, is written as `objects` says.
 """
 
 from __future__ import annotations
@@ -13,18 +13,29 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.errors import MissingError, TerminalError, TransientError
-from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, SlotAttempt
+from penstock.errors import MissingError, TerminalError
+from penstock.model import (
+    COMPUTED,
+    COORDINATES,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    OffsetRange,
+    Position,
+    SlotAttempt,
+    Verdict,
+    decide,
+)
+from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import Fitting
-from penstock.sinks.failures import is_passing, other_offsets, sink_failure, sink_failures
-from penstock.sinks.parquet.batches import Batches
+from penstock.sinks.failures import sink_failures
+from penstock.sinks.files import records_in
 from penstock.sinks.parquet.columns import COMMON_METADATA, Columns, check_columns, merge_columns
-from penstock.sinks.parquet.local import LocalPlace
-from penstock.sinks.parquet.objects import ObjectPlace
+from penstock.sinks.parquet.local import LocalTarget
+from penstock.sinks.parquet.objects import ObjectTarget
 from penstock.sinks.parquet.stage import ParquetStage, StagedFile
+from penstock.sinks.parquet.target import ParquetTarget
 from penstock.storage import Storage, is_object_uri, local_path
-
-COMMIT_TRIES = 5
 
 
 class ParquetSink:
@@ -47,7 +58,7 @@ class ParquetSink:
         self.path = path
         self.partition_by = tuple(partition_by or ())
         self.keep_coordinates = keep_coordinates
-        self._place = _place(pipeline, name, path, storage)
+        self._place = _target(pipeline, name, path, storage)
         self._fitting = Fitting(name, what="the folder")
         self._columns: Columns | None = None
         self._agreed: Columns | None = None
@@ -56,10 +67,6 @@ class ParquetSink:
     def target(self) -> str:
         """The folder."""
         return self.path
-
-    @property
-    def _batches(self) -> Batches:
-        return self._at().batches
 
     def prepare(self, schema: pa.Schema) -> None:
         """Make the folder, or check that its files and these rows can be read together; note new columns."""
@@ -85,22 +92,10 @@ class ParquetSink:
             merge_columns(self.name, columns, held)
             return replace(self._fitting, evolve="add_columns").fit(columns.all, held.all, whole=False).told()
 
-    def last_commit(self) -> BatchToken | None:
-        """The token of the newest batch in the folder, whichever query committed it."""
+    def position(self) -> Position | None:
+        """The position in the newest manifest, whichever query committed it."""
         with sink_failures(self.name, "reading the manifests"):
-            newest = self._batches.newest()
-        return newest.token if newest else None
-
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is in the folder, or was: a later one is. Raises where it has other offsets."""
-        with sink_failures(self.name, "reading the manifests"):
-            found = self._batches.find(token)
-            if found is None:
-                newest = self._batches.newest_id(token.query_id)
-                return newest is not None and newest > token.batch_id
-        if found.token.ranges != token.ranges:
-            raise other_offsets(self.name, token, found.token)
-        return True
+            return self._at().position()
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> ParquetStage:
         """In a task: begin the files of one attempt of a slot."""
@@ -110,34 +105,45 @@ class ParquetSink:
         columns = Columns.of(written, self.partition_by)
         return ParquetStage(self.name, self._at().staging(token), writer, columns.files, self.partition_by)
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Make the batch with the staged files appear. An empty batch has a folder too."""
         files = [item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)]
-        failure: OSError | TransientError | None = None
-        for _ in range(COMMIT_TRIES):
-            if self.holds(token):
-                break
+        target, columns = self._at(), self._columns_to_land()
+        with sink_failures(self.name, f"committing batch {position.last.batch_id}"):
             try:
-                self._land(token, files)
-                break
-            except (OSError, TransientError) as error:  # landed or not: only the folder knows
-                failure = error
-                if isinstance(error, OSError) and not is_passing(error):
-                    break
-        if failure is not None and not self.holds(token):
-            if isinstance(failure, TransientError):
-                raise failure
-            raise sink_failure(self.name, f"committing batch {token.batch_id}", failure) from failure
-        self._clear(token)  # nothing that is staged for this batch can ever be committed now
+                target.land(position, files, columns, onto)
+            except FileExistsError as error:
+                raise position_moved(self.name) from error
+            except FileNotFoundError as error:
+                # Another driver may have committed the batch, and removed what was staged.
+                if target.position() != onto:
+                    raise position_moved(self.name) from error
+                raise
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove what is staged for the batch, once it is committed: before that another driver may need it."""
         with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
-            found = self._batches.find(token)
-            if found is not None and found.token == token:
-                self._clear(token)
+            target = self._at()
+            held = target.position()
+            if held is not None and decide(held, token) is Verdict.COMMITTED:
+                target.settle()
+                target.clear(token)
 
-    def _at(self) -> LocalPlace | ObjectPlace:
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
+        """The records in these ranges that some row of the folder came from."""
+        with sink_failures(self.name, "reading the coordinates"):
+            target = self._at()
+            columns = target.columns()
+            if not self.keep_coordinates or (columns is not None and COORDINATES not in columns.files.names):
+                return None
+            return records_in(*target.files(), ranges)
+
+    def other_writers(self) -> Sequence[str]:
+        """The other pipelines and sinks that have batches in the folder."""
+        with sink_failures(self.name, "reading the manifests"):
+            return self._at().other_writers()
+
+    def _at(self) -> ParquetTarget:
         if self._place is None:
             raise MissingError(
                 "SINK_PATH_UNSUPPORTED",
@@ -148,7 +154,7 @@ class ParquetSink:
         return self._place
 
     def _written(self, schema: pa.Schema) -> pa.Schema:
-        kept = [field for field in schema if not field.name.startswith(COMPUTED)]
+        kept = [field.remove_metadata() for field in schema if not field.name.startswith(COMPUTED)]
         return pa.schema([field for field in kept if self.keep_coordinates or field.name != COORDINATES])
 
     def _writable(self, schema: pa.Schema) -> Columns:
@@ -160,29 +166,24 @@ class ParquetSink:
             lambda held: columns if held is None else merge_columns(self.name, columns, held)
         )
 
-    def _land(self, token: BatchToken, files: Sequence[StagedFile]) -> None:
-        held = self._at().columns()
-        if held is None:
-            raise TerminalError(
-                "SINK_TABLE_GONE",
-                f"sink {self.name}: the folder's {COMMON_METADATA} is not there any more",
-                context={"path": self.path},
-                hint="a new start makes a new one; batches that are gone are not written again",
-            )
-        if self._columns is not None and held != self._agreed:
-            self._agree(self._columns)
-        self._at().land(token, files, self._columns or held)
-
-    def _clear(self, token: BatchToken) -> None:
-        place = self._at()
-        if isinstance(place, ObjectPlace):
-            # What another driver committed may still have to be copied out of what is staged.
-            place.batches.complete(token)
-        place.batches.clear(token)
+    def _columns_to_land(self) -> Columns:
+        """The columns of the rows, which the target has by now."""
+        with sink_failures(self.name, "looking at the folder"):
+            held = self._at().columns()
+            if held is None:
+                raise TerminalError(
+                    "SINK_TABLE_GONE",
+                    f"sink {self.name}: the folder's {COMMON_METADATA} is not there any more",
+                    context={"path": self.path},
+                    hint="a new start makes a new one; batches that are gone are not written again",
+                )
+            if self._columns is not None and held != self._agreed:
+                self._agree(self._columns)
+        return self._columns or held
 
 
-def _place(pipeline: str, name: str, path: str, storage: Storage) -> LocalPlace | ObjectPlace | None:
+def _target(pipeline: str, name: str, path: str, storage: Storage) -> ParquetTarget | None:
     if is_object_uri(path):
-        return ObjectPlace(name, path, pipeline, storage)
+        return ObjectTarget(name, path, pipeline, storage)
     root = local_path(path)
-    return LocalPlace(name, root.resolve(), pipeline) if root is not None else None
+    return LocalTarget(name, root.resolve(), pipeline) if root is not None else None

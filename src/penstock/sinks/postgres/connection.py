@@ -92,11 +92,18 @@ class Database:
             whole = make_conninfo(self._url, client_encoding="utf8", **settings)
             return psycopg.connect(whole, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
-            raise self._unreachable(error, starting) from None
+            missing = self._missing(error)
+            if starting:
+                raise missing from None
+            # libpq gives no code for what went wrong, and its words do not decide whether it passes.
+            if missing.code == "SINK_DATABASE_UNREACHABLE":
+                raise TransientError("SINK_DATABASE_UNAVAILABLE", missing.summary, context=missing.context) from None
+            raise TransientError(missing.code, missing.summary, context=missing.context, hint=missing.hint) from None
         except UnicodeError:
             raise self._invalid() from None
 
-    def _unreachable(self, error: psycopg.Error, starting: bool) -> PenstockError:
+    def _missing(self, error: psycopg.Error) -> MissingError:
+        """What cannot be reached; the words of libpq choose the hint."""
         said = message_of(error)
         # libpq puts the address in front of what the server answered.
         reason = self.scrub(said.split("FATAL:")[-1].strip())
@@ -111,7 +118,7 @@ class Database:
         if _TLS.search(said):
             return MissingError(
                 "SINK_TLS",
-                f"sink {self._sink}: connecting: TLS did not come about: {reason}",
+                f"sink {self._sink}: connecting: TLS handshake failed: {reason}",
                 context=context,
                 hint=TLS_HINT,
             )
@@ -122,14 +129,12 @@ class Database:
                 context=context,
                 hint=f"check user and password in the url; {DENIED_HINT}",
             )
-        if starting:
-            return MissingError(
-                "SINK_DATABASE_UNREACHABLE",
-                f"sink {self._sink}: connecting: {reason}",
-                context=context,
-                hint="check that the database runs, and the host and port in the url",
-            )
-        return TransientError("SINK_DATABASE_UNAVAILABLE", f"sink {self._sink}: connecting: {reason}", context=context)
+        return MissingError(
+            "SINK_DATABASE_UNREACHABLE",
+            f"sink {self._sink}: connecting: {reason}",
+            context=context,
+            hint="check that the database runs, and the host and port in the url",
+        )
 
     def _parts(self) -> dict[str, Any]:
         try:

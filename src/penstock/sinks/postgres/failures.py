@@ -40,7 +40,7 @@ def database_failure(sink: str, doing: str, error: psycopg.Error, scrub: Callabl
         return TransientError(
             "SINK_COMMIT_CONFLICT", summary, hint="other transactions hold what this one needs at the same time"
         )
-    if is_lost(error):
+    if _is_lost(error):
         return TransientError("SINK_DATABASE_UNAVAILABLE", summary)
     if isinstance(error, errors.InsufficientPrivilege):
         return MissingError("SINK_ACCESS_DENIED", summary, hint=DENIED_HINT)
@@ -50,12 +50,7 @@ def database_failure(sink: str, doing: str, error: psycopg.Error, scrub: Callabl
     return TerminalError("SINK_FAILED", summary, hint=hint)
 
 
-def is_passing(error: psycopg.Error) -> bool:
-    """Whether the same transaction may go through when it is tried again."""
-    return isinstance(error, _CONFLICTS) or is_lost(error)
-
-
-def is_lost(error: psycopg.Error) -> bool:
+def _is_lost(error: psycopg.Error) -> bool:
     """Whether the connection is gone, and with it the answer."""
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)

@@ -1,7 +1,7 @@
-"""What the database remembers of a sink: the newest batch of each query, and the rows refused in it.
+"""The position of a sink: one row of the table `penstock.penstock_commits`, which all pipelines share.
 
-Two tables in the schema `penstock`, shared by all pipelines. A commit row is locked before anything is written, so
-of two drivers with one token the second waits and then finds it there.
+Versions before 0.8 kept a row for each query, and the rows that the table refused in its newest batch in
+`penstock.penstock_rejects`. Both are still read, and the first commit clears them away.
 """
 
 from __future__ import annotations
@@ -9,24 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.model import BatchToken, OffsetRange, Refusal
+from penstock.model import BatchToken, OffsetRange, Position, Refusal, Rule
 from penstock.sinks.postgres.connection import Connection, fetch, run
-from penstock.sinks.postgres.names import OWN_SCHEMA, TableName, own, quote, text
+from penstock.sinks.postgres.names import OWN_SCHEMA, TableName, own, quote, sink_mark, text
 
 COMMITS, REJECTS = own("penstock_commits"), own("penstock_rejects")
 # A number of our own for the advisory lock that keeps two starts from making the same tables at once.
 _MAKING = 0x70656E73
 
-_MAKE = (
-    f"""CREATE TABLE IF NOT EXISTS {COMMITS} (
-        pipeline text, sink text, target text, query_id text, batch_id bigint NOT NULL, token jsonb NOT NULL,
-        committed_at timestamptz NOT NULL, PRIMARY KEY (pipeline, sink, target, query_id))""",
-    f"""CREATE TABLE IF NOT EXISTS {REJECTS} (
-        pipeline text NOT NULL, sink text NOT NULL, target text NOT NULL, query_id text NOT NULL,
-        batch_id bigint NOT NULL, topic text NOT NULL, "partition" integer NOT NULL, "offset" bigint NOT NULL,
-        code text NOT NULL, message text NOT NULL)""",
-    f"CREATE INDEX IF NOT EXISTS penstock_rejects_of_a_batch ON {REJECTS} (pipeline, sink, target, query_id, batch_id)",
-)
+_MAKE = f"""CREATE TABLE IF NOT EXISTS {COMMITS} (
+    pipeline text, sink text, target text, query_id text, batch_id bigint NOT NULL, token jsonb NOT NULL,
+    committed_at timestamptz NOT NULL, PRIMARY KEY (pipeline, sink, target, query_id))"""
 
 
 def lock_making(connection: Connection) -> None:
@@ -36,79 +29,79 @@ def lock_making(connection: Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The entries of one sink of one pipeline for one table."""
+    """The position of one sink of one pipeline in one table."""
 
     pipeline: str
     sink: str
     target: TableName
 
     def make(self, connection: Connection) -> None:
-        """Make the schema and the two tables where they are not there. IF NOT EXISTS asks for rights even then."""
+        """Make the schema and the table where they do not exist. IF NOT EXISTS asks for rights even then."""
         if fetch(connection, "SELECT to_regnamespace(%s)", OWN_SCHEMA)[0][0] is None:
             run(connection, f"CREATE SCHEMA {quote(OWN_SCHEMA)}")
-        if None in fetch(connection, "SELECT to_regclass(%s), to_regclass(%s)", COMMITS, REJECTS)[0]:
-            run(connection, *_MAKE)
+        if not _exists(connection, COMMITS):
+            run(connection, _MAKE)
 
     def forget(self, connection: Connection) -> None:
-        """The table is made anew: what its namesake held went with it."""
+        """Remove every position in a target table that was just created: what its namesake held went with it."""
         run(connection, f"DELETE FROM {COMMITS} WHERE target = {text(str(self.target))}")
 
-    def newest(self, connection: Connection, query_id: str | None = None) -> BatchToken | None:
-        """The newest commit that the table holds, of one query or of any. None where the table is gone."""
-        found = fetch(connection, "SELECT to_regclass(%s), to_regclass(%s)", COMMITS, self.target.quoted)[0]
-        if None in found:
+    def lock(self, connection: Connection) -> Position | None:
+        """Keep every other commit of this pipeline and sink out until the transaction ends; the position."""
+        run(connection, f"SELECT pg_advisory_xact_lock({int(sink_mark(self.pipeline, self.sink, self.target), 16)})")
+        return self.position(connection, "FOR UPDATE")
+
+    def position(self, connection: Connection, locking: str = "") -> Position | None:
+        """The position, or none where no commit was made or the target table is gone.
+
+        The first row is the newest. A commit removes the rows of all other queries, so one that has no number
+        was written by an older version, after any that has one.
+        """
+        if not _exists(connection, COMMITS, self.target.quoted):
             return None
-        of_query = f" AND query_id = {text(query_id)}" if query_id is not None else ""
         rows = fetch(
             connection,
-            f"SELECT token::text FROM {COMMITS} WHERE {self._mine}{of_query} AND batch_id >= 0"
-            " ORDER BY committed_at DESC LIMIT 1",
+            f"SELECT token::text FROM {COMMITS} WHERE {self._mine} AND token <> '{{}}'"
+            f" ORDER BY token ? 'number', committed_at DESC {locking}",
         )
-        return BatchToken.from_json(rows[0][0]) if rows else None
+        found = [Position.from_json(stored) for (stored,) in rows]
+        return Position.united(found[0], found[1:]) if found else None
 
-    def lock(self, connection: Connection, token: BatchToken) -> BatchToken | None:
-        """Lock the query's commit row to the end of the transaction; the batch it stands for, if any."""
+    def record(self, connection: Connection, position: Position) -> None:
+        """Make a position current: it replaces that of every query."""
+        token = position.last
+        values = (self.pipeline, self.sink, str(self.target), token.query_id)
         run(
             connection,
-            f"INSERT INTO {COMMITS} VALUES ({self._values(token.query_id)}, -1, '{{}}', clock_timestamp())"
-            " ON CONFLICT DO NOTHING",
+            f"DELETE FROM {COMMITS} WHERE {self._mine} AND query_id <> {text(token.query_id)}",
+            f"INSERT INTO {COMMITS} (pipeline, sink, target, query_id, batch_id, token, committed_at)"
+            f" VALUES ({', '.join(map(text, values))}, {token.batch_id}, {text(position.to_json())}, clock_timestamp())"
+            " ON CONFLICT (pipeline, sink, target, query_id) DO UPDATE"
+            " SET batch_id = excluded.batch_id, token = excluded.token, committed_at = excluded.committed_at",
         )
-        row = fetch(
-            connection,
-            f"SELECT batch_id, token::text FROM {COMMITS} WHERE {self._of(token)} FOR UPDATE",
-        )[0]
-        return BatchToken.from_json(row[1]) if row[0] >= 0 else None
+        if token.rule is not Rule.MOVES and _exists(connection, REJECTS):
+            run(connection, f"DELETE FROM {REJECTS} WHERE {self._mine}")
 
-    def record(self, connection: Connection, token: BatchToken) -> None:
-        """Write the commit row, and forget the rows refused in earlier batches."""
-        run(
-            connection,
-            f"UPDATE {COMMITS} SET batch_id = {token.batch_id}, token = {text(token.to_json())},"
-            f" committed_at = clock_timestamp() WHERE {self._of(token)}",
-            f"DELETE FROM {REJECTS} WHERE {self._of(token)} AND batch_id < {token.batch_id}",
-        )
-
-    def reject(self, connection: Connection, token: BatchToken, refused: Sequence[Refusal]) -> None:
-        """Note rows that the table refused."""
-        with connection.cursor() as cursor:
-            cursor.executemany(
-                f"INSERT INTO {REJECTS} VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)".encode(),
-                [
-                    (
-                        *(self.pipeline, self.sink, str(self.target), token.query_id, token.batch_id),
-                        *(each.record.topic, each.record.partition, each.record.start, each.code, each.message),
-                    )
-                    for each in refused
-                ],
-            )
-
-    def rejected(self, connection: Connection, token: BatchToken) -> list[Refusal]:
-        """The rows that the table refused in this batch, one a record."""
+    def other_writers(self, connection: Connection) -> list[str]:
+        """The other pipelines and sinks with a position in the same table."""
+        if not _exists(connection, COMMITS, self.target.quoted):
+            return []
         rows = fetch(
             connection,
-            f'SELECT DISTINCT ON (topic, "partition", "offset") topic, "partition", "offset", code, message'
-            f" FROM {REJECTS} WHERE {self._of(token)} AND batch_id = {token.batch_id}"
-            ' ORDER BY topic, "partition", "offset"',
+            f"SELECT DISTINCT pipeline, sink FROM {COMMITS} WHERE target = {text(str(self.target))}"
+            f" AND NOT {self._mine} ORDER BY pipeline, sink",
+        )
+        return [f"{pipeline}/{sink}" for pipeline, sink in rows]
+
+    def pending_rejects(self, connection: Connection, token: BatchToken) -> Sequence[Refusal]:
+        """The rows of a batch that a version before 0.8 committed without, one for each record."""
+        if not _exists(connection, REJECTS):
+            return ()
+        rows = fetch(
+            connection,
+            'SELECT DISTINCT ON (topic, "partition", "offset") topic, "partition", "offset", code, message'
+            f" FROM {REJECTS} WHERE {self._mine} AND query_id = {text(token.query_id)}"
+            f' AND batch_id = {token.batch_id} ORDER BY topic, "partition", "offset"',
         )
         return [Refusal(OffsetRange(topic, part, at, at + 1), code, said) for topic, part, at, code, said in rows]
 
@@ -116,8 +109,8 @@ class Ledger:
     def _mine(self) -> str:
         return f"(pipeline, sink, target) = ({text(self.pipeline)}, {text(self.sink)}, {text(str(self.target))})"
 
-    def _of(self, token: BatchToken) -> str:
-        return f"{self._mine} AND query_id = {text(token.query_id)}"
 
-    def _values(self, query_id: str) -> str:
-        return ", ".join(text(each) for each in (self.pipeline, self.sink, str(self.target), query_id))
+def _exists(connection: Connection, *tables: str) -> bool:
+    """Whether every one of these tables, given as quoted names, is there."""
+    asked = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) AS name"
+    return bool(fetch(connection, asked, list(tables))[0][0])

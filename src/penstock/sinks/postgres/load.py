@@ -3,23 +3,27 @@
 An append may first take the rows of some offset ranges out, by their coordinates in the table.
 
 A merge is a DELETE of the keys that the batch deletes and an INSERT ... ON CONFLICT of the others, from one row a
-key. `when_newer` is the WHERE of the DO UPDATE, which sees the new row and the one that is there, and nothing else:
-rows behind a delete that has no such value (their column `CUT` is not null) are inserted by a statement without it.
+key. `when_newer` is the WHERE of the DO UPDATE, which sees the new row and the one that is there.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 
 from penstock.model import COMPUTED, COORDINATES, DELETES, MergeRules, OffsetRange
-from penstock.sinks.merging import CUT, counts_sql, later_sql, one_row_a_key
+from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key
+from penstock.sinks.postgres.connection import Connection
 from penstock.sinks.postgres.names import TableName, own, quote
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, StagedTable
 from penstock.sinks.postgres.types import TableColumn, is_cast, staged_type
 from penstock.sinks.replacing import ranges_sql
+
+_FETCHED_ROWS = 10_000
 
 PART, PLACE = quote(f"{COMPUTED}part"), quote(f"{COMPUTED}place")
 """Which of the batch's staging tables a row is in, and where there: these name a row."""
@@ -68,22 +72,14 @@ class Load:
         """Of these staged rows those that count: all, or one a key."""
         if self.rules is None:
             return f"SELECT * FROM {relation} AS staged"
-        return one_row_a_key(
-            f"{relation} AS staged", self.rules, quote=quote, position=_POSITION, deletes=quote(DELETES)
-        )
+        return one_row_a_key(f"{relation} AS staged", self.rules, quote=quote, position=_POSITION)
 
     def statements(self, picked: str) -> list[str]:
         """What brings the rows of the relation `picked` into the table."""
         if self.rules is None:
             return [self._insert(f"{picked} AS s")]
-        if self.rules.when_newer is None or not self.deletes:
-            put = [self._insert(f"{picked} AS s WHERE {_KEPT}", self._on_conflict(guarded=True))]
-        else:
-            put = [
-                self._insert(f"{picked} AS s WHERE {_KEPT} AND {_CUT} IS NULL", self._on_conflict(guarded=True)),
-                self._insert(f"{picked} AS s WHERE {_KEPT} AND {_CUT} IS NOT NULL", self._on_conflict(guarded=False)),
-            ]
-        return [self._delete(picked), *put] if self.deletes else put
+        put = self._insert(f"{picked} AS s WHERE {_KEPT}", self._on_conflict())
+        return [self._delete(picked), put] if self.deletes else [put]
 
     def same_key(self, left: str, right: str) -> str:
         """The condition that two staged rows have one key."""
@@ -95,16 +91,16 @@ class Load:
         values = ", ".join(map(self._value, self.written.names))
         return f"INSERT INTO {self.target.quoted} AS t ({names}) SELECT {values} FROM {source}{on_conflict}"
 
-    def _on_conflict(self, *, guarded: bool) -> str:
+    def _on_conflict(self) -> str:
         assert self.rules is not None
         keys = ", ".join(map(quote, self.rules.keys))
         others = [quote(name) for name in self.written.names if name not in self.rules.keys]
         if self.rules.insert_only or not others:
             return f" ON CONFLICT ({keys}) DO NOTHING"
         sets = ", ".join(f"{name} = excluded.{name}" for name in others)
-        newer = self.rules.when_newer if guarded else None
+        newer = self.rules.when_newer
         both = (f"excluded.{quote(newer)}", f"t.{quote(newer)}") if newer is not None else None
-        counts = counts_sql(both, later_sql(_held, _excluded) if self._by_position else None, None)
+        counts = counts_sql(both, later_sql(_held, _excluded) if self._by_position else None)
         return f" ON CONFLICT ({keys}) DO UPDATE SET {sets}{f' WHERE {counts}' if counts else ''}"
 
     def _delete(self, picked: str) -> str:
@@ -112,7 +108,7 @@ class Load:
         same = " AND ".join(f"t.{quote(key)} = {self._value(key)}" for key in self.rules.keys)
         newer = quote(self.rules.when_newer) if self.rules.when_newer is not None else None
         later = later_sql(_held, _staged) if self._by_position else None
-        counts = counts_sql((f"s.{newer}", f"t.{newer}") if newer is not None else None, later, _CUT)
+        counts = counts_sql((f"s.{newer}", f"t.{newer}") if newer is not None else None, later)
         guard = f" AND ({counts})" if counts else ""
         return f"DELETE FROM {self.target.quoted} AS t USING {picked} AS s WHERE s.{quote(DELETES)} AND {same}{guard}"
 
@@ -134,6 +130,31 @@ def replaced_rows(target: TableName, ranges: Sequence[OffsetRange], what: str = 
     return f"{what} FROM {target.quoted} AS t WHERE {ranges_sql(ranges, _held)}"
 
 
+def find_records(connection: Connection, target: TableName, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]]:
+    """The topic, partition and offset of every record in the ranges that the table has a row of.
+
+    The ranges may be thousands of single records: the database looks from the first to the last of each partition.
+    """
+    wanted: dict[tuple[str, int], list[OffsetRange]] = {}
+    for one in sorted(ranges):
+        wanted.setdefault((one.topic, one.partition), []).append(one)
+    if not wanted:
+        return set()
+    whole = [OffsetRange(*at, found[0].start, max(one.end for one in found)) for at, found in wanted.items()]
+    ends = {at: list(accumulate((one.end for one in found), max)) for at, found in wanted.items()}
+    columns = ", ".join(map(_held, ("topic", "partition", "offset")))
+    held = set()
+    with connection.transaction(), connection.cursor("records_held") as cursor:
+        cursor.itersize = _FETCHED_ROWS
+        statement = f"SELECT {columns} FROM {target.quoted} AS t WHERE {ranges_sql(whole, _held)}"
+        for topic, partition, offset in cursor.execute(statement.encode()):
+            at = (topic, partition)
+            before = bisect_right(wanted[at], offset, key=lambda one: one.start)
+            if before and offset < ends[at][before - 1]:
+                held.add((topic, partition, offset))
+    return held
+
+
 def _held(part: str, row: str = "t") -> str:
     """A coordinate of the row that is there, in its type."""
     kind = {"topic": "text", "partition": "integer", "offset": "bigint"}[part]
@@ -151,4 +172,3 @@ def _staged(part: str) -> str:
 
 
 _KEPT = f"s.{quote(DELETES)} IS NOT TRUE"
-_CUT = f"s.{quote(CUT)}"

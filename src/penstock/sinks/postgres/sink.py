@@ -1,15 +1,13 @@
-"""PostgreSQL, exactly once: rows staged by COPY in tasks, brought into the table in one transaction with the token.
+"""PostgreSQL, exactly once: rows staged by COPY in tasks, brought into the table in one transaction with the position.
 
-The transaction locks the commit row of this pipeline, sink, table and query first, so that a batch is there once
-however many drivers try. Whatever the database answers, or does not, the commit row is read again before anything
-is decided.
+The transaction first locks out every other commit of this pipeline and sink to this table, and goes on only where the
+position is still the expected one.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
@@ -28,21 +26,24 @@ from penstock.model import (
     Manifest,
     MergeRules,
     OffsetRange,
+    Position,
     Refusal,
     SlotAttempt,
+    Verdict,
+    decide,
 )
 from penstock.model.pem import DatabaseTls
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
 from penstock.sinks.merging import refuse_without_position
-from penstock.sinks.postgres.commit import Batch, already_held
+from penstock.sinks.postgres.commit import Landing
 from penstock.sinks.postgres.connection import Connection, Database, fetch, run
-from penstock.sinks.postgres.failures import database_failure, database_failures, is_passing
+from penstock.sinks.postgres.failures import database_failures
 from penstock.sinks.postgres.fit import TableFit, alter_table, fit_columns
-from penstock.sinks.postgres.ledger import REJECTS, Ledger, lock_making
-from penstock.sinks.postgres.load import replaced_rows
+from penstock.sinks.postgres.ledger import Ledger, lock_making
+from penstock.sinks.postgres.load import find_records, replaced_rows
 from penstock.sinks.postgres.names import OWN_SCHEMA, StagedName, TableName, own, query_mark, sink_mark, staged_name
-from penstock.sinks.postgres.stage import PostgresStage, StagedColumn, StagedTable
+from penstock.sinks.postgres.stage import PostgresStage, StagedColumn
 from penstock.sinks.postgres.table import (
     Table,
     check_encoding,
@@ -57,12 +58,11 @@ from penstock.sinks.postgres.table import (
 from penstock.sinks.postgres.types import TableColumn, staged_type
 from penstock.sinks.replacing import refuse_without_coordinates
 
-COMMIT_TRIES = 5
 _FORGOTTEN_SECONDS = 86_400
 
 
 class PostgresSink:
-    """Implements `contracts.Sink` and `contracts.RejectingSink` over one table. Without `rules` it appends."""
+    """Implements `contracts.Sink`, `RecordSink` and `SharedSink` over one table. Without `rules` it appends."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 
@@ -156,15 +156,30 @@ class PostgresSink:
             table, fit = self._look(connection, schema)
         return ["create table"] if table is None else fit.told(table.columns)
 
-    def last_commit(self) -> BatchToken | None:
-        """The newest token that the database has for this table, whichever query committed it."""
+    def position(self) -> Position | None:
+        """The position that the database has for this table; none where the table is gone."""
         with self._reading() as connection:
-            return self._ledger.newest(connection)
+            return self._ledger.position(connection)
 
-    def holds(self, token: BatchToken) -> bool:
-        """Whether the batch is in the table. Raises where it has other offsets."""
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
+        """The records in these ranges that the table has rows of; none where it does not keep the coordinates."""
+        if not self.keep_coordinates:
+            return None
+        with self._reading("looking for records in the table") as connection:
+            table = read_table(connection, self.table)
+            if table is not None and COORDINATES not in table.columns:
+                return None
+            return find_records(connection, self.table, ranges) if table is not None else set()
+
+    def other_writers(self) -> Sequence[str]:
+        """The other pipelines and sinks that have a position in the table."""
         with self._reading() as connection:
-            return already_held(self.name, self._ledger.newest(connection, token.query_id), token)
+            return self._ledger.other_writers(connection)
+
+    def pending_rejects(self, token: BatchToken) -> Sequence[Refusal]:
+        """The rows that a version before 0.8 left out of this batch; kept until a later batch is committed."""
+        with self._reading() as connection:
+            return self._ledger.pending_rejects(connection, token)
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> PostgresStage:
         """In a task: begin the staging table of one attempt of a slot."""
@@ -183,52 +198,31 @@ class PostgresSink:
             quarantine=self.on_reject == "quarantine",
         )
 
-    def commit(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Bring the staged rows into the table with the token. An empty batch is a commit too."""
-        tables = _tables(manifests)
-        failure: psycopg.Error | None = None
-        for _ in range(COMMIT_TRIES):
-            try:
-                with self._database.connect() as connection:
-                    self._commit_once(connection, token, tables)
-                    self._clear(connection, token, {table.name for table in tables})
-                return
-            except psycopg.Error as error:  # landed or not: only the commit row knows, and the next try reads it
-                failure = error
-                if not is_passing(error):
-                    break
-        assert failure is not None
-        doing = f"committing batch {token.batch_id}"
-        raise database_failure(self.name, doing, failure, self._database.scrub) from None
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """Bring the staged rows into the table, with the position. An empty batch is a commit too.
 
-    def rejected(self, token: BatchToken) -> Sequence[Refusal]:
-        """The rows of this batch that the table refused; kept until a later batch is committed."""
-        if self.on_reject == "fail":
-            return ()
-        with self._reading() as connection:
-            there = fetch(connection, "SELECT to_regclass(%s)", REJECTS)[0][0] is not None
-            return self._ledger.rejected(connection, token) if there else ()
+        Raises `RowsRefused` where the table refuses single rows and the sink may leave them out.
+        """
+        doing = f"committing batch {position.last.batch_id}"
+        with self._database.connect() as connection, database_failures(self.name, doing, self._database.scrub):
+            self._transact(connection, position, manifests, onto)
+            self._clear(connection, position.last)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Drop the staging tables of other attempts, once the batch is committed.
+        """Drop the staging tables of the batch once it is committed.
 
-        Before that another driver may still be about to commit them; afterwards the commit row stops it.
+        Before that another driver may still be about to commit them; afterwards the position stops it.
         """
-        named = {table.name for table in _tables(manifests)}
         with self._reading() as connection:
-            newest = self._ledger.newest(connection, token.query_id)
-            if newest is None or newest.batch_id < token.batch_id:
-                return
-            for name, made in self._staging_tables(connection):
-                if made.query_mark == query_mark(token) and made.batch_id == token.batch_id and name not in named:
-                    _drop(connection, name)
+            if decide(self._ledger.position(connection), token) is Verdict.COMMITTED:
+                self._clear(connection, token)
 
     @property
     def _keys(self) -> tuple[str, ...]:
         return self.rules.keys if self.rules is not None else ()
 
     @contextmanager
-    def _reading(self, doing: str = "reading the commit row") -> Iterator[Connection]:
+    def _reading(self, doing: str = "reading the position") -> Iterator[Connection]:
         with (
             self._database.connect() as connection,
             database_failures(self.name, doing, self._database.scrub),
@@ -268,17 +262,16 @@ class PostgresSink:
         check_own_schema(self.name, connection)
         return table, fit
 
-    def _commit_once(self, connection: Connection, token: BatchToken, tables: Sequence[StagedTable]) -> None:
-        written = self._written
-        assert written is not None, "prepare comes before commit"
-        quarantine = self.on_reject == "quarantine"
-        Batch(
-            *(self.name, self.table, self._ledger, written, self.rules),
-            *(quarantine, token, tables, self._mark, self.replaces),
-        ).commit(connection)
+    def _transact(
+        self, connection: Connection, position: Position, manifests: Sequence[Manifest], onto: Position | None
+    ) -> None:
+        Landing(
+            *(self.name, self.table, self._ledger, self._written, self.rules, self.on_reject == "quarantine"),
+            *(position, onto, manifests, self._mark, self.replaces),
+        ).land(connection)
 
-    def _clear(self, connection: Connection, token: BatchToken, named: AbstractSet[str]) -> None:
-        """Drop the staging of this batch, of older ones, and what queries of long ago left behind.
+    def _clear(self, connection: Connection, token: BatchToken) -> None:
+        """Drop the staging of this batch and of older ones, and what queries of long ago left.
 
         After the commit and not in it: a backup that runs has a lock on every table it saw, and would hold the
         commit up to its end. What cannot be dropped now goes with the next commit.
@@ -287,7 +280,7 @@ class PostgresSink:
         with suppress(psycopg.Error):
             for name, made in self._staging_tables(connection):
                 mine = made.query_mark == query_mark(token)
-                if name in named or (made.batch_id < token.batch_id if mine else made.made < forgotten):
+                if made.batch_id <= token.batch_id if mine else made.made < forgotten:
                     _drop(connection, name)
 
     def _staging_tables(self, connection: Connection) -> Iterator[tuple[str, StagedName]]:
@@ -303,10 +296,6 @@ class PostgresSink:
             made = StagedName.parse(name)
             if made is not None:
                 yield name, made
-
-
-def _tables(manifests: Sequence[Manifest]) -> list[StagedTable]:
-    return [item for manifest in manifests for item in manifest.items if isinstance(item, StagedTable)]
 
 
 def _drop(connection: Connection, name: str) -> None:

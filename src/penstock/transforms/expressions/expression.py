@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.errors import TerminalError
-from penstock.model import COORDINATES
 from penstock.transforms.expressions.forms import compile_tree
 from penstock.transforms.expressions.laziness import Failure
 from penstock.transforms.expressions.parsing import check_columns, parse_expression
 from penstock.transforms.expressions.terms import Datum, NoFormError, RowError, Rows
+from penstock.transforms.places import place_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +38,48 @@ class ArrowExpression:
 
     def evaluate(self, rows: pa.RecordBatch) -> pa.Array:
         """The value of every row. Raises `TerminalError` EXPRESSION_FAILED where Spark would fail on a row."""
-        try:
-            result = self.run(Rows(rows))
-        except RowError as failure:
-            raise self._failed(failure.error_class, rows, failure.row) from failure
-        except pa.ArrowInvalid as failure:
-            raise self._failed("ARITHMETIC_OVERFLOW", rows, None) from failure
-        return pa.repeat(result, rows.num_rows) if isinstance(result, pa.Scalar) else result
+        values, failed = self.attempt(rows)
+        if failed:
+            row = min(failed)
+            raise expression_failed(self.text, failed[row], rows, row)
+        return values
 
-    def _failed(self, error_class: str, rows: pa.RecordBatch, row: int | None) -> TerminalError:
-        context = {"expression": self.text.strip(), "error class": error_class}
-        if row is not None and COORDINATES in rows.schema.names:
-            place = rows.column(COORDINATES)[row].as_py()
-            context["record"] = f"{place.get('topic')}[{place.get('partition')}] offset {place.get('offset')}"
-        return TerminalError(
-            "EXPRESSION_FAILED",
-            f"evaluating an expression: {error_class}",
-            context=context,
-            hint="leave such rows out with `where` before it, or allow for them: try_divide, try_cast, CASE, ...",
-        )
+    def attempt(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
+        """The value of every row, and the error class of each row on which Spark would fail; its value is arbitrary."""
+        failed: dict[int, str] = {}
+        try:
+            return _column(self.run(Rows(rows, failed=failed)), rows.num_rows), failed
+        except (pa.ArrowInvalid, IndexError):
+            if rows.num_rows == 1:
+                return pa.nulls(1, self.type), {0: self._failure_of(rows)}
+        middle = rows.num_rows // 2
+        (left, failed), (right, others) = self.attempt(rows.slice(0, middle)), self.attempt(rows.slice(middle))
+        return pa.concat_arrays([left, right]), failed | {middle + row: why for row, why in others.items()}
+
+    def _failure_of(self, row: pa.RecordBatch) -> str:
+        """The error class of a row that fails."""
+        try:
+            self.run(Rows(row))
+        except RowError as failure:
+            return failure.error_class
+        except pa.ArrowInvalid:
+            pass
+        return "ARITHMETIC_OVERFLOW"
+
+
+def expression_failed(text: str, error_class: str, rows: pa.RecordBatch, row: int) -> TerminalError:
+    """The error for a row on which an expression fails, with the place of its record where that is known."""
+    return TerminalError(
+        "EXPRESSION_FAILED",
+        f"evaluating an expression: {error_class}",
+        context={"expression": text.strip(), "error class": error_class, **place_in_words(rows, row)},
+        hint="leave such rows out with `where` before it, or allow for them: try_divide, try_cast, CASE, ...\n"
+        "or add a `quarantine:`, which then takes their records",
+    )
+
+
+def _column(result: Datum, count: int) -> pa.Array:
+    return pa.repeat(result, count) if isinstance(result, pa.Scalar) else result
 
 
 def compile_expression(text: str, schema: pa.Schema, *, condition: bool = False) -> ArrowExpression | NoArrowForm:

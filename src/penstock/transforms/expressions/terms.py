@@ -59,6 +59,8 @@ class Rows:
 
     batch: pa.RecordBatch
     live: pa.Array | None = None
+    failed: dict[int, str] | None = None
+    """Takes the error class of each row that fails, the first one it meets; without it such a row raises."""
 
     def only(self, mask: Datum) -> Rows:
         """The rows that are live and true in `mask`."""
@@ -68,11 +70,15 @@ class Rows:
         return replace(self, live=mask if self.live is None else pc.and_(self.live, mask))
 
     def fail(self, failures: Mapping[str, Datum]) -> None:
-        """Raise `RowError` for the first live row that fails."""
+        """Note the live rows that fail, or raise `RowError` for the first."""
         for error_class, mask in failures.items():
             failed = self.only(mask).live
-            if pc.any(failed, min_count=0).as_py():
+            if not pc.any(failed, min_count=0).as_py():
+                continue
+            if self.failed is None:
                 raise RowError(error_class, pc.index(failed, True).as_py())
+            for row in pc.indices_nonzero(failed).to_pylist():
+                self.failed.setdefault(row, error_class)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,207 @@
+"""Bringing targets that went back to where the checkpoint stands, before the first batch of a run.
+
+What a target lacks is read again and committed onto its own position, batch by batch: the position is all that is
+remembered, so a catch-up that was killed goes on where the target stands. Records that are in the quarantine stay out
+of the target. A quarantine that went back gets again what is bad today; a record of the ranges that is good today and
+that its target does not hold was quarantined before, and is quarantined again, so that a redrive can bring it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.contracts import RecordSink, Sink
+from penstock.errors import MissingError
+from penstock.kafka import Cluster
+from penstock.metrics import BatchMetrics
+from penstock.model import (
+    COORDINATES,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    OffsetRange,
+    Position,
+    Refusal,
+    Rule,
+    SlotAttempt,
+)
+from penstock.quarantine import Quarantine
+from penstock.runtime.batch import BatchRunner
+from penstock.runtime.batches import GivenBatches
+from penstock.runtime.bounded import cut
+from penstock.runtime.build import Pipeline
+from penstock.runtime.excluded import Excluded, Place
+from penstock.runtime.flows import CurrentFlows
+from penstock.runtime.patience import StopRequest
+from penstock.runtime.preflight import Agreement
+from penstock.runtime.standings import carried_number, standings
+
+BATCH_OFFSETS = 500_000
+QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
+"""The code of a record that is good today and was in a quarantine that went back: its target does not hold it."""
+
+
+@dataclass
+class CatchUp:
+    """Catches the targets of a run up."""
+
+    pipeline: Pipeline
+    cluster: Cluster
+    flows: CurrentFlows
+    cores: Callable[[], int]
+    tell: Callable[[str], None]
+    count: Callable[[BatchMetrics], None]
+    topic_ids: Callable[[BatchToken], Mapping[str, str]]
+    stop: StopRequest
+    frame: Any
+    """What the lanes need of a batch's frame: the session."""
+
+    def run(self, agreed: Agreement) -> bool:
+        """Bring every target forward; false where the run was asked to stop first."""
+        for name, token in agreed.torn.items():
+            self.tell(f"sink {name}: batch {token.batch_id} is carried out again: not every slot holds it")
+            sinks = [sink for sink in self.pipeline.sinks if sink.name == name]
+            runner = self._runner(self.flows, sinks, GivenBatches([token.ranges], self.cluster, token.batch_id), token)
+            self.count(runner.run(self.frame, token.batch_id))
+        for sink in self.pipeline.sinks:
+            if not self._catch_up(sink.name, self.flows, [sink], agreed.behind.get(sink.name, ())):
+                return False
+        for quarantine in self.pipeline.quarantines:
+            ranges = agreed.behind.get(quarantine.name, ())
+            if ranges and isinstance(quarantine, Quarantine) and not self._recover(quarantine, ranges):
+                return False
+        return True
+
+    def _catch_up(self, name: str, flows: CurrentFlows, sinks: Sequence[Sink], ranges: Sequence[OffsetRange]) -> bool:
+        batches = cut(ranges, self.pipeline.config.source.max_offsets or BATCH_OFFSETS)
+        if batches:
+            self.tell(f"{name}: catching up {sum(map(len, ranges)):,} offsets in {len(batches)} batches")
+        position = sinks[0].position() if batches else None
+        # A catch-up that was killed left another position: the next one has another query.
+        query_id = f"catch-up-{name}-{position.number if position is not None else 0}"
+        runner = self._runner(
+            flows,
+            sinks,
+            GivenBatches(batches, self.cluster),
+            BatchToken(self.pipeline.config.name, query_id, 0, ()),
+        )
+        for batch_id in range(len(batches)):
+            if self.stop.asked():
+                return False
+            self.count(runner.run(self.frame, batch_id))
+        return True
+
+    def _recover(self, quarantine: Quarantine, ranges: Sequence[OffsetRange]) -> bool:
+        """Put into a quarantine again what it lost."""
+        blind = [sink.name for sink in self.pipeline.sinks if _records_held(sink, ranges) is None]
+        if blind:
+            raise MissingError(
+                "QUARANTINE_NOT_RECOVERABLE",
+                f"{quarantine.name}: which records it lost cannot be told: the rows of sink {', '.join(blind)} do not "
+                "say where they came from",
+                context={"quarantine": quarantine.target},
+                hint="restore the quarantine; or, to go on without what it lost: penstock run FILE --accept-duplicates",
+            )
+        carried = carried_number(quarantine.name, standings(self.pipeline))
+        pipeline = self.pipeline.with_sinks(LostRecords)
+        flows = CurrentFlows(pipeline, self.flows.session, self.tell)
+        flows.prepare()
+        flows.stage()
+        if not self._catch_up(quarantine.name, flows, pipeline.sinks, ranges):
+            return False
+        position = quarantine.position()
+        token = BatchToken(self.pipeline.config.name, f"catch-up-{quarantine.name}", carried, ())
+        token = replace(token, rule=Rule.MOVES, reason="caught up")
+        quarantine.land(Position.after(position, token, carried), (), position)
+        return True
+
+    def _runner(
+        self, flows: CurrentFlows, sinks: Sequence[Sink], batches: GivenBatches, token: BatchToken
+    ) -> BatchRunner:
+        return BatchRunner(
+            token,
+            flows.now,
+            sinks,
+            self.pipeline.quarantines,
+            batches,
+            self.pipeline.reader,
+            self.pipeline.targets.gaps,
+            self.cores,
+            self.tell,
+            excluded=_held_by_lost,
+            topic_ids=self.topic_ids,
+            stopped=self.stop.asked,
+            late=True,
+        )
+
+
+class LostRecords:
+    """Implements `contracts.Sink` in place of a sink: every row that it is given is refused, and so quarantined.
+
+    It is given the rows of records that the sink does not hold.
+    """
+
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+    def __init__(self, sink: Sink) -> None:
+        self.name = sink.name
+        self.target = sink.target
+        self.sink = sink
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "sink": None}
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """There is nothing to prepare."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """There is nothing to check."""
+
+    def position(self) -> Position | None:
+        """It keeps none."""
+        return None
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefuseAll:
+        """In a task: refuse every row."""
+        return _RefuseAll(self.name, writer)
+
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """There is nothing to commit."""
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """There is nothing to remove."""
+
+
+@dataclass(frozen=True)
+class _RefuseAll:
+    sink: str
+    writer: SlotAttempt
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        coordinates = rows.column(COORDINATES)
+        places = zip(
+            *(pc.struct_field(coordinates, part).to_pylist() for part in ("topic", "partition", "offset")), strict=True
+        )
+        message = f"sink {self.sink} does not hold it, and the quarantine that held it went back"
+        return [Refusal(OffsetRange(t, p, o, o + 1), QUARANTINED_BEFORE, message) for t, p, o in places]
+
+    def finish(self) -> Manifest:
+        return Manifest(self.sink, self.writer, 0, 0)
+
+    def abort(self) -> None:
+        pass
+
+
+def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[Place] | None:
+    return sink.records_held(ranges) if isinstance(sink, RecordSink) else None
+
+
+def _held_by_lost(token: BatchToken, sinks: Sequence[Sink]) -> Excluded:
+    """The records that the sinks behind `LostRecords` hold: those were never quarantined."""
+    asked = [(one.name, _records_held(one.sink, token.ranges)) for one in sinks if isinstance(one, LostRecords)]
+    return Excluded.of((name, place) for name, places in asked for place in places or ())

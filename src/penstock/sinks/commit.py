@@ -1,0 +1,111 @@
+"""The commit of a batch to one target: read the position, decide, land, and read again whenever the outcome is unknown.
+
+This is the only retry loop around a commit. A sink supplies `position` and `land`; `land` makes the staged rows visible
+and the new position current in one atomic step, and only while the target still stands at the position it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.contracts import Sink
+from penstock.errors import PenstockError, TerminalError, TransientError
+from penstock.model import BatchToken, Guarantee, Manifest, Position, Rule, Verdict, decide
+
+TRIES = 5
+
+
+def commit(
+    sink: Sink, token: BatchToken, manifests: Sequence[Manifest], known: Position | None = None, least: int = 0
+) -> Position | None:
+    """Commit a batch, once however often called; the position of the target afterwards.
+
+    `known` is where the target stood after the last commit of this process: it saves a look, and proves nothing but
+    that the target must not have fewer commits now. `least` is the same for what others have seen of the target. A
+    sink that promises no more than at least once keeps no position.
+    """
+    failure: TransientError | None = None
+    least = max(least, known.number if known is not None else 0)
+    for _ in range(TRIES):
+        held = known if known is not None else sink.position()
+        known = None
+        if is_committed(sink, held, token, least):
+            return held
+        position = Position.after(held, token)
+        try:
+            sink.land(position, manifests, held)
+            return position if sink.guarantee is Guarantee.EXACTLY_ONCE else None
+        except TransientError as error:  # landed or not: only the target knows, and the next turn asks it
+            failure = error
+    assert failure is not None
+    # The last try may have landed without an answer.
+    held = sink.position()
+    if sink.guarantee is Guarantee.EXACTLY_ONCE and is_committed(sink, held, token, least):
+        return held
+    raise failure
+
+
+def is_committed(sink: Sink, held: Position | None, token: BatchToken, least: int = 0) -> bool:
+    """Whether a target at this position has the batch already. Raises where the two contradict each other."""
+    verdict = decide(held, token, least)
+    if verdict in (Verdict.NEXT, Verdict.COMMITTED):
+        return verdict is Verdict.COMMITTED
+    raise contradiction(sink.name, verdict, held, token)
+
+
+def move(sink: Sink, token: BatchToken, reason: str) -> Position | None:
+    """Move a target's position on purpose, by a commit without rows that says why in the target's history."""
+    return commit(sink, replace(token, rule=Rule.MOVES, reason=reason), ())
+
+
+def position_moved(sink: str) -> TransientError:
+    """What `land` raises where the target does not stand at the position any more that it was given."""
+    return TransientError(
+        "SINK_COMMIT_CONFLICT",
+        f"sink {sink}: another commit of this pipeline and sink came first",
+        hint="another run of this pipeline writes to the same target: only one may",
+    )
+
+
+def contradiction(sink: str, verdict: Verdict, held: Position | None, token: BatchToken) -> PenstockError:
+    """The error for a batch that may not be committed onto a position, with both sides and the ways out."""
+    sides = {"batch": f"{token.batch_id} of query {token.query_id[:8]}: {token.describe_ranges()}"}
+    sides["target"] = held.describe() if held is not None else "holds nothing of this pipeline any more"
+    if verdict is Verdict.TOKEN_MISMATCH:
+        assert held is not None
+        return TerminalError(
+            "SINK_TOKEN_MISMATCH",
+            f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
+            context={"checkpoint": token.describe_ranges(), "table": held.last.describe_ranges()},
+            hint="the checkpoint was edited, or put together from two copies\nrun: penstock checkpoint verify FILE",
+        )
+    if verdict is Verdict.TARGET_WENT_BACK:
+        missing = held.missing(token) if held is not None else []
+        shown = ", ".join(map(str, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        return TerminalError(
+            "TARGET_WENT_BACK",
+            f"sink {sink}: the target went back: commits of this pipeline that it held before batch "
+            f"{token.batch_id} are not there any more",
+            context={**sides, **({"missing": shown} if shown else {})},
+            hint="the table or database was restored from an older copy; two ways out:\n"
+            "  undo the restore, and run again\n"
+            "  bring the missing rows back:   penstock run FILE --catch-up",
+        )
+    if verdict is Verdict.FENCED:
+        return TerminalError(
+            "FENCED",
+            f"sink {sink}: another run of this pipeline has taken over: batch {token.batch_id} starts before the "
+            "target's position",
+            context=sides,
+            hint="stop this run; if it is the one that should continue, start it from the target's position:\n"
+            "  an empty `checkpoint:` folder, then: penstock run FILE --resume-from-table",
+        )
+    return TerminalError(
+        "CHECKPOINT_WENT_BACK",
+        f"sink {sink}: the target is ahead of the checkpoint: batch {token.batch_id} was committed with other offsets",
+        context=sides,
+        hint="the checkpoint went back: a file of it was lost, or an older copy put in place\n"
+        "  put it right from the targets: penstock checkpoint repair FILE\n"
+        "  or restore a backup:           penstock checkpoint restore FILE",
+    )

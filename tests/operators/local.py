@@ -1,0 +1,155 @@
+"""A run without a JVM: what Spark does around a batch, done here, and everything else by the product itself.
+
+Spark's part is small: it chooses the offsets of a batch and writes them ahead, runs the slots, and writes the commit.
+So a history of many runs takes seconds, against real brokers, tables and databases. `tests/services` shows the same on
+Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
+from penstock.config import PipelineConfig
+from penstock.kafka import Cluster
+from penstock.metrics import BatchMetrics
+from penstock.model import BatchToken
+from penstock.runtime.batch import BatchRunner
+from penstock.runtime.batches import LoggedBatches
+from penstock.runtime.bounded import OfSession
+from penstock.runtime.build import build
+from penstock.runtime.catch_up import CatchUp
+from penstock.runtime.flows import CurrentFlows
+from penstock.runtime.loop import forget_open_batch, move_positions
+from penstock.runtime.options import RunOptions, RunSummary
+from penstock.runtime.patience import StopRequest
+from penstock.runtime.recreated import TopicIds
+from penstock.runtime.run import _check
+from penstock.runtime.starting import pinned_slots
+
+CORES = 2
+Phase = Callable[[int, str], None]
+
+
+@dataclass
+class LocalTasks:
+    """As much of an RDD as the direct lane uses."""
+
+    parts: list[list[Any]]
+
+    def map(self, do: Callable[[Any], Any]) -> LocalTasks:
+        return LocalTasks([[do(item) for item in part] for part in self.parts])
+
+    def flatMap(self, do: Callable[[Any], Iterable[Any]]) -> LocalTasks:  # noqa: N802  Spark's own name
+        return LocalTasks([[made for item in part for made in do(item)] for part in self.parts])
+
+    def partitionBy(self, count: int, place: Callable[[Any], int]) -> LocalTasks:  # noqa: N802
+        parts: list[list[Any]] = [[] for _ in range(count)]
+        for key, value in (pair for part in self.parts for pair in part):
+            parts[place(key) % count].append((key, value))
+        return LocalTasks(parts)
+
+    def mapPartitionsWithIndex(self, do: Callable[[int, Iterable[Any]], Iterable[Any]]) -> LocalTasks:  # noqa: N802
+        return LocalTasks([list(do(number, part)) for number, part in enumerate(self.parts)])
+
+    def collect(self) -> list[Any]:
+        return [item for part in self.parts for item in part]
+
+
+@dataclass
+class LocalContext:
+    master: str = f"local[{CORES}]"
+    defaultParallelism: int = CORES  # noqa: N815  Spark's own name
+    _conf: dict[str, str] = field(default_factory=dict)
+
+    def parallelize(self, items: Sequence[Any], slices: int) -> LocalTasks:
+        return LocalTasks([[item] for item in items])
+
+    @property
+    def _jsc(self) -> LocalContext:
+        return self
+
+    def sc(self) -> LocalContext:
+        return self
+
+
+@dataclass
+class LocalSession:
+    sparkContext: LocalContext = field(default_factory=LocalContext)  # noqa: N815  Spark's own name
+
+
+def run_local(
+    config: PipelineConfig, options: RunOptions = RunOptions(), enter: Phase = lambda batch, phase: None
+) -> RunSummary:
+    """Drain a pipeline as `penstock run --available-now` does, without its lock: two may run at once."""
+    pipeline, session, summary = build(config), LocalSession(), RunSummary()
+    checkpoint, cluster = SparkCheckpoint(config.checkpoint, pipeline.storage), Cluster(pipeline.settings)
+    topics, stop = TopicIds(checkpoint, cluster, config.source.on_data_loss), StopRequest()
+    start, agreed = _check(pipeline, checkpoint, cluster, topics, options, lambda event: None)
+    flows = CurrentFlows(pipeline, session, lambda text: None)
+    schemas = flows.prepare()
+    flows.pinned = pinned_slots(pipeline, CORES, schemas, lambda text: None)
+    flows.stage()
+    if agreed.moved is not None:
+        move_positions(pipeline, checkpoint, start, topics.now, agreed.moved, lambda text: None)
+    if agreed.behind or agreed.torn:
+        caught: list[BatchMetrics] = []
+        CatchUp(
+            pipeline,
+            cluster,
+            flows,
+            lambda: CORES,
+            lambda text: None,
+            caught.append,
+            topics.of_token,
+            stop,
+            OfSession(session),
+        ).run(agreed)
+    checkpoint.note_sinks({sink.name: sink.target for sink in pipeline.sinks})
+    forget_open_batch(pipeline, topics)
+    if checkpoint.query_id() is None:
+        # A start at an offset below zero stands for an end of the log, which the brokers know.
+        put_initial(config.checkpoint, [start.offsets])
+        put_metadata(config.checkpoint, str(uuid4()))
+    batches = LoggedBatches(checkpoint, cluster)
+    query_id = checkpoint.query_id()
+    assert query_id is not None
+    runner = BatchRunner(
+        BatchToken(config.name, query_id, 0, ()),
+        flows.now,
+        pipeline.sinks,
+        pipeline.quarantines,
+        batches,
+        pipeline.reader,
+        pipeline.targets.gaps,
+        lambda: CORES,
+        enter=enter,
+        topic_ids=topics.of_token,
+    )
+    while (batch_id := _plan(config, checkpoint, cluster, pipeline.subscription)) is not None:
+        batches.recreated, batches.gone = topics.of_batch(batch_id, runner)
+        summary.add(runner.run(OfSession(session), batch_id))
+        topics.settle(batches.recreated)
+        enter(batch_id, "spark commit")
+        put_commit(config.checkpoint, batch_id)
+    return summary
+
+
+def _plan(config: PipelineConfig, checkpoint: SparkCheckpoint, cluster: Cluster, subscription: Any) -> int | None:
+    """The next batch, its offsets written ahead: the open one, or one up to the log's end; none without new records."""
+    begun, done = checkpoint.last_begun(), checkpoint.last_committed()
+    if begun is not None and begun != done:
+        return begun
+    starts = checkpoint.ends(done) if done is not None else checkpoint.initial() or {}
+    logs = cluster.bounds(cluster.partitions(subscription))
+    most = config.source.max_offsets or 1000
+    ends = {at: min(log.end, starts.get(at, 0) + most) for at, log in logs.items()}
+    if all(end <= starts.get(at, 0) for at, end in ends.items()):
+        return None
+    number = done + 1 if done is not None else 0
+    put_offsets(config.checkpoint, number, {**starts, **ends})
+    return number

@@ -1,0 +1,92 @@
+"""Random histories of what operators do, against real targets.
+
+`make crash ARGS="-k operators --seed 17 --histories 200"` plays many; the default run plays a few. A history that fails
+is shrunk to the shortest one that does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.operators.history import Action, World, draw, play
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_world(
+    tmp_path: Path, topics: Any, postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], World]]:
+    connections: list[tuple[str, Any]] = []
+
+    def make() -> World:
+        name = postgres.create_database()
+        monkeypatch.setenv("TEST_DB", postgres.url(name))
+        connection = psycopg.connect(postgres.url(name), autocommit=True)
+        connections.append((name, connection))
+        folder = tmp_path / f"world-{next(_numbers)}"
+        folder.mkdir()
+        topic, clean = topics.create(1), topics.create(2, prefix="clean")
+        return World(folder, topics, topic, clean, connection, f"orders-{topic}")
+
+    yield make
+    for name, connection in connections:
+        connection.close()
+        postgres.drop_database(name)
+
+
+def wrong_after(world: World, actions: list[Action]) -> list[str]:
+    """What is wrong after a history, a run that cannot go on among it."""
+    try:
+        return play(world, actions)
+    except AssertionError as error:
+        return [str(error)]
+
+
+def shortest(new_world: Callable[[], World], actions: list[Action]) -> tuple[list[Action], list[str], list[str]]:
+    """Leave actions out as long as what is left still fails."""
+    wrong, log = ["as first played"], []
+    at = 0
+    while at < len(actions):
+        fewer = [*actions[:at], *actions[at + 1 :]]
+        world = new_world()
+        found = wrong_after(world, fewer)
+        if found:
+            actions, wrong, log = fewer, found, world.log
+        else:
+            at += 1
+    return actions, wrong, log
+
+
+def check_history(new_world: Callable[[], World], seed: int, length: int) -> None:
+    actions = draw(seed, length)
+    world = new_world()
+    wrong = wrong_after(world, actions)
+    if wrong:
+        log = world.log
+        actions, again, shorter = shortest(new_world, actions)
+        lines = "\n".join(
+            [f"seed {seed}", *map(str, actions), "---", *(shorter or log), "---", *(again if shorter else wrong)]
+        )
+        pytest.fail(lines, pytrace=False)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("seed", range(4))
+def test_operators_a_few_histories_lose_and_double_nothing(new_world: Callable[[], World], seed: int) -> None:
+    check_history(new_world, seed, 6)
+
+
+@pytest.mark.crash
+@pytest.mark.long
+def test_operators_many_histories_lose_and_double_nothing(
+    new_world: Callable[[], World], request: pytest.FixtureRequest
+) -> None:
+    first, count = request.config.getoption("--seed"), request.config.getoption("--histories")
+    for seed in range(first, first + count):
+        check_history(new_world, seed, 9)

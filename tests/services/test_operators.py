@@ -1,0 +1,492 @@
+"""What operators do to a pipeline: edits after a failed batch, restored copies, second drivers, lost checkpoints.
+
+Whatever is done, each record is once in every target or once in the quarantine, or the run has stopped with a code.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.dataset as ds
+import pytest
+import yaml
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, LongType, NestedField
+from tests.committed import committed
+from tests.services.running import wait_for
+from tests.tables import read_table
+
+from penstock.checkpoint.writing import put_offsets
+from penstock.config import load
+from penstock.errors import PenstockError
+from penstock.model import TopicPartition
+from penstock.runtime.listener import BatchDone, BatchPhase, Event
+from penstock.runtime.options import RunOptions, RunSummary
+from penstock.runtime.patience import StopRequest
+from penstock.runtime.run import run
+
+pytestmark = pytest.mark.services
+Write = Callable[..., Path]
+COLUMNS = "order_id BIGINT, amount DOUBLE"
+
+
+def order(number: int, amount: float = 1.0) -> dict[str, Any]:
+    return {"order_id": number, "amount": amount}
+
+
+def edit(file: Path, **keys: Any) -> None:
+    """Change top-level keys of a pipeline file, as a user with an editor does."""
+    body = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**body, **keys}, sort_keys=False))
+
+
+def drain(file: Path, spark: Any, listener: Callable[[Event], None] = lambda event: None, **options: Any) -> RunSummary:
+    return run(load(file), RunOptions(available_now=True, give_up_after=20, **options), listener, session=spark)
+
+
+def refused(file: Path, spark: Any, listener: Callable[[Event], None] = lambda event: None, **options: Any) -> str:
+    """The code that a run stops with."""
+    with pytest.raises(PenstockError) as stopped:
+        drain(file, spark, listener, **options)
+    return stopped.value.code
+
+
+def quarantined(file: Path) -> list[int]:
+    """The offsets in the quarantine."""
+    return sorted(row["offset"] for row in read_table(file.parent / "lake/quarantine").to_pylist())
+
+
+@dataclass
+class Places:
+    """The targets of a pipeline with every sink, read by others than their writers, and put back to older copies."""
+
+    folder: Path
+    brokers: str
+    clean: str
+    database: Any
+    pointer: str = ""
+
+    def sinks(self) -> list[dict[str, Any]]:
+        return [
+            {"name": "delta", "type": "delta", "path": "lake/delta"},
+            {"name": "iceberg", "type": "iceberg", "table": "shop.orders", "warehouse": "lake/iceberg"},
+            {"name": "files", "type": "parquet", "path": "lake/files"},
+            {
+                "name": "pg",
+                "type": "postgres",
+                "url": "${env:TEST_DB}",
+                "table": "orders",
+                "create": True,
+                "coordinates": True,
+            },
+            {"name": "out", "type": "kafka", "topic": self.clean, "key": "order_id", "slots": 2},
+        ]
+
+    def ids(self, sink: str) -> list[int]:
+        """The order ids in one target."""
+        return sorted(getattr(self, f"_{sink}")())
+
+    def every(self) -> dict[str, list[int]]:
+        return {sink["name"]: self.ids(sink["name"]) for sink in self.sinks()}
+
+    def _delta(self) -> list[int]:
+        return list(read_table(self.folder / "lake/delta").column("order_id").to_pylist())
+
+    def _iceberg(self) -> list[int]:
+        warehouse = self.folder / "lake/iceberg"
+        catalog = SqlCatalog("penstock", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=str(warehouse))
+        return list(catalog.load_table("shop.orders").scan().to_arrow().column("order_id").to_pylist())
+
+    def _files(self) -> list[int]:
+        found = ds.dataset(self.folder / "lake/files", partitioning="hive").to_table(use_threads=False)
+        return list(found.column("order_id").to_pylist())
+
+    def _pg(self) -> list[int]:
+        return [row[0] for row in self.database.execute("SELECT order_id FROM orders").fetchall()]
+
+    def _out(self) -> list[int]:
+        return [json.loads(m.value())["order_id"] for m in committed(self.brokers, self.clean)]
+
+    def save(self, sink: str) -> None:
+        """Take a copy of a target as it is now."""
+        if sink == "pg":
+            self.database.execute(
+                "DROP TABLE IF EXISTS kept, kept_commits; CREATE TABLE kept AS SELECT * FROM orders;"
+                " CREATE TABLE kept_commits AS SELECT * FROM penstock.penstock_commits"
+            )
+            return
+        if sink == "iceberg":
+            # An older copy of a table is an older pointer in its catalog: the files of both are there.
+            with sqlite3.connect(self.folder / "lake/iceberg/catalog.db") as catalog:
+                (self.pointer,) = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchone()
+            return
+        shutil.rmtree(self.folder / f"kept-{sink}", ignore_errors=True)
+        shutil.copytree(self.folder / "lake" / sink, self.folder / f"kept-{sink}")
+
+    def put_back(self, sink: str) -> None:
+        """Put the copy in place of the target."""
+        if sink == "pg":
+            self.database.execute(
+                "TRUNCATE orders, penstock.penstock_commits; INSERT INTO orders SELECT * FROM kept;"
+                " INSERT INTO penstock.penstock_commits SELECT * FROM kept_commits"
+            )
+            return
+        if sink == "iceberg":
+            with sqlite3.connect(self.folder / "lake/iceberg/catalog.db") as catalog:
+                catalog.execute("UPDATE iceberg_tables SET metadata_location = ?", (self.pointer,))
+            return
+        shutil.rmtree(self.folder / "lake" / sink)
+        shutil.copytree(self.folder / f"kept-{sink}", self.folder / "lake" / sink)
+
+
+@pytest.fixture
+def database(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    name = postgres.create_database()
+    monkeypatch.setenv("TEST_DB", postgres.url(name))
+    with psycopg.connect(postgres.url(name), autocommit=True) as connection:
+        yield connection
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def places(tmp_path: Path, topics: Any, database: Any) -> Places:
+    return Places(tmp_path, topics.brokers, topics.create(2, prefix="clean"), database)
+
+
+@pytest.fixture
+def written(topics: Any, pipeline_file: Write, places: Places) -> Callable[..., tuple[str, Path]]:
+    """A topic and a pipeline file with every sink, or those named; small batches."""
+
+    def write(*names: str, **keys: Any) -> tuple[str, Path]:
+        topic = topics.create(1)
+        sinks = [sink for sink in places.sinks() if not names or sink["name"] in names]
+        keys = {"decode": {"format": "json", "schema": COLUMNS}, "sinks": sinks, **keys}
+        keys["source"] = {"max_offsets": 10, **keys.get("source", {})}
+        return topic, pipeline_file(topic, name=f"orders-{topic}", **keys)
+
+    return write
+
+
+@pytest.mark.parametrize("lane", ["direct", "frame"])
+def test_definition_edited_after_a_failed_batch_adds_the_newly_bad_record_to_the_quarantine(
+    spark: Any, topics: Any, written: Any, places: Places, lane: str
+) -> None:
+    places.database.execute("CREATE TABLE orders (order_id bigint, amount float8 CHECK (amount >= 0), _penstock jsonb)")
+    topic, file = written("pg", lane=lane)
+    topics.send(topic, [order(0), b"broken", order(2, amount=-1), order(3)])
+    assert refused(file, spark) == "SINK_ROW_REFUSED"
+    assert quarantined(file) == [1]
+    edit(file, transforms=[{"expect": {"positive": {"rule": "amount >= 0"}}}])
+    summary = drain(file, spark)
+    assert quarantined(file) == [1, 2]
+    assert places.ids("pg") == [0, 3]
+    assert (summary.rows_in, summary.rows_out, summary.quarantined) == (4, 2, 2)
+
+
+def test_record_that_is_quarantined_stays_out_of_the_targets_when_an_edit_makes_it_good(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    places.database.execute("CREATE TABLE orders (order_id bigint, amount float8 CHECK (amount >= 0), _penstock jsonb)")
+    topic, file = written("pg", decode={"format": "json", "schema": "order_id BIGINT, amount DOUBLE NOT NULL"})
+    topics.send(topic, [order(0), {"order_id": 1}, order(2, amount=-1)])
+    assert refused(file, spark) == "SINK_ROW_REFUSED"
+    assert quarantined(file) == [1]
+    edit(file, decode={"format": "json", "schema": COLUMNS}, transforms=[{"where": "amount >= 0 OR amount IS NULL"}])
+    drain(file, spark)
+    assert (places.ids("pg"), quarantined(file)) == ([0], [1])
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg"])
+def test_target_put_back_to_an_older_copy_during_a_run_stops_it_and_catch_up_brings_the_rows(
+    spark: Any, topics: Any, written: Any, places: Places, sink: str
+) -> None:
+    topic, file = written(sink)
+    topics.send(topic, [*(order(n) for n in range(15)), b"broken", *(order(n) for n in range(15, 39))])
+
+    def restore(event: Event) -> None:
+        if isinstance(event, BatchDone) and event.metrics.batch_id == 0:
+            places.save(sink)
+        if isinstance(event, BatchDone) and event.metrics.batch_id == 1:
+            places.put_back(sink)
+
+    assert refused(file, spark, restore) == "TARGET_WENT_BACK"
+    assert refused(file, spark) == "TARGET_WENT_BACK"
+    assert places.ids(sink) == list(range(10))
+    drain(file, spark, catch_up=True)
+    assert places.ids(sink) == list(range(39))
+    assert quarantined(file) == [15]
+    drain(file, spark)
+    assert places.ids(sink) == list(range(39))
+
+
+def test_database_put_back_to_before_its_first_batch_is_noticed_and_filled_again(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written("pg", "delta")
+    topics.send(topic, [order(n) for n in range(12)])
+    drain(file, spark)
+    places.database.execute("TRUNCATE orders, penstock.penstock_commits")
+    topics.send(topic, [order(n) for n in range(12, 14)])
+    assert refused(file, spark) == "TARGET_WENT_BACK"
+    drain(file, spark, catch_up=True)
+    assert (places.ids("pg"), places.ids("delta")) == (list(range(14)), list(range(14)))
+
+
+def test_driver_that_hangs_while_another_takes_over_commits_nothing_when_it_wakes_up(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written()
+    topics.send(topic, [order(n) for n in range(20)])
+    hangs, wakes = threading.Event(), threading.Event()
+
+    def hang(event: Event) -> None:
+        if isinstance(event, BatchPhase) and (event.batch_id, event.phase) == (1, "stage"):
+            hangs.set()
+            assert wakes.wait(120)
+
+    stopped: list[PenstockError] = []
+
+    def first() -> None:
+        try:
+            drain(file, spark, hang)
+        except PenstockError as error:
+            stopped.append(error)
+
+    driver = threading.Thread(target=first)
+    driver.start()
+    assert hangs.wait(60)
+    topics.send(topic, [order(n) for n in range(20, 40)])
+    second = file.with_name("second.yaml")
+    second.write_text(file.read_text())
+    edit(second, checkpoint="checkpoints/second")
+    drain(second, spark.newSession(), resume_from_table=True)
+    wakes.set()
+    driver.join(120)
+    assert [error.code for error in stopped] == ["FENCED"]
+    assert places.every() == {sink["name"]: list(range(40)) for sink in places.sinks()}
+    drain(second, spark)
+    assert places.every() == {sink["name"]: list(range(40)) for sink in places.sinks()}
+
+
+def test_checkpoint_lost_after_the_quarantine_was_committed_resumes_with_nothing_lost_or_doubled(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    """The driver dies between the quarantine's commit and that of some sink; every sink in turn."""
+    for number, sink in enumerate(places.sinks()):
+        topic, file = written(sink["name"], checkpoint=f"checkpoints/{number}", quarantine={"table": f"lake/q{number}"})
+        topics.send(topic, [*(order(n) for n in range(100 * number, 100 * number + 6)), b"broken", b"broken too"])
+
+        def die(event: Event, sink: str = sink["name"]) -> None:
+            if isinstance(event, BatchPhase) and event.phase == f"commit:{sink}":
+                raise RuntimeError("the driver dies")
+
+        refused(file, spark, die)
+        shutil.rmtree(file.parent / f"checkpoints/{number}")
+        edit(file, decode={"format": "json", "schema": COLUMNS})
+        drain(file, spark, resume_from_table=True)
+        assert len(read_table(file.parent / f"lake/q{number}")) == 2
+        assert places.ids(sink["name"])[-6:] == list(range(100 * number, 100 * number + 6))
+        assert len(places.ids(sink["name"])) == len(set(places.ids(sink["name"])))
+
+
+def test_kafka_the_only_sink_commits_no_slot_before_the_bad_records_are_in_the_quarantine(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written("out")
+    topics.send(topic, [order(0), b"broken", order(2)])
+
+    def die(event: Event) -> None:
+        if isinstance(event, BatchPhase) and event.phase == "commit:quarantine":
+            raise RuntimeError("the driver dies")
+
+    refused(file, spark, die)
+    assert places.ids("out") == []
+    kept = file.parent / "kept"
+    (file.parent / "checkpoints").rename(kept)
+    drain(file, spark, resume_from_table=True)
+    assert (places.ids("out"), quarantined(file)) == ([0, 2], [1])
+
+
+def test_kafka_batch_with_bad_records_counts_each_record_once(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written("out")
+    topics.send(topic, [order(0), b"broken", order(2)])
+    summary = drain(file, spark)
+    assert (summary.rows_in, summary.rows_out, summary.quarantined) == (3, 2, 1)
+    assert (places.ids("out"), quarantined(file)) == ([0, 2], [1])
+
+
+def test_quarantine_put_back_to_an_older_copy_is_noticed_and_filled_again(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written("delta")
+    topics.send(topic, [order(0), b"broken"])
+    drain(file, spark)
+    places.save("quarantine")
+    topics.send(topic, [order(2), b"broken too", order(4)])
+    drain(file, spark)
+    places.put_back("quarantine")
+    assert refused(file, spark) == "TARGET_WENT_BACK"
+    drain(file, spark, catch_up=True)
+    assert (places.ids("delta"), quarantined(file)) == ([0, 2, 4], [1, 3])
+    drain(file, spark)
+
+
+def test_fresh_checkpoint_with_accepted_duplicates_moves_every_position_and_says_so(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written()
+    topics.send(topic, [order(n) for n in range(3)])
+    drain(file, spark)
+    shutil.rmtree(file.parent / "checkpoints")
+    assert refused(file, spark) == "SINK_HOLDS_OTHER_RUN"
+    drain(file, spark, accept_duplicates=True)
+    twice = sorted([*range(3), *range(3)])
+    assert places.every() == {sink["name"]: twice for sink in places.sinks()}
+    topics.send(topic, [order(3)])
+    drain(file, spark)
+    assert places.every() == {sink["name"]: [*twice, 3] for sink in places.sinks()}
+    (token,) = places.database.execute("SELECT token FROM penstock.penstock_commits").fetchone()
+    assert token["number"] >= 3
+
+
+@pytest.mark.parametrize("loss", ["fail", "record"])
+def test_topic_that_appears_by_a_pattern_and_is_created_again_is_noticed(
+    spark: Any, topics: Any, written: Any, places: Places, loss: str
+) -> None:
+    prefix = topics.create(1, prefix="seen")
+    late = f"{prefix}-late"
+    _, file = written(
+        "delta", source={"pattern": f"{prefix}.*", "on_data_loss": loss}, trigger={"every": "200 milliseconds"}
+    )
+    topics.send(prefix, [order(0)])
+    stop, seen, read, again = StopRequest(), threading.Event(), threading.Event(), threading.Event()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, BatchDone) and event.metrics.rows_in:
+            seen.set()
+            if any(at.topic == late and end == 10 for at, end in event.metrics.ends.items()) and not read.is_set():
+                read.set()
+                assert again.wait(60)
+
+    errors: list[PenstockError] = []
+
+    def follow() -> None:
+        try:
+            run(load(file), RunOptions(give_up_after=20), listen, stop, session=spark)
+        except PenstockError as error:
+            errors.append(error)
+
+    driver = threading.Thread(target=follow)
+    driver.start()
+    try:
+        assert seen.wait(60)
+        from confluent_kafka.admin import NewTopic
+
+        topics.admin.create_topics([NewTopic(late, 1, 1)])[late].result(30)
+        topics.wait_for(late, 1)
+        topics.send(late, [order(n) for n in range(1, 11)])
+        assert read.wait(60)
+        topics.create_again(late, 1)
+        topics.send(late, [order(n) for n in range(11, 31)])
+        again.set()
+        if loss == "fail":
+            driver.join(60)
+            assert [error.code for error in errors] == ["TOPIC_RECREATED"]
+            assert places.ids("delta") == list(range(11))
+        else:
+            wait_for(lambda: len(places.ids("delta")) == 31, "the topic that was created again", 90)
+            assert places.ids("delta") == list(range(31))
+            assert len(read_table(file.parent / "lake/quarantine_gaps")) >= 1
+    finally:
+        stop.ask()
+        driver.join(60)
+    assert not errors or loss == "fail"
+
+
+def test_start_below_the_log_start_with_recorded_loss_records_the_gap_and_goes_on(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    from confluent_kafka import TopicPartition as KafkaPartition
+
+    topic, file = written("delta")
+    edit(
+        file,
+        source={**yaml.safe_load(file.read_text())["source"], "on_data_loss": "record", "start": {topic: {"0": 0}}},
+    )
+    topics.send(topic, [order(n) for n in range(5)])
+    topics.admin.delete_records([KafkaPartition(topic, 0, 3)])
+    wait_for(lambda: _log_start(topics, topic) == 3, "the log start")
+    drain(file, spark)
+    assert places.ids("delta") == [3, 4]
+    (gap,) = read_table(file.parent / "lake/quarantine_gaps").to_pylist()
+    assert (gap["from_offset"], gap["to_offset"]) == (0, 3)
+
+
+def _log_start(topics: Any, topic: str) -> int:
+    from confluent_kafka import TopicPartition as KafkaPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    at = KafkaPartition(topic, 0)
+    return int(topics.admin.list_offsets({at: OffsetSpec.earliest()})[at].result(10).offset)
+
+
+@pytest.mark.parametrize("lane", ["direct", "frame"])
+def test_tables_that_require_values_are_written_where_the_columns_are_never_null(
+    spark: Any, topics: Any, written: Any, places: Places, lane: str
+) -> None:
+    path = places.folder / "lake/delta"
+    spark.sql(f"CREATE TABLE delta.`{path}` (order_id BIGINT NOT NULL, amount DOUBLE) USING delta")
+    warehouse = places.folder / "lake/iceberg"
+    warehouse.mkdir(parents=True)
+    catalog = SqlCatalog("penstock", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}")
+    catalog.create_namespace("shop")
+    catalog.create_table(
+        "shop.orders",
+        Schema(NestedField(1, "order_id", LongType(), required=True), NestedField(2, "amount", DoubleType())),
+    )
+    topic, file = written("delta", "iceberg", lane=lane)
+    body = yaml.safe_load(file.read_text())
+    edit(file, sinks=[{**sink, "coordinates": False} for sink in body["sinks"]])
+    topics.send(topic, [order(1), order(2)])
+    assert refused(file, spark) == "SINK_SCHEMA_MISMATCH"
+    edit(file, decode={"format": "json", "schema": "order_id BIGINT NOT NULL, amount DOUBLE"})
+    drain(file, spark)
+    assert (places.ids("delta"), places.ids("iceberg")) == ([1, 2], [1, 2])
+
+
+def test_stop_while_a_batch_waits_for_its_log_end_is_answered_at_once(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written("delta")
+    topics.send(topic, [order(n) for n in range(10)])
+    drain(file, spark)
+    # The log ends before the batch that was begun: for a moment that is so when a broker is lost.
+    put_offsets(load(file).checkpoint, 1, {TopicPartition(topic, 0): 15}, like=0)
+    stop, waits = StopRequest(), threading.Event()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, BatchPhase) and event.phase == "stage":
+            waits.set()
+
+    options = RunOptions(available_now=True, give_up_after=120)
+    driver = threading.Thread(target=run, args=(load(file), options, listen, stop), kwargs={"session": spark})
+    driver.start()
+    assert waits.wait(60)
+    stop.ask()
+    driver.join(20)
+    assert not driver.is_alive()
+    assert places.ids("delta") == list(range(10))
+    topics.send(topic, [order(n) for n in range(10, 15)])
+    drain(file, spark)
+    assert places.ids("delta") == list(range(15))
