@@ -113,13 +113,13 @@ def test_plan_fresh_checkpoint_on_an_old_table_shows_three_ways_out(
     assert told[0] == "SINK_HOLDS_OTHER_RUN sink out already holds batches of pipeline orders from another checkpoint"
     assert told[-5:] == [
         "  four ways out:",
-        "    put a backup of it back:          penstock checkpoint restore FILE",
-        "    go on where the table ends:       penstock run FILE --resume-from-table",
-        "    write to another table:           change the sink's path or table (a Kafka sink: its name), and run again",
-        "    read again, duplicates and all:   penstock run FILE --accept-duplicates",
+        "    put a backup of the checkpoint back: penstock checkpoint restore FILE",
+        "    continue where the targets end:      penstock run FILE --resume-from-table",
+        "    write to other targets:              change the path, table or name of every sink and of the quarantine",
+        "    read again, duplicates and all:      penstock run FILE --accept-duplicates",
     ]
     code, plan = planned(file, "--resume-from-table")
-    assert (code, plan["start"], plan["waiting"]) == (0, "the offsets stored in the table", 0)
+    assert (code, plan["start"], plan["waiting"]) == (0, "the positions of the targets", 0)
     code, plan = planned(file, "--accept-duplicates")
     assert (code, plan["start"], plan["waiting"]) == (0, "first run, earliest", 4)
 

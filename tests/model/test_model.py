@@ -17,19 +17,10 @@ from tests.model.world import Rules
 
 from penstock.model import Verdict
 
-UNSEEN_PARTITION = pytest.mark.xfail(
-    strict=True,
-    reason="decide takes a partition that the target has never seen for new, also where the batch does not start at 0: "
-    "a target that went back to before its first batch with that partition is not noticed",
-)
-SHOWING_IT = {"new topic", "topic again"}
-
 _events: Counter[str] = Counter()
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[UNSEEN_PARTITION] if name in SHOWING_IT else []) for name in DEFAULT]
-)
+@pytest.mark.parametrize("name", DEFAULT)
 def test_records_whatever_happens_are_once_in_a_target_or_in_the_quarantine(name: str) -> None:
     found = explore(DEFAULT[name])
     _events.update(found.events)
@@ -47,7 +38,6 @@ def test_records_whatever_happens_more_often_are_once_in_a_target_or_in_the_quar
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_rule_that_is_broken_is_found(name: str) -> None:
     mutation = MUTATIONS[name]
-    assert mutation.scenario not in SHOWING_IT
     assert explore(DEFAULT[mutation.scenario], mutation.rules).violation is not None
 
 

@@ -286,8 +286,11 @@ class Rules:
         """What the decision function says."""
         key = (held, token, least)
         if key not in self._verdicts:
-            position = load(held) if held is not None else None
-            self._verdicts[key] = self.decide(position, BatchToken.from_json(token), least)
+            position, batch = load(held) if held is not None else None, BatchToken.from_json(token)
+            if batch.batch_id > 0 and batch.rule is Rule.FOLLOWS:
+                # A partition that is new to a query starts at 0: one that starts later was read before.
+                batch = replace(batch, seen=frozenset(r.topic_partition for r in batch.ranges if r.start))
+            self._verdicts[key] = self.decide(position, batch, least)
         return self._verdicts[key]
 
     def position(self, held: str | None, token: str, least: int = 0) -> str:

@@ -128,6 +128,7 @@ def run_local(
         pipeline.targets.gaps,
         lambda: CORES,
         enter=enter,
+        numbers=agreed.numbers,
         topic_ids=topics.of_token,
     )
     while (batch_id := _plan(config, checkpoint, cluster, pipeline.subscription)) is not None:

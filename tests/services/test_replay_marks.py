@@ -11,7 +11,9 @@ from tests.tables import read_table
 
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.ops.quarantine_place import quarantine_of
+from penstock.ops.quarantine import apply_drop, plan_drop
+from penstock.ops.quarantine_place import Selection, quarantine_of
+from penstock.ops.redrive import apply_redrive, plan_redrive
 from penstock.ops.replay import apply_replay, plan_replay
 from penstock.ops.replay_folder import ReplayRequest
 from penstock.runtime.options import RunOptions
@@ -54,3 +56,33 @@ def test_replay_in_place_of_a_mended_pipeline_marks_what_it_brought_in(
     once_more = plan_replay(load(pipeline_file(topic)), ReplayRequest("earliest", "committed", again=True))
     assert apply_replay(once_more, session=spark) is not None
     assert sorted(read_table(file.parent / "lake/out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2, 3, 4]
+
+
+def test_replay_in_place_with_a_quarantine_topic_puts_its_rejects_there_and_a_redrive_brings_them_back(
+    spark: Any, topics: Any, pipeline_file: Write, tmp_path: Path
+) -> None:
+    topic, bad = topics.create(1), topics.create(1, prefix="bad")
+    topics.send(topic, [{"order_id": n, "customer": "c" if n else None} for n in range(3)])
+    name = f"orders-{topic}"
+    strict, lenient = (
+        load(
+            pipeline_file(
+                topic,
+                name,
+                decode={"format": "json", "schema": f"order_id BIGINT, customer STRING {null}"},
+                quarantine={"topic": bad},
+            )
+        )
+        for null in ("NOT NULL", "")
+    )
+    run(lenient, RunOptions(), session=spark)
+    plan = plan_replay(strict, ReplayRequest("earliest", "committed"))
+    assert apply_replay(plan, session=spark) is not None
+    assert plan.quarantine == str(tmp_path / f"checkpoints/orders-replays/{plan.stored.id}/quarantine")
+    held = quarantine_of(strict)
+    assert held.read().select("pipeline", "offset", "state").rows() == [(name, 0, "waiting")]
+    apply_drop(plan_drop(strict, Selection()))
+    apply_drop(plan_drop(strict, Selection(), undo=True))
+    assert apply_redrive(plan_redrive(lenient, Selection()), session=spark).redriven == 1
+    assert sorted(read_table(tmp_path / "lake/out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
+    assert held.read().select("offset", "state").rows() == [(0, "redriven")]

@@ -60,17 +60,17 @@ class Position:
         """
         if held is None:
             return replace(cls.first(token), number=max(1, least))
-        if token.rule is Rule.RECORDS:
-            ends = {at: max(end, held.next.get(at, 0)) for at, end in token.ends.items()}
-        else:
-            ends = token.ends
         recreated = {topic for topic, one in token.topic_ids.items() if one not in held.topic_ids.get(topic, (one,))}
         kept = {at: end for at, end in held.next.items() if at.topic not in recreated}
+        ends = token.ends
+        if token.rule in (Rule.RECORDS, Rule.FORWARD):
+            ends = {at: max(end, kept.get(at, 0)) for at, end in ends.items()}
         ids = dict(held.topic_ids)
         for topic, one in token.topic_ids.items():
             if one not in ids.get(topic, ()):
                 ids[topic] = (*ids.get(topic, ()), one)
-        marks = {**held.last.quarantine, **token.quarantine}
+        carried = (*held.last.quarantine.items(), *token.quarantine.items())
+        marks = {name: max(number for other, number in carried if other == name) for name, _ in carried}
         return cls(replace(token, quarantine=marks), {**kept, **ends}, ids, max(held.number + 1, least))
 
     def offset_of(self, at: TopicPartition, topic_id: str | None) -> int | None:
@@ -85,6 +85,7 @@ class Position:
         found = []
         for r in token.ranges:
             held = self.offset_of(r.topic_partition, token.topic_ids.get(r.topic))
+            held = 0 if held is None and r.topic_partition in token.seen else held
             if held is not None and held < r.start:
                 found.append(OffsetRange(r.topic, r.partition, held, r.start))
         return found
@@ -157,6 +158,7 @@ def decide(held: Position | None, token: BatchToken, least: int = 0) -> Verdict:
         offset = held.offset_of(r.topic_partition, topic_id)
         if offset is None:
             covered = False
+            before |= r.topic_partition in token.seen
             continue
         before |= offset < r.start
         after |= offset > r.start

@@ -37,6 +37,8 @@ class BatchToken:
     quarantine: Mapping[str, int] = field(default_factory=dict, compare=False)
     """For each quarantine of the pipeline: the number of its newest commit when this batch is committed."""
     rule: Rule = field(default=Rule.FOLLOWS, compare=False)
+    seen: frozenset[TopicPartition] = field(default=frozenset(), compare=False)
+    """The partitions that the query has read before this batch; a target that lacks one went back. Not stored."""
     reason: str | None = field(default=None, compare=False)
     """Why a position is moved on purpose, for the target's history."""
 
@@ -93,7 +95,7 @@ class BatchToken:
             dict(body.get("topic_ids", {})),
             dict(body.get("quarantine", {})),
             Rule(body.get("rule", Rule.FOLLOWS.value)),
-            body.get("reason"),
+            reason=body.get("reason"),
         )
 
     def to_json(self) -> str:

@@ -69,12 +69,14 @@ def next_token(files: CheckpointFiles, committed: int | None) -> BatchToken | No
         starts = usable_ends(files, begun - 1) if begun > 0 else _initial(files)
         if ends is None or starts is None:
             return None
-        return BatchToken("", query_id, begun, ranges_of_batch(starts, ends).ranges, ids)
+        batch = ranges_of_batch(starts, ends)
+        return BatchToken("", query_id, begun, batch.ranges, ids, seen=batch.seen if begun else frozenset())
     at = usable_ends(files, committed) if committed is not None else _initial(files)
     if at is None:
         return None
     number = committed + 1 if committed is not None else 0
-    return BatchToken("", query_id, number, tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in at.items()), ids)
+    ranges = tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in at.items())
+    return BatchToken("", query_id, number, ranges, ids, seen=frozenset(at) if number else frozenset())
 
 
 def _initial(files: CheckpointFiles) -> Offsets | None:
@@ -187,7 +189,7 @@ def behind(position: Position | None, to: Offsets, fallback: Offsets) -> list[Of
     """What a target lacks up to some offsets. One that holds nothing lacks everything from `fallback` on."""
     found = []
     for at, end in sorted(to.items()):
-        start = fallback.get(at, 0) if position is None else position.next.get(at, end)
+        start = fallback.get(at, 0) if position is None or at not in position.next else position.next[at]
         if start < end:
             found.append(OffsetRange(at.topic, at.partition, start, end))
     return found

@@ -133,6 +133,10 @@ class BatchRunner:
     """The ids of a batch's topics. Raises where a topic is not the one any more that the batch was planned for."""
     same_topics: Callable[[Mapping[str, str]], Callable[[], None]] | None = None
     """The same check for tasks: given the ids, what a slot calls before it commits."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """How many commits each target had when the run began."""
+    recovers: bool = False
+    """Whether a quarantine gets back what it lost: its number stays as it is until that is done."""
     late: bool = False
     """Whether the batches are ones that other targets have had already: a target that went back is caught up."""
     stopped: Callable[[float], bool] = lambda seconds: _waited(seconds)
@@ -150,7 +154,7 @@ class BatchRunner:
         asked, self._batch_id = seconds_asked(), batch_id
         with self._timed("offsets"):
             batch = self.batches.ranges(batch_id)
-            token = replace(self.token, batch_id=batch_id, ranges=batch.ranges)
+            token = replace(self.token, batch_id=batch_id, ranges=batch.ranges, seen=batch.seen)
             token = replace(token, topic_ids=self.topic_ids(token))
             bounds = self.batches.recent_bounds(token.ends)
             lags = self.batches.behind(token, bounds)
@@ -213,13 +217,15 @@ class BatchRunner:
         if not self.after_restart and token.rule is not Rule.RECORDS:
             return [*self.sinks]
         targets = [*self.sinks, *self._kept_quarantines]
-        seen = {name: position.number for name, position in self._positions.items()}
+        seen = {**self.numbers, **{name: position.number for name, position in self._positions.items()}}
         with ThreadPoolExecutor(max(1, len(targets))) as pool:
             found = dict(zip([t.name for t in targets], pool.map(lambda one: one.position(), targets), strict=True))
         self._positions = {name: position for name, position in found.items() if position is not None}
         for quarantine in self._kept_quarantines if not self.late else ():
             is_committed(quarantine, found[quarantine.name], _forward(token), self._carried(quarantine))
-        return [s for s in self.sinks if not is_committed(s, found[s.name], token, seen.get(s.name, 0))]
+        missing = [s for s in self.sinks if not is_committed(s, found[s.name], token, seen.get(s.name, 0))]
+        # What a sink refuses is found by staging for it: where the marks lack the batch, all are staged for again.
+        return [*self.sinks] if self.marks in missing else missing
 
     def _carried(self, quarantine: Sink) -> int:
         """How many commits the quarantine has had, by the positions of the sinks."""
@@ -235,10 +241,17 @@ class BatchRunner:
         """The records that an earlier attempt of this batch has quarantined, or of late batches any."""
         found = []
         for quarantine in self._kept_quarantines:
-            if self._has(quarantine) and (self.late or self._positions[quarantine.name].last == token):
+            if self._has(quarantine) and (self.late or self._reaches(quarantine, token)):
                 assert isinstance(quarantine, Quarantine)
-                found += quarantine.recorded(token.ranges, None if self.late else token.batch_id)
+                found += quarantine.recorded(token.ranges)
         return Excluded.of((name, place) for by, place in found for name in (by or EVERYWHERE).split(","))
+
+    def _reaches(self, quarantine: Sink, token: BatchToken) -> bool:
+        """Whether a quarantine may hold records of a batch: its position is beyond where the batch starts."""
+        position = self._positions[quarantine.name]
+        return position.last == token or any(
+            position.next.get(r.topic_partition, 0) > r.start for r in token.ranges if self.after_restart
+        )
 
     def _stage(
         self,
@@ -406,6 +419,8 @@ class BatchRunner:
 
     def _commit_sink(self, token: BatchToken, sink: Sink, manifests: Sequence[Manifest]) -> None:
         token, known = self._carrying(token), self._positions.get(sink.name)
+        if token.rule is Rule.RECORDS and is_committed(sink, known, token):
+            return
         if token.rule is Rule.RECORDS:
             # Which records the target holds was asked at this position: on another one it has to be asked again.
             position: Position | None = Position.after(known, token)
@@ -439,6 +454,8 @@ class BatchRunner:
             carrying = self._carrying(token)
             adding = replace(carrying, rule=Rule.RECORDS) if self.late else _forward(carrying)
             position = Position.after(known, adding)
+            if self.recovers:
+                position = replace(position, number=known.number if known is not None else 0)
             with self.turn(quarantine), self._timed(f"commit:{quarantine.name}"):
                 quarantine.land(position, manifests, known)
             self._positions[quarantine.name] = position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
@@ -51,7 +51,8 @@ class LoggedBatches:
 
     def ranges(self, batch_id: int) -> BatchRanges:
         """By the offsets of the batch and of the one before."""
-        return ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id), self.recreated)
+        found = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id), self.recreated)
+        return found if batch_id else replace(found, seen=frozenset())
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
         """As the brokers say, of the topics that the batch is of."""

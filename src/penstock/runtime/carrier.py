@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,6 +51,7 @@ class Carrier:
     listener: Listener
     count: Callable[[BatchMetrics], None]
     stop: StopRequest
+    numbers: Mapping[str, int]
     _runner: BatchRunner | None = None
     _query: Any = None
     _known: threading.Event = field(default_factory=threading.Event)
@@ -116,4 +117,5 @@ class Carrier:
             topic_ids=self.topics.of_token,
             same_topics=partial(SameTopics, self.pipeline.settings),
             stopped=self.stop.asked,
+            numbers=self.numbers,
         )

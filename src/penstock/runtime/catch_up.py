@@ -29,6 +29,7 @@ from penstock.model import (
     Refusal,
     Rule,
     SlotAttempt,
+    TopicPartition,
 )
 from penstock.quarantine import Quarantine
 from penstock.runtime.batch import BatchRunner
@@ -68,14 +69,15 @@ class CatchUp:
             sinks = [sink for sink in self.pipeline.sinks if sink.name == name]
             runner = self._runner(self.flows, sinks, GivenBatches([token.ranges], self.cluster, token.batch_id), token)
             self.count(runner.run(self.frame, token.batch_id))
-        for sink in self.pipeline.sinks:
-            if not self._catch_up(sink.name, self.flows, [sink], agreed.behind.get(sink.name, ())):
-                return False
+        # The quarantine first: what the sinks lack is brought without the records that it holds.
         for quarantine in self.pipeline.quarantines:
             ranges = agreed.behind.get(quarantine.name, ())
             if ranges and isinstance(quarantine, Quarantine) and not self._recover(quarantine, ranges):
                 return False
-        return True
+        return all(
+            self._catch_up(sink.name, self.flows, [sink], agreed.behind.get(sink.name, ()))
+            for sink in self.pipeline.sinks
+        )
 
     def _catch_up(self, name: str, flows: CurrentFlows, sinks: Sequence[Sink], ranges: Sequence[OffsetRange]) -> bool:
         batches = cut(ranges, self.pipeline.config.source.max_offsets or BATCH_OFFSETS)
@@ -133,25 +135,29 @@ class CatchUp:
             self.pipeline.targets.gaps,
             self.cores,
             self.tell,
-            excluded=_held_by_lost,
+            excluded=_held_already,
             topic_ids=self.topic_ids,
             stopped=self.stop.asked,
             late=True,
+            recovers=any(isinstance(sink, LostRecords) for sink in sinks),
         )
 
 
 class LostRecords:
     """Implements `contracts.Sink` in place of a sink: every row that it is given is refused, and so quarantined.
 
-    It is given the rows of records that the sink does not hold.
+    It is given the rows of records that the sink does not hold. Those beyond the sink's position are not lost: it has
+    yet to be caught up.
     """
 
     guarantee = Guarantee.AT_LEAST_ONCE
 
     def __init__(self, sink: Sink) -> None:
+        position = sink.position()
         self.name = sink.name
         self.target = sink.target
         self.sink = sink
+        self.next = dict(position.next) if position is not None else {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "sink": None}
@@ -166,9 +172,9 @@ class LostRecords:
         """It keeps none."""
         return None
 
-    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefuseAll:
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefuseLost:
         """In a task: refuse every row."""
-        return _RefuseAll(self.name, writer)
+        return _RefuseLost(self.name, writer, self.next)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """There is nothing to commit."""
@@ -178,9 +184,10 @@ class LostRecords:
 
 
 @dataclass(frozen=True)
-class _RefuseAll:
+class _RefuseLost:
     sink: str
     writer: SlotAttempt
+    next: Mapping[TopicPartition, int]
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         coordinates = rows.column(COORDINATES)
@@ -188,7 +195,8 @@ class _RefuseAll:
             *(pc.struct_field(coordinates, part).to_pylist() for part in ("topic", "partition", "offset")), strict=True
         )
         message = f"sink {self.sink} does not hold it, and the quarantine that held it went back"
-        return [Refusal(OffsetRange(t, p, o, o + 1), QUARANTINED_BEFORE, message) for t, p, o in places]
+        lost = [(t, p, o) for t, p, o in places if o < self.next.get(TopicPartition(t, p), 0)]
+        return [Refusal(OffsetRange(t, p, o, o + 1), QUARANTINED_BEFORE, message) for t, p, o in lost]
 
     def finish(self) -> Manifest:
         return Manifest(self.sink, self.writer, 0, 0)
@@ -201,7 +209,8 @@ def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[Place] | Non
     return sink.records_held(ranges) if isinstance(sink, RecordSink) else None
 
 
-def _held_by_lost(token: BatchToken, sinks: Sequence[Sink]) -> Excluded:
-    """The records that the sinks behind `LostRecords` hold: those were never quarantined."""
-    asked = [(one.name, _records_held(one.sink, token.ranges)) for one in sinks if isinstance(one, LostRecords)]
-    return Excluded.of((name, place) for name, places in asked for place in places or ())
+def _held_already(token: BatchToken, sinks: Sequence[Sink]) -> Excluded:
+    """The records that the sinks hold, as far as they can tell: a redrive may have brought some."""
+    asked = [(one.name, one.sink if isinstance(one, LostRecords) else one) for one in sinks]
+    held = [(name, _records_held(sink, token.ranges)) for name, sink in asked]
+    return Excluded.of((name, place) for name, places in held for place in places or ())

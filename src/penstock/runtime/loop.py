@@ -130,6 +130,7 @@ class Loop:
             self.listener,
             self.summary.add,
             self.stop,
+            self.agreed.numbers,
         )
         gate = BatchGate(carrier, until)
         try:

@@ -22,6 +22,8 @@ class BatchRanges:
 
     ranges: tuple[OffsetRange, ...]
     gaps: tuple[Gap, ...]
+    seen: frozenset[TopicPartition] = frozenset()
+    """The partitions that batches before this one have read."""
 
 
 def ranges_of_batch(starts: Offsets, ends: Offsets, recreated: frozenset[str] = frozenset()) -> BatchRanges:
@@ -38,7 +40,9 @@ def ranges_of_batch(starts: Offsets, ends: Offsets, recreated: frozenset[str] = 
         Gap(at.topic, at.partition, starts[at], None, "the partition is gone")
         for at in sorted(starts.keys() - ends.keys())
     ]
-    return BatchRanges(tuple(sorted(ranges)), tuple(gaps))
+    # What has other records under the same offsets by now is read as if for the first time.
+    anew_or_back = {*anew, *(at for at, _, _ in backwards)}
+    return BatchRanges(tuple(sorted(ranges)), tuple(gaps), frozenset(starts.keys() - anew_or_back))
 
 
 def clip_to_log(batch: BatchRanges, bounds: Mapping[TopicPartition, LogBounds]) -> tuple[list[OffsetRange], list[Gap]]:

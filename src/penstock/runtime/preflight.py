@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
@@ -54,6 +54,8 @@ class Agreement:
     moved: str | None = None
     """Why positions that contradict the start are moved on purpose; none where that was not asked for."""
     notices: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """How many commits each target has had."""
 
 
 def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, LogBounds]:
@@ -98,7 +100,22 @@ def check_agreement(
 
     And where partitions were left out: before Spark begins a batch without them, which would stay begun.
     """
-    held, files = standings(pipeline), read_files(checkpoint.path, checkpoint.storage)
+    held = standings(pipeline)
+    agreed = _agree(pipeline, checkpoint, held, bounds, recreated, options, topic_ids)
+    moved = agreed.moved is not None
+    return agreed if moved else replace(agreed, numbers={s.sink: s.position.number for s in held if s.position})
+
+
+def _agree(
+    pipeline: Pipeline,
+    checkpoint: SparkCheckpoint,
+    held: Sequence[Standing],
+    bounds: Mapping[TopicPartition, LogBounds] | None,
+    recreated: frozenset[str],
+    options: RunOptions,
+    topic_ids: Mapping[str, str] | None,
+) -> Agreement:
+    files = read_files(checkpoint.path, checkpoint.storage)
     for one in held:
         if one.fault is not None and (one.fault.code in REFUSALS or files.begun is None):
             raise one.fault if one.fault.code in REFUSALS else as_missing(one.fault)
@@ -227,7 +244,8 @@ def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[
             continue
         if one.sparse and (one.position.number if one.position is not None else 0) >= carried_number(one.sink, held):
             continue
-        if ranges := behind(one.position, to, beginning):
+        # Records may have been added to a quarantine anywhere, so that all it ever held is asked for.
+        if ranges := behind(None if one.sparse else one.position, to, beginning):
             found[one.sink] = tuple(ranges)
     return found
 
@@ -238,7 +256,7 @@ def _other_run(checkpoint: SparkCheckpoint, held: Sequence[Standing]) -> Termina
     assert position is not None
     return TerminalError(
         "SINK_HOLDS_OTHER_RUN",
-        f"sink {one.sink} already holds batches of this pipeline from another checkpoint",
+        f"sink {one.sink} already holds batches of pipeline {position.last.pipeline} from another checkpoint",
         context={
             "checkpoint": f"{checkpoint.path}, query {checkpoint.query_id() or 'none: it is fresh'}",
             "target": position.describe(),

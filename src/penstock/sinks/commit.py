@@ -27,11 +27,16 @@ def commit(
     """
     failure: TransientError | None = None
     least = max(least, known.number if known is not None else 0)
+    before: Position | None = None
     for _ in range(TRIES):
         held = known if known is not None else sink.position()
         known = None
         if is_committed(sink, held, token, least):
             return held
+        if failure is not None and held != before:
+            # Another run was here: what is staged was staged for the position before, and has to be staged again.
+            raise failure
+        before = held
         position = Position.after(held, token)
         try:
             sink.land(position, manifests, held)

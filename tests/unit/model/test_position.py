@@ -65,6 +65,14 @@ def test_partition_that_the_last_batches_left_out_is_not_taken_for_a_new_one() -
     assert Position.from_json(held.to_json()) == held
 
 
+def test_partition_that_the_query_has_read_before_and_the_target_lacks_means_that_the_target_went_back() -> None:
+    seen = frozenset({TopicPartition("orders", 1)})
+    batch = token(2, (0, 10, 15), (1, 5, 7), seen=seen)
+    assert decide(HELD, batch) is Verdict.TARGET_WENT_BACK
+    assert HELD.missing(batch) == [OffsetRange("orders", 1, 0, 5)]
+    assert decide(HELD, replace(batch, seen=frozenset())) is Verdict.NEXT
+
+
 def test_topic_that_was_created_again_starts_anew_and_its_former_id_is_fenced() -> None:
     first = token(0, (0, 0, 5), topic_ids={"orders": "one"})
     again = token(1, (0, 0, 3), topic_ids={"orders": "two"})

@@ -1,11 +1,17 @@
-"""Bounded runs: how ranges become batches."""
+"""Bounded runs: how ranges become batches, and where a run goes on."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from penstock.model import OffsetRange
-from penstock.runtime.bounded import cut
+import pytest
+from tests.committing import commit
+from tests.unit.ops.quarantines import pipeline
+from tests.unit.ops.test_redrive import hold
+
+from penstock.model import BatchToken, OffsetRange, Rule
+from penstock.runtime.bounded import BoundedRun, _attempt, _start_again, batches_done, cut, is_done
+from penstock.runtime.build import build
 
 A, B = OffsetRange("a", 0, 10, 25), OffsetRange("b", 1, 0, 5)
 
@@ -21,3 +27,59 @@ def test_cut_ranges_into_batches_covers_every_offset_once_in_order(most: int) ->
 
 def test_cut_nothing_gives_no_batch() -> None:
     assert cut([OffsetRange("a", 0, 3, 3)], 10) == ()
+
+
+def bounded(folder: Path, name: str, rule: Rule = Rule.FOLLOWS) -> BoundedRun:
+    """A run of three batches into the table `lake/out`."""
+    config = pipeline(folder).model_copy(update={"name": name})
+    (folder / "run").mkdir(exist_ok=True)
+    return BoundedRun(build(config), "query", cut([OffsetRange("orders", 0, 10, 40)], 10), folder / "run", rule=rule)
+
+
+def test_bounded_run_goes_on_after_the_last_batch_that_its_target_holds(tmp_path: Path) -> None:
+    run = bounded(tmp_path, "orders.replay-x")
+    assert (batches_done(run), is_done(run)) == (0, False)
+    (run.folder / "progress.json").write_text('{"done": 3, "finished": true}')
+    assert batches_done(run) == 0, "the note is a hint"
+    for number, done in ((0, 1), (1, 2), (2, 3)):
+        hold(tmp_path, [], name="other", query=str(number))
+        [sink] = run.pipeline.sinks
+        commit(sink, BatchToken("orders.replay-x", "query", number, run.batches[number]), [])
+        assert (batches_done(bounded(tmp_path, "orders.replay-x")), is_done(run)) == (done, done == 3)
+
+
+def test_bounded_run_whose_target_was_restored_to_before_it_begins_again(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    run = bounded(tmp_path, "orders.replay-x")
+    hold(tmp_path, [], name="other")
+    [sink] = run.pipeline.sinks
+    before = DeltaTable(tmp_path / "lake/out").version()
+    commit(sink, BatchToken("orders.replay-x", "query", 0, run.batches[0]), [])
+    DeltaTable(tmp_path / "lake/out").restore(before)
+    again = bounded(tmp_path, "orders.replay-x")
+    _start_again(again)
+    assert batches_done(again) == 0
+    [sink] = again.pipeline.sinks
+    commit(sink, BatchToken("orders.replay-x", "query", 0, run.batches[0]), [])
+    assert batches_done(again) == 1
+
+
+def test_redrive_goes_on_under_its_query_id_until_another_one_has_committed(tmp_path: Path) -> None:
+    run = bounded(tmp_path, "orders.redrive", Rule.RECORDS)
+    hold(tmp_path, [], name="orders.redrive", query="earlier")
+    first = _attempt(run).run_id
+    assert first not in ("query", "earlier")
+    assert _attempt(run).run_id == first, "nothing was committed"
+    hold(tmp_path, [1], name="orders.redrive", query=first)
+    assert _attempt(run).run_id == first, "what was committed last is its own"
+    hold(tmp_path, [2], name="orders.redrive", query="another")
+    second = _attempt(run).run_id
+    assert second not in (first, "another")
+    assert _attempt(run).run_id == second
+
+
+def test_redrive_that_version_0_7_began_goes_on_under_its_query_id(tmp_path: Path) -> None:
+    run = bounded(tmp_path, "orders.redrive", Rule.RECORDS)
+    hold(tmp_path, [1], name="orders.redrive", query="query")
+    assert _attempt(run).run_id == "query"
