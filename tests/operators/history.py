@@ -136,7 +136,7 @@ class World:
         """How often each record is in the quarantine and was not redriven, for the whole pipeline."""
         if not (self.folder / "lake/quarantine/_delta_log").is_dir():
             return Counter()
-        waiting = plan_redrive(load(self.file), Selection())._records if self.sent else None
+        waiting = plan_redrive(load(self.file), Selection(), include_parked=True)._records if self.sent else None
         rows = read_table(self.folder / "lake/quarantine").to_pylist()
         open_ = set(waiting["offset"].to_list()) if waiting is not None and waiting.height else set()
         return Counter(row["offset"] for row in rows if row["offset"] in open_)
