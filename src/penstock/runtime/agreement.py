@@ -63,7 +63,7 @@ def next_token(files: CheckpointFiles, committed: int | None) -> BatchToken | No
     query_id, begun = files.query_id, files.begun
     if query_id is None:
         return None
-    ids = _topic_ids(files)
+    ids = files.topic_ids
     if begun is not None and (committed is None or committed < begun):
         ends = usable_ends(files, begun)
         starts = usable_ends(files, begun - 1) if begun > 0 else _initial(files)
@@ -85,10 +85,6 @@ def _initial(files: CheckpointFiles) -> Offsets | None:
         if file.initial is not None:
             found = (found or {}) | file.initial
     return found
-
-
-def _topic_ids(files: CheckpointFiles) -> dict[str, str]:
-    return dict(files.topic_ids)
 
 
 def _compared(

@@ -104,8 +104,8 @@ class CatchUp:
         if blind:
             raise MissingError(
                 "QUARANTINE_NOT_RECOVERABLE",
-                f"{quarantine.name}: which records it lost cannot be told: the rows of sink {', '.join(blind)} do not "
-                "say where they came from",
+                f"{quarantine.name}: cannot determine which records it lost: the rows of sink {', '.join(blind)} carry "
+                "no coordinates",
                 context={"quarantine": quarantine.target},
                 hint="restore the quarantine; or, to go on without what it lost: penstock run FILE --accept-duplicates",
             )
