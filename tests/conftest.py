@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--seed", type=int, default=1000, help="the first seed of the histories of operators")
     parser.addoption("--histories", type=int, default=20, help="how many histories of operators are played")
+    parser.addoption("--play", help='one history of operators, as a failure prints it: "send 3 1; run; edit; run"')
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

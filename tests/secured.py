@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator
@@ -143,7 +144,7 @@ def _binding(user: str, right: Right) -> AclBinding:
         _PATTERNS[right.pattern],
         f"User:{user}",
         "*",
-        AclOperation[right.operation.upper()],
+        AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()],
         AclPermissionType.ALLOW,
     )
 

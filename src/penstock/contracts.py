@@ -230,6 +230,14 @@ class SlotSink(Protocol):
         """On the driver: the newest position of any slot, whether or not the others have reached it."""
         ...
 
+    def claim(self, token: BatchToken, position: Position) -> None:
+        """On the driver, between the passes of a batch: give every slot the next number where it stands.
+
+        One that holds nothing gets `position`. Raises a `TransientError` where another run has written to a slot since
+        the position was read.
+        """
+        ...
+
     def torn(self) -> str | None:
         """On the driver: how the slots stand where the last batch is not whole."""
         ...
@@ -278,7 +286,11 @@ class SharedSink(Protocol):
     """A sink whose target may have other writers."""
 
     def other_writers(self) -> Sequence[str]:
-        """The other pipelines and sinks that have a position in the target, as `pipeline/sink`."""
+        """Every other pipeline and sink that has a position in the target, sorted, as `pipeline/sink`.
+
+        Replays and redrives have names of their own, and are listed too: `orders.replay-ID/out`, `orders.redrive/out`.
+        A `?` stands for the name of a sink that the target does not know.
+        """
         ...
 
 

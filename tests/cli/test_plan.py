@@ -115,7 +115,7 @@ def test_plan_fresh_checkpoint_on_an_old_table_shows_three_ways_out(
         "  four ways out:",
         "    put a backup of the checkpoint back: penstock checkpoint restore FILE",
         "    continue where the targets end:      penstock run FILE --resume-from-table",
-        "    write to other targets:              change the path, table or name of every sink and of the quarantine",
+        "    write to other targets:              other paths and tables, the quarantine's too; rename Kafka sinks",
         "    read again, duplicates and all:      penstock run FILE --accept-duplicates",
     ]
     code, plan = planned(file, "--resume-from-table")

@@ -268,6 +268,23 @@ def test_position_moved_on_purpose_says_why_and_the_next_batch_starts_there(kit:
     assert ids(kit) == [0, 1, 2, 7, 8]
 
 
+def test_claimed_position_keeps_its_place_and_refuses_who_was_there_before(kit: SinkKit) -> None:
+    only_where(not kit.commits_in_task, NOTHING_STAGED)
+    hanging, sink = prepared(kit.sink()), prepared(kit.sink())
+    for number, batch in enumerate((token(0, 0, 3), token(1, 3, 5))):
+        before = hanging.position()
+        waiting = stage(hanging, batch, [records(range(batch.ranges[0].start, batch.ranges[0].end))], attempt="waits")
+        claimed = Position.claimed(before, batch, f"claimed by run {number}")
+        sink.land(claimed, (), before)
+        held = kit.sink().position()
+        assert held is not None
+        assert (held.number, held.last.reason, held.next) == (claimed.number, claimed.last.reason, claimed.next)
+        with pytest.raises(TransientError, match="SINK_COMMIT_CONFLICT"):
+            hanging.land(Position.after(before, batch), [waiting], before)
+        land(sink, batch)
+    assert ids(kit) == list(range(5))
+
+
 def test_batch_that_may_skip_ahead_is_committed_after_a_gap(kit: SinkKit) -> None:
     sink = prepared(kit.sink())
     for batch in (token(0, 0, 3), token(5, 9, 11)):

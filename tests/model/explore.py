@@ -83,6 +83,8 @@ def _missing(scenario: Scenario, world: World, process: Process) -> str | None:
     """What a process that ended well should have brought. The next start has to notice what was taken back under it."""
     if process.disturbed:
         return None
+    if process.kind == "replay":
+        return None
     if process.kind == "redrive":
         return left_over(scenario, world, process)
     return lost(world, process.sinks, subscribed=process.subscribed)

@@ -125,7 +125,7 @@ MUTATIONS: dict[str, Mutation] = {
     "records are quarantined for sinks that have the batch": Mutation("sinks", Rules(committed_are_kept=False)),
     "targets are not taken over": Mutation("takeover", Rules(takes_over=False)),
     "staged rows land onto a position that moved": Mutation("takeover", Rules(stages_again=False)),
-    "redrives and replays carry no number": Mutation("replay taken back", Rules(carries=False)),
+    "replays in place carry no number": Mutation("replay taken back", Rules(carries=False)),
     "quarantine is brought forward after the sinks": Mutation("all back", Rules(recovers_first=False)),
     "quarantine is not asked for records before its position": Mutation("replay taken back", Rules(recovers_all=False)),
     "quarantine is brought forward in several commits": Mutation("two records back", Rules(recovers_at_once=False)),
@@ -136,7 +136,7 @@ MUTATIONS: dict[str, Mutation] = {
     "redrive takes records that the stream has not reached": Mutation(
         "redrive of an open batch", Rules(redrive_waits=False)
     ),
-    "redrives and replays in place have positions of their own": Mutation("replay", Rules(one_record_position=False)),
+    "redrives do not wait for replays in place": Mutation("replay", Rules(replay_holds=False)),
     "replay has another identity each time": Mutation("replay elsewhere", Rules(replay_identity=False)),
     "replay in place removes the rows of other pipelines": Mutation("shared table", Rules(replay_refuses_others=False)),
     "resuming does not ask the quarantine": Mutation("resumed", Rules(resume_asks_quarantine=False)),

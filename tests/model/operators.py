@@ -206,6 +206,19 @@ def _again(machine: Machine, world: World) -> tuple[World, str]:
     return world, "run"
 
 
+def _replay(machine: Machine, world: World) -> tuple[World, str] | None:
+    outcome = machine.replay(world, 0, world.sinks)
+    for _ in range(50):
+        if outcome.world.processes[0] is None:
+            return outcome.world, "run"
+        outcome = next(iter(machine.steps(outcome.world, 0)))
+    return None
+
+
+def _give_up(machine: Machine, world: World) -> tuple[World, str]:
+    return machine.give_up(world), "run"
+
+
 WAYS: dict[str, dict[str, Way]] = {
     "TARGET_WENT_BACK": {"undo the restore": _undo, "catch up": _catch_up},
     QUARANTINE_WENT_BACK: {"undo the restore": _undo, "catch up": _catch_up},
@@ -221,6 +234,7 @@ WAYS: dict[str, dict[str, Way]] = {
     "SINK_RENAMED": {"name it back": _name_back},
     "CONCURRENT_RUN": {"start again": _again},
     "SINK_COMMIT_CONFLICT": {"start again": _again},
+    "REPLAY_UNFINISHED": {"finish the replay": _replay, "give it up": _give_up},
     "REPLAY_SHARED_TABLE": {"go on without": _again},
 }
 

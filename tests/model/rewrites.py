@@ -14,10 +14,11 @@ from tests.model.world import (
     Row,
     Vector,
     World,
-    bumped,
+    claimed,
     everything,
     is_before,
     keeps_out,
+    load,
     number_of,
     reached,
     records_of,
@@ -36,9 +37,6 @@ class Machine(Runs):
         world, query = world.new_query()
         process = Process("redrive", world.definition, world.sinks, "ask", query=query, todo=world.sinks)
         return Outcome("start a redrive", world.process(slot, process))
-
-    def _record_owner(self, sink: str, kind: str) -> str:
-        return f"{BY_RECORD if self.rules.one_record_position else kind}/{sink}"
 
     def _ask(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
         """Read the position of the redrive, then ask the target which of the records it holds."""
@@ -60,7 +58,7 @@ class Machine(Runs):
         ]
         rest = process.todo[1:]
         then = process._replace(step="drive", bad=tuple(rows))
-        then = then.knows(sink, target.position(self._record_owner(sink, "redrive")), own=False)
+        then = then.knows(sink, target.position(f"{BY_RECORD}/{sink}"), own=False)
         then = then.knows("q", quarantine.position("q"), own=False)
         shown = ", ".join(str(row.record) for row in rows) or "nothing"
         if not rows:
@@ -72,9 +70,8 @@ class Machine(Runs):
 
     def _drive(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
         sink, held = process.todo[0], process.at(process.todo[0])
-        owner = self._record_owner(sink, "redrive")
-        carried = number_of(process.at("q")) if self.rules.carries else 0
-        token = with_rule(self._spanning(process.bad, process.query, process.turn), Rule.RECORDS, carried)
+        owner = f"{BY_RECORD}/{sink}"
+        token = with_rule(self._spanning(process.bad, process.query, process.turn), Rule.RECORDS)
         verdict = self.rules.verdict(held, token)
         if verdict is not Verdict.NEXT:
             yield Outcome(f"write to {sink}", world.process(slot, None), verdict.value, process)
@@ -125,22 +122,69 @@ class Machine(Runs):
         bad = [r for r in records if self.scenario.is_bad(process.definition, r)]
         rows = tuple(Row(r, "q", process.query, (sink,)) for r in bad if r not in known)
         out = tuple((sink, r) for r in records)
-        then = process._replace(bad=rows, out=out, step="reject" if rows else "swap")
-        then = then.knows(sink, target.position(self._record_owner(sink, "replay")), own=False)
+        then = process._replace(bad=rows, out=out, step="reject" if rows else "hold")
+        then = then.knows(sink, target.position(f"{process.query}/{sink}"), own=False)
         then = then.knows("q", quarantine.position("q"), own=False)
         yield Outcome(f"read the positions for {sink} and stage", world.process(slot, then))
 
     def _reject(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
         held = process.at("q")
-        position = bumped(held, self._spanning(process.bad, process.query, 0), process.query)
+        position = claimed(held, self._spanning(process.bad, process.query, 0), process.query)
         landed = self.land(world, "q", "q", held, position, process.bad)
         label = f"quarantine {', '.join(str(row.record) for row in process.bad)}"
         again = process._replace(step="weigh", bad=(), out=(), known=(), own=())
         if landed is None:
             yield Outcome(f"{label}: the position moved", world.process(slot, again))
             return
-        then = process.knows("q", position, own=True)._replace(step="swap", bad=())
+        then = process.knows("q", position, own=True)._replace(step="hold", bad=())
         yield from self._landed(label, landed, slot, then, again)
+
+    def _hold(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
+        """Make redrives wait; what the quarantine holds by now is carried, as rows go out of the target for it."""
+        if not self.rules.replay_holds:
+            yield Outcome("hold nobody up", world.process(slot, process._replace(step="swap")))
+            return
+        world = self.give_up(world, process)
+        landed = self._mark_record_position(world, process, Rule.HOLDS)
+        yield Outcome(f"hold up redrives to {process.todo[0]}", landed.process(slot, process._replace(step="swap")))
+
+    def _release(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
+        sink, rest = process.todo[0], process.todo[1:]
+        then = process._replace(todo=rest, step="weigh", turn=process.turn + 1) if rest else None
+        held = world.target(TABLE_OF[sink]).position(f"{BY_RECORD}/{sink}")
+        landed = world
+        if held is not None and load(held).last.query_id == process.query:  # else another replay holds them up
+            landed = self._mark_record_position(world, process, Rule.MOVES)
+        yield Outcome(f"let redrives to {sink} go on", landed.process(slot, then), None if rest else DONE, process)
+
+    def give_up(self, world: World, instead: Process | None = None) -> World:
+        """End the replays that hold redrives up, or another one that this one takes over from."""
+        for sink in world.sinks if instead is None else instead.todo[:1]:
+            held = world.target(TABLE_OF[sink]).position(f"{BY_RECORD}/{sink}")
+            last = load(held).last if held is not None else None
+            if last is None or last.rule is not Rule.HOLDS or (instead is not None and last.query_id == instead.query):
+                continue
+            # It may only hang: it must not replace anything when redrives have gone on.
+            owner, nothing = f"{last.query_id}/{sink}", (None,) * len(TOPICS)
+            before = world.target(TABLE_OF[sink]).position(owner)
+            claim = claimed(before, token_of(last.query_id, -1, nothing, nothing), instead.query if instead else "")
+            landed = self.land(world, TABLE_OF[sink], owner, before, claim)
+            assert landed is not None
+            world = landed
+            if instead is None:
+                ended = Process("replay", "", (sink,), "", query=last.query_id, todo=(sink,))
+                world = self._mark_record_position(world, ended, Rule.MOVES)
+        return world
+
+    def _mark_record_position(self, world: World, process: Process, rule: Rule) -> World:
+        sink = process.todo[0]
+        owner, nothing = f"{BY_RECORD}/{sink}", (None,) * len(TOPICS)
+        carried = number_of(process.at("q")) if self.rules.carries else 0
+        held = world.target(TABLE_OF[sink]).position(owner)
+        token = with_rule(token_of(process.query, process.turn, nothing, nothing), rule, carried)
+        landed = self.land(world, TABLE_OF[sink], owner, held, self.rules.position(held, token))
+        assert landed is not None
+        return landed
 
     def _swap(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
         """Take the rows of this pipeline and sink out and put the new ones in, in one commit."""
@@ -149,12 +193,11 @@ class Machine(Runs):
         good = [
             r for r in sorted(records) if not self.scenario.is_bad(process.definition, r) and self._readable(world, r)
         ]
-        carried = number_of(process.at("q")) if self.rules.carries else 0
         rows = [Row(r, sink, "replay") for r in good]
         token = with_rule(
-            self._spanning([Row(r, sink, "") for r in records], process.query, process.turn), Rule.RECORDS, carried
+            self._spanning([Row(r, sink, "") for r in records], process.query, process.turn), Rule.RECORDS
         )
-        owner = self._record_owner(sink, "replay")
+        owner = f"{process.query}/{sink}"
         held = process.at(sink)
         verdict = self.rules.verdict(held, token)
         if verdict is not Verdict.NEXT:
@@ -174,11 +217,9 @@ class Machine(Runs):
         again = process._replace(step="weigh", bad=(), out=(), known=(), own=(), turn=process.turn + 1)
         label = f"replace the rows of {sink}"
         if landed is None:
-            yield Outcome(f"{label}: the position moved", world.process(slot, again))
+            yield Outcome(f"{label}: the position moved", world.process(slot, None), "SINK_COMMIT_CONFLICT", process)
             return
-        rest = process.todo[1:]
-        then = again._replace(todo=rest) if rest else None
-        yield Outcome(label, landed.process(slot, then))
+        yield Outcome(label, landed.process(slot, process._replace(step="release", bad=(), out=())))
         if self.scenario.can(world, "no answer"):
             landed = self.scenario.spend(landed, "no answer")
             yield Outcome(f"{label}, without an answer", landed.process(slot, again))

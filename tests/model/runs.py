@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.model.world import (
+    BY_RECORD,
     EVERY,
     OTHER,
     TABLE_OF,
@@ -26,7 +27,7 @@ from tests.model.world import (
     Vector,
     World,
     beyond,
-    bumped,
+    claimed,
     ends_of,
     everything,
     furthest,
@@ -171,7 +172,7 @@ class Runs:
         found = [0]
         for name in ("t1", "t2"):
             for owner, text in world.target(name).now.positions:
-                if owner != OTHER:
+                if owner in TABLE_OF or owner.startswith(BY_RECORD):
                     found.append(load(text).last.quarantine.get("q", 0))
         return max(found)
 
@@ -419,7 +420,7 @@ class Runs:
     def _touch(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
         """Take over a sink: the next number, without rows."""
         sink = next(sink for sink in process.todo if sink not in process.own)
-        position = bumped(process.at(sink), process.token, process.run)
+        position = claimed(process.at(sink), process.token, process.run)
         landed = self.land(world, TABLE_OF[sink], sink, process.at(sink), position)
         label = f"take over {sink}"
         if landed is None:
@@ -433,7 +434,7 @@ class Runs:
     def _fill(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
         """Commit the quarantine: with the batch's token where it is the batch's first commit there."""
         held, forward = process.at("q"), with_rule(process.token, Rule.FORWARD)
-        position = bumped(held, process.token, process.run)
+        position = claimed(held, process.token, process.run)
         if process.bad and process.queue:
             position = self.rules.position(held, with_rule(process.token, Rule.RECORDS))
         elif process.bad and self.rules.verdict(held, forward) is Verdict.NEXT:

@@ -18,7 +18,7 @@ PIPELINE = "orders"
 OTHER = "returns"
 """A second pipeline that writes to the first table."""
 BY_RECORD = "orders.redrive"
-"""The pipeline name under which redrives and replays in place keep their position."""
+"""The pipeline name under which redrives keep their position, and replays in place hold them up."""
 TOPICS = ("a", "b")
 TABLE_OF = {"s1": "t1", "renamed": "t1", "s2": "t2"}
 """The table of each sink that the pipeline may have; a renamed sink keeps its table."""
@@ -248,7 +248,7 @@ class Rules:
     stages_again: bool = True
     """A batch is staged anew when a position moved, not landed onto the new position as it was staged before."""
     carries: bool = True
-    """Redrives and replays in place carry the number of the quarantine too."""
+    """A replay in place carries the number of the quarantine too."""
     recovers_first: bool = True
     """A quarantine that went back is brought forward before any sink."""
     recovers_all: bool = True
@@ -265,8 +265,8 @@ class Rules:
     """A redrive lands only onto the position that it read before asking."""
     redrive_waits: bool = True
     """A redrive takes only records before the position of the stream."""
-    one_record_position: bool = True
-    """Redrives and replays in place share a position."""
+    replay_holds: bool = True
+    """A replay in place makes redrives wait before it replaces rows, and until it has."""
     replay_identity: bool = True
     """The same replay elsewhere has the same position."""
     replay_refuses_others: bool = True
@@ -398,17 +398,10 @@ def records_of(token: str) -> tuple[Record, ...]:
 
 
 @cache
-def bumped(held: str | None, token: str, run: str) -> str:
-    """The same position under the next number, in the name of a run: nobody else can land onto it.
-
-    A target that holds nothing stands at the start of the batch then.
-    """
-    if held is None:
-        batch = BatchToken.from_json(token)
-        ids = {topic: (one,) for topic, one in batch.topic_ids.items()}
-        return Position(BatchToken(PIPELINE, "", -1, (), reason=run), batch.starts, ids).to_json()
-    position = load(held)
-    return replace(position, last=replace(position.last, reason=run), number=position.number + 1).to_json()
+def claimed(held: str | None, token: str, run: str) -> str:
+    """The same position under the next number, in the name of a run: nobody else can land onto it."""
+    position = load(held) if held is not None else None
+    return Position.claimed(position, BatchToken.from_json(token), run).to_json()
 
 
 @cache

@@ -7,9 +7,12 @@ Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 from penstock.checkpoint import SparkCheckpoint
@@ -18,12 +21,15 @@ from penstock.config import PipelineConfig
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BatchToken
+from penstock.ops import replay, replay_rejects
+from penstock.runtime import bounded
 from penstock.runtime.batch import BatchRunner
 from penstock.runtime.batches import LoggedBatches
 from penstock.runtime.bounded import OfSession
 from penstock.runtime.build import build
 from penstock.runtime.catch_up import CatchUp
 from penstock.runtime.flows import CurrentFlows
+from penstock.runtime.gathered import GatheredSink
 from penstock.runtime.loop import forget_open_batch, move_positions
 from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.patience import StopRequest
@@ -109,7 +115,7 @@ def run_local(
             stop,
             OfSession(session),
         ).run(agreed)
-    checkpoint.note_sinks({sink.name: sink.target for sink in pipeline.sinks})
+    checkpoint.note_sinks({sink.name: sink.target for sink in pipeline.sinks}, agreed.numbers)
     forget_open_batch(pipeline, topics)
     if checkpoint.query_id() is None:
         # A start at an offset below zero stands for an end of the log, which the brokers know.
@@ -135,9 +141,29 @@ def run_local(
         batches.recreated, batches.gone = topics.of_batch(batch_id, runner)
         summary.add(runner.run(OfSession(session), batch_id))
         topics.settle(batches.recreated)
-        enter(batch_id, "spark commit")
+        enter(batch_id, "spark-commit")
         put_commit(config.checkpoint, batch_id)
     return summary
+
+
+@contextmanager
+def rewriting(enter: Phase) -> Iterator[None]:
+    """For a redrive or a replay within: `enter` is told the phases of its batches, and of a replay those of its end."""
+
+    def told(phase: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        def then(*with_: Any) -> Any:
+            enter(0, f"{phase}:{with_[0].name}" if isinstance(with_[0], GatheredSink) else phase)
+            return do(*with_)
+
+        return then
+
+    with (
+        patch.object(bounded, "BatchRunner", partial(BatchRunner, enter=enter)),
+        patch.object(GatheredSink, "publish", told("publish", GatheredSink.publish)),
+        patch.object(replay, "quarantine_rejects", told("rejects", replay_rejects.quarantine_rejects)),
+        patch.object(replay, "mark_replayed", told("marks", replay_rejects.mark_replayed)),
+    ):
+        yield
 
 
 def _plan(config: PipelineConfig, checkpoint: SparkCheckpoint, cluster: Cluster, subscription: Any) -> int | None:

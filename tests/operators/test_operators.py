@@ -40,6 +40,11 @@ def new_world(
         postgres.drop_database(name)
 
 
+def played(history: str) -> list[Action]:
+    """A history as a failure prints it."""
+    return [tuple(action.split()) for action in history.split(";")]
+
+
 def wrong_after(world: World, actions: list[Action]) -> list[str]:
     """What is wrong after a history, a run that cannot go on among it."""
     try:
@@ -71,7 +76,13 @@ def check_history(new_world: Callable[[], World], seed: int, length: int) -> Non
         log = world.log
         actions, again, shorter = shortest(new_world, actions)
         lines = "\n".join(
-            [f"seed {seed}", *map(str, actions), "---", *(shorter or log), "---", *(again if shorter else wrong)]
+            [
+                f"seed {seed}",
+                f'--play "{"; ".join(map(" ".join, actions))}"',
+                *(shorter or log),
+                "---",
+                *(again if shorter else wrong),
+            ]
         )
         pytest.fail(lines, pytrace=False)
 
@@ -82,11 +93,42 @@ def test_operators_a_few_histories_lose_and_double_nothing(new_world: Callable[[
     check_history(new_world, seed, 6)
 
 
+FOUND = (
+    "send 3 1; run; send 3 2; take_over commit 0",
+    "no_topic; send 3 1; beside_edited commit:quarantine 0",
+    "send 3 1; edit; run; edit; send 2 2; beside_edited commit:out 0; redrive",
+    "send 3 1; run; save quarantine; send 2 1; run; put_back quarantine; catch_up; redrive",
+    "no_topic; send 3 1; edit; run; save quarantine; edit; replay delta; put_back quarantine; run",
+    "send 3 0; run; rename_sink out; send 2 0; run; rename_sink out; run",
+    "send 3 1; run; edit; redrive commit:redrives; rename_sink out; redrive",
+    "send 3 1; run; edit; redrive commit:pg; replay delta publish:delta; other 1",
+    "send 3 1; run; edit; replay delta publish:delta; redrive; redrive",
+)
+"""Histories that have lost or doubled something, or led into a dead end."""
+
+
+@pytest.mark.crash
+@pytest.mark.long
+@pytest.mark.parametrize("history", FOUND)
+def test_operators_histories_that_were_found_once_lose_and_double_nothing(
+    new_world: Callable[[], World], history: str
+) -> None:
+    world = new_world()
+    wrong = wrong_after(world, played(history))
+    assert not wrong, "\n".join([*world.log, "---", *wrong])
+
+
 @pytest.mark.crash
 @pytest.mark.long
 def test_operators_many_histories_lose_and_double_nothing(
     new_world: Callable[[], World], request: pytest.FixtureRequest
 ) -> None:
+    if request.config.getoption("--play"):
+        world = new_world()
+        wrong = wrong_after(world, played(request.config.getoption("--play")))
+        print(*world.log, sep="\n")
+        assert not wrong, "\n".join([*world.log, "---", *wrong])
+        return
     first, count = request.config.getoption("--seed"), request.config.getoption("--histories")
     for seed in range(first, first + count):
         check_history(new_world, seed, 9)

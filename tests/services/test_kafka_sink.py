@@ -552,6 +552,44 @@ def test_move_of_a_sink_whose_slots_nobody_knows_is_refused_until_they_are_pinne
     assert last_commit(make(slots=None)) == token(0, 0, 2, query="moved")
 
 
+def test_claim_keeps_each_slot_where_it_stands_and_stops_the_run_that_was_there_before(
+    make: Callable[..., KafkaSink],
+) -> None:
+    first = ready(make(slots=2))
+    land(first, token(0, 0, 2))
+    batch = replace(token(1, 2, 4), quarantine={"quarantine": 1})
+    stage = begin(first, batch)
+    stage.write(records([2]))
+    stage.finish()  # slot 0 alone has the batch
+
+    second = ready(make(slots=2))
+    held = second.position()
+    assert held is not None and held.last == token(0, 0, 2)
+    hanging = begin(first, batch, slot=1)
+    hanging.write(records([3]))
+    second.claim(batch, Position.claimed(held, batch, "claimed by run 2"))
+    claimed = second.position()
+    assert claimed is not None and (claimed.last, claimed.number) == (held.last, held.number + 1)
+    begun = second.begun()
+    assert begun is not None and begun.last == batch
+    with pytest.raises(TransientError):
+        hanging.finish()
+    land(second, batch)
+    assert ids(second) == [0, 1, 2, 3]
+
+
+def test_claim_of_slots_that_another_run_has_written_since_is_refused(make: Callable[..., KafkaSink]) -> None:
+    first, second = ready(make(slots=2)), ready(make(slots=2))
+    assert second.position() is None
+    land(first, replace(token(0, 0, 2), quarantine={"quarantine": 1}))
+    ours = replace(token(0, 0, 2), quarantine={"quarantine": 2})
+    with pytest.raises(TransientError, match="SINK_COMMIT_CONFLICT"):
+        second.claim(ours, Position.claimed(None, ours, "claimed by run 2"))
+    held = second.position()
+    second.claim(ours, Position.claimed(held, ours, "claimed by run 2"))
+    assert ids(second) == [0, 1]
+
+
 def test_redriven_records_are_known_by_record_and_leave_the_position_where_it_was(
     make: Callable[..., KafkaSink],
 ) -> None:

@@ -29,6 +29,7 @@ from penstock.checkpoint.writing import put_offsets
 from penstock.config import load
 from penstock.errors import PenstockError
 from penstock.model import TopicPartition
+from penstock.ops.checkpoint_verify import verify_checkpoint
 from penstock.runtime.listener import BatchDone, BatchPhase, Event
 from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.patience import StopRequest
@@ -58,6 +59,12 @@ def refused(file: Path, spark: Any, listener: Callable[[Event], None] = lambda e
     with pytest.raises(PenstockError) as stopped:
         drain(file, spark, listener, **options)
     return stopped.value.code
+
+
+def rename(file: Path, **names: str) -> None:
+    """Give sinks other names, as a user with an editor does."""
+    sinks = yaml.safe_load(file.read_text())["sinks"]
+    edit(file, sinks=[{**sink, "name": names.get(sink["name"], sink["name"])} for sink in sinks])
 
 
 def quarantined(file: Path) -> list[int]:
@@ -490,3 +497,83 @@ def test_stop_while_a_batch_waits_for_its_log_end_is_answered_at_once(
     topics.send(topic, [order(n) for n in range(10, 15)])
     drain(file, spark)
     assert places.ids("delta") == list(range(15))
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg", "out"])
+def test_sink_renamed_while_its_batch_is_open_is_refused_until_its_old_name_has_finished_it(
+    spark: Any, topics: Any, written: Any, places: Places, sink: str
+) -> None:
+    topic, file = written(sink)
+    topics.send(topic, [order(n) for n in range(15)])
+
+    def die(event: Event) -> None:
+        if isinstance(event, BatchDone) and event.metrics.batch_id == 1:
+            raise RuntimeError("the driver dies between the commit of the sink and that of the checkpoint")
+
+    refused(file, spark, die)
+    assert places.ids(sink) == list(range(15))
+    rename(file, **{sink: "another"})
+    assert refused(file, spark) == refused(file, spark, accept_duplicates=True) == "SINK_RENAMED"
+    (found,) = [one for one in verify_checkpoint(load(file)).findings if one.blocks]
+    assert (found.code, found.way_out.splitlines()[0]) == (
+        "SINK_RENAMED",
+        f"put the name {sink} back, and let a run finish what is open: penstock run FILE",
+    )
+    rename(file, another=sink)
+    drain(file, spark)
+    rename(file, **{sink: "another"})
+    drain(file, spark)
+    drain(file, spark)
+    topics.send(topic, [order(n) for n in range(15, 17)])
+    drain(file, spark)
+    rename(file, another="third")
+    topics.send(topic, [order(n) for n in range(17, 19)])
+    drain(file, spark)
+    assert places.ids(sink) == list(range(19))
+
+
+def test_sink_renamed_back_while_its_batch_is_open_is_refused(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written("delta", "out")
+    topics.send(topic, [order(n) for n in range(5)])
+    drain(file, spark)
+    rename(file, delta="table", out="topic")
+    topics.send(topic, [order(n) for n in range(5, 8)])
+
+    def die(event: Event) -> None:
+        if isinstance(event, BatchDone):
+            raise RuntimeError("the driver dies between the commit of the sinks and that of the checkpoint")
+
+    refused(file, spark, die)
+    for names in ({"table": "delta"}, {"topic": "out"}):
+        rename(file, **names)
+        assert refused(file, spark) == "SINK_RENAMED"
+        rename(file, **{new: old for old, new in names.items()})
+    drain(file, spark)
+    assert (places.ids("delta"), places.ids("out")) == (list(range(8)), list(range(8)))
+
+
+@pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg"])
+def test_sink_renamed_when_the_checkpoint_is_lost_is_refused_whatever_is_asked(
+    spark: Any, topics: Any, written: Any, places: Places, sink: str
+) -> None:
+    topic, file = written(sink)
+    topics.send(topic, [order(n) for n in range(3)])
+    drain(file, spark)
+    shutil.rmtree(file.parent / "checkpoints")
+    rename(file, **{sink: "another"})
+    resume = {"resume_from_table": True}
+    for options in ({}, resume, {**resume, "catch_up": True}, {"accept_duplicates": True}):
+        assert refused(file, spark, **options) == "SINK_RENAMED"
+    assert [one.code for one in verify_checkpoint(load(file)).findings if one.blocks] == ["SINK_RENAMED"]
+    rename(file, another=sink)
+    topics.send(topic, [order(3)])
+    drain(file, spark, resume_from_table=True)
+    rename(file, **{sink: "another"})
+    topics.send(topic, [order(4)])
+    drain(file, spark)
+    shutil.rmtree(file.parent / "checkpoints")
+    assert refused(file, spark) == "SINK_HOLDS_OTHER_RUN"
+    drain(file, spark, resume_from_table=True)
+    assert places.ids(sink) == list(range(5))

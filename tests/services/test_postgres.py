@@ -859,12 +859,13 @@ def test_other_writers_of_the_table_are_named(database: Database) -> None:
     for pipeline, name, table in (
         ("returns", "out", "out"),
         ("orders", "copy", "out"),
+        ("orders.redrive", "out", "out"),
         ("returns", "out", "elsewhere"),
     ):
         other = PostgresSink(pipeline, name, database.url, table, create=True)
         other.prepare(ROWS)
         commit(other, token(0, 0, 0, pipeline=pipeline), [])
-    assert sink.other_writers() == ["orders/copy", "returns/out"]
+    assert sink.other_writers() == ["orders.redrive/out", "orders/copy", "returns/out"]
 
 
 def test_discard_leaves_what_is_staged_until_the_position_has_the_batch(database: Database) -> None:

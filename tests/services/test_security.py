@@ -162,7 +162,9 @@ def test_pipeline_without_any_one_of_its_rights_stops_with_the_cause(
 ) -> None:
     _, _, kinds = exact_pipeline(broker, tmp_path)
     needless = []
-    for index in range(len(kinds)):
+    # Without a right to the settings of its topics a run goes on, and says what it cannot keep durable.
+    needed = [index for index, right in enumerate(kinds) if not right.operation.endswith("Configs")]
+    for index in needed:
         folder = tmp_path / str(index)
         folder.mkdir()
         user, file, rights = exact_pipeline(broker, folder)

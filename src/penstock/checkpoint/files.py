@@ -7,10 +7,10 @@ Spark will run N again with exactly those offsets.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import TerminalError
@@ -24,6 +24,14 @@ AGAIN_NOTE = ".penstock.again"
 _MAINTAINED_NOTE = ".penstock.maintained"
 _SINKS_NOTE = ".penstock.sinks"
 Offsets = dict[TopicPartition, int]
+
+
+class NotedSink(NamedTuple):
+    """A sink that runs with a checkpoint write to."""
+
+    target: str
+    first_batch: int
+    """The first batch that it gets: once that is committed, the target holds something of it."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +124,25 @@ class SparkCheckpoint:
         """Note the ids of the topics."""
         self._note(TOPICS_NOTE, json.dumps(ids, sort_keys=True))
 
-    def sinks_noted(self) -> dict[str, str]:
-        """The sinks that runs with this checkpoint have written to, with their targets: a hint, never a proof."""
+    def sinks_noted(self) -> dict[str, NotedSink]:
+        """The sinks of the last run with this checkpoint: a hint, never a proof."""
         text = self._text(_SINKS_NOTE)
         try:
-            return {} if text is None else {str(name): str(at) for name, at in json.loads(text).items()}
-        except (ValueError, AttributeError):
+            found = json.loads(text) if text is not None else {}
+            return {str(name): NotedSink(str(at), int(first)) for name, (at, first) in found.items()}
+        except (ValueError, AttributeError, TypeError):
             return {}
 
-    def note_sinks(self, targets: dict[str, str]) -> None:
-        """Note the sinks that were written to."""
-        self._note(_SINKS_NOTE, json.dumps(targets, sort_keys=True))
+    def note_sinks(self, targets: Mapping[str, str], held: Collection[str] = ()) -> None:
+        """At the start of a run: note its sinks with their targets; `held` are those that hold something already."""
+        before, done = self.sinks_noted(), self.last_committed()
+        next_batch = done + 1 if done is not None else 0
+        noted = {}
+        for name, target in targets.items():
+            first = 0 if name in held else next_batch
+            known = before.get(name)
+            noted[name] = (target, min(first, known.first_batch) if known and known.target == target else first)
+        self._note(_SINKS_NOTE, json.dumps(noted, sort_keys=True))
 
     def maintained_at(self) -> float | None:
         """When the tables were last looked after, in seconds since 1970."""

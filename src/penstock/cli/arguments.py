@@ -16,7 +16,7 @@ Master = Annotated[
 ]
 AvailableNow = Annotated[bool, typer.Option("--available-now", help="Drain what is there, then stop.")]
 ResumeFromTable = Annotated[
-    bool, typer.Option("--resume-from-table", help="Fresh checkpoint: start from the offsets stored in the table.")
+    bool, typer.Option("--resume-from-table", help="Fresh checkpoint: start from the positions of the targets.")
 ]
 CatchUp = Annotated[
     bool,

@@ -54,6 +54,14 @@ Into = Annotated[
 Resume = Annotated[
     str | None, typer.Option(metavar="ID", help="Go on with this one, which was stopped.", show_default=False)
 ]
+GiveUp = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="End this one, which was stopped and will not be finished: redrives do not wait for it any more.",
+        show_default=False,
+    ),
+]
 
 
 def replay(
@@ -64,6 +72,7 @@ def replay(
     sink: SinkNames = None,
     into: Into = None,
     resume: Resume = None,
+    give_up: GiveUp = None,
     accept_missing: Annotated[
         bool, typer.Option("--accept-missing", help="Go on where some of these records have expired.")
     ] = False,
@@ -75,11 +84,19 @@ def replay(
 ) -> None:
     """Run some offsets again, beside the live run, into another target or where that is safe into the same one."""
     from penstock.config import load
-    from penstock.ops.replay import plan_replay, refuse_missing
+    from penstock.ops.replay import give_up_replay, plan_replay, refuse_missing
     from penstock.ops.replay_folder import ReplayRequest
 
+    if give_up is not None:
+        sinks = give_up_replay(load(file), give_up)
+        if as_json:
+            typer.echo(json.dumps({"id": give_up, "given_up": sinks}))
+        else:
+            held = f"redrives to {escape(', '.join(sinks))} go on" if sinks else "it held up no redrive"
+            out.print(f"replay {escape(give_up)} is given up: {held}")
+        return
     if resume is None and (start is None or end is None):
-        raise typer.BadParameter("give --from and --to, or --resume ID", param_hint="--from, --to")
+        raise typer.BadParameter("give --from and --to, or --resume ID, or --give-up ID", param_hint="--from, --to")
     config = load(file)
     request = None
     if resume is None:

@@ -1,7 +1,7 @@
 """Frozen values that every other package speaks in."""
 
 from penstock.model.offsets import OffsetRange, TopicPartition
-from penstock.model.position import Position, Verdict, decide
+from penstock.model.position import Position, Verdict, decide, live_name, redrives_of, replay_of
 from penstock.model.records import (
     BAD_SCHEMA,
     COMPUTED,
@@ -50,4 +50,7 @@ __all__ = [
     "beyond_timestamps",
     "coordinates_of",
     "decide",
+    "live_name",
+    "redrives_of",
+    "replay_of",
 ]

@@ -27,6 +27,7 @@ class Verdict(Enum):
     FENCED = "FENCED"
     CHECKPOINT_WENT_BACK = "CHECKPOINT_WENT_BACK"
     TOKEN_MISMATCH = "SINK_TOKEN_MISMATCH"
+    HELD = "REPLAY_UNFINISHED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,18 @@ class Position:
         carried = (*held.last.quarantine.items(), *token.quarantine.items())
         marks = {name: max(number for other, number in carried if other == name) for name, _ in carried}
         return cls(replace(token, quarantine=marks), {**kept, **ends}, ids, max(held.number + 1, least))
+
+    @classmethod
+    def claimed(cls, held: Position | None, token: BatchToken, reason: str) -> Position:
+        """The same place under the next number: a run that still knows the number before can land nothing any more.
+
+        A target that holds nothing stands at the start of the batch then.
+        """
+        if held is None:
+            nothing = tuple(replace(r, end=r.start) for r in token.ranges)
+            start = replace(token, query_id=f"claim-{reason}", ranges=nothing, rule=Rule.MOVES, reason=reason)
+            return cls.first(start)
+        return replace(held, last=replace(held.last, reason=reason), number=held.number + 1)
 
     def offset_of(self, at: TopicPartition, topic_id: str | None) -> int | None:
         """The next offset of a partition; none where it was never committed, or only of a topic that is gone."""
@@ -140,14 +153,16 @@ def decide(held: Position | None, token: BatchToken, least: int = 0) -> Verdict:
     `least` is the number of commits that the target is known to have had: of a quarantine, the number that the sinks'
     positions carry; of a sink, what this run has seen. A target with fewer went back.
     """
-    if (held.number if held is not None else 0) < least and token.rule is not Rule.MOVES:
+    if (held.number if held is not None else 0) < least and token.rule not in (Rule.MOVES, Rule.HOLDS):
         return Verdict.TARGET_WENT_BACK
     if held is None:
         return Verdict.NEXT
     last = held.last
     if (last.query_id, last.batch_id) == (token.query_id, token.batch_id):
         return Verdict.COMMITTED if last.ranges == token.ranges else Verdict.TOKEN_MISMATCH
-    if token.rule in (Rule.RECORDS, Rule.MOVES):
+    if last.rule is Rule.HOLDS and token.rule is Rule.RECORDS:
+        return Verdict.HELD
+    if token.rule in (Rule.RECORDS, Rule.MOVES, Rule.HOLDS):
         return Verdict.NEXT
     before = after = False
     covered = True
@@ -171,3 +186,18 @@ def decide(held: Position | None, token: BatchToken, least: int = 0) -> Verdict:
     if before and token.rule is not Rule.FORWARD:
         return Verdict.TARGET_WENT_BACK
     return Verdict.NEXT
+
+
+def redrives_of(pipeline: str) -> str:
+    """The name under which the targets keep the position of a pipeline's redrives."""
+    return f"{pipeline}.redrive"
+
+
+def replay_of(pipeline: str, replay: str) -> str:
+    """The name under which the targets keep the position of one replay of a pipeline."""
+    return f"{pipeline}.replay-{replay}"
+
+
+def live_name(pipeline: str) -> str:
+    """The pipeline that such a name belongs to."""
+    return pipeline.partition(".replay-")[0].removesuffix(".redrive")

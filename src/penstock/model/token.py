@@ -22,6 +22,8 @@ class Rule(Enum):
     """A redrive: single records, in no order. Which of them the target holds is decided record by record."""
     MOVES = "moves"
     """A position that is moved on purpose: it has no rows, and may start anywhere."""
+    HOLDS = "holds"
+    """A replay in place is about to replace rows: it has none itself, and redrives wait until it has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Right:
     resource: Resource
     name: str
     pattern: Literal["literal", "prefixed"]
-    operation: Literal["Read", "Write", "Create"]
+    operation: Literal["Read", "Write", "Create", "DescribeConfigs", "AlterConfigs"]
     reason: str
 
 
@@ -83,7 +83,7 @@ def _rights(config: PipelineConfig) -> Iterator[Right]:
         topic = config.quarantine.topic
         yield Right(brokers, user, "topic", topic, "literal", "Write", "bad records go there")
         for name in _quarantine_sinks(config):
-            yield from _exactly_once(brokers, user, config.name, name)
+            yield from _exactly_once(brokers, user, config.name, name, topic)
     for sink in config.sinks:
         if isinstance(sink, KafkaSinkConfig):
             yield from _kafka_sink(config, sink, user)
@@ -102,15 +102,19 @@ def _kafka_sink(config: PipelineConfig, sink: KafkaSinkConfig, user_of_source: s
     if sink.create:
         yield Right(brokers, user, "topic", topic, "literal", "Create", "made where it is not there")
     if sink.guarantee == "exactly_once":
-        yield from _exactly_once(brokers, user, config.name, sink.name)
+        yield from _exactly_once(brokers, user, config.name, sink.name, topic)
 
 
-def _exactly_once(brokers: str, user: str, pipeline: str, sink: str) -> Iterator[Right]:
-    """The marker topic of a sink, which it makes itself, and its transactions."""
+def _exactly_once(brokers: str, user: str, pipeline: str, sink: str, topic: str) -> Iterator[Right]:
+    """The marker topic of a sink, which it makes itself and keeps as durable as its topic, and its transactions."""
     markers = marker_topic(pipeline, sink)
     yield Right(brokers, user, "topic", markers, "literal", "Read", f"the markers of sink {sink}")
     yield Right(brokers, user, "topic", markers, "literal", "Write", f"the markers of sink {sink}")
     yield Right(brokers, user, "topic", markers, "literal", "Create", "made where it is not there")
+    for name in (topic, markers):
+        reason = "the markers must be as durable: min.insync.replicas is read"
+        yield Right(brokers, user, "topic", name, "literal", "DescribeConfigs", reason)
+    yield Right(brokers, user, "topic", markers, "literal", "AlterConfigs", "min.insync.replicas is raised")
     ids = f"{pipeline}/{sink}/"
     yield Right(brokers, user, "transactional-id", ids, "prefixed", "Write", f"the transactions of sink {sink}")
 

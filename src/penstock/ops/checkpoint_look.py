@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import Guarantee, TopicPartition
 from penstock.runtime.reaching import checkpoint_of, settings_of, storage_of
+from penstock.runtime.renamed import FormerName, former_names
 from penstock.runtime.standings import Standing, standings
 from penstock.runtime.targets import Targets, build_targets
 
@@ -56,6 +57,8 @@ class Looked:
     files: CheckpointFiles
     state: StateFiles
     brokers: Brokers
+    former: tuple[FormerName, ...] = ()
+    """What the targets hold under names that the file does not have any more."""
 
     @property
     def checkpoint(self) -> SparkCheckpoint:
@@ -111,9 +114,11 @@ def look(config: PipelineConfig, *, brokers: bool = True) -> Looked:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(_brokers, config, sinks.settings) if brokers else None
         found = tuple(standings(sinks))
+        noted = checkpoint_of(config).sinks_noted()
+        former = tuple(former_names(config, sinks.settings, sinks.targets.sinks, found, noted))
         files, state = read_files(path, storage), read_state(path, storage)
         told = asked.result() if asked is not None else Brokers()
-    return Looked(config, run.holder if run.running else None, done, found, files, state, told)
+    return Looked(config, run.holder if run.running else None, done, found, files, state, told, former)
 
 
 def foreign_findings(seen: Looked) -> list[Finding]:

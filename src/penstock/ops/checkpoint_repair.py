@@ -112,11 +112,11 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
 
 
 def _findings(seen: Looked) -> list[Finding]:
+    path, noted = seen.config.checkpoint, seen.checkpoint.sinks_noted()
+    former = seen.former if seen.files.begun is not None else ()  # of a fresh checkpoint: `foreign_findings`
     return [
-        *findings_in(seen.config.checkpoint, seen.files, seen.state, live=seen.live is not None),
-        *compare_sinks(
-            seen.config.checkpoint, seen.files, seen.standings, seen.done_before, seen.checkpoint.sinks_noted()
-        ),
+        *findings_in(path, seen.files, seen.state, live=seen.live is not None),
+        *compare_sinks(path, seen.files, seen.standings, seen.done_before, noted, former),
     ]
 
 

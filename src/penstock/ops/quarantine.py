@@ -12,7 +12,7 @@ import polars as pl
 
 from penstock.config import PipelineConfig
 from penstock.errors import DefinitionError
-from penstock.model import BatchToken
+from penstock.model import BatchToken, redrives_of
 from penstock.ops.quarantine_place import Selection, quarantine_of, write_marks
 from penstock.ops.redrive_runs import in_hand, runs_in
 from penstock.quarantine.marks import MARK_SCHEMA
@@ -204,5 +204,5 @@ def apply_drop(plan: DropPlan) -> str:
         marks = plan._marks.with_columns(
             pipeline=pl.lit(plan.config.name), run=pl.lit(run[:12]), marked_at=pl.lit(datetime.now(UTC))
         )
-        write_marks(sink, BatchToken(f"{plan.config.name}.redrive", run, 0, ()), marks)
+        write_marks(sink, BatchToken(redrives_of(plan.config.name), run, 0, ()), marks)
     return run[:12]

@@ -17,9 +17,9 @@ from penstock.errors import DefinitionError, MissingError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.metrics.history import folder_beside
-from penstock.model import BatchToken
-from penstock.quarantine import QUARANTINE_SCHEMA
-from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, read_marks, stage_marks
+from penstock.model import BatchToken, redrives_of
+from penstock.quarantine import QUARANTINE_SCHEMA, stage_table
+from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, as_marks, read_marks
 from penstock.quarantine.records import (
     FACTS,
     REFUSED_BY,
@@ -99,7 +99,7 @@ class QuarantinePlace:
 
     def marking(self, name: str) -> Sink:
         """A sink for marks: its name keeps the commits of redrives and of drops apart. A topic for it is made."""
-        pipeline = f"{self.config.name}.redrive"
+        pipeline = redrives_of(self.config.name)
         if isinstance(self.marks, HeldInTable):
             from penstock.sinks import DeltaSink
 
@@ -143,7 +143,7 @@ class QuarantinePlace:
 def write_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> None:
     """Append marks with a token: once, however often it is called."""
     if not is_committed(sink, sink.position(), token):
-        commit(sink, token, [stage_marks(sink, token, marks)])
+        commit(sink, token, [stage_table(sink, token, as_marks(marks))])
 
 
 def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:

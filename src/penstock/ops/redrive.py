@@ -20,10 +20,10 @@ import polars as pl
 from penstock import config as cfg
 from penstock.contracts import Sink
 from penstock.errors import MissingError
-from penstock.model import RAW_SCHEMA, BatchToken, Rule
+from penstock.model import RAW_SCHEMA, BatchToken, Rule, redrives_of
 from penstock.ops.quarantine_place import QuarantinePlace, Selection, chosen, columns_for, quarantine_of, write_marks
 from penstock.ops.redrive_runs import StoredPass, StoredRun, in_hand, runs_in, write_run
-from penstock.ops.redrive_targets import appending, excluded_from, held_by_targets, taken_back
+from penstock.ops.redrive_targets import appending, excluded_from, held_by_targets, reached_records, taken_back
 from penstock.ops.redrive_ways import find_ways, narrowed, reached_by
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, commit_numbers
 from penstock.quarantine.records import PLACE, Place, frame_of, read_records
@@ -153,6 +153,11 @@ def _plan(
         waiting, on=PLACE, how="semi", maintain_order="left"
     )
     ways = find_ways(config, together, accept_duplicates=accept_duplicates)
+    if not accept_duplicates:
+        reached = reached_records(config, ways.records)
+        ways = replace(
+            ways, records=reached, left_out={**ways.left_out, **_still_open(ways.records.height - reached.height)}
+        )
     held = held_by_targets(config, ways.records, accept_duplicates=accept_duplicates)
     counts = ways.records.group_by("way", maintain_order=True).len().iter_rows()
     return RedrivePlan(
@@ -172,6 +177,10 @@ def _plan(
         held,
         ways.records,
     )
+
+
+def _still_open(count: int) -> dict[str, int]:
+    return {"its batch is still open: the next run ends it": count} if count else {}
 
 
 def _returned(config: cfg.PipelineConfig, marks: pl.DataFrame) -> pl.DataFrame:
@@ -207,7 +216,10 @@ def apply_redrive(
         if stop.asked():
             return replace(_result(place, done, finished=False), left=now.records)
         most = plan.config.source.max_offsets or MOST_RECORDS
-        run = write_run(place.folder, bodies_of(place, now), most, accept_duplicates=plan.accept_duplicates)
+        names = tuple(sink.name for sink in plan.config.sinks)
+        run = write_run(
+            place.folder, bodies_of(place, now), most, names=names, accept_duplicates=plan.accept_duplicates
+        )
         return _result(place, [*done, run], finished=_carry(place, run, listener, stop, session, log))
 
 
@@ -217,7 +229,7 @@ def _mark_returned(place: QuarantinePlace, listener: Listener) -> None:
     if not returned.is_empty():
         sink = place.marking("returns")
         sink.prepare(MARK_SCHEMA)
-        write_marks(sink, BatchToken(f"{place.config.name}.redrive", uuid4().hex, 0, ()), returned)
+        write_marks(sink, BatchToken(redrives_of(place.config.name), uuid4().hex, 0, ()), returned)
         listener(Notice(f"{returned.height:,} records wait again: their targets were restored to before their redrive"))
 
 
@@ -255,7 +267,8 @@ def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
     from penstock.runtime.bounded import BoundedRun
     from penstock.runtime.build import build
 
-    name, reader = f"{place.config.name}.redrive", StoredReader(str(one.file))
+    name, reader = redrives_of(place.config.name), StoredReader(str(one.file))
+    narrowed(place.config, one.names if one.sinks is None else one.sinks)  # refuses sinks that are gone
     config = narrowed(place.config, one.sinks, name=name, checkpoint=str(one.folder))
     merging = {sink.name for sink in config.sinks if cfg.merges(sink)}
 

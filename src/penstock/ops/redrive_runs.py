@@ -41,6 +41,8 @@ class StoredPass:
     records: int
     batches: tuple[tuple[OffsetRange, ...], ...]
     folder: Path
+    names: tuple[str, ...] = ()
+    """The sinks of the pipeline when it was begun: a target knows what it holds by the name of its sink."""
 
     @property
     def file(self) -> Path:
@@ -98,6 +100,7 @@ def write_run(
     ways: Sequence[tuple[tuple[str, ...] | None, pl.DataFrame]],
     most: int,
     *,
+    names: tuple[str, ...] = (),
     accept_duplicates: bool = False,
 ) -> StoredRun:
     """Put a redrive down, whole or not at all: the sinks and the records (with `identities`) of each pass."""
@@ -115,7 +118,8 @@ def write_run(
         path.parent.mkdir(parents=True)
         store(path, STORED_SCHEMA, _groups(cut))
         _sync(path)
-        passes.append(StoredPass(uuid4().hex, sinks, cut.height, ranges_of_batches(cut), root / name / str(number)))
+        batches, place = ranges_of_batches(cut), root / name / str(number)
+        passes.append(StoredPass(uuid4().hex, sinks, cut.height, batches, place, names))
     body = {"run": name, "accept_duplicates": accept_duplicates, "passes": [_as_json(one) for one in passes]}
     put_whole(fresh / _PLAN, json.dumps(body).encode())
     fresh.rename(root / name)
@@ -160,13 +164,14 @@ def _read(folder: Path) -> StoredRun:
 
 def _as_json(one: StoredPass) -> dict[str, Any]:
     batches = [[[r.topic, r.partition, r.start, r.end] for r in batch] for batch in one.batches]
-    return {"query_id": one.query_id, "sinks": one.sinks, "records": one.records, "batches": batches}
+    told = {"query_id": one.query_id, "sinks": one.sinks, "records": one.records, "batches": batches}
+    return {**told, "names": one.names}
 
 
 def _from_json(body: dict[str, Any], folder: Path) -> StoredPass:
     batches = tuple(tuple(OffsetRange(*parts) for parts in batch) for batch in body["batches"])
     sinks = None if body["sinks"] is None else tuple(body["sinks"])
-    return StoredPass(body["query_id"], sinks, body["records"], batches, folder)
+    return StoredPass(body["query_id"], sinks, body["records"], batches, folder, tuple(body.get("names", ())))
 
 
 def _sync(path: Path) -> None:

@@ -14,7 +14,7 @@ import polars as pl
 from penstock import config as cfg
 from penstock.contracts import RecordSink, Sink
 from penstock.errors import MissingError, TerminalError
-from penstock.model import BatchToken, OffsetRange
+from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, redrives_of
 from penstock.ops.redrive_ways import narrowed
 from penstock.quarantine.marks import commit_numbers
 from penstock.quarantine.records import IDENTITY, PLACE, Place, frame_of
@@ -54,6 +54,35 @@ def held_records(sink: Sink, places: Collection[Place]) -> set[Place] | None:
     return found
 
 
+def reached_records(config: cfg.PipelineConfig, records: pl.DataFrame) -> pl.DataFrame:
+    """The records that lie before the stream's position in each target that they go to.
+
+    The others are of a batch that is still open: the stream may yet write them itself.
+    """
+    wanted = {name for way in records["way"].unique() for name in way.split(",")}
+    exact = [
+        sink
+        for name, sink in sinks_named(config, config.name).items()
+        if name in wanted and sink.guarantee is Guarantee.EXACTLY_ONCE
+    ]
+    positions = {sink.name: sink.position() for sink in exact}
+
+    def is_reached(row: tuple[str, int, int, str]) -> bool:
+        topic, partition, offset, way = row
+        at = TopicPartition(topic, partition)
+        return all(_passed(positions[name], at, offset) for name in way.split(",") if name in positions)
+
+    kept = [is_reached(row) for row in records.select(*PLACE, "way").iter_rows()]
+    return records.filter(pl.Series(kept, dtype=pl.Boolean))
+
+
+def _passed(position: Position | None, at: TopicPartition, offset: int) -> bool:
+    if position is None:  # a sink that is new: a run that quarantines anything has claimed its targets before
+        return True
+    # Of a topic that was created again, a record of the former one may have any offset.
+    return len(position.topic_ids.get(at.topic, ())) > 1 or offset < position.next.get(at, 0)
+
+
 def held_by_targets(
     config: cfg.PipelineConfig, records: pl.DataFrame, *, accept_duplicates: bool
 ) -> dict[str, set[Place]]:
@@ -63,7 +92,7 @@ def held_by_targets(
     """
     if accept_duplicates:
         return {}
-    sinks, found = sinks_named(config, f"{config.name}.redrive"), dict[str, set[Place]]()
+    sinks, found = sinks_named(config, redrives_of(config.name)), dict[str, set[Place]]()
     for name in sorted(appending(config)):
         mine = records.filter(pl.col("way").str.split(",").list.contains(name))
         if mine.is_empty():
@@ -114,7 +143,7 @@ def _lost(config: cfg.PipelineConfig, runs: Collection[tuple[str, str]]) -> dict
     held: dict[str, dict[str, int]] = {}
     found = {}
     for run, commits in runs:
-        writer = f"{config.name}.{run}" if run.startswith("replay-") else f"{config.name}.redrive"
+        writer = f"{config.name}.{run}" if run.startswith("replay-") else redrives_of(config.name)
         if writer not in held:
             held[writer] = commit_numbers([*sinks_named(config, writer).values()])
         made: Mapping[str, int] = json.loads(commits)

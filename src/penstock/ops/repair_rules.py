@@ -16,7 +16,8 @@ from penstock.checkpoint.findings import needed, usable_ends
 from penstock.checkpoint.logs import CheckpointFiles, LogFile
 from penstock.checkpoint.state_stores import StateFiles
 from penstock.checkpoint.writing import RESTORING
-from penstock.model import BatchToken, Guarantee
+from penstock.model import BatchToken, Guarantee, Rule
+from penstock.runtime.agreement import other_ends
 from penstock.runtime.standings import Standing
 
 Act = Literal["remove", "remove checksum", "write offsets", "write commit", "write metadata", "write start"]
@@ -183,6 +184,8 @@ class RepairRules:
             return "PARTITION_LEFT_OUT"
         if self._newest is not None and self._newest > (files.newest if files.newest is not None else -1):
             return "CHECKPOINT_WENT_BACK"
+        if any(other_ends(files, token) is not None for token in self._held if token.rule is not Rule.MOVES):
+            return "SINK_TOKEN_MISMATCH"
         if begun == 0 and done is None and not any(file.problem is None for file in files.sources.values()):
             return "CHECKPOINT_GAP" if not files.sources else "CHECKPOINT_FILE_BROKEN"
         return None
@@ -220,13 +223,14 @@ class RepairRules:
         writes = []
         for batch in range(max(0, target - 1), target + 1):
             here = usable_ends(files, batch)
-            if here is not None and batch == self._newest and here != known[batch]:
-                yield Refused(code, f"the sinks hold batch {batch} with other offsets")
+            differs = here is not None and batch == self._newest and here != known[batch]
+            if differs and done is not None and done >= batch:
+                yield Refused(code, f"the sinks hold batch {batch} with other offsets, and it is committed")
                 return
             if here is None and batch not in known:
                 yield Refused(code, f"no sink says where batch {batch} ended")
                 return
-            if here is None:
+            if here is None or differs:
                 why = f"as the sinks' token of batch {self._newest} has it"
                 writes.append(Change("write offsets", f"offsets/{batch}", why, known[batch], self._like(batch)))
         newest = self._token(target)
@@ -241,6 +245,8 @@ class RepairRules:
             yield Change("write start", "sources/0/0", "where the sinks' token of batch 0 begins", newest.starts)
         if target - 1 not in files.commits and target not in files.commits and target > (done or 0) + 1:
             writes.append(Change("write commit", f"commits/{target - 1}", "every sink is past it"))
+        if code == "SINK_TOKEN_MISMATCH" and not writes:
+            yield Refused(code, "a sink holds a batch that is committed with other offsets")
         yield from writes
         yield from dropped
 

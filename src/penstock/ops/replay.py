@@ -20,7 +20,7 @@ from penstock.config import PipelineConfig
 from penstock.contracts import RecordSink, SharedSink, Sink
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
-from penstock.model import Guarantee, OffsetRange, Position, TopicPartition
+from penstock.model import Guarantee, OffsetRange, Position, TopicPartition, replay_of
 from penstock.ops.redrive_ways import narrowed
 from penstock.ops.replay_folder import ReplayRequest, StoredReplay, new_replay, replay_called, unfinished
 from penstock.ops.replay_identity import replay_id
@@ -34,7 +34,14 @@ from penstock.ops.replay_ranges import (
     position_of,
     resolve,
 )
-from penstock.ops.replay_rejects import mark_replayed, quarantine_rejects, rejects_table
+from penstock.ops.replay_rejects import (
+    give_up,
+    hold_redrives,
+    mark_replayed,
+    quarantine_rejects,
+    rejects_table,
+    release_redrives,
+)
 from penstock.ops.replay_targets import (
     ReplacingSink,
     TargetChoice,
@@ -209,12 +216,24 @@ def apply_replay(
     if not bounded.finished:
         return None
     if _in_place(stored):
+        release_redrives(plan.config, stored)
         commits = commit_numbers(bounded.pipeline.sinks)
         count = mark_replayed(plan.config, stored, _rejects(plan.config, stored), commits)
         if count:
             listener(Notice(f"{count:,} quarantined records came in with it: they need no redrive any more"))
     stored.finish({"batches": len(bounded.batches), "offsets": plan.offsets, **_counts(summary)})
     return summary
+
+
+def give_up_replay(config: PipelineConfig, replay: str) -> list[str]:
+    """End a replay in place that was begun and will not be finished, so that redrives go on; the sinks it held up.
+
+    Only the targets are asked: what it noted next to the checkpoint may be lost.
+    """
+    held = give_up(config, replay)
+    if not held:
+        replay_called(config.checkpoint, replay)
+    return held
 
 
 def _new(
@@ -380,8 +399,9 @@ def _earlier(config: PipelineConfig, stored: StoredReplay, sink: Sink, number: i
     """Where other replays of the pipeline stand in the target of a sink."""
     for writer in sink.other_writers() if isinstance(sink, SharedSink) else ():
         name, _, its_sink = writer.rpartition("/")
-        if its_sink == sink.name and name.startswith(f"{config.name}.replay-"):
-            other = replace(stored, id=name.removeprefix(f"{config.name}.replay-"))
+        replay = name.removeprefix(replay_of(config.name, ""))
+        if its_sink == sink.name and replay != name:
+            other = replace(stored, id=replay)
             position = _pipeline(config, other).sinks[number].position()
             if position is not None:
                 yield position
@@ -426,17 +446,22 @@ def _in_place(stored: StoredReplay) -> bool:
 
 
 def _bounded(config: PipelineConfig, stored: StoredReplay, pipeline: Pipeline) -> BoundedRun:
-    settle = partial(quarantine_rejects, config, stored, _rejects(config, stored)) if _in_place(stored) else int
     return BoundedRun(
         pipeline,
         stored.query_id,
         cut(stored.ranges, stored.batch_offsets),
         stored.folder,
         at_once=_at_once(stored),
-        settle=settle,
+        settle=partial(_settle, config, stored),
         topic_ids=stored.topic_ids,
         beside=config.checkpoint,
     )
+
+
+def _settle(config: PipelineConfig, stored: StoredReplay) -> None:
+    """Before rows are replaced in place: what was rejected is quarantined, and redrives wait."""
+    if _in_place(stored):
+        hold_redrives(config, stored, quarantine_rejects(config, stored, _rejects(config, stored)))
 
 
 def _planned(choice: TargetChoice, sink: Sink) -> PlannedTarget:

@@ -18,7 +18,7 @@ from typing import Any
 from penstock.checkpoint.whole import put_whole
 from penstock.errors import MissingError
 from penstock.metrics.history import folder_beside
-from penstock.model import OffsetRange
+from penstock.model import OffsetRange, replay_of
 from penstock.ops.replay_identity import digest
 from penstock.ops.replay_targets import TargetChoice, Way
 
@@ -56,7 +56,7 @@ class StoredReplay:
 
     def pipeline(self, live: str) -> str:
         """The name under which the targets keep its position."""
-        return f"{live}.replay-{self.id}"
+        return replay_of(live, self.id)
 
     @property
     def finished(self) -> bool:

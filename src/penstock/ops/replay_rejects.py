@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
 
 from penstock.config import PipelineConfig
 from penstock.contracts import Sink
-from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange, Rule, SlotAttempt
+from penstock.errors import TransientError
+from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange, Position, Rule, redrives_of, replay_of
 from penstock.ops.quarantine_place import quarantine_of, write_marks
-from penstock.ops.redrive_ways import goals_of
+from penstock.ops.redrive_ways import goals_of, narrowed
 from penstock.ops.replay_folder import StoredReplay
 from penstock.ops.replay_targets import Way
-from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine
+from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine, stage_table
 from penstock.quarantine.marks import MARK_SCHEMA, as_commits
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, HeldInTable, read_records
 from penstock.quarantine.states import Outcome, State
 from penstock.runtime.reaching import settings_of, storage_of
-from penstock.runtime.targets import way_in
-from penstock.sinks.commit import commit, is_committed
+from penstock.runtime.targets import build_targets
+from penstock.sinks.commit import TRIES
 
 _OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
 
@@ -59,32 +59,110 @@ def own_rejects(config: PipelineConfig, stored: StoredReplay, table: str) -> pl.
     return found.with_columns(stage=pl.concat_str(word, refused_by, separator=" "), refused_by=refused_by)
 
 
-def quarantine_rejects(config: PipelineConfig, stored: StoredReplay, table: str) -> int:
-    """Bring what a replay in place rejected into the live quarantine, once per record; how many were not there yet."""
+def quarantine_rejects(config: PipelineConfig, stored: StoredReplay, table: str) -> dict[str, int]:
+    """Bring what a replay in place rejected into the live quarantine, once per record.
+
+    How many commits each live quarantine has had then: rows go out of a target for what it holds.
+    """
     if config.quarantine is None:
-        return 0
-    token = BatchToken(stored.pipeline(config.name), stored.query_id, 0, stored.ranges, rule=Rule.FORWARD)
+        return {}
     found = own_rejects(config, stored, table)
-    if found.is_empty():
-        return 0
-    known = read_records(quarantine_of(config).records, config.name, IDENTITY)
-    known = known.filter(pl.col("pipeline") == config.name)
+    # The table comes last: it is the one that is read to know what is there.
+    live = build_targets(config, settings_of(config.source)).quarantines
+    return {one.name: _add(one, config.name, stored, found) for one in reversed(live) if isinstance(one, Quarantine)}
+
+
+def _add(quarantine: Quarantine, pipeline: str, stored: StoredReplay, found: pl.DataFrame) -> int:
+    """Add the records that a quarantine does not have yet, onto the position at which it was asked."""
+    token = BatchToken(pipeline, stored.query_id, 0, stored.ranges, stored.topic_ids)
+    quarantine.prepare(BAD_SCHEMA)
+    failure: TransientError | None = None
+    for _ in range(TRIES):
+        held = quarantine.position()
+        rows = _not_in(quarantine, pipeline, found)
+        if rows.is_empty():
+            return held.number if held is not None else 0
+        manifest = stage_table(quarantine.sink, token, _as_arrow(rows))
+        position = Position.claimed(held, token, f"rejected by replay {stored.id}")
+        try:
+            quarantine.land(position, [manifest], held)
+            return position.number
+        except TransientError as error:  # landed or not, or another commit came first: ask again
+            failure = error
+    assert failure is not None
+    raise failure
+
+
+def _not_in(quarantine: Quarantine, pipeline: str, found: pl.DataFrame) -> pl.DataFrame:
+    known = read_records(quarantine.records(), pipeline, IDENTITY).filter(pl.col("pipeline") == pipeline)
     everywhere = known.filter(pl.col(REFUSED_BY).is_null())
     new = found.join(known, on=IDENTITY, how="anti", nulls_equal=True).join(everywhere, on=PLACE, how="anti")
-    rows = new.with_columns(pipeline=pl.lit(config.name)).select(QUARANTINE_SCHEMA.names)
-    for sink in _quarantine_sinks(config, stored):
-        Quarantine(sink, config.name).prepare(BAD_SCHEMA)
-        if rows.height and not is_committed(sink, sink.position(), token):
-            stage = sink.stage(token, SlotAttempt(0, uuid4().hex[:12]), QUARANTINE_SCHEMA)
-            try:
-                for batch in _as_arrow(rows).to_batches():
-                    stage.write(batch)
-                manifest = stage.finish()
-            except BaseException:
-                stage.abort()
-                raise
-            commit(sink, token, [manifest])
-    return rows.height
+    return new.with_columns(pipeline=pl.lit(pipeline)).select(QUARANTINE_SCHEMA.names)
+
+
+def hold_redrives(config: PipelineConfig, stored: StoredReplay, numbers: Mapping[str, int]) -> None:
+    """Make redrives wait until the replay has replaced its rows: one that asked a target before may not write then.
+
+    `numbers` are those of the quarantines, carried so that one that goes back is noticed.
+    """
+    for sink in _replaced(config, stored):
+        held = sink.position()
+        if held is not None and held.last.rule is Rule.HOLDS and held.last.query_id != stored.id:
+            _stop_replay(config, sink.name, held.last.query_id, f"replay {stored.id} took over")
+        _mark(sink, redrives_of(config.name), stored.id, numbers, Rule.HOLDS, f"replay {stored.id} replaces rows")
+
+
+def release_redrives(config: PipelineConfig, stored: StoredReplay) -> None:
+    """Let redrives go on, unless another replay holds them up by now."""
+    for sink in _replaced(config, stored):
+        held = sink.position()
+        if held is not None and held.last.rule is Rule.HOLDS and held.last.query_id == stored.id:
+            _mark(sink, redrives_of(config.name), stored.id, {}, Rule.MOVES, f"replay {stored.id} has ended")
+
+
+def give_up(config: PipelineConfig, replay: str) -> list[str]:
+    """End a replay that holds redrives up and will not be finished; the sinks at which it did."""
+    found = []
+    for sink in build_targets(config, settings_of(config.source)).redriven():
+        held = sink.position()
+        if held is not None and held.last.rule is Rule.HOLDS and held.last.query_id == replay:
+            _stop_replay(config, sink.name, replay, "given up")
+            _mark(sink, redrives_of(config.name), replay, {}, Rule.MOVES, f"replay {replay} was given up")
+            found.append(sink.name)
+    return found
+
+
+def _replaced(config: PipelineConfig, stored: StoredReplay) -> list[Sink]:
+    """The targets that rows are replaced in, under the name of the pipeline's redrives."""
+    names = {one.sink for one in stored.targets if one.way is Way.REPLACED}
+    targets = build_targets(config, settings_of(config.source))
+    return [sink for sink in targets.redriven() if sink.name in names] if names else []
+
+
+def _stop_replay(config: PipelineConfig, sink: str, other: str, reason: str) -> None:
+    """Keep a replay, which may only hang, from replacing rows later."""
+    named = narrowed(config, [sink], name=replay_of(config.name, other))
+    (target,) = build_targets(named, settings_of(config.source)).sinks
+    held = target.position()
+    claimed = Position.claimed(held, BatchToken(named.name, other, 0, ()), reason)
+    target.land(claimed, (), held)
+
+
+def _mark(sink: Sink, pipeline: str, replay: str, numbers: Mapping[str, int], rule: Rule, reason: str) -> None:
+    """A commit without rows in the position of the redrives, onto whatever they have committed."""
+    failure: TransientError | None = None
+    for _ in range(TRIES):
+        held = sink.position()
+        token = BatchToken(
+            pipeline, replay, held.number if held is not None else 0, (), {}, numbers, rule, reason=reason
+        )
+        try:
+            sink.land(Position.after(held, token), (), held)
+            return
+        except TransientError as error:
+            failure = error
+    assert failure is not None
+    raise failure
 
 
 def mark_replayed(config: PipelineConfig, stored: StoredReplay, table: str, commits: Mapping[str, int]) -> int:
@@ -110,7 +188,7 @@ def mark_replayed(config: PipelineConfig, stored: StoredReplay, table: str, comm
             marks = marks.with_columns(
                 pipeline=pl.lit(config.name), run=pl.lit(f"replay-{stored.id}"), marked_at=pl.lit(datetime.now(UTC))
             )
-            write_marks(sink, BatchToken(f"{config.name}.redrive", stored.query_id, 0, ()), marks)
+            write_marks(sink, BatchToken(redrives_of(config.name), stored.query_id, 0, ()), marks)
     return brought.height
 
 
@@ -128,26 +206,6 @@ def _brought_in(records: pl.DataFrame, commits: Mapping[str, int]) -> pl.DataFra
 
 def _replayed(stored: StoredReplay) -> list[str]:
     return [one.sink for one in stored.targets]
-
-
-def _quarantine_sinks(config: PipelineConfig, stored: StoredReplay) -> list[Sink]:
-    """The live quarantine, to be written to under the name of a replay."""
-    quarantine, found = config.quarantine, list[Sink]()
-    assert quarantine is not None
-    pipeline, storage = stored.pipeline(config.name), storage_of(config)
-    if quarantine.topic is not None:
-        from penstock.sinks.kafka import QuarantineTopic
-
-        staging, settings = f"{_beside(config, stored)}/staged", way_in(settings_of(config.source))
-        found.append(
-            QuarantineTopic(pipeline, "quarantine.topic", settings, staging, topic=quarantine.topic, storage=storage)
-        )
-    # The table comes last: it is the one that is read to know what is there.
-    if quarantine.table is not None:
-        from penstock.sinks import DeltaSink
-
-        found.append(DeltaSink(pipeline, "quarantine", quarantine.table, keep_coordinates=False, storage=storage))
-    return found
 
 
 def _as_arrow(rows: pl.DataFrame) -> pa.Table:

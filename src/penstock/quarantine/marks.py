@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
@@ -20,6 +19,7 @@ from penstock.contracts import Reader, Sink
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings
 from penstock.model import TIMESTAMP, BatchToken, Guarantee, Manifest, OffsetRange, Position, Refusal, Rule, SlotAttempt
+from penstock.quarantine.quarantine import stage_table
 from penstock.quarantine.records import PLACE, Held, as_text, empty_frame, frame_of, whole_topic
 from penstock.quarantine.states import Outcome
 
@@ -76,18 +76,6 @@ class MarksInTopic:
 def read_marks(held: Held, pipeline: str) -> pl.DataFrame:
     """Every mark of a pipeline."""
     return held.rows(MARK_SCHEMA.names, pipeline).filter(pl.col("pipeline") == pipeline)
-
-
-def stage_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> Manifest:
-    """Stage marks for an append sink."""
-    stage = sink.stage(token, SlotAttempt(0, uuid4().hex[:12]), MARK_SCHEMA)
-    try:
-        for batch in as_marks(marks).to_batches():
-            stage.write(batch)
-        return stage.finish()
-    except BaseException:
-        stage.abort()
-        raise
 
 
 def commit_numbers(sinks: Sequence[Sink]) -> dict[str, int]:
@@ -169,7 +157,7 @@ class RedriveMarks:
         if (held.number if held is not None else 0) != (onto.number if onto is not None else 0):
             raise TransientError("SINK_COMMIT_CONFLICT", f"sink {self.name}: another redrive has marked records")
         token = replace(position.last, ranges=(), rule=Rule.FOLLOWS)
-        staged = stage_marks(self.sink, token, self._marks(position.last, manifests))
+        staged = stage_table(self.sink, token, as_marks(self._marks(position.last, manifests)))
         self.sink.land(Position.after(held, token), [staged], held)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,7 +48,7 @@ class Quarantine:
     def __init__(
         self, sink: Sink, pipeline: str, records: Callable[[], Held] | None = None, *, one_sink: bool = False
     ) -> None:
-        self._sink = sink
+        self.sink = sink
         self._pipeline = pipeline
         self._records = records
         self._one_sink = one_sink
@@ -60,29 +61,34 @@ class Quarantine:
     @property
     def name(self) -> str:
         """The name of the sink underneath."""
-        return self._sink.name
+        return self.sink.name
 
     @property
     def guarantee(self) -> Guarantee:
         """What the sink underneath promises."""
-        return self._sink.guarantee
+        return self.sink.guarantee
 
     @property
     def target(self) -> str:
         """Where the sink underneath writes."""
-        return self._sink.target
+        return self.sink.target
 
     def prepare(self, schema: pa.Schema) -> None:
         """Create or check the target. Bad records always look alike, so `schema` is not looked at."""
-        self._sink.prepare(QUARANTINE_SCHEMA)
+        self.sink.prepare(QUARANTINE_SCHEMA)
 
     def check(self, schema: pa.Schema) -> None:
         """Look whether the target, if it is there, can take bad records."""
-        self._sink.check(QUARANTINE_SCHEMA)
+        self.sink.check(QUARANTINE_SCHEMA)
 
     def position(self) -> Position | None:
         """The position of the target."""
-        return self._sink.position()
+        return self.sink.position()
+
+    def records(self) -> Held:
+        """On the driver: what reads the records back."""
+        assert self._records is not None, "on the driver"
+        return self._records()
 
     def recorded(
         self, ranges: Sequence[OffsetRange], batch_id: int | None = None
@@ -93,8 +99,7 @@ class Quarantine:
         """
         from penstock.quarantine.records import PLACE, REFUSED_BY, read_records
 
-        assert self._records is not None, "on the driver"
-        found = read_records(self._records(), self._pipeline, [*PLACE, "batch_id", "pipeline"])
+        found = read_records(self.records(), self._pipeline, [*PLACE, "batch_id", "pipeline"])
         within = {r.topic_partition: r for r in ranges}
         kept = []
         for row in found.select(*PLACE, "batch_id", "pipeline", REFUSED_BY).iter_rows():
@@ -107,16 +112,28 @@ class Quarantine:
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin to stage bad records."""
-        inner = self._sink.stage(token, writer, QUARANTINE_SCHEMA)
+        inner = self.sink.stage(token, writer, QUARANTINE_SCHEMA)
         return _QuarantineStage(inner, self._pipeline, token.batch_id, self._one_sink)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Commit bad records. A batch may be committed again, with more of them."""
-        self._sink.land(position, manifests, onto)
+        self.sink.land(position, manifests, onto)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove what other attempts staged."""
-        self._sink.discard(token, manifests)
+        self.sink.discard(token, manifests)
+
+
+def stage_table(sink: Sink, token: BatchToken, rows: pa.Table) -> Manifest:
+    """Stage rows on the driver."""
+    stage = sink.stage(token, SlotAttempt(0, uuid4().hex[:12]), rows.schema)
+    try:
+        for batch in rows.to_batches():
+            stage.write(batch)
+        return stage.finish()
+    except BaseException:
+        stage.abort()
+        raise
 
 
 class _QuarantineStage:

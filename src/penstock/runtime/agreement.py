@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint.files import NotedSink
 from penstock.checkpoint.findings import AFRESH, REPAIR, RESTORE, Finding, from_error, usable_ends
 from penstock.checkpoint.logs import CheckpointFiles, read_files
+from penstock.errors import TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, Verdict, decide
 from penstock.runtime.loss import ranges_of_batch
+from penstock.runtime.renamed import FormerName
 from penstock.runtime.standings import Standing, carried_number
 from penstock.sinks.commit import contradiction
 
@@ -37,11 +40,16 @@ def compare_sinks(
     files: CheckpointFiles,
     standings: Sequence[Standing],
     committed: int | None,
-    written: Mapping[str, str] | None = None,
+    noted: Mapping[str, NotedSink] | None = None,
+    former: Sequence[FormerName] = (),
 ) -> list[Finding]:
-    """The same for files that were looked at already. `written` are the sinks that the checkpoint has written to."""
-    found: list[Finding] = []
+    """The same for files that were looked at already.
+
+    `noted` are the sinks of the last run, `former` what targets hold under names that the file does not have any more.
+    """
     token = next_token(files, committed)
+    found = rename_findings(former, standings, token) if token is not None else []
+    renamed = {each.sink for each in former if each.held.newest is not None}
     for one in standings:
         if one.error is not None:
             found.append(_unreachable(one))
@@ -51,11 +59,76 @@ def compare_sinks(
             found += _quarantine_findings(one, token, standings)
             found += _compared(path, files, one, token, committed) if one.position is not None else ()
         elif one.position is None and one.begun is None:
-            if committed is not None:
-                found.append(_empty(one, committed, token, (written or {}).get(one.sink) == one.target))
+            if committed is not None and one.sink not in renamed:
+                found.append(_empty(one, committed, token, (noted or {}).get(one.sink)))
         else:
             found += _compared(path, files, one, token, committed)
     return found
+
+
+def rename_findings(
+    former: Sequence[FormerName], standings: Sequence[Standing], token: BatchToken | None
+) -> list[Finding]:
+    """Targets that hold under a former name what a run would write again, or that end there before the next batch.
+
+    Without a token the checkpoint is fresh, and nothing tells where its first batch starts.
+    """
+    found = [_unreachable(each.held) for each in former if each.held.error is not None]
+    own = {one.sink: one.begun or one.position for one in standings}
+    for each, position in _furthest(former, own):
+        held = own.get(each.sink)
+        fine = [Verdict.NEXT] if held is None else [Verdict.NEXT, Verdict.TARGET_WENT_BACK]
+        if held is not None and token is not None and decide(held, token) is Verdict.TARGET_WENT_BACK:
+            # The sink has its first name back, and what it lacks was written under the other one.
+            fine.remove(Verdict.NEXT)
+        if token is None or decide(position, token) not in fine:
+            found.append(from_error(_renamed(each, position, token), means=_RENAMED))
+    return found
+
+
+def _furthest(
+    former: Sequence[FormerName], own: Mapping[str, Position | None]
+) -> Iterable[tuple[FormerName, Position]]:
+    """The former names of each sink whose position nothing covers: neither the sink's own, nor another former name's.
+
+    What is covered was renamed in order: every commit since started where it, or a later name, had ended.
+    """
+    known = [(each, p) for each in former if (p := each.held.begun or each.held.position) is not None]
+    covering = {sink: [position] for sink, position in own.items() if position is not None}
+    for each, position in sorted(known, key=lambda pair: sum(pair[1].next.values()), reverse=True):
+        others = covering.setdefault(each.sink, [])
+        if not any(_covers(other, position) for other in others):
+            others.append(position)
+            yield each, position
+
+
+def _covers(one: Position, other: Position) -> bool:
+    """Whether a position is at or after another in every partition."""
+    for at, end in other.next.items():
+        ids = other.topic_ids.get(at.topic, ())
+        offset = one.offset_of(at, ids[-1] if ids else None)
+        if offset is None or offset < end:
+            return False
+    return True
+
+
+_RENAMED = (
+    "A sink can be renamed only while its target ends where the next batch starts: otherwise the new name would write "
+    "rows a second time, or leave some out."
+)
+
+
+def _renamed(each: FormerName, position: Position, token: BatchToken | None) -> TerminalError:
+    name = each.held.sink
+    batch = "the first one" if token is None else f"{token.batch_id}: {token.describe_ranges()}"
+    return TerminalError(
+        "SINK_RENAMED",
+        f"sink {each.sink}: the target holds rows of this pipeline under the name {name}, which the file does not have "
+        "any more",
+        context={"next batch": batch, f"target under the name {name}": position.describe()},
+        hint=f"put the name {name} back, and let a run finish what is open: penstock run FILE\n"
+        "then rename the sink, and run again",
+    )
 
 
 def next_token(files: CheckpointFiles, committed: int | None) -> BatchToken | None:
@@ -110,16 +183,15 @@ def _compared(
                 f"{REPAIR}\n{RESTORE}\n{AFRESH}",
             )
             return
-        planned = next((each.ends for each in files.again if each.batch_id == batch), None)
-        ends = planned if planned is not None else files.offsets[batch].ends if batch in files.offsets else None
-        if ends is not None and ends != held.ends and any(len(r) for r in held.ranges):
+        ends = other_ends(files, held)
+        if ends is not None:
             yield Finding(
                 Verdict.TOKEN_MISMATCH.value,
                 True,
                 f"sink {one.sink} holds batch {batch} with other offsets than checkpoint {path}",
                 {"checkpoint": _places(held.starts, ends), f"sink {one.sink}": held.describe_ranges()},
-                "The checkpoint is of another past than the sink: edited by hand, or put together from two copies.",
-                f"{RESTORE}\n{AFRESH}",
+                "The checkpoint went back and gave the batch other offsets, or it was edited by hand.",
+                f"{REPAIR}\n{RESTORE}\n{AFRESH}",
             )
             return
     position = one.position
@@ -128,6 +200,14 @@ def _compared(
     verdict = decide(position, replace(token, rule=Rule.FORWARD) if one.sparse else token)
     if verdict not in (Verdict.NEXT, Verdict.COMMITTED):
         yield from_error(contradiction(one.sink, verdict, position, token), means=_MEANS.get(verdict, ""))
+
+
+def other_ends(files: CheckpointFiles, held: BatchToken) -> Offsets | None:
+    """Where the checkpoint ends a batch that a target holds, if that is elsewhere than in the target."""
+    batch = held.batch_id
+    planned = next((each.ends for each in files.again if each.batch_id == batch), None)
+    ends = planned if planned is not None else files.offsets[batch].ends if batch in files.offsets else None
+    return ends if ends != held.ends and any(len(r) for r in held.ranges) else None
 
 
 _MEANS = {
@@ -164,7 +244,8 @@ def _unreachable(one: Standing) -> Finding:
     )
 
 
-def _empty(one: Standing, done: int, token: BatchToken | None, written: bool) -> Finding:
+def _empty(one: Standing, done: int, token: BatchToken | None, noted: NotedSink | None) -> Finding:
+    written = noted is not None and noted.target == one.target and noted.first_batch <= done
     if written and token is not None:
         return from_error(
             contradiction(one.sink, Verdict.TARGET_WENT_BACK, None, token),

@@ -4,6 +4,10 @@ The order of commits is the same for every sink: gaps, quarantine, targets. A si
 too: a slot with bad records does not commit before these are in the quarantine. Once committed, the quarantine of a
 batch is binding: when the batch runs again, under the same definition or an edited one, its records stay out of the
 targets, and newly bad ones are added to it.
+
+Two runs may work on one batch, and one of them may have another definition. So before its first commit a run claims the
+quarantine, and before it quarantines anything also the targets, by commits without rows: the other one's commits then
+fail, and it begins anew and reads what this one has quarantined.
 """
 
 from __future__ import annotations
@@ -16,12 +20,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from penstock.contracts import Reader, RowsRefused, Sink, SlotSink, UpgradedSink
 from penstock.errors import TerminalError, TransientError
 from penstock.metrics import BatchMetrics
 from penstock.metrics.memory import memory_in_use
-from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Position, Refusal, Rule
+from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, Manifest, OffsetRange, Position, Refusal, Rule
 from penstock.quarantine import GAPS_SCHEMA, Gap, Quarantine, RefusingQuarantine, gap_rows
 from penstock.registry.exchange import seconds_asked
 from penstock.runtime.batches import Batches, Bounds
@@ -137,6 +142,8 @@ class BatchRunner:
     """How many commits each target had when the run began."""
     recovers: bool = False
     """Whether a quarantine gets back what it lost: its number stays as it is until that is done."""
+    claims: bool = True
+    """Whether others may be at work on the same batches: targets are claimed."""
     late: bool = False
     """Whether the batches are ones that other targets have had already: a target that went back is caught up."""
     stopped: Callable[[float], bool] = lambda seconds: _waited(seconds)
@@ -145,6 +152,9 @@ class BatchRunner:
     """Whether an earlier attempt may have committed something of the next batch."""
     _positions: dict[str, Position] = field(default_factory=dict)
     """Where each target stands, as far as this process knows."""
+    _own: set[str] = field(default_factory=set)
+    """The targets whose position this process wrote."""
+    _run: str = field(default_factory=lambda: uuid4().hex[:12])
     _batch_id: int = -1
     _clock: dict[str, float] = field(default_factory=dict)
 
@@ -160,6 +170,8 @@ class BatchRunner:
             lags = self.batches.behind(token, bounds)
             sinks = self._not_committed(token)
             self._quarantine_pending()
+            if sinks:
+                self._claim(token, self._kept_quarantines)
             held = self._quarantined_before(token) if sinks else Excluded()
         staged, added = _Staged([], []), 0
         if sinks:
@@ -221,11 +233,26 @@ class BatchRunner:
         with ThreadPoolExecutor(max(1, len(targets))) as pool:
             found = dict(zip([t.name for t in targets], pool.map(lambda one: one.position(), targets), strict=True))
         self._positions = {name: position for name, position in found.items() if position is not None}
+        self._own.clear()
         for quarantine in self._kept_quarantines if not self.late else ():
             is_committed(quarantine, found[quarantine.name], _forward(token), self._carried(quarantine))
         missing = [s for s in self.sinks if not is_committed(s, found[s.name], token, seen.get(s.name, 0))]
         # What a sink refuses is found by staging for it: where the marks lack the batch, all are staged for again.
         return [*self.sinks] if self.marks in missing else missing
+
+    def _claim(self, token: BatchToken, targets: Sequence[Sink]) -> None:
+        """Let only this run land anything in the targets, until another one claims them in turn."""
+        for target in targets if self.claims else ():
+            if target.name not in self._own and target.guarantee is Guarantee.EXACTLY_ONCE:
+                held = self._positions.get(target.name)
+                position = Position.claimed(held, self._carrying(token), f"claimed by run {self._run}")
+                with self.turn(target):
+                    if isinstance(target, SlotSink):
+                        target.claim(self._carrying(token), position)
+                    else:
+                        target.land(position, (), held)
+                self._positions[target.name] = position
+                self._own.add(target.name)
 
     def _carried(self, quarantine: Sink) -> int:
         """How many commits the quarantine has had, by the positions of the sinks."""
@@ -363,7 +390,7 @@ class BatchRunner:
     def _commit(self, frame: Any, token: BatchToken, sinks: Sequence[Sink], staged: _Staged, held: Excluded) -> int:
         """Commit gaps, quarantine, targets, in this order; how many records targets refused only now."""
         self._record(token, staged.gaps)
-        self._commit_quarantines(token, staged.reports)
+        self._commit_quarantines(token, staged.reports, sinks)
         self._finish_slots(frame, token, sinks, staged, held)
         added = 0
         committed: list[tuple[Sink, Sequence[Manifest]]] = []
@@ -379,7 +406,7 @@ class BatchRunner:
                         break
                     except RowsRefused as refused:
                         manifests = list(refused.manifests)
-                        refused_late += self._quarantine_refused(token, sink, refused.refusals)
+                        refused_late += self._quarantine_refused(token, sinks, sink, refused.refusals)
                         added += len({refusal.record for refusal in refused.refusals})
             committed.append((sink, manifests))
             if self.after_restart:
@@ -404,7 +431,7 @@ class BatchRunner:
             readable, _ = clip_to_log(BatchRanges(token.ranges, ()), bounds)
             excluded = held.together(self.excluded(token, waiting))
             reports = self._pass(frame, self.flows(), self._carrying(token), waiting, readable, excluded, sinks)
-            self._commit_quarantines(token, reports)
+            self._commit_quarantines(token, reports, sinks)
             staged.later += reports
         raise TerminalError(
             "BATCH_UNSTABLE",
@@ -439,9 +466,10 @@ class BatchRunner:
                 hint="two runs work on one batch, and one of them with another definition: stop one of them",
             )
         self._positions[sink.name] = position
+        self._own.add(sink.name)
 
-    def _commit_quarantines(self, token: BatchToken, reports: Sequence[SlotReport]) -> None:
-        """Commit the bad records of a pass.
+    def _commit_quarantines(self, token: BatchToken, reports: Sequence[SlotReport], sinks: Sequence[Sink]) -> None:
+        """Commit the bad records of a pass over a batch that some sinks want.
 
         One attempt each: where the outcome is not known, or another run was first, the batch begins anew and keeps to
         what the quarantine then holds.
@@ -450,6 +478,7 @@ class BatchRunner:
             manifests = [m for r in reports for m in r.manifests if m.sink == quarantine.name and m.rows]
             if not manifests:
                 continue
+            self._claim(token, sinks)
             known = self._positions.get(quarantine.name)
             carrying = self._carrying(token)
             adding = replace(carrying, rule=Rule.RECORDS) if self.late else _forward(carrying)
@@ -471,7 +500,9 @@ class BatchRunner:
                 out.write(gap_rows(token, gaps))
                 commit(self.gaps, forward, out.finish())
 
-    def _quarantine_refused(self, token: BatchToken, sink: Sink, refusals: Sequence[Refusal]) -> list[Manifest]:
+    def _quarantine_refused(
+        self, token: BatchToken, sinks: Sequence[Sink], sink: Sink, refusals: Sequence[Refusal]
+    ) -> list[Manifest]:
         """Bring rows that a target refuses at its commit into the quarantine, before the others are committed.
 
         In a redrive they are staged for its marks, and given back.
@@ -483,7 +514,7 @@ class BatchRunner:
         manifests = out.finish()
         if self.marks is not None:
             return manifests
-        self._commit_quarantines(token, [SlotReport(-1, manifests=manifests)])
+        self._commit_quarantines(token, [SlotReport(-1, manifests=manifests)], sinks)
         return []
 
     def _quarantine_pending(self) -> None:

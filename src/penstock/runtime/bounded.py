@@ -212,6 +212,7 @@ def _carry(
             topic_ids=_pinned_ids(run, cluster),
             same_topics=partial(SameTopics, pipeline.settings) if cluster is not None else None,
             stopped=stop.asked,
+            claims=False,
         )
         whole = _all_batches(run, first, runner, flows, listener, stop, summary)
         runner.end()

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contracts import RecordSink, Sink
+from penstock.contracts import RecordSink, Sink, SlotSink
 from penstock.errors import MissingError
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
@@ -64,34 +65,33 @@ class CatchUp:
 
     def run(self, agreed: Agreement) -> bool:
         """Bring every target forward; false where the run was asked to stop first."""
+        behind = dict(agreed.behind)
         for name, token in agreed.torn.items():
+            # Targets that lack the same batch get it with the others: a bad record is then quarantined once for all.
+            sinks = [s for s in self.pipeline.sinks if s.name == name or _begins(behind.get(s.name, ()), token)]
+            behind |= {s.name: _without(behind[s.name], token) for s in sinks if s.name in behind}
             self.tell(f"sink {name}: batch {token.batch_id} is carried out again: not every slot holds it")
-            sinks = [sink for sink in self.pipeline.sinks if sink.name == name]
             runner = self._runner(self.flows, sinks, GivenBatches([token.ranges], self.cluster, token.batch_id), token)
             self.count(runner.run(self.frame, token.batch_id))
         # The quarantine first: what the sinks lack is brought without the records that it holds.
         for quarantine in self.pipeline.quarantines:
-            ranges = agreed.behind.get(quarantine.name, ())
+            ranges = behind.get(quarantine.name, ())
             if ranges and isinstance(quarantine, Quarantine) and not self._recover(quarantine, ranges):
                 return False
+        together: dict[tuple[OffsetRange, ...], list[Sink]] = {}
+        for sink in self.pipeline.sinks:
+            together.setdefault(tuple(behind.get(sink.name, ())), []).append(sink)
         return all(
-            self._catch_up(sink.name, self.flows, [sink], agreed.behind.get(sink.name, ()))
-            for sink in self.pipeline.sinks
+            self._catch_up(", ".join(sink.name for sink in sinks), self.flows, sinks, ranges)
+            for ranges, sinks in together.items()
         )
 
-    def _catch_up(self, name: str, flows: CurrentFlows, sinks: Sequence[Sink], ranges: Sequence[OffsetRange]) -> bool:
+    def _catch_up(self, names: str, flows: CurrentFlows, sinks: Sequence[Sink], ranges: Sequence[OffsetRange]) -> bool:
         batches = cut(ranges, self.pipeline.config.source.max_offsets or BATCH_OFFSETS)
         if batches:
-            self.tell(f"{name}: catching up {sum(map(len, ranges)):,} offsets in {len(batches)} batches")
-        position = sinks[0].position() if batches else None
-        # A catch-up that was killed left another position: the next one has another query.
-        query_id = f"catch-up-{name}-{position.number if position is not None else 0}"
-        runner = self._runner(
-            flows,
-            sinks,
-            GivenBatches(batches, self.cluster),
-            BatchToken(self.pipeline.config.name, query_id, 0, ()),
-        )
+            self.tell(f"{names}: catching up {sum(map(len, ranges)):,} offsets in {len(batches)} batches")
+        token = BatchToken(self.pipeline.config.name, f"catch-up-{uuid4()}", 0, ())
+        runner = self._runner(flows, sinks, GivenBatches(batches, self.cluster), token)
         for batch_id in range(len(batches)):
             if self.stop.asked():
                 return False
@@ -100,12 +100,13 @@ class CatchUp:
 
     def _recover(self, quarantine: Quarantine, ranges: Sequence[OffsetRange]) -> bool:
         """Put into a quarantine again what it lost."""
-        blind = [sink.name for sink in self.pipeline.sinks if _records_held(sink, ranges) is None]
+        # Of a topic, only the position tells what the stream wrote: not which records it left out.
+        blind = [s.name for s in self.pipeline.sinks if isinstance(s, SlotSink) or _records_held(s, ranges) is None]
         if blind:
             raise MissingError(
                 "QUARANTINE_NOT_RECOVERABLE",
-                f"{quarantine.name}: cannot determine which records it lost: the rows of sink {', '.join(blind)} carry "
-                "no coordinates",
+                f"{quarantine.name}: cannot determine which records it lost: sink {', '.join(blind)} does not tell "
+                "which records its target holds",
                 context={"quarantine": quarantine.target},
                 hint="restore the quarantine; or, to go on without what it lost: penstock run FILE --accept-duplicates",
             )
@@ -125,6 +126,7 @@ class CatchUp:
     def _runner(
         self, flows: CurrentFlows, sinks: Sequence[Sink], batches: GivenBatches, token: BatchToken
     ) -> BatchRunner:
+        recovers = any(isinstance(sink, LostRecords) for sink in sinks)
         return BatchRunner(
             token,
             flows.now,
@@ -139,7 +141,8 @@ class CatchUp:
             topic_ids=self.topic_ids,
             stopped=self.stop.asked,
             late=True,
-            recovers=any(isinstance(sink, LostRecords) for sink in sinks),
+            recovers=recovers,
+            claims=not recovers,
         )
 
 
@@ -203,6 +206,24 @@ class _RefuseLost:
 
     def abort(self) -> None:
         pass
+
+
+def _begins(ranges: Sequence[OffsetRange], token: BatchToken) -> bool:
+    """Whether what a target lacks begins with a batch."""
+    lacking = {r.topic_partition: r for r in ranges}
+    return bool(ranges) and all(
+        r.topic_partition in lacking
+        and lacking[r.topic_partition].start == r.start
+        and lacking[r.topic_partition].end >= r.end
+        for r in token.ranges
+        if len(r)
+    )
+
+
+def _without(ranges: Sequence[OffsetRange], token: BatchToken) -> tuple[OffsetRange, ...]:
+    """What a target still lacks after the batch that begins it."""
+    left = (replace(r, start=token.ends.get(r.topic_partition, r.start)) for r in ranges)
+    return tuple(r for r in left if len(r))
 
 
 def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[Place] | None:

@@ -50,7 +50,7 @@ def stage_frame(
     found = [*reports.values(), *told.take(), *staged]
     read.forget()
     told.forget()
-    return quarantine_all(context, work, found, len(slots))
+    return quarantine_all(context, work, found)
 
 
 def stage_rows_of(frame: Any, work: SlotWork) -> list[SlotReport]:

@@ -60,7 +60,7 @@ class Loop:
         patience = Patience(self.options.give_up_after, self.listener, self.stop)
         if not self._agree(flows):
             return
-        self.checkpoint.note_sinks({sink.name: sink.target for sink in self.pipeline.sinks})
+        self.checkpoint.note_sinks({sink.name: sink.target for sink in self.pipeline.sinks}, self.agreed.numbers)
         again = BatchesAgain(self.checkpoint)
         if again.left:
             self.tell(f"{again.left} batches are run again for the state: the checkpoint was restored from a copy")

@@ -18,11 +18,12 @@ from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.failures import REFUSALS
 from penstock.kafka.groups import GroupOffsets
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition, Verdict
-from penstock.runtime.agreement import behind, compare_sinks, next_token
+from penstock.runtime.agreement import behind, compare_sinks, next_token, rename_findings
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.options import RunOptions
 from penstock.runtime.recreated import recreated_topics, topic_recreated
+from penstock.runtime.renamed import former_names
 from penstock.runtime.source_agreement import log_findings, partition_findings
 from penstock.runtime.standings import Standing, carried_number, standings
 from penstock.sinks.commit import contradiction
@@ -119,10 +120,13 @@ def _agree(
     for one in held:
         if one.fault is not None and (one.fault.code in REFUSALS or files.begun is None):
             raise one.fault if one.fault.code in REFUSALS else as_missing(one.fault)
-    initial = checkpoint.initial()
+    initial, noted = checkpoint.initial(), checkpoint.sinks_noted()
+    former = former_names(pipeline.config, pipeline.settings, pipeline.sinks, held, noted)
     if files.begun is None and initial is None:
+        for finding in rename_findings(former, held, None):
+            raise finding.as_error()
         return _agree_fresh(pipeline, checkpoint, held, bounds or {}, options, topic_ids or {})
-    found = compare_sinks(checkpoint.path, files, held, files.committed, checkpoint.sinks_noted())
+    found = compare_sinks(checkpoint.path, files, held, files.committed, noted, former)
     if bounds is not None and files.begun is not None:
         found += partition_findings(checkpoint.path, files, held, bounds, recreated)
         begun = files.begun
@@ -264,7 +268,7 @@ def _other_run(checkpoint: SparkCheckpoint, held: Sequence[Standing]) -> Termina
         hint="four ways out:\n"
         "  put a backup of the checkpoint back: penstock checkpoint restore FILE\n"
         "  continue where the targets end:      penstock run FILE --resume-from-table\n"
-        "  write to other targets:              change the path, table or name of every sink and of the quarantine\n"
+        "  write to other targets:              other paths and tables, the quarantine's too; rename Kafka sinks\n"
         "  read again, duplicates and all:      penstock run FILE --accept-duplicates",
     )
 

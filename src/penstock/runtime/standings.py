@@ -32,6 +32,8 @@ class Standing:
     fault: PenstockError | None = None
     """The error that `error` summarises."""
     target: str = field(default="", compare=False)
+    redriven: Position | None = None
+    """Where redrives stand, and replays that hold them up."""
 
     @property
     def token(self) -> BatchToken | None:
@@ -59,7 +61,9 @@ def standings(pipeline: HasTargets) -> list[Standing]:
     targets = pipeline.targets
     gaps = [targets.gaps] if targets.gaps is not None else []
     others = [one for one in (*targets.quarantines, *gaps) if not isinstance(one, RefusingQuarantine)]
-    asked = [*((sink, False) for sink in targets.sinks), *((sink, True) for sink in others)]
+    redriven = {sink.name: sink for sink in targets.redriven()} if others else {}
+    asked = [(sink, False, redriven.get(sink.name)) for sink in targets.sinks]
+    asked += [(sink, True, None) for sink in others]
     if not asked:
         return []
     with ThreadPoolExecutor(len(asked)) as pool:
@@ -68,16 +72,23 @@ def standings(pipeline: HasTargets) -> list[Standing]:
 
 def carried_number(quarantine: str, found: Iterable[Standing]) -> int:
     """How many commits a quarantine has had, by what the positions of the sinks carry."""
-    carried = (one.begun or one.position for one in found if not one.sparse)
-    return max((p.last.quarantine.get(quarantine, 0) for p in carried if p is not None), default=0)
+    carrying = (p for one in found if not one.sparse for p in (one.begun or one.position, one.redriven))
+    return max((p.last.quarantine.get(quarantine, 0) for p in carrying if p is not None), default=0)
 
 
-def _standing(sink: Sink, sparse: bool) -> Standing:
+def _standing(sink: Sink, sparse: bool, redriven: Sink | None) -> Standing:
     try:
         position = sink.position()
+        others = redriven.position() if redriven is not None else None
         torn = sink.torn() if isinstance(sink, SlotSink) else None
         begun = sink.begun() if isinstance(sink, SlotSink) and torn is not None else None
     except PenstockError as error:
         summary = f"{error.code} {error.line}"
         return Standing(sink.name, sink.guarantee, error=summary, sparse=sparse, fault=error, target=sink.target)
-    return Standing(sink.name, sink.guarantee, position, torn, begun=begun, sparse=sparse, target=sink.target)
+    return Standing(
+        *(sink.name, sink.guarantee, position, torn),
+        begun=begun,
+        sparse=sparse,
+        target=sink.target,
+        redriven=others,
+    )

@@ -190,7 +190,7 @@ def schema_joined(session: Any, join: Join, sides: Mapping[str, pa.Schema]) -> p
     return found
 
 
-def quarantine_all(context: Any, work: SlotWork, reports: list[SlotReport], first_side: int) -> list[SlotReport]:
+def quarantine_all(context: Any, work: SlotWork, reports: list[SlotReport]) -> list[SlotReport]:
     """Quarantine what the tasks of some reports refused, in a job of its own; the reports with that one's."""
     refused: list[Refusal] = []
     for report in reports:
@@ -203,15 +203,15 @@ def quarantine_all(context: Any, work: SlotWork, reports: list[SlotReport], firs
     for refusal in refused:
         groups.setdefault(pinned_slot(refusal.record.topic, refusal.record.partition, slots), []).append(refusal)
     tasks = context.parallelize(sorted(groups.items()), len(groups))
-    done: list[SlotReport] = tasks.map(_quarantining(work, first_side)).collect()
+    done: list[SlotReport] = tasks.map(_quarantining(work)).collect()
     return [*reports, *done]
 
 
-def _quarantining(work: SlotWork, first_side: int) -> Callable[[tuple[int, list[Refusal]]], SlotReport]:
+def _quarantining(work: SlotWork) -> Callable[[tuple[int, list[Refusal]]], SlotReport]:
     def run(group: tuple[int, list[Refusal]]) -> SlotReport:
         slot, refused = group
-        report = SlotReport(first_side + slot)
-        with sides_of(work, first_side + slot) as sides:
+        report = SlotReport(slot)
+        with sides_of(work, slot) as sides:
             for bad in refused_records(work.reader, refused):
                 quarantine(bad, work, sides, report)
             report.manifests = sides.finish()

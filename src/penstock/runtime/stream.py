@@ -134,7 +134,7 @@ class Stream:
         staged = stage_rows_of(self._pinned(apply_steps(session, frame, after, self.told), work, after), work)
         reports = self.told.take()
         reports += self._unread(session.sparkContext, work, reports)
-        return quarantine_all(session.sparkContext, work, [*reports, *staged], 0)
+        return quarantine_all(session.sparkContext, work, [*reports, *staged])
 
     def _pinned(self, frame: Any, work: SlotWork, after: Sequence[Transform]) -> Any:
         """Where a sink commits in its slot: a row's slot is that of its state, as long as no step moves rows about."""

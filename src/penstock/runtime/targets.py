@@ -5,7 +5,7 @@ A sink's own libraries are loaded only where the file names it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from penstock import config as cfg
 from penstock.config.security_checks import SAME
 from penstock.contracts import Sink
 from penstock.kafka import KafkaSettings, read_security
-from penstock.model import COMPUTED, DELETES, MergeRules
+from penstock.model import COMPUTED, DELETES, MergeRules, redrives_of
 from penstock.quarantine import Quarantine, RefusingQuarantine
 from penstock.runtime.inlet import Computed, Inlet
 from penstock.runtime.reaching import database_tls, storage_of
@@ -37,6 +37,8 @@ class Targets:
     sinks: tuple[Sink, ...]
     quarantines: tuple[Sink, ...]
     gaps: Sink | None
+    redriven: Callable[[], Sequence[Sink]] = tuple
+    """The sinks that a replay can replace rows of, under the name of the pipeline's redrives: made when asked for."""
 
 
 def build_targets(config: cfg.PipelineConfig, source: KafkaSettings) -> Targets:
@@ -45,7 +47,16 @@ def build_targets(config: cfg.PipelineConfig, source: KafkaSettings) -> Targets:
         sinks=tuple(_sink(config, sink, source) for sink in config.sinks),
         quarantines=_quarantines(config, source) or (RefusingQuarantine(),),
         gaps=_gaps(config),
+        redriven=partial(_redriven, config, source),
     )
+
+
+def _redriven(config: cfg.PipelineConfig, source: KafkaSettings) -> Sequence[Sink]:
+    named = config.model_copy(update={"name": redrives_of(config.name)})
+    elsewhere = (cfg.KafkaSinkConfig, cfg.ParquetSinkConfig)
+    return [
+        _sink(named, sink, source) for sink in config.sinks if not (isinstance(sink, elsewhere) or cfg.merges(sink))
+    ]
 
 
 def build_inlets(

@@ -91,7 +91,10 @@ def contradiction(sink: str, verdict: Verdict, held: Position | None, token: Bat
             "SINK_TOKEN_MISMATCH",
             f"sink {sink}: batch {token.batch_id} is already committed with other offsets",
             context={"checkpoint": token.describe_ranges(), "table": held.last.describe_ranges()},
-            hint="the checkpoint was edited, or put together from two copies\nrun: penstock checkpoint verify FILE",
+            hint="the checkpoint went back and gave the batch other offsets, or was edited\n"
+            "  put it right from the targets: penstock checkpoint repair FILE\n"
+            "  or start from their positions: an empty `checkpoint:` folder, and\n"
+            "                                 penstock run FILE --resume-from-table",
         )
     if verdict is Verdict.TARGET_WENT_BACK:
         missing = held.missing(token) if held is not None else []
@@ -104,6 +107,16 @@ def contradiction(sink: str, verdict: Verdict, held: Position | None, token: Bat
             hint="the table or database was restored from an older copy; two ways out:\n"
             "  undo the restore, and run again\n"
             "  bring the missing rows back:   penstock run FILE --catch-up",
+        )
+    if verdict is Verdict.HELD:
+        assert held is not None
+        return TerminalError(
+            "REPLAY_UNFINISHED",
+            f"sink {sink}: a replay is replacing rows of this target, and has not ended",
+            context={"replay": held.last.query_id},
+            hint="wait until it has ended; if it was stopped or killed:\n"
+            f"  finish it:  penstock replay FILE --resume {held.last.query_id}\n"
+            f"  give it up: penstock replay FILE --give-up {held.last.query_id}",
         )
     if verdict is Verdict.FENCED:
         return TerminalError(

@@ -196,4 +196,4 @@ checkpoint: checkpoints/orders
     assert "fetch.wait.max.ms" not in same.options
     assert own.for_librdkafka()["security.protocol"] == "SSL"
     assert away.security is None
-    assert targets.quarantines[0]._sink.settings.security == source.security  # type: ignore[attr-defined]
+    assert targets.quarantines[0].sink.settings.security == source.security  # type: ignore[attr-defined]

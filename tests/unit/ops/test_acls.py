@@ -61,6 +61,9 @@ def test_rights_of_a_sink_exactly_once_are_its_topic_markers_and_transactions(ri
         ("Read", "topic", "penstock.markers.orders.out", "literal"),
         ("Write", "topic", "penstock.markers.orders.out", "literal"),
         ("Create", "topic", "penstock.markers.orders.out", "literal"),
+        ("DescribeConfigs", "topic", "clean", "literal"),
+        ("DescribeConfigs", "topic", "penstock.markers.orders.out", "literal"),
+        ("AlterConfigs", "topic", "penstock.markers.orders.out", "literal"),
         ("Write", "transactional-id", "orders/out/", "prefixed"),
     ]
 
@@ -77,6 +80,7 @@ def test_rights_of_a_quarantine_topic_and_of_alerts_are_among_them(rights: Right
         ("Write", "topic", "alarms", "literal"),
         ("Create", "topic", "alarms", "literal"),
         ("Write", "topic", "bad", "literal"),
+        ("DescribeConfigs", "topic", "bad", "literal"),
     ]
     assert ("Write", "transactional-id", "orders/quarantine.topic/", "prefixed") in found
     assert ("Create", "topic", "penstock.markers.orders.quarantine.topic", "literal") in found
@@ -119,7 +123,8 @@ def test_commands_are_one_for_each_resource_and_safe_in_a_shell(
         f"kafka-acls.sh --bootstrap-server a:1 {admin} --allow-principal User:reader --operation Read --topic orders"
     )
     assert needed.commands[2] == (
-        f"kafka-acls.sh --bootstrap-server b:2 {admin} --allow-principal 'User:?' --operation Write --topic '*'"
+        f"kafka-acls.sh --bootstrap-server b:2 {admin} --allow-principal 'User:?' --operation Write "
+        "--operation DescribeConfigs --topic '*'"
     )
     assert needed.commands[-1].endswith("--transactional-id orders/out/ --resource-pattern-type prefixed")
     assert len(needed.as_json()["rights"]) == len(needed.rights)

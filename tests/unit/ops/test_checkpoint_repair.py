@@ -67,6 +67,21 @@ def test_repair_rebuilds_the_tail_after_a_copy_that_is_named(config: PipelineCon
     assert plan_repair(config).changes == ()
 
 
+def test_repair_of_an_open_batch_that_the_table_holds_with_other_offsets_takes_those_of_the_table(
+    config: PipelineConfig,
+) -> None:
+    put(root(config) / "offsets/2", (root(config) / "offsets/2").read_text().replace('"0":15', '"0":17'))
+    lose(root(config), "commits/2")
+    checkpoint = SparkCheckpoint(config.checkpoint)
+    checkpoint.note_sinks({"out": "lake/orders"})
+    noted = checkpoint.sinks_noted()
+    plan = plan_repair(config)
+    assert [one.code for one in plan.findings if one.blocks] == ["SINK_TOKEN_MISMATCH"]
+    assert apply_repair(plan).left == ()
+    assert (checkpoint.ends(2), checkpoint.last_committed()) == (token(2).ends, 1)
+    assert checkpoint.sinks_noted() == noted
+
+
 def test_repair_planned_only_changes_nothing(config: PipelineConfig) -> None:
     put(root(config) / "commits/2", "")
     before = sorted(root(config).rglob("*"))
@@ -116,6 +131,17 @@ def test_look_at_a_table_of_another_checkpoint_tells_the_ways_out(config: Pipeli
     (one,) = foreign_findings(look(fresh, brokers=False))
     assert (one.code, one.blocks) == ("SINK_HOLDS_OTHER_RUN", True)
     assert "penstock run FILE --resume-from-table" in one.way_out
+
+
+def test_look_at_a_table_under_a_former_name_tells_the_way_out(config: PipelineConfig) -> None:
+    renamed = config.model_copy(update={"sinks": (config.sinks[0].model_copy(update={"name": "orders"}),)})
+    assert [one.code for one in plan_repair(renamed).findings] == []
+    lose(root(config), "commits/2")
+    (one,) = plan_repair(renamed).findings
+    assert (one.code, one.blocks) == ("SINK_RENAMED", True)
+    assert one.way_out.startswith("put the name out back, and let a run finish what is open: penstock run FILE")
+    fresh = renamed.model_copy(update={"checkpoint": f"{config.checkpoint}-fresh"})
+    assert [one.code for one in foreign_findings(look(fresh, brokers=False))] == ["SINK_RENAMED"]
 
 
 def test_repair_of_what_no_sink_proves_leaves_it(config: PipelineConfig, tmp_path: Path) -> None:

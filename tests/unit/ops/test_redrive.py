@@ -107,7 +107,8 @@ def hold(folder: Path, offsets: list[int], name: str = "orders", query: str = "l
         {"order_id": n, COORDINATES: {"topic": "orders", "partition": n % 2, "offset": n, "timestamp": MOMENT}}
         for n in offsets
     ]
-    token = BatchToken(name, query, 0, (OffsetRange("orders", 0, 0, 100),), rule=Rule.RECORDS)
+    ranges = tuple(OffsetRange("orders", partition, 0, 100) for partition in (0, 1))
+    token = BatchToken(name, query, 0, ranges, rule=Rule.RECORDS)
     stage = made.stage(token, SlotAttempt(0, uuid4().hex[:12]), schema)
     stage.write(pa.RecordBatch.from_pylist(rows, schema=schema))
     commit(made, token, [stage.finish()])
@@ -120,6 +121,15 @@ def test_plan_says_which_records_their_targets_hold_already(tmp_path: Path) -> N
     found = plan(config)
     assert (found.records, found.held, found.held_by("out")) == (5, {"out": 2}, {("orders", 1, 1), ("orders", 1, 3)})
     assert plan(config, accept_duplicates=True).held == {}
+
+
+def test_plan_leaves_records_of_a_batch_that_is_still_open_to_the_stream(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, [bad(1), bad(100), bad(101)])
+    hold(tmp_path, [90])
+    found = plan(config)
+    assert (found.records, list(found.left_out.values())) == (1, [2])
+    assert "still open" in next(iter(found.left_out))
+    assert plan(config, accept_duplicates=True).records == 3
 
 
 def test_plan_into_a_target_that_cannot_tell_its_records_is_refused_with_the_ways_out(tmp_path: Path) -> None:

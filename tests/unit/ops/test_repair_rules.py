@@ -194,7 +194,24 @@ def test_repair_strays_and_checksums(root: Path) -> None:
 def test_repair_changed_offsets_that_the_sinks_do_not_bear_out_are_left(root: Path) -> None:
     file = root / "offsets/2"
     file.write_text(file.read_text().replace('"0":15', '"0":14'))
-    assert told(root, at(2)) == ["refused CHECKPOINT_CHECKSUM_WRONG"]
+    assert told(root, at(2)) == ["refused SINK_TOKEN_MISMATCH", "refused CHECKPOINT_CHECKSUM_WRONG"]
+
+
+def test_repair_open_batch_that_the_sinks_hold_with_other_offsets_takes_those_of_the_sinks(root: Path) -> None:
+    lose(root, "commits/2")
+    held = token(2, step=7)
+    steps = RepairRules(read_files(str(root)), read_state(str(root)), [at(2, token=held), at(1, "other")]).steps()
+    assert [(one.act, one.name, one.ends) for one in steps if isinstance(one, Change)] == [
+        ("write offsets", "offsets/2", held.ends)
+    ]
+    assert told(root, at(2, token=held), at(2, "other")) == ["refused SINK_TOKEN_MISMATCH"]
+    write_state(root, 2)
+    assert told(root, at(2, token=held)) == ["refused SINK_TOKEN_MISMATCH"]
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_repair_committed_batch_that_a_sink_holds_with_other_offsets_is_left(root: Path, batch: int) -> None:
+    assert told(root, at(batch, token=token(batch, step=7)))[0] == "refused SINK_TOKEN_MISMATCH"
 
 
 def test_repair_with_state_only_what_needs_no_rebuilding(root: Path) -> None:

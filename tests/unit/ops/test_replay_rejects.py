@@ -65,8 +65,8 @@ def test_rejects_of_a_replay_are_beside_its_target(
 def test_rejects_of_a_replay_in_place_enter_the_live_quarantine_once_under_the_pipelines_name(tmp_path: Path) -> None:
     config = pipeline(tmp_path, [bad(1)])
     path = rejects(tmp_path, bad(1), bad(2))
-    assert quarantine_rejects(config, replay(tmp_path), path) == 1
-    assert quarantine_rejects(config, replay(tmp_path), path) == 0
+    assert quarantine_rejects(config, replay(tmp_path), path) == {"quarantine": 1}
+    assert quarantine_rejects(config, replay(tmp_path), path) == {"quarantine": 1}
     assert live(tmp_path) == [("orders", 1, "decode"), ("orders", 2, "decode")]
 
 

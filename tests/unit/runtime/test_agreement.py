@@ -11,11 +11,14 @@ from tests.committing import position_at
 from tests.spark_checkpoint import QUERY, lose, write_checkpoint
 
 from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.logs import read_files
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition
-from penstock.runtime.agreement import sink_findings
+from penstock.runtime.agreement import compare_sinks, rename_findings, sink_findings
+from penstock.runtime.renamed import FormerName
 from penstock.runtime.source_agreement import log_findings, topic_findings
 from penstock.runtime.standings import Standing
+from penstock.storage import Storage
 
 ENDS = [{0: 5}, {0: 10}, {0: 15}]
 
@@ -72,10 +75,59 @@ def test_sink_behind_the_checkpoint_names_the_catch_up_whatever_the_others_hold(
         assert found.context["missing"] == "orders[0] 10-15"
 
 
-def test_sink_that_the_checkpoint_has_written_and_that_holds_nothing_went_back(root: Path) -> None:
+def test_sink_that_the_checkpoint_has_written_and_that_holds_nothing_went_back(tmp_path: Path) -> None:
+    SparkCheckpoint(str(tmp_path / "cp")).note_sinks({"out": "lake/orders"})
+    root = write_checkpoint(tmp_path / "cp", ENDS)
     SparkCheckpoint(str(root)).note_sinks({"out": "lake/orders"})
     assert codes(root, at(None, target="lake/orders")) == [("TARGET_WENT_BACK", True)]
     assert codes(root, at(None, target="lake/another")) == [("SINK_HOLDS_NOTHING", False)]
+
+
+def test_sink_that_was_added_and_has_got_no_batch_yet_did_not_go_back(root: Path) -> None:
+    SparkCheckpoint(str(root)).note_sinks({"out": "lake/orders", "held": "lake/held"}, {"held"})
+    assert codes(root, at(None, target="lake/orders")) == [("SINK_HOLDS_NOTHING", False)]
+    assert codes(root, at(None, "held", target="lake/held")) == [("TARGET_WENT_BACK", True)]
+
+
+def renamed(root: Path, own: BatchToken | None, *former: BatchToken, **more: Any) -> list[tuple[str, bool]]:
+    """What a sink is told whose target has these positions under former names."""
+    found = [FormerName("out", at(held, f"former-{number}", **more)) for number, held in enumerate(former)]
+    files = read_files(str(root), Storage())
+    return [(one.code, one.blocks) for one in compare_sinks(str(root), files, [at(own)], files.committed, {}, found)]
+
+
+def test_sink_renamed_while_its_former_name_holds_the_open_batch_blocks(open_root: Path) -> None:
+    held = token(2, 10, 15)
+    assert renamed(open_root, None, held) == [("SINK_RENAMED", True)]
+    assert renamed(open_root, token(1, 5, 10), held) == [("SINK_RENAMED", True)]
+    assert renamed(open_root, None, token(1, 5, 10), begun=held, torn="0: batch 2") == [("SINK_RENAMED", True)]
+    assert renamed(open_root, None, token(7, 0, 20, "another")) == [("SINK_RENAMED", True)]
+    assert renamed(open_root, held, held) == []
+
+
+def test_sink_renamed_where_the_next_batch_starts_goes_on_and_is_no_new_one(root: Path, open_root: Path) -> None:
+    assert renamed(root, None, token(2, 10, 15)) == []
+    assert renamed(open_root, None, token(1, 5, 10)) == []
+    assert renamed(root, None, token(2, 10, 15), token(1, 5, 10), token(2, 10, 15)) == []
+    assert renamed(root, token(2, 10, 15), token(1, 5, 10)) == []
+
+
+def test_sink_that_takes_the_target_of_one_that_ended_earlier_blocks(root: Path) -> None:
+    assert renamed(root, None, token(1, 5, 10)) == [("SINK_RENAMED", True)]
+
+
+def test_sink_renamed_with_a_fresh_checkpoint_blocks_unless_it_covers_its_former_name() -> None:
+    former = [FormerName("out", at(token(2, 10, 15), "former"))]
+    (found,) = rename_findings(former, [at(None)], None)
+    assert (found.code, found.context["next batch"]) == ("SINK_RENAMED", "the first one")
+    assert found.way_out.startswith("put the name former back")
+    assert [one.code for one in rename_findings(former, [at(token(1, 5, 10))], None)] == ["SINK_RENAMED"]
+    assert rename_findings(former, [at(token(3, 15, 20))], None) == []
+
+
+def test_former_name_that_cannot_be_asked_blocks(root: Path) -> None:
+    away = FormerName("out", Standing("former", Guarantee.EXACTLY_ONCE, error="SINK_AWAY no answer"))
+    assert [one.code for one in rename_findings([away], [at(None)], None)] == ["SINK_UNREACHABLE"]
 
 
 def test_quarantine_with_fewer_commits_than_the_sinks_carry_went_back(root: Path) -> None:

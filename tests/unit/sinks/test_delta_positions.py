@@ -246,7 +246,7 @@ def test_log_entry_is_stored_as_in_the_golden_file(tmp_path: Path) -> None:
     assert Position.from_json(json.loads(golden.splitlines()[0])["commitInfo"]["penstock.token"]) == seen(tmp_path)
 
 
-def test_other_writers_are_named_and_own_replays_are_not(tmp_path: Path) -> None:
+def test_other_writers_are_named_with_the_sinks_own_replays_and_redrives(tmp_path: Path) -> None:
     sink = made(tmp_path)
     assert sink.other_writers() == []
     for pipeline, name in [
@@ -254,12 +254,15 @@ def test_other_writers_are_named_and_own_replays_are_not(tmp_path: Path) -> None
         *(("orders", "by_key"), ("returns", "out"), ("orders.replay-7", "elsewhere")),
     ]:
         commit(made(tmp_path, pipeline, name), token(0, 0, 3, pipeline=pipeline), [])
-    expected = ["orders.replay-7/elsewhere", "orders/by_key", "returns/out"]
+    expected = [
+        *("orders.redrive/out", "orders.replay-7/elsewhere", "orders.replay-7/out"),
+        *("orders/by_key", "returns/out"),
+    ]
     assert sink.other_writers() == expected
     write_deltalake(tmp_path, read_table(tmp_path), mode="append")
     forget(tmp_path, below=7)
     assert made(tmp_path).other_writers() == expected
-    assert made(tmp_path, "orders.replay-9").other_writers() == expected
+    assert made(tmp_path, "orders.replay-9").other_writers() == sorted([*expected, "orders/out"])
 
 
 def places(*offsets: int) -> set[tuple[str, int, int]]:

@@ -242,16 +242,35 @@ def test_position_is_stored_as_before(tmp_path: Path) -> None:
     assert made == stored("iceberg_summaries.json")
 
 
-def test_writers_of_a_table_are_named_but_not_the_sinks_own_replays_and_redrives(tmp_path: Path) -> None:
+def test_writers_of_a_table_are_named_with_the_sinks_own_replays_and_redrives(tmp_path: Path) -> None:
     sink = prepared(tmp_path)
     assert make(tmp_path / "none").other_writers() == sink.other_writers() == []
     for pipeline in ("orders", "orders.replay-2026", "orders.redrive"):
         land(prepared(tmp_path, pipeline=pipeline), token(0, 0, 1, pipeline=pipeline))
-    assert sink.other_writers() == make(tmp_path, pipeline="orders.replay-2026").other_writers() == []
+    assert sink.other_writers() == ["orders.redrive/out", "orders.replay-2026/out"]
+    assert make(tmp_path, pipeline="orders.replay-2026").other_writers() == ["orders.redrive/out", "orders/out"]
     land(prepared(tmp_path, pipeline="returns"), token(0, 0, 1, pipeline="returns"))
-    assert sink.other_writers() == ["returns/out"]
+    assert sink.other_writers() == ["orders.redrive/out", "orders.replay-2026/out", "returns/out"]
     twin = IcebergSink("orders", "twin", "shop.orders", str(tmp_path), catalog=IcebergCatalog())
     assert twin.other_writers() == ["orders.redrive/out", "orders.replay-2026/out", "orders/out", "returns/out"]
+
+
+def test_discard_after_a_second_commit_of_a_batch_keeps_the_files_of_both(tmp_path: Path) -> None:
+    sink = prepared(tmp_path)
+    batch = token(0, 0, 5)
+    commit(sink, batch, [stage(sink, batch, [records([0, 1, 2])])])
+    held = sink.position()
+    more = stage(sink, batch, [records([3, 4])])
+    stray = stage(sink, batch, [records([9])])
+    sink.land(Position.after(held, batch), [more], held)
+    data = tmp_path / "shop/orders/data"
+    there = set(data.rglob("*.parquet"))
+    sink.discard(batch, [])
+    assert ids(tmp_path) == [0, 1, 2, 3, 4]
+    assert [path.name for path in there - set(data.rglob("*.parquet"))] == [stray.items[0].path.rpartition("/")[2]]  # type: ignore[attr-defined]
+    commit(sink, token(1, 5, 6), [stage(sink, token(1, 5, 6), [records([5])])])
+    sink.discard(batch, [])
+    assert ids(tmp_path) == [0, 1, 2, 3, 4, 5]
 
 
 def test_records_held_are_those_of_the_ranges_that_have_rows(tmp_path: Path) -> None:

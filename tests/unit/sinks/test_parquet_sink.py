@@ -457,6 +457,8 @@ def test_other_writers_are_named_by_pipeline_and_sink(root: Path) -> None:
     land(made(root, pipeline="returns"), BatchToken("returns", "query", 0, token(1).ranges))
     assert sink.other_writers() == ["orders/copy", "returns/out"]
     assert other.other_writers() == ["orders/out", "returns/out"]
+    land(made(root, pipeline="orders.replay-7"), BatchToken("orders.replay-7", "query", 0, token(1).ranges))
+    assert sink.other_writers() == ["orders.replay-7/out", "orders/copy", "returns/out"]
 
 
 def test_older_batches_that_were_removed_still_count_as_committed(root: Path) -> None:

@@ -40,7 +40,6 @@ from penstock.sinks.delta.replace import records_held
 from penstock.sinks.delta.schema import columns_of, unsupported
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.delta.touched import touched_by_all
-from penstock.sinks.delta.transactions import other_writers
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 from penstock.sinks.merging import check_rules, refuse_without_position
@@ -129,7 +128,7 @@ class DeltaMergeSink:
 
     def other_writers(self) -> list[str]:
         """The other pipelines and sinks that have a position in the table."""
-        return other_writers(self.pipeline, self.name, self._table.writers())
+        return self._table.other_writers()
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> BesideStage:
         """In a task: begin the files of one attempt of a slot. Deletes may come with their keys alone."""

@@ -33,7 +33,6 @@ from penstock.sinks.delta.schema import columns_of, held_columns
 from penstock.sinks.delta.stage import DeltaStage, StagedFile
 from penstock.sinks.delta.stats import INDEXED_COLUMNS
 from penstock.sinks.delta.table import TokenTable
-from penstock.sinks.delta.transactions import other_writers
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.files.joining import JOINER, JoinedFiles
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
@@ -142,7 +141,7 @@ class DeltaSink:
 
     def other_writers(self) -> list[str]:
         """The other pipelines and sinks that have a position in the table."""
-        return other_writers(self.pipeline, self.name, self._table.writers())
+        return self._table.other_writers()
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin the files of one attempt of a slot."""

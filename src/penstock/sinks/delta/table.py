@@ -256,11 +256,12 @@ class TokenTable:
                 found |= files
         return found
 
-    def writers(self) -> set[tuple[str, str]]:
-        """Every pipeline and sink that has a position in the table."""
+    def other_writers(self) -> list[str]:
+        """The other pipelines and sinks that have a position in the table."""
         with sink_failures(self.sink, "reading the table's history"):
             table = self._fitted.now()
-            return set() if table is None else writers(table, self.folder)
+            found = writers(table, self.folder) if table is not None else set()
+        return sorted("/".join(writer) for writer in found - {(self.pipeline, self.sink)})
 
     def current(self) -> DeltaTable:
         """The table as it was last looked at; checked again where it changed since."""

@@ -92,17 +92,6 @@ def writers_of(found: Transactions) -> set[tuple[str, str]]:
     return {(one[0], one[1]) for one in parts if len(one) == 2} & queries
 
 
-def other_writers(pipeline: str, sink: str, found: Iterable[tuple[str, str]]) -> list[str]:
-    """The writers that are neither this pipeline and sink nor one of its replays and redrives."""
-    own = _plain(pipeline), sink
-    return sorted(f"{theirs}/{name}" for theirs, name in found if (_plain(theirs), name) != own)
-
-
-def _plain(pipeline: str) -> str:
-    """The pipeline that a replay or a redrive belongs to."""
-    return re.sub(r"\.(replay-.*|redrive)$", "", pipeline)
-
-
 def transactions_at(folder: TableFolder, version: int) -> Transactions | None:
     """The transactions of a version: from the newest checkpoint before it, and the entries since.
 

@@ -15,7 +15,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from penstock.model import Position
+from penstock.model import BatchToken, Position
 
 TOKEN = "penstock.token"
 PIPELINE = "penstock.pipeline"
@@ -76,15 +76,8 @@ def history_of(metadata: TableMetadata, pipeline: str, sink: str) -> History:
 
 
 def other_writers(metadata: TableMetadata, pipeline: str, sink: str) -> list[str]:
-    """The other pipelines and sinks with a position in some snapshot. Replays and redrives count as their pipeline."""
-    own = live_name(pipeline), sink
-    return sorted(
-        {
-            f"{a_pipeline}/{a_sink}"
-            for a_pipeline, a_sink in writers_of(metadata)
-            if (live_name(a_pipeline), a_sink) != own
-        }
-    )
+    """The other pipelines and sinks with a position in some snapshot."""
+    return sorted("/".join(writer) for writer in writers_of(metadata) - {(pipeline, sink)})
 
 
 def writers_of(metadata: TableMetadata) -> set[tuple[str, str]]:
@@ -93,9 +86,11 @@ def writers_of(metadata: TableMetadata) -> set[tuple[str, str]]:
     return {(each[PIPELINE], each[SINK]) for each in said if {TOKEN, PIPELINE, SINK} <= each.keys()}
 
 
-def live_name(pipeline: str) -> str:
-    """The pipeline that a replay or a redrive belongs to."""
-    return pipeline.partition(".replay-")[0].removesuffix(".redrive")
+def snapshots_of(metadata: TableMetadata, pipeline: str, sink: str, token: BatchToken) -> list[Snapshot]:
+    """Every snapshot that carries the token of a batch: a batch may be committed again, with further rows or none."""
+    own = _own(metadata.snapshots, pipeline, sink)
+    batches = ((each.snapshot, each.position.last) for each in own)
+    return [each for each, last in batches if (last.query_id, last.batch_id) == (token.query_id, token.batch_id)]
 
 
 def files_added(snapshot: Snapshot, io: FileIO) -> set[str]:

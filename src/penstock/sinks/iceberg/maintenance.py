@@ -18,13 +18,14 @@ from pyiceberg.table import Table
 
 from penstock.contracts import SqlEngine, Turn
 from penstock.errors import TerminalError
+from penstock.model import live_name
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.bites import FreeTurn, bite_of
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
-from penstock.sinks.iceberg.history import OwnSnapshot, history_of, live_name, mark_of, writers_of
+from penstock.sinks.iceberg.history import OwnSnapshot, history_of, mark_of, writers_of
 from penstock.sinks.iceberg.tables import RETAIN_TAG, TableSide
 from penstock.sinks.iceberg.types import literal, quoted
 from penstock.storage import Storage

@@ -29,6 +29,8 @@ from penstock.model import (
     OffsetRange,
     Position,
     SlotAttempt,
+    Verdict,
+    decide,
 )
 from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import Evolve, Fit
@@ -39,7 +41,14 @@ from penstock.sinks.iceberg.branch import BranchWriter
 from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.definition import TableDefinition, parse_identifier, parse_partitions
 from penstock.sinks.iceberg.failures import is_conflict, sink_failures
-from penstock.sinks.iceberg.history import files_added, history_of, mark_of, other_writers, summary_of
+from penstock.sinks.iceberg.history import (
+    files_added,
+    history_of,
+    mark_of,
+    other_writers,
+    snapshots_of,
+    summary_of,
+)
 from penstock.sinks.iceberg.layout import Layout, check_staged
 from penstock.sinks.iceberg.maintenance import IcebergMaintenance
 from penstock.sinks.iceberg.replace import RangeReplacement, check_replaceable, records_in
@@ -257,12 +266,15 @@ class IcebergSink:
             return
         with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
             table = self._there().look()
-            held = history_of(table.metadata, self.pipeline, self.name).held if table is not None else ()
-            if table is None or not held or held[0].position.last != token:
+            if table is None or decide(self._position(table), token) is not Verdict.COMMITTED:
+                return
+            commits = snapshots_of(table.metadata, self.pipeline, self.name, token)
+            if not commits:
                 return
             if not self._by_sql:
                 prefix = f"{layout.data}/"
-                strays -= {path.removeprefix(prefix) for path in files_added(held[0].snapshot, table.io)}
+                for snapshot in commits:
+                    strays -= {path.removeprefix(prefix) for path in files_added(snapshot, table.io)}
             for path in strays:
                 folder.remove(path)
 

@@ -73,6 +73,8 @@ class KafkaSink:
         self._slots: int | None = None
         self._newest: Position | None = None
         """The newest position of any slot when the slots were opened."""
+        self._looked: dict[int, SlotState] = {}
+        """The markers when the position was last read."""
         self._seen: frozenset[str] = frozenset()
         """The topics named by rows that the marker topic is known to be as durable as."""
         self._topics = TopicBook(name, settings, topic, create)
@@ -141,7 +143,8 @@ class KafkaSink:
 
     def position(self) -> Position | None:
         """What every slot holds: where they differ, the position of the oldest; none where one holds nothing yet."""
-        return oldest_position(self._states())
+        self._looked = self._states()
+        return oldest_position(self._looked)
 
     def begun(self) -> Position | None:
         """The newest position of any slot."""
@@ -194,6 +197,29 @@ class KafkaSink:
         if named:
             self.notices += tuple(self._admin().keep_durable(named))
             self._seen |= named
+
+    def claim(self, token: BatchToken, position: Position) -> None:
+        """Give every slot the next number where it stands, unless another run has written to one.
+
+        A slot may have this very batch by now, from this run: it then carries the quarantine's number as `token` does.
+        """
+        slots = self._slots
+        assert slots is not None, "pinned before the first batch"
+        states = self._states()
+        partitions = next((one.marker.partitions for one in states.values() if one.marker is not None), None)
+        markers: dict[int, Marker] = {}
+        for slot in range(slots):
+            marker = states[slot].marker if slot in states else None
+            held = marker.position if marker is not None else None
+            own = held is not None and held.last == token and held.last.quarantine == token.quarantine
+            if not own and marker != (self._looked[slot].marker if slot in self._looked else None):
+                raise position_moved(self.name)
+            claimed = position if held is None else Position.claimed(held, token, position.last.reason or "")
+            markers[slot] = Marker(claimed, slots, partitions if marker is None else marker.partitions)
+        # The newest first: a slot that was not reached must not look as new as one that has a later batch.
+        for slot in sorted(markers, key=lambda one: -markers[one].number):
+            self._write_marker(slot, markers[slot], states)
+        self._newest = newest_position(self._states())
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """There is nothing to remove: an attempt that did not commit was never to be seen."""

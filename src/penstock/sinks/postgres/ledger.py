@@ -89,9 +89,9 @@ class Ledger:
         rows = fetch(
             connection,
             f"SELECT DISTINCT pipeline, sink FROM {COMMITS} WHERE target = {text(str(self.target))}"
-            f" AND NOT {self._mine} ORDER BY pipeline, sink",
+            f" AND NOT {self._mine}",
         )
-        return [f"{pipeline}/{sink}" for pipeline, sink in rows]
+        return sorted(f"{pipeline}/{sink}" for pipeline, sink in rows)
 
     def pending_rejects(self, connection: Connection, token: BatchToken) -> Sequence[Refusal]:
         """The rows of a batch that a version before 0.8 committed without, one for each record."""
