@@ -56,11 +56,11 @@ def read_postgres(url: str, table: str, columns: list[str]) -> list[tuple[Any, .
 
 
 def commit_ranges(table: Path) -> list[tuple[int, dict[tuple[str, int], tuple[int, int]]]]:
-    """Each batch in a Delta table's history with its offset ranges."""
+    """Each batch in a Delta table's history with its offset ranges. A claim has none of its own."""
     entries = []
     for commit in DeltaTable(table).history():
-        if "penstock.token" in commit:
-            token = json.loads(commit["penstock.token"])
+        token = json.loads(commit.get("penstock.token", "{}"))
+        if token and not token.get("reason", "").startswith("claimed"):
             entries.append((token["batch_id"], {(t, p): (s, e) for t, p, s, e in token["ranges"]}))
     return entries
 

@@ -18,6 +18,7 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 import yaml
+from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField
@@ -246,6 +247,21 @@ def test_database_put_back_to_before_its_first_batch_is_noticed_and_filled_again
     assert refused(file, spark) == "TARGET_WENT_BACK"
     drain(file, spark, catch_up=True)
     assert (places.ids("pg"), places.ids("delta")) == (list(range(14)), list(range(14)))
+
+
+def test_table_restored_to_before_its_first_batch_gets_nothing_from_before_the_start_of_the_pipeline(
+    spark: Any, topics: Any, written: Any, places: Places
+) -> None:
+    topic, file = written("delta", source={"start": "latest"})
+    topics.send(topic, [order(n) for n in range(5)])
+    drain(file, spark)
+    topics.send(topic, [order(n) for n in range(5, 8)])
+    drain(file, spark)
+    assert places.ids("delta") == [5, 6, 7]
+    DeltaTable(places.folder / "lake/delta").restore(0)
+    assert refused(file, spark) == "TARGET_WENT_BACK"
+    drain(file, spark, catch_up=True)
+    assert places.ids("delta") == [5, 6, 7]
 
 
 def test_driver_that_hangs_while_another_takes_over_commits_nothing_when_it_wakes_up(

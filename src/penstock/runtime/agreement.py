@@ -265,8 +265,9 @@ def _empty(one: Standing, done: int, token: BatchToken | None, noted: NotedSink 
 def behind(position: Position | None, to: Offsets, fallback: Offsets) -> list[OffsetRange]:
     """What a target lacks up to some offsets. One that holds nothing lacks everything from `fallback` on."""
     found = []
+    held = position.next if position is not None and position.last.batch_id >= 0 else {}
     for at, end in sorted(to.items()):
-        start = fallback.get(at, 0) if position is None or at not in position.next else position.next[at]
+        start = held[at] if at in held else fallback.get(at, 0)
         if start < end:
             found.append(OffsetRange(at.topic, at.partition, start, end))
     return found

@@ -42,6 +42,7 @@ from penstock.runtime.flows import CurrentFlows
 from penstock.runtime.patience import StopRequest
 from penstock.runtime.preflight import Agreement
 from penstock.runtime.standings import carried_number, standings
+from penstock.sinks.commit import move
 
 BATCH_OFFSETS = 500_000
 QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
@@ -91,6 +92,13 @@ class CatchUp:
         if batches:
             self.tell(f"{names}: catching up {sum(map(len, ranges)):,} offsets in {len(batches)} batches")
         token = BatchToken(self.pipeline.config.name, f"catch-up-{uuid4()}", 0, ())
+        for sink in sinks if batches else ():
+            held = sink.position()
+            if held is not None and held.last.batch_id < 0:
+                # It went back to before its first commit, and that need not have been at the start of the log.
+                starts = tuple(replace(r, end=r.start) for r in ranges)
+                moved = replace(token, query_id=f"moved-{uuid4()}", ranges=starts)
+                move(sink, moved, "caught up from where the checkpoint begins")
         runner = self._runner(flows, sinks, GivenBatches(batches, self.cluster), token)
         for batch_id in range(len(batches)):
             if self.stop.asked():

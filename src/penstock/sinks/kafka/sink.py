@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 
@@ -80,6 +81,9 @@ class KafkaSink:
         self._topics = TopicBook(name, settings, topic, create)
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._encoders = Encoders()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_looked": {}}  # with many partitions it is large, and tasks do not use it
 
     @property
     def target(self) -> str:
