@@ -298,6 +298,8 @@ class World:
         self.main.write()
 
     def _rename_sink(self, target: str) -> None:
+        if target not in self.main.sinks:
+            return
         self.main.sinks[target] = OTHER_NAMES[target] if self.main.sinks[target] == target else target
         self.main.write()
 

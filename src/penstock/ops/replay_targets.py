@@ -5,7 +5,7 @@ A sink's part of the file and what was asked for enter; how it is written leaves
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -119,7 +119,7 @@ def refuse_shared(choices: Iterable[TargetChoice], sinks: Iterable[Sink], pipeli
         sink = live[choice.sink]
         if choice.way not in (Way.REPLACED, Way.MERGED) or not isinstance(sink, SharedSink):
             continue
-        others = [one for one in sink.other_writers() if not _is_own(one, pipeline, live.keys() - {choice.sink})]
+        others = [one for one in sink.other_writers() if not _is_own(one, pipeline, choice.sink)]
         if others:
             raise MissingError(
                 "REPLAY_SHARED_TARGET",
@@ -129,10 +129,10 @@ def refuse_shared(choices: Iterable[TargetChoice], sinks: Iterable[Sink], pipeli
             )
 
 
-def _is_own(writer: str, pipeline: str, others: Collection[str]) -> bool:
-    """Whether a writer is this pipeline and sink, under a former name too, or a redrive or replay of them."""
-    name, _, sink = writer.rpartition("/")
-    return live_name(name) == pipeline and sink not in others
+def _is_own(writer: str, pipeline: str, sink: str) -> bool:
+    """Whether a writer is this pipeline and sink, or a redrive or replay of them."""
+    name, _, its_sink = writer.rpartition("/")
+    return its_sink == sink and live_name(name) == pipeline
 
 
 def prepared_for(pipeline: Pipeline, choices: Iterable[TargetChoice], ranges: Sequence[OffsetRange]) -> Pipeline:
