@@ -289,7 +289,8 @@ class SharedSink(Protocol):
         """Every other pipeline and sink that has a position in the target, sorted, as `pipeline/sink`.
 
         Replays and redrives have names of their own, and are listed too: `orders.replay-ID/out`, `orders.redrive/out`.
-        A `?` stands for the name of a sink that the target does not know.
+        A `?` stands for the name of a sink that the target does not know. Of a topic, only the sinks of the same
+        pipeline are known.
         """
         ...
 

@@ -570,7 +570,7 @@ def test_sink_renamed_back_while_its_batch_is_open_is_refused(
     assert (places.ids("delta"), places.ids("out")) == (list(range(8)), list(range(8)))
 
 
-@pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg"])
+@pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg", "out"])
 def test_sink_renamed_when_the_checkpoint_is_lost_is_refused_whatever_is_asked(
     spark: Any, topics: Any, written: Any, places: Places, sink: str
 ) -> None:

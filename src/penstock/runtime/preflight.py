@@ -138,6 +138,9 @@ def _agree(
     token = next_token(files, files.committed)
     if options.catch_up and token is not None:
         lacking = _lacking(held, token.starts, initial or {at: log.start for at, log in (bounds or {}).items()})
+        # A renamed sink holds nothing under its new name; its target ends where the next batch starts.
+        renamed = {each.sink for each in former if each.held.newest is not None}
+        lacking = {name: r for name, r in lacking.items() if name not in renamed or _own(held, name)}
         blocking = [one for one in blocking if one.code != Verdict.TARGET_WENT_BACK.value]
         if not blocking:
             return Agreement(behind=lacking, notices=notices)
@@ -252,6 +255,11 @@ def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[
         if ranges := behind(None if one.sparse else one.position, to, beginning):
             found[one.sink] = tuple(ranges)
     return found
+
+
+def _own(held: Sequence[Standing], sink: str) -> bool:
+    """Whether a sink holds anything under its own name."""
+    return any(one.sink == sink and one.newest is not None for one in held)
 
 
 def _other_run(checkpoint: SparkCheckpoint, held: Sequence[Standing]) -> TerminalError:

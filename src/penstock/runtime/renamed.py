@@ -45,7 +45,7 @@ def former_names(
     """The former names of the sinks, with the positions under them; most starts find none, and ask nothing.
 
     `noted` are the sinks of the last run. A target is asked for its writers only where its sink holds nothing, or
-    nothing is noted. A Kafka topic does not know its writers: there the note alone tells.
+    nothing is noted.
     """
     standing = {one.sink: one for one in held}
     exact = [

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import TellingDecoder, Transform
-from penstock.model import OffsetRange
+from penstock.model import OffsetRange, TopicPartition
 from penstock.runtime.excluded import EVERYWHERE
 from penstock.runtime.outlet import Outlet, Sides, SlotWork
 from penstock.runtime.refused import Refused, read_again
@@ -101,7 +101,7 @@ def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotRe
     """Stage bad records, and count them."""
     if bad.num_rows:
         if work.lacking:
-            named = pc.fill_null(bad.column("refused_by"), work.lacking)
+            named = pc.if_else(pc.is_null(bad.column("refused_by")), _lacking(bad, work), bad.column("refused_by"))
             bad = bad.set_column(bad.schema.get_field_index("refused_by"), "refused_by", named)
         report.quarantined += bad.num_rows
         for code, count in Counter(bad.column("code").to_pylist()).items():
@@ -111,6 +111,15 @@ def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotRe
             for by, *place in zip(*(bad.column(name).to_pylist() for name in names), strict=True):
                 report.bad += [(name, (place[0], place[1], place[2])) for name in (by or EVERYWHERE).split(",")]
         sides.bad.write(bad)
+
+
+def _lacking(bad: pa.RecordBatch, work: SlotWork) -> pa.Array:
+    """For each bad record the sinks that want the batch, without those that it stays out of or that hold it already."""
+    names = work.lacking.split(",")
+    out = {name: work.excluded.offsets.get(name, {}) for name in names}
+    places = zip(*(bad.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+    found = [",".join(n for n in names if o not in out[n].get(TopicPartition(t, p), ())) for t, p, o in places]
+    return pa.array([some or work.lacking for some in found], pa.string())
 
 
 def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) -> None:

@@ -57,6 +57,8 @@ class Marker:
     slots: int
     partitions: int | None = None
     """How many partitions the sink's fixed topic had."""
+    topic: str | None = field(default=None, compare=False)
+    """The sink's fixed topic: a sink that is renamed finds its former name by it."""
     whole: bool = field(default=True, compare=False)
     """Whether the position names every partition ever committed; versions before 0.8 stored the last batch alone."""
 
@@ -68,7 +70,8 @@ class Marker:
     def to_bytes(self) -> bytes:
         """The value of the marker's record."""
         body = {"slots": self.slots, "number": self.number, "partitions": self.partitions}
-        return json.dumps({"token": self.position.to_json(), **body}, separators=(",", ":")).encode()
+        named = {"topic": self.topic} if self.topic is not None else {}
+        return json.dumps({"token": self.position.to_json(), **body, **named}, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Marker:
@@ -76,7 +79,7 @@ class Marker:
         body = json.loads(value)
         position = Position.from_json(body["token"])
         if position.number:
-            return cls(position, body["slots"], body["partitions"])
+            return cls(position, body["slots"], body["partitions"], body.get("topic"))
         return cls(replace(position, number=body["number"]), body["slots"], body["partitions"], whole=False)
 
 

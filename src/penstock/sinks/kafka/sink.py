@@ -41,7 +41,7 @@ _OPENED_AT_ONCE = 16
 
 
 class KafkaSink:
-    """Implements `contracts.Sink`, `contracts.SlotSink` and `contracts.RecordSink`."""
+    """Implements `contracts.Sink`, `contracts.SlotSink`, `RecordSink` and `SharedSink`."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 
@@ -165,6 +165,19 @@ class KafkaSink:
         slots = range(self._admin().partitions())
         return read_redriven(self.name, self.settings, self.markers, slots, ranges)
 
+    def other_writers(self) -> list[str]:
+        """The other sinks of this pipeline whose markers name this topic. Those of other pipelines are not known."""
+        prefix = marker_topic(self.pipeline, "")
+        names = [topic.removeprefix(prefix) for topic in self._admin().names() if topic.startswith(prefix)]
+        found = []
+        for name in sorted(names) if self.topic is not None else ():
+            markers = marker_topic(self.pipeline, name)
+            if markers == f"{prefix}{name}" and markers != self.markers:
+                states = read_markers(self.name, self.settings, markers, range(1)).values()
+                if any(state.marker is not None and state.marker.topic == self.topic for state in states):
+                    found.append(f"{self.pipeline}/{name}")
+        return found
+
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> KafkaStage:
         """In a task: take the slot over and begin its transaction, or drain it where it has the batch."""
         if self._slots is None or writer.slot >= self._slots:
@@ -219,7 +232,7 @@ class KafkaSink:
             if not own and marker != (self._looked[slot].marker if slot in self._looked else None):
                 raise position_moved(self.name)
             claimed = position if held is None else Position.claimed(held, token, position.last.reason or "")
-            markers[slot] = Marker(claimed, slots, partitions if marker is None else marker.partitions)
+            markers[slot] = Marker(claimed, slots, partitions if marker is None else marker.partitions, self.topic)
         # The newest first: a slot that was not reached must not look as new as one that has a later batch.
         for slot in sorted(markers, key=lambda one: -markers[one].number):
             self._write_marker(slot, markers[slot], states)
@@ -294,7 +307,7 @@ class KafkaSink:
         partitions = next((one.marker.partitions for one in states.values() if one.marker is not None), None)
         # Above every slot, so that a slot that was not reached is the oldest.
         number = max(position.number, newest.number + 1 if newest is not None else 0)
-        marker = Marker(replace(position, number=number), slots, partitions)
+        marker = Marker(replace(position, number=number), slots, partitions, self.topic)
         for slot in order_of_change(states, slots):
             self._write_marker(slot, marker, states)
         self._newest = marker.position

@@ -86,7 +86,7 @@ class KafkaStage:
             held = transaction.marker.position if transaction.marker is not None else None
             fixed = self._topics.facts.get(self._topics.fixed or "")
             position = in_step(Position.after(held, self._token), self._newest)
-            marker = Marker(position, self._slots, fixed.partitions if fixed else None)
+            marker = Marker(position, self._slots, fixed.partitions if fixed else None, self._topics.fixed)
             transaction.commit(marker, sorted(self._redriven))
             outcome = SlotOutcome.COMMITTED
         items = (outcome, *sorted(self._named))
