@@ -3,6 +3,9 @@
 A registered schema is `.proto` text or a `FileDescriptorProto` in base64, and so is each of its references. Text goes
 through `protoc`, which brings the well-known types with it. In the set that leaves, every file stands behind what it
 imports, and the schema itself is the last.
+
+Whoever may register a schema is not trusted: the arguments of `protoc` are the same for every schema, and a reference
+has the name of a `.proto` file below the folder or is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from google.protobuf import descriptor_pool
@@ -30,6 +33,9 @@ from penstock.registry import RegisteredSchema
 
 _ROOT = "registered.proto"
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
+_FILE_NAME = re.compile(rf"(?=.{{1,250}}\Z)(?:{_PART}/)*{_PART}\.proto", re.ASCII)
+"""A relative path to a `.proto` file: no part of it begins with a dot or a dash."""
 _PROTOC_SECONDS = 60
 
 
@@ -41,20 +47,27 @@ def protobuf_reader(schema: RegisteredSchema) -> bytes:
     """
     if schema.kind != "PROTOBUF":
         raise _invalid(schema, f"it is {schema.kind}, and not PROTOBUF")
+    for reference in schema.references:
+        if reference.name == _ROOT or not _FILE_NAME.fullmatch(reference.name):
+            raise _invalid(
+                schema, f"the reference {reference.name[:100]!r} has no name that a .proto file can have here"
+            )
     root = _descriptor(schema.text, _ROOT)
-    texts, given = {} if root else {_ROOT: schema.text}, []
+    texts, given = {}, []
     for reference in schema.references:
         found = _descriptor(reference.text, reference.name)
         if found:
             given.append(found)
-        elif reference.name.startswith("/") or ".." in PurePosixPath(reference.name).parts:
-            raise _invalid(schema, f'a reference is named "{reference.name}", which leads out of its folder')
         else:
             texts[reference.name] = reference.text
     if not root:
-        return _ordered(_compiled(schema, texts, given, [_ROOT])).SerializeToString()
-    compiled = _compiled(schema, texts, given, list(texts)) if texts else []
-    return _ordered([*compiled, *given, root]).SerializeToString()
+        return _ordered(_compiled(schema, {**texts, _ROOT: schema.text}, given)).SerializeToString()
+    if texts:
+        # Stands in for the root, so that protoc has one file to compile, whose name is ours.
+        imports = "".join(f'import "{name}"; ' for name in texts)
+        compiled = _compiled(schema, {**texts, _ROOT: f'syntax = "proto3"; {imports}'}, given)
+        given = [*(file for file in compiled if file.name != _ROOT), *given]
+    return _ordered([*given, root]).SerializeToString()
 
 
 def first_message(descriptors: bytes) -> str:
@@ -152,7 +165,7 @@ def _ordered(given: Iterable[FileDescriptorProto]) -> FileDescriptorSet:
 
 def _well_known(name: str) -> FileDescriptorProto | None:
     """A file that nobody registers: `google/protobuf/*.proto` and `google/type/*.proto`."""
-    if not name.startswith("google/"):
+    if not name.startswith("google/") or not _FILE_NAME.fullmatch(name):
         return None
     try:
         module = import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
@@ -173,29 +186,34 @@ def _descriptor(text: str, name: str) -> FileDescriptorProto | None:
 
 
 def _compiled(
-    schema: RegisteredSchema, texts: Mapping[str, str], given: Sequence[FileDescriptorProto], wanted: Sequence[str]
+    schema: RegisteredSchema, texts: Mapping[str, str], given: Sequence[FileDescriptorProto]
 ) -> list[FileDescriptorProto]:
-    """The wanted texts and all that they import, by protoc."""
+    """The text named `_ROOT` and all that it imports, by protoc. No argument comes from the schema."""
     with TemporaryDirectory(prefix="penstock-protoc-") as folder:
         sources, known, out = Path(folder, "texts"), Path(folder, "known.bin"), Path(folder, "out.bin")
-        for name, text in texts.items():
-            (sources / name).parent.mkdir(parents=True, exist_ok=True)
-            (sources / name).write_text(text, encoding="utf-8")
+        try:
+            for name, text in texts.items():
+                (sources / name).parent.mkdir(parents=True, exist_ok=True)
+                (sources / name).write_text(text, encoding="utf-8")
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            raise _invalid(schema, "a reference has the name of a folder that another one is in") from None
         options = [f"-I{path}" for path in (sources, *_bundled())]
         if given:
             known.write_bytes(FileDescriptorSet(file=given).SerializeToString())
             options.append(f"--descriptor_set_in={known}")
         options += ["--include_imports", f"--descriptor_set_out={out}"]
-        # A process of its own: protoc writes its words to the standard error of its process.
-        command = [sys.executable, "-m", "grpc_tools.protoc", *options, *wanted]
+        # A process of its own: protoc writes its words to the standard error of its process, and a schema that it
+        # cannot bear ends that process only. -P: a folder that we happen to run in has no say in what is imported.
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, _ROOT]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_PROTOC_SECONDS, check=False)
+            done = subprocess.run(command, capture_output=True, timeout=_PROTOC_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             raise _unfinished(schema, f"it took more than {_PROTOC_SECONDS} seconds") from None
         if done.returncode < 0:
             raise _unfinished(schema, f"it was ended by signal {-done.returncode}")
         if done.returncode:
-            words = [line for line in done.stderr.splitlines() if line and "warning:" not in line]
+            said = done.stderr.decode(errors="replace").splitlines()
+            words = [line[:200] for line in said if line and "warning:" not in line]
             raise _invalid(schema, "; ".join(words[:5]) or f"protoc ended with {done.returncode}")
         return list(FileDescriptorSet.FromString(out.read_bytes()).file)
 
@@ -215,5 +233,5 @@ def _invalid(schema: RegisteredSchema, why: str) -> MissingError:
     return MissingError(
         "PROTOBUF_SCHEMA",
         f"compiling schema id {schema.id}: {why}",
-        context={"references": ", ".join(reference.name for reference in schema.references) or "none"},
+        context={"references": ", ".join(repr(each.name[:60])[1:-1] for each in schema.references[:10]) or "none"},
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+import subprocess
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -10,6 +12,7 @@ from tests.unit.decoders.protobuf_messages import ORDERS, descriptors, registere
 
 from penstock.decoders.protobuf.types import protobuf_columns
 from penstock.errors import DefinitionError, MissingError
+from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import first_message, protobuf_reader
 
 COMMON = 'syntax = "proto3"; package c; message Common { int32 x = 1; }'
@@ -55,11 +58,48 @@ def test_invalid_text_is_refused_with_the_words_of_protoc():
     assert '"strin" is not defined' in caught.value.summary
 
 
-@pytest.mark.parametrize("name", ["../up.proto", "/etc/up.proto", "a/../../up.proto"])
-def test_reference_that_leads_out_of_its_folder_is_refused(name):
+@pytest.mark.parametrize("root", [ROOT, COMMON64], ids=["text", "base64"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../up.proto", "/etc/up.proto", "a/../../up.proto", "./up.proto", "a//up.proto", "", "up", ".proto"),
+        *("--plugin=protoc-gen-x=/bin/sh", "--x_out=.proto", "-I.proto", "@args.proto", "a/-b.proto", "a=b.proto"),
+        *("a\nb.proto", "a.proto\n", "a\0.proto", 'a"; import "b.proto', "a" * 300 + ".proto", "ä.proto"),
+        "registered.proto",
+    ],
+)
+def test_reference_whose_name_is_no_path_below_the_folder_is_refused(root, name):
+    for text in (COMMON, COMMON64):
+        with pytest.raises(MissingError) as caught:
+            protobuf_reader(RegisteredSchema(1, "PROTOBUF", root, (ReferencedSchema(name, text),)))
+        assert caught.value.code == "PROTOBUF_SCHEMA"
+
+
+def test_reference_names_that_are_options_of_protoc_run_nothing(tmp_path):
+    ran = tmp_path / "ran"
+    names = ("--plugin=protoc-gen-x=/bin/sh", "--x_out=.", f"a\ntouch {ran}\nb.proto")
+    references = tuple(ReferencedSchema(name, COMMON) for name in names)
+    with pytest.raises(MissingError):
+        protobuf_reader(RegisteredSchema(1, "PROTOBUF", COMMON64, references))
+    assert not ran.exists()
+
+
+def test_arguments_of_protoc_are_the_same_for_every_schema(monkeypatch):
+    seen = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **given: seen.append(command) or run(command, **given))
+    for root in (ROOT, ROOT64):
+        protobuf_reader(registered(root, 77, common__proto=COMMON + " ", middle__proto=MIDDLE))
+    first, second = ([re.sub("penstock-protoc-[^/]+", "", part) for part in command] for command in seen)
+    assert first == second
+    assert first[-1] == "registered.proto"
+
+
+def test_reference_that_is_named_as_the_folder_of_another_is_refused():
+    references = (ReferencedSchema("a.proto", COMMON), ReferencedSchema("a.proto/b.proto", COMMON))
     with pytest.raises(MissingError) as caught:
-        protobuf_reader(registered(ROOT, **{name.replace(".proto", "__proto"): COMMON}))
-    assert "leads out of its folder" in caught.value.summary
+        protobuf_reader(RegisteredSchema(1, "PROTOBUF", COMMON64, references))
+    assert caught.value.code == "PROTOBUF_SCHEMA"
 
 
 def test_import_that_nobody_has_is_named():
