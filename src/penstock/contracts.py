@@ -248,6 +248,15 @@ class SlotSink(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepingSink(Protocol):
+    """A sink whose staged rows may lie for a while before they are committed."""
+
+    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
+        """On the driver: whether all that these manifests name is still there. A target that is put back loses it."""
+        ...
+
+
 class RowsRefused(Exception):  # noqa: N818  not a failure: the batch goes on without these rows
     """Raised by `land` where the target refuses single rows and the sink may leave them out. Nothing has landed.
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.checkpoint.whole import put_whole
-from penstock.contracts import MaintainedSink, Maintenance, Sink, SqlEngine, SqlSink, Stage
+from penstock.contracts import KeepingSink, MaintainedSink, Maintenance, Sink, SqlEngine, SqlSink, Stage
+from penstock.errors import TransientError
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt, Verdict, decide
 from penstock.sinks.commit import commit
 
@@ -29,6 +30,7 @@ class GatheredSink:
         self._whole = whole
         self._batches = batches
         self._folder = folder
+        self._looked = False
 
     @property
     def name(self) -> str:
@@ -97,9 +99,15 @@ class GatheredSink:
 
     def publish(self) -> None:
         """Commit what all batches staged."""
-        if self._staged() < len(self._batches):
-            assert self.published, "every batch is staged before all of them are committed"
+        if self.published:
             return
+        self._looked = False
+        if self._staged() < len(self._batches):
+            raise TransientError(
+                "SINK_STAGED_GONE",
+                f"sink {self.name}: rows that were staged are gone: the target was put back meanwhile",
+                hint="run the same command again: they are staged anew",
+            )
         notes = [self._of(number).read_bytes() for number in range(len(self._batches))]
         manifests = [manifest for note in notes for manifest in pickle.loads(note)]
         commit(self._sink, self._whole, manifests)
@@ -107,9 +115,20 @@ class GatheredSink:
 
     def _staged(self) -> int:
         """How many batches are staged, without a gap."""
+        if not self._looked:
+            self._looked = True
+            self._forget_lost()
         return next(
             (number for number in range(len(self._batches)) if not self._of(number).exists()), len(self._batches)
         )
+
+    def _forget_lost(self) -> None:
+        """What is noted is a hint: staged rows are gone where the target was put back since."""
+        if not isinstance(self._sink, KeepingSink):
+            return
+        for note in map(self._of, range(len(self._batches))):
+            if note.exists() and not self._sink.has_staged(pickle.loads(note.read_bytes())):
+                note.unlink()
 
     def _after(self, count: int) -> Position:
         tokens = [replace(self._whole, batch_id=number, ranges=self._batches[number]) for number in range(count)]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from tests.committing import commit
 from tests.tables import read_table
 
+from penstock.errors import TransientError
 from penstock.model import COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, SlotAttempt
 from penstock.runtime.bounded import cut
 from penstock.runtime.gathered import GatheredSink
@@ -77,3 +79,20 @@ def test_gathered_sink_whose_target_was_restored_is_not_published(tmp_path: Path
     sink.publish()
     DeltaTable(tmp_path / "out").restore(before)
     assert not gathered(tmp_path).published
+
+
+def test_gathered_batch_whose_files_went_with_a_restored_folder_is_staged_again(tmp_path: Path) -> None:
+    sink = gathered(tmp_path)
+    staged = [stage(sink, number) for number in range(3)]
+    for number, manifests in enumerate(staged):
+        commit(sink, token(number), manifests)
+    (tmp_path / "out" / staged[1][0].items[0].path).unlink()  # type: ignore[attr-defined]
+    with pytest.raises(TransientError, match="SINK_STAGED_GONE"):
+        sink.publish()
+    again = gathered(tmp_path)
+    position = again.position()
+    assert position is not None and position.last == token(0)
+    for number in (1, 2):
+        commit(again, token(number), stage(again, number))
+    again.publish()
+    assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]

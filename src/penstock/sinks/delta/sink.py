@@ -182,6 +182,11 @@ class DeltaSink:
             self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
         )
 
+    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
+        """Whether the staged files are still in the table's folder."""
+        files = (item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile))
+        return all(self._table.folder.has(file.path) for file in files)
+
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
 

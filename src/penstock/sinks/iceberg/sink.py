@@ -250,6 +250,14 @@ class IcebergSink:
             self._storage,
         )
 
+    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
+        """Whether the staged files are still in the table's folder."""
+        with sink_failures(self.name, "looking for staged files"):
+            table = self._there().look()
+            folder = TableFolder(Layout.of(table).data, self._storage) if table is not None else None
+            files = (item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile))
+            return all(folder is not None and folder.has(file.path) for file in files)
+
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
 

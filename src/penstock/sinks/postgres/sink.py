@@ -36,7 +36,7 @@ from penstock.model.pem import DatabaseTls
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
 from penstock.sinks.merging import refuse_without_position
-from penstock.sinks.postgres.commit import Landing
+from penstock.sinks.postgres.commit import Landing, staged_tables
 from penstock.sinks.postgres.connection import Connection, Database, fetch, run
 from penstock.sinks.postgres.failures import database_failures
 from penstock.sinks.postgres.fit import TableFit, alter_table, fit_columns
@@ -207,6 +207,12 @@ class PostgresSink:
         with self._database.connect() as connection, database_failures(self.name, doing, self._database.scrub):
             self._transact(connection, position, manifests, onto)
             self._clear(connection, position.last)
+
+    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
+        """Whether the staging tables are still there."""
+        with self._reading("looking for staged rows") as connection:
+            names = (own(table.name) for table in staged_tables(manifests))
+            return all(fetch(connection, "SELECT to_regclass(%s)", name)[0][0] is not None for name in names)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Drop the staging tables of the batch once it is committed.
