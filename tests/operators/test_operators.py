@@ -22,22 +22,27 @@ _numbers = itertools.count()
 def new_world(
     tmp_path: Path, topics: Any, postgres: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], World]]:
-    connections: list[tuple[str, Any]] = []
+    open_: list[tuple[str, Any]] = []
+
+    def close() -> None:
+        for name, connection in open_:
+            connection.close()
+            postgres.drop_database(name)
+        open_.clear()
 
     def make() -> World:
+        close()  # a server has only so many connections
         name = postgres.create_database()
         monkeypatch.setenv("TEST_DB", postgres.url(name))
         connection = psycopg.connect(postgres.url(name), autocommit=True)
-        connections.append((name, connection))
+        open_.append((name, connection))
         folder = tmp_path / f"world-{next(_numbers)}"
         folder.mkdir()
         topic, clean = topics.create(1), topics.create(2, prefix="clean")
         return World(folder, topics, topic, clean, connection, f"orders-{topic}")
 
     yield make
-    for name, connection in connections:
-        connection.close()
-        postgres.drop_database(name)
+    close()
 
 
 def played(history: str) -> list[Action]:
