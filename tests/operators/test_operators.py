@@ -106,6 +106,8 @@ FOUND = (
     "no_topic; send 3 1; edit; run; save quarantine; edit; replay delta; put_back quarantine; run",
     "send 3 0; run; rename_sink out; send 2 0; run; rename_sink out; run",
     "send 3 1; run; edit; redrive commit:redrives; rename_sink out; redrive",
+    "send 3 1; run; redrive commit:pg; edit; redrive",
+    "send 3 1; run; redrive commit:redrives; edit; redrive",
     "send 3 1; run; save delta; replay delta rejects; put_back delta",
     "send 3 1; run; rename_sink out; catch_up",
     "send 3 1; run; rename_sink out; resume",
