@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from penstock.checkpoint import checkpoint_lock
 from penstock.checkpoint.whole import put_whole
-from penstock.contracts import Reader, Sink
+from penstock.contracts import Reader, RecordSink, Sink
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
@@ -273,12 +273,12 @@ def _gathering(run: BoundedRun) -> tuple[Pipeline, list[GatheredSink]]:
 
 
 def _attempt(run: BoundedRun) -> BoundedRun:
-    """A redrive under a query id of which no target has committed anything yet.
+    """A redrive under a query id of which no target has committed anything, where the targets tell their records.
 
-    What a killed attempt committed may have been made by another definition: a record that was bad then and is good now
-    is in none of the targets that have the batch. So a batch is never taken as committed by its token; each target is
-    asked which of its records it holds. What is staged is named after the query and the batch: under the same name the
-    files of both attempts would be taken for one batch, and those of the first for left-overs.
+    What a killed attempt committed may have been made by another definition: a record that was bad then and is good
+    now is in none of the targets that have the batch. So a batch is not taken as committed by its token where each
+    target can be asked which of its records it holds. What is staged is named after the query and the batch: under the
+    same name the files of both attempts would be taken for one batch, and those of the first for left-overs.
     """
     if run.rule is not Rule.RECORDS:
         return run
@@ -287,7 +287,10 @@ def _attempt(run: BoundedRun) -> BoundedRun:
     exact = [sink for sink in run.pipeline.sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
     held = {sink.name: sink.position() for sink in exact}
     numbers = {name: position.number if position is not None else 0 for name, position in held.items()}
-    if any(numbers[name] != known["onto"].get(name) for name in held):
+    own = {name for name, position in held.items() if position and position.last.query_id == known["query_id"]}
+    if all(isinstance(sink, RecordSink) and sink.records_held(()) is not None for sink in exact):
+        own = set()
+    if any(name not in own and numbers[name] != known["onto"].get(name) for name in held):
         known = {"query_id": uuid4().hex, "onto": numbers}
         put_whole(note, json.dumps(known).encode())
     return replace(run, run_id=known["query_id"])

@@ -12,6 +12,7 @@ from tests.unit.ops.test_redrive import hold
 from penstock.model import BatchToken, OffsetRange, Rule
 from penstock.runtime.bounded import BoundedRun, _attempt, _start_again, batches_done, cut, is_done
 from penstock.runtime.build import build
+from penstock.sinks import DeltaSink
 
 A, B = OffsetRange("a", 0, 10, 25), OffsetRange("b", 1, 0, 5)
 
@@ -65,21 +66,31 @@ def test_bounded_run_whose_target_was_restored_to_before_it_begins_again(tmp_pat
     assert batches_done(again) == 1
 
 
-def test_redrive_goes_on_under_its_query_id_until_another_one_has_committed(tmp_path: Path) -> None:
+def test_redrive_goes_on_under_its_query_id_until_something_was_committed(tmp_path: Path) -> None:
     run = bounded(tmp_path, "orders.redrive", Rule.RECORDS)
     hold(tmp_path, [], name="orders.redrive", query="earlier")
     first = _attempt(run).run_id
     assert first not in ("query", "earlier")
     assert _attempt(run).run_id == first, "nothing was committed"
     hold(tmp_path, [1], name="orders.redrive", query=first)
-    assert _attempt(run).run_id == first, "what was committed last is its own"
-    hold(tmp_path, [2], name="orders.redrive", query="another")
     second = _attempt(run).run_id
-    assert second not in (first, "another")
-    assert _attempt(run).run_id == second
+    assert second != first, "each target is asked which of the records it holds"
+    hold(tmp_path, [2], name="orders.redrive", query="another")
+    third = _attempt(run).run_id
+    assert third not in (first, second, "another")
+    assert _attempt(run).run_id == third
 
 
-def test_redrive_that_version_0_7_began_goes_on_under_its_query_id(tmp_path: Path) -> None:
+def test_redrive_that_version_0_7_began_is_asked_for_record_by_record(tmp_path: Path) -> None:
     run = bounded(tmp_path, "orders.redrive", Rule.RECORDS)
     hold(tmp_path, [1], name="orders.redrive", query="query")
+    assert _attempt(run).run_id != "query"
+
+
+def test_redrive_into_a_target_that_cannot_tell_its_records_goes_on_under_its_query_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = bounded(tmp_path, "orders.redrive", Rule.RECORDS)
+    hold(tmp_path, [1], name="orders.redrive", query="query")
+    monkeypatch.setattr(DeltaSink, "records_held", lambda sink, ranges: None)
     assert _attempt(run).run_id == "query"
