@@ -142,7 +142,7 @@ class Machine(Runs):
     def _hold(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
         """Make redrives wait; what the quarantine holds by now is carried, as rows go out of the target for it."""
         if not self.rules.replay_holds:
-            yield Outcome("hold nobody up", world.process(slot, process._replace(step="swap")))
+            yield Outcome("do not hold up redrives", world.process(slot, process._replace(step="swap")))
             return
         world = self.give_up(world, process)
         landed = self._mark_record_position(world, process, Rule.HOLDS)

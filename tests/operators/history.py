@@ -133,16 +133,16 @@ class World:
     def do(self, action: Action) -> None:
         """Carry one action out; an error that stops a run is noted."""
         what, *with_ = action
-        told = " ".join(action)
+        text = " ".join(action)
         try:
             getattr(self, f"_{what}")(*with_)
-            self.log.append(told)
+            self.log.append(text)
         except Killed:
-            self.log.append(f"{told}: killed")
+            self.log.append(f"{text}: killed")
             if what in ("redrive", "replay"):
                 self.unfinished.append((self.main.schema, action[:-1]))
         except PenstockError as error:
-            self.log.append(f"{told}: {error.code}")
+            self.log.append(f"{text}: {error.code}")
 
     def settle(self) -> None:
         """Take the ways out that errors name until runs drain the topics and what was killed is finished."""

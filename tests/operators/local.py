@@ -148,9 +148,9 @@ def run_local(
 
 @contextmanager
 def rewriting(enter: Phase) -> Iterator[None]:
-    """For a redrive or a replay within: `enter` is told the phases of its batches, and of a replay those of its end."""
+    """For a redrive or a replay within: `enter` gets the phases of its batches, and those at the end of a replay."""
 
-    def told(phase: str, do: Callable[..., Any]) -> Callable[..., Any]:
+    def announced(phase: str, do: Callable[..., Any]) -> Callable[..., Any]:
         def then(*with_: Any) -> Any:
             enter(0, f"{phase}:{with_[0].name}" if isinstance(with_[0], GatheredSink) else phase)
             return do(*with_)
@@ -159,9 +159,9 @@ def rewriting(enter: Phase) -> Iterator[None]:
 
     with (
         patch.object(bounded, "BatchRunner", partial(BatchRunner, enter=enter)),
-        patch.object(GatheredSink, "publish", told("publish", GatheredSink.publish)),
-        patch.object(replay, "quarantine_rejects", told("rejects", replay_rejects.quarantine_rejects)),
-        patch.object(replay, "mark_replayed", told("marks", replay_rejects.mark_replayed)),
+        patch.object(GatheredSink, "publish", announced("publish", GatheredSink.publish)),
+        patch.object(replay, "quarantine_rejects", announced("rejects", replay_rejects.quarantine_rejects)),
+        patch.object(replay, "mark_replayed", announced("marks", replay_rejects.mark_replayed)),
     ):
         yield
 

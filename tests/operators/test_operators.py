@@ -31,7 +31,7 @@ def new_world(
         open_.clear()
 
     def make() -> World:
-        close()  # a server has only so many connections
+        close()  # the server's connections are limited
         name = postgres.create_database()
         monkeypatch.setenv("TEST_DB", postgres.url(name))
         connection = psycopg.connect(postgres.url(name), autocommit=True)

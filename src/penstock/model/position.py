@@ -82,7 +82,7 @@ class Position:
         """
         if held is None:
             nothing = tuple(replace(r, end=r.start) for r in token.ranges)
-            start = replace(token, query_id=f"claim-{reason}", ranges=nothing, rule=Rule.MOVES, reason=reason)
+            start = replace(token, query_id=reason.replace(" ", "-"), ranges=nothing, rule=Rule.MOVES, reason=reason)
             return cls.first(start)
         return replace(held, last=replace(held.last, reason=reason), number=held.number + 1)
 

@@ -164,8 +164,8 @@ def _read(folder: Path) -> StoredRun:
 
 def _as_json(one: StoredPass) -> dict[str, Any]:
     batches = [[[r.topic, r.partition, r.start, r.end] for r in batch] for batch in one.batches]
-    told = {"query_id": one.query_id, "sinks": one.sinks, "records": one.records, "batches": batches}
-    return {**told, "names": one.names}
+    facts = {"query_id": one.query_id, "sinks": one.sinks, "records": one.records, "batches": batches}
+    return {**facts, "names": one.names}
 
 
 def _from_json(body: dict[str, Any], folder: Path) -> StoredPass:

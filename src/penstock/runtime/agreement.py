@@ -16,7 +16,7 @@ from penstock.checkpoint.logs import CheckpointFiles, read_files
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, Verdict, decide
 from penstock.runtime.loss import ranges_of_batch
-from penstock.runtime.renamed import FormerName
+from penstock.runtime.renamed import FormerName, renamed_sinks
 from penstock.runtime.standings import Standing, carried_number
 from penstock.sinks.commit import contradiction
 
@@ -49,7 +49,7 @@ def compare_sinks(
     """
     token = next_token(files, committed)
     found = rename_findings(former, standings, token) if token is not None else []
-    renamed = {each.sink for each in former if each.held.newest is not None}
+    renamed = renamed_sinks(former, standings)
     for one in standings:
         if one.error is not None:
             found.append(_unreachable(one))

@@ -273,7 +273,7 @@ def _gathering(run: BoundedRun) -> tuple[Pipeline, list[GatheredSink]]:
 
 
 def _attempt(run: BoundedRun) -> BoundedRun:
-    """A redrive under a query id of which no target has committed anything, where the targets tell their records.
+    """A redrive under a query id that no target has committed yet, where each can say which records it holds.
 
     What a killed attempt committed may have been made by another definition: a record that was bad then and is good
     now is in none of the targets that have the batch. So a batch is not taken as committed by its token where each

@@ -23,7 +23,7 @@ from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.options import RunOptions
 from penstock.runtime.recreated import recreated_topics, topic_recreated
-from penstock.runtime.renamed import former_names
+from penstock.runtime.renamed import former_names, renamed_sinks
 from penstock.runtime.source_agreement import log_findings, partition_findings
 from penstock.runtime.standings import Standing, carried_number, standings
 from penstock.sinks.commit import contradiction
@@ -138,9 +138,8 @@ def _agree(
     token = next_token(files, files.committed)
     if options.catch_up and token is not None:
         lacking = _lacking(held, token.starts, initial or {at: log.start for at, log in (bounds or {}).items()})
-        # A renamed sink holds nothing under its new name; its target ends where the next batch starts.
-        renamed = {each.sink for each in former if each.held.newest is not None}
-        lacking = {name: r for name, r in lacking.items() if name not in renamed or _own(held, name)}
+        # The target of a renamed sink ends where the next batch starts: nothing is missing in it.
+        lacking = {name: r for name, r in lacking.items() if name not in renamed_sinks(former, held)}
         blocking = [one for one in blocking if one.code != Verdict.TARGET_WENT_BACK.value]
         if not blocking:
             return Agreement(behind=lacking, notices=notices)
@@ -255,11 +254,6 @@ def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[
         if ranges := behind(None if one.sparse else one.position, to, beginning):
             found[one.sink] = tuple(ranges)
     return found
-
-
-def _own(held: Sequence[Standing], sink: str) -> bool:
-    """Whether a sink holds anything under its own name."""
-    return any(one.sink == sink and one.newest is not None for one in held)
 
 
 def _other_run(checkpoint: SparkCheckpoint, held: Sequence[Standing]) -> TerminalError:

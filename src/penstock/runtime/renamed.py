@@ -30,6 +30,12 @@ class FormerName:
     """Its `sink` is the former name."""
 
 
+def renamed_sinks(former: Sequence[FormerName], held: Sequence[Standing]) -> set[str]:
+    """The sinks that hold nothing under their own name, and something under a former one."""
+    own = {one.sink for one in held if one.newest is not None}
+    return {each.sink for each in former if each.held.newest is not None} - own
+
+
 @dataclass(frozen=True)
 class _Former:
     targets: Targets
