@@ -7,4 +7,11 @@ from pathlib import Path
 
 def open_clients() -> int:
     """How many are open: each has one thread of this name."""
-    return sum(one.read_text() == "rdk:main\n" for one in Path("/proc/self/task").glob("*/comm"))
+    return sum(_name(thread) == "rdk:main" for thread in Path("/proc/self/task").iterdir())
+
+
+def _name(thread: Path) -> str | None:
+    try:
+        return (thread / "comm").read_text().strip()
+    except OSError:  # it ended since the folder was listed
+        return None
