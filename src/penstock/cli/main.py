@@ -179,13 +179,12 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """Write a new pipeline file, commented, with completion for editors."""
-    import yaml
-
     from penstock.config.template import new_files
+    from penstock.config.yaml_source import read_plain
 
     chosen = name or file.stem
     # A name such as 2024 or yes is something else than text to YAML.
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", chosen) or yaml.safe_load(chosen) != chosen:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", chosen) or read_plain(chosen) != chosen:
         raise MissingError(
             "NAME_UNUSABLE",
             f'"{chosen}" cannot be the name of a pipeline: letters, digits, - _ and . are allowed',

@@ -11,15 +11,7 @@ from typing import Any
 import yaml
 
 from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot
-from penstock.config.yaml_source import (
-    TAG,
-    Loader,
-    Reading,
-    Source,
-    _syntax_problem,
-    read_yaml_text,
-    refuse_expansion,
-)
+from penstock.config.yaml_source import TAG, Reading, Source, compose_bounded, read_yaml_text
 
 _NULL: Any = object()
 """Stands for a null while the file is read: to the reading of a pipeline file None means a problem."""
@@ -29,23 +21,16 @@ def read_case_source(file: FilePath) -> Source:
     """Read a case file. Raises where it cannot be read as one mapping at all."""
     name = str(file)
     text = read_yaml_text(file, name)
-    try:
-        root = yaml.compose(text, Loader=Loader)
-    except yaml.MarkedYAMLError as error:
-        raise InvalidDefinition([_syntax_problem(name, text, error)]) from None
-    except yaml.reader.ReaderError as error:
-        message = f"a character that YAML does not allow: {error.character!r}"
-        raise InvalidDefinition([Problem(name, 1, 1, "", message)]) from None
+    root = compose_bounded(name, text)
     if not isinstance(root, yaml.MappingNode):
         raise InvalidDefinition([Problem(name, 1, 1, "", "the file is no mapping", ("expected: cases: [...]",))])
-    refuse_expansion(name, root)
     reading = _CaseReading(name, text)
     data = _with_nulls(reading.mapping(root, ()))
     return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
 
 
 class _CaseReading(Reading):
-    def _scalar(self, node: yaml.Node, path: Path, spot: Spot) -> Any:
+    def _scalar(self, node: Any, path: Path, spot: Spot) -> Any:
         if node.tag == f"{TAG}null":
             return _NULL
         if node.tag == f"{TAG}bool" and spot.text.lower() not in ("true", "false"):

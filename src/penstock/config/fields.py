@@ -118,6 +118,11 @@ def _text(value: Any, example: str) -> str:
     return value
 
 
+def expand_home(path: str) -> FilePath:
+    """A path with `~` and `~user` filled in; of a user that is not there it stays as written."""
+    return FilePath(os.path.expanduser(path))  # noqa: PTH111 - pathlib's raises where there is no such user
+
+
 def is_uri(location: str) -> bool:
     """Whether a location names its own file system: `s3://...`, `file:///...`."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", location) is not None
@@ -127,7 +132,7 @@ def resolve_location(location: str, folder: FilePath) -> str:
     """A location as an absolute path; relative ones are relative to the pipeline file's folder."""
     if is_uri(location):
         return location
-    return os.path.normpath(folder.absolute() / FilePath(location).expanduser())
+    return os.path.normpath(folder.absolute() / expand_home(location))
 
 
 def _to_location(location: str, info: ValidationInfo) -> str:

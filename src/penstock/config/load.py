@@ -26,7 +26,16 @@ from penstock.config.yaml_source import MAX_BYTES, read_source
 
 
 def load(path: FilePath) -> PipelineConfig:
-    """Read and check a pipeline file. Raises `InvalidDefinition` with all its problems."""
+    """Read and check a pipeline file. Raises `InvalidDefinition` with all its problems, and nothing else."""
+    try:
+        return _load(path)
+    except RecursionError:
+        # Every parser behind a value (SQL, types, regular expressions, JSON) has its own grammar and no bound but this.
+        message = "an expression, a type or a pattern in the file is nested too deep to be read"
+        raise InvalidDefinition([Problem(str(path), 1, 1, "", message)]) from None
+
+
+def _load(path: FilePath) -> PipelineConfig:
     source = read_source(path)
     parts = Parts(source, fill_references(source, path.parent))
     config = validate(parts, path.parent)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
 
+from penstock.config.fields import expand_home
 from penstock.config.problems import Path
 from penstock.config.yaml_source import Source, put
 
@@ -53,7 +54,7 @@ def literal_part(text: str) -> str:
 def files_named(text: str, folder: FilePath) -> set[FilePath]:
     """The files whose contents stand in a text by reference."""
     bodies = (match[1] for match in _REFERENCE.finditer(text) if match[1] is not None)
-    return {folder / FilePath(body.removeprefix("file:")).expanduser() for body in bodies if body.startswith("file:")}
+    return {folder / expand_home(body.removeprefix("file:")) for body in bodies if body.startswith("file:")}
 
 
 def variables_named(text: str) -> dict[str, bool]:
@@ -111,7 +112,7 @@ def _resolve(body: str, folder: FilePath) -> str:
 
 
 def _file_text(name: str, folder: FilePath) -> str:
-    file = folder / FilePath(name).expanduser()
+    file = folder / expand_home(name)
     try:
         with file.open(encoding="utf-8") as opened:
             text = opened.read(_MAX_FILE_BYTES + 1)
@@ -122,4 +123,6 @@ def _file_text(name: str, folder: FilePath) -> str:
         raise _UnresolvedError(f"reading the file {name}: {reason}") from None
     if len(text) > _MAX_FILE_BYTES:
         raise _UnresolvedError(f"the file {name} is larger than {_MAX_FILE_BYTES:,} bytes")
+    if "\0" in text:
+        raise _UnresolvedError(f"the file {name} holds a zero byte, which no value may have")
     return text.rstrip("\r\n")

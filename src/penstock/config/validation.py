@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.config.alerts import AlertsConfig
@@ -30,7 +29,7 @@ from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
 from penstock.config.upkeep import CheckpointBackup, MaintenanceConfig
 from penstock.config.wording import is_step, keys_at, tag_key, word
-from penstock.config.yaml_source import put, value_at
+from penstock.config.yaml_source import put, read_plain, value_at
 
 _PARTS: Mapping[str, Any] = {
     "source": KafkaSourceConfig,
@@ -76,7 +75,7 @@ def _repair(parts: Parts, error: Any) -> bool:
     path, data = path_of(parts.file.data, error), parts.file.data
     value = value_at(data, path)
     if error["type"] in ("int_type", "bool_type") and path in parts.filled and isinstance(value, str):
-        parsed = _parse_scalar(value)
+        parsed = read_plain(value)
         if isinstance(parsed, int):
             put(data, path, parsed)
             return True
@@ -94,13 +93,6 @@ def _repair(parts: Parts, error: Any) -> bool:
     else:
         del holder[name]
     return True
-
-
-def _parse_scalar(text: str) -> Any:
-    try:
-        return yaml.load(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
-        return None
 
 
 def _move(parts: Parts, old: Path, new: Path) -> None:

@@ -1,7 +1,9 @@
 """YAML text in, plain values and the position of each out.
 
 Nothing is lost on the way: duplicate keys, empty values, tags and numbers that YAML 1.1 reads in its own way
-are problems, not surprises. A file too large or one whose aliases multiply is refused before it is expanded.
+are problems, not surprises. A file that is too large or too deep is refused while its events are parsed, before
+anything is built from it: PyYAML composes nodes by recursion in C, where too many levels end the process. One whose
+aliases multiply is refused before they are expanded.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _LONGEST_NUMBER = 40
 
 TAG = "tag:yaml.org,2002:"
 _ORDINARY_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|(0|[1-9][0-9_]*)?\.[0-9]+([eE][-+][0-9]+)?)")
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
 _OPENED = {
     "while parsing a flow sequence": "the list opened with [",
@@ -32,6 +36,7 @@ _OPENED = {
     "while parsing a block collection": "the list that starts",
     "while scanning a quoted scalar": "the text whose quote opens",
 }
+_RESOLVER: Any = yaml.resolver.Resolver()
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -50,8 +55,19 @@ def read_source(file: FilePath) -> Source:
     """Read a pipeline file. Raises where it cannot be read as one mapping at all."""
     name = str(file)
     text = read_yaml_text(file, name)
+    root = compose_bounded(name, text)
+    if not isinstance(root, yaml.MappingNode):
+        raise InvalidDefinition([_not_a_mapping(name, root)])
+    reading = Reading(name, text)
+    data = reading.mapping(root, ())
+    return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
+
+
+def compose_bounded(name: str, text: str) -> yaml.Node | None:
+    """The nodes of a YAML text within the bounds of a pipeline file. Raises `InvalidDefinition`."""
     try:
-        root = yaml.compose(text, Loader=Loader)
+        _check_events(name, text)
+        root: yaml.Node | None = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
         raise InvalidDefinition([_syntax_problem(name, text, error)]) from None
     except yaml.reader.ReaderError as error:
@@ -59,12 +75,29 @@ def read_source(file: FilePath) -> Source:
         line, column = where.count("\n") + 1, len(where) - where.rfind("\n")
         message = f"a character that YAML does not allow: {error.character!r}"
         raise InvalidDefinition([Problem(name, line, column, "", message)]) from None
-    if not isinstance(root, yaml.MappingNode):
-        raise InvalidDefinition([_not_a_mapping(name, root)])
-    refuse_expansion(name, root)
-    reading = Reading(name, text)
-    data = reading.mapping(root, ())
-    return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
+    if root is not None:
+        _refuse_expansion(name, root)
+    return root
+
+
+def _check_events(name: str, text: str) -> None:
+    """Stop at the first event that is one level or one value too many."""
+    depth = values = 0
+    for event in yaml.parse(text, Loader=Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        values += isinstance(event, yaml.NodeEvent)
+        if depth > MAX_DEPTH + 1:
+            raise _refusal(name, event, f"nested more than {MAX_DEPTH} levels deep")
+        if values > MAX_VALUES:
+            raise _refusal(name, event, f"the file has more than {MAX_VALUES:,} values, the most that a file may have")
+
+
+def _refusal(name: str, at: Any, message: str) -> InvalidDefinition:
+    mark = at.start_mark
+    return InvalidDefinition([Problem(name, mark.line + 1, mark.column + 1, "", message)])
 
 
 def read_yaml_text(file: FilePath, name: str) -> str:
@@ -125,21 +158,17 @@ def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Proble
     return Problem(name, line, column, "", f"not valid YAML: {problem}", context, hint)
 
 
-def refuse_expansion(name: str, root: yaml.Node) -> None:
+def _refuse_expansion(name: str, root: yaml.Node) -> None:
     """Count what the aliases expand to without expanding it: each node is visited once."""
     sizes: dict[int, int] = {}
-
-    def refuse(node: yaml.Node, message: str) -> InvalidDefinition:
-        mark = node.start_mark
-        return InvalidDefinition([Problem(name, mark.line + 1, mark.column + 1, "", message)])
 
     def size(node: Any, depth: int) -> int:
         if isinstance(node, yaml.ScalarNode):
             return 1
         if sizes.get(id(node)) == 0:
-            raise refuse(node, "an alias (*) that contains itself")
+            raise _refusal(name, node, "an alias (*) that contains itself")
         if depth > MAX_DEPTH:
-            raise refuse(node, f"nested more than {MAX_DEPTH} levels deep")
+            raise _refusal(name, node, f"nested more than {MAX_DEPTH} levels deep")
         if id(node) not in sizes:
             sizes[id(node)] = 0
             mapping = isinstance(node, yaml.MappingNode)
@@ -149,7 +178,8 @@ def refuse_expansion(name: str, root: yaml.Node) -> None:
 
     total = size(root, 0)
     if total > MAX_VALUES:
-        raise refuse(root, f"the file expands to {total:,} values; a pipeline file has at most {MAX_VALUES:,}")
+        message = f"the file expands to {total:,} values; a pipeline file has at most {MAX_VALUES:,}"
+        raise _refusal(name, root, message)
 
 
 class Reading:
@@ -199,23 +229,39 @@ class Reading:
             return items
         return self._scalar(node, path, spot)
 
-    def _scalar(self, node: yaml.Node, path: Path, spot: Spot) -> str | int | float | bool | None:
+    def _scalar(self, node: Any, path: Path, spot: Spot) -> str | int | float | bool | None:
         tag, text = node.tag.removeprefix(TAG), spot.text
         if tag == "null":
             self._add(path, spot, "there is no value", "write one, or remove the key")
             return None
         if tag == "bool":
-            return text.lower() in ("true", "yes", "on", "y")
+            if text.lower() not in _BOOLEANS:
+                self._add(
+                    path, spot, f"YAML 1.1 takes {text} for true or false, and it is neither", "write true or false"
+                )
+                return None
+            return _BOOLEANS[text.lower()]
         if tag in ("int", "float"):
             if len(text) > _LONGEST_NUMBER:
                 self._add(path, spot, f"a number of {len(text):,} signs", "quote it if it is text")
                 return None
-            if not _ORDINARY_NUMBER.fullmatch(text):
-                read = yaml.load(text, Loader=yaml.SafeLoader)
-                self._add(path, spot, f"YAML 1.1 reads {text} as {read}", "write it plainly, or quote it if it is text")
+            number = read_number(node)
+            if number is None:
+                self._add(path, spot, f"YAML 1.1 takes {text} for a number, and it is none", "quote it if it is text")
+            elif not _ORDINARY_NUMBER.fullmatch(text):
+                hint = "write it plainly, or quote it if it is text"
+                self._add(path, spot, f"YAML 1.1 reads {text} as {number}", hint)
                 return None
-            return int(text.replace("_", ""), 0) if tag == "int" else float(text.replace("_", ""))
+            return number
+        if self._is_unusable(text):
+            self._add(path, spot, "a character that no value may have: a zero byte or half a surrogate pair")
+            return None
         return text
+
+    @staticmethod
+    def _is_unusable(text: str) -> bool:
+        """Whether no path, client or file could take this text."""
+        return _UNUSABLE.search(text) is not None
 
     def _add(self, path: Path, spot: Spot, message: str, hint: str | None = None) -> None:
         place = Positions(self._name, {path: spot})
@@ -227,6 +273,26 @@ class Reading:
             return Spot(line, column)
         written = self._text[node.start_mark.index : node.end_mark.index]
         return Spot(line, column, node.value, _line_starts(node.value, written, line, column))
+
+
+def read_plain(text: str) -> int | float | bool | str | None:
+    """A text as YAML 1.1 reads it without quotes; text that would be a number and is none is None."""
+    tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
+    if tag == f"{TAG}bool":
+        return _BOOLEANS[text.lower()]
+    if tag in (f"{TAG}int", f"{TAG}float"):
+        return read_number(yaml.ScalarNode(tag, text)) if len(text) <= _LONGEST_NUMBER else None
+    return text if tag == f"{TAG}str" else None
+
+
+def read_number(node: yaml.ScalarNode) -> int | float | None:
+    """What YAML 1.1 makes of a scalar that it takes for a number; None where it cannot, as of `0b_`."""
+    constructor = yaml.constructor.SafeConstructor()
+    is_int = node.tag == f"{TAG}int"
+    try:
+        return constructor.construct_yaml_int(node) if is_int else constructor.construct_yaml_float(node)
+    except (ValueError, IndexError, OverflowError):
+        return None
 
 
 def _line_starts(value: str, written: str, line: int, column: int) -> tuple[tuple[int, int], ...]:

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.config import InvalidDefinition, PipelineConfig, load
 from penstock.config.collisions import find_collisions
 from penstock.config.files import files_behind, pipeline_files
-from penstock.errors import PenstockError
+from penstock.errors import DefinitionError, PenstockError
 from penstock.runtime.fleet_events import (
     FileChanged,
     FileRefused,
@@ -158,7 +158,20 @@ class Fleet:
             del self.members[member.file]
 
     def _load(self, member: Member) -> PipelineConfig:
-        """The definition, if it can join the others; what it is made of is known as it was then."""
+        """The definition, if it can join the others; what it is made of is known as it was then.
+
+        Raises a `PenstockError` alone: whatever else goes wrong with one file is that pipeline's state too, and the
+        others go on.
+        """
+        try:
+            return self._load_unguarded(member)
+        except PenstockError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise DefinitionError("FILE_UNUSABLE", f"reading {member.file}: {what}") from error
+
+    def _load_unguarded(self, member: Member) -> PipelineConfig:
         file = member.file
         for _ in range(_READS):
             before = _written(file)

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.config import PipelineConfig, Problem, reveal
 from penstock.config.application import of_application
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import TransientError
 from penstock.runtime.build import build
 from penstock.runtime.chores import Chores
 from penstock.runtime.fleet_events import FleetOptions
@@ -96,10 +96,13 @@ class FleetApplication:
             )
 
     def _needs(self) -> list[Needs]:
-        """What each needs. One that cannot be built now, because a registry is away, may need anything."""
+        """What each needs. One that cannot be built now, because a registry is away, may need anything.
+
+        Whatever is wrong with it is told when it is started, as its own state.
+        """
 
         def needs(config: PipelineConfig) -> Needs:
-            with suppress(PenstockError):
+            with suppress(Exception):
                 pipeline = build(config)
                 return needs_of(pipeline, tables=Chores.need_tables(pipeline))
             return Needs((), tables=True, light=False, attempts=False, shipping=shipping_of(config))

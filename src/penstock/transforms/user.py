@@ -74,7 +74,7 @@ def load(folder: str, dotted: str) -> Any:
         if known is None or not known.is_current():
             try:
                 known = _import(Path(where), module_name, file)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _not_importable(folder, dotted, error) from error
             _loaded[where, module_name] = known
     found = getattr(known.module, name, None)
