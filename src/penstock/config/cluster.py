@@ -15,6 +15,12 @@ def _check_folder(location: str) -> str:
     return location
 
 
+def _check_file(location: str) -> str:
+    if is_uri(location):
+        raise wrong("a file below the folder of the pipeline file is expected")
+    return location
+
+
 class ClusterConfig(Section):
     """What the machines of a cluster share and have. Not used where `spark.master` is local or on this machine."""
 
@@ -40,6 +46,13 @@ class ClusterConfig(Section):
     )
     packages: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
         default=(),
-        description="Packages to pack beside those of Penstock and those that the Python beside the file imports.",
+        description="Packages to pack beside those of Penstock and those that the pipeline's own Python imports.",
         examples=[["geopy"]],
+    )
+    extra_files: Annotated[tuple[Annotated[Location, AfterValidator(_check_file)], ...], Field(strict=False)] = Field(
+        default=(),
+        description="Files below the folder of the pipeline file that its own Python reads, or imports by a name made "
+        "at run time. They are sent along with the modules that it imports; nothing else in the folder is. A file that "
+        "`${file:...}` names holds a secret, and is refused.",
+        examples=[["rates.csv"]],
     )

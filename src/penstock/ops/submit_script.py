@@ -14,7 +14,7 @@ from typing import Any
 from penstock.ops.submit_terms import APP, APP_TEXT, SCRIPT, Terms
 from penstock.runtime.placing import shipping_of
 from penstock.spark.cache import link_or_copy
-from penstock.spark.environment import Progress, pack_environment
+from penstock.spark.environment import Progress
 from penstock.spark.jars import put_jars
 from penstock.spark.shipping import PACKAGES, Shipping
 
@@ -131,4 +131,4 @@ def _passed(name: str) -> str:
 
 
 def _packed(shipping: Shipping, progress: Progress) -> Path:
-    return pack_environment(shipping.packages, shipping.folders, progress)
+    return shipping.pack_environment(progress)

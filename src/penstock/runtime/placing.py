@@ -17,7 +17,7 @@ from penstock.config.cluster import ClusterConfig
 from penstock.config.fields import is_uri
 from penstock.errors import MissingError
 from penstock.runtime.reaching import places_of
-from penstock.runtime.user_code import folder_of, uses_code
+from penstock.runtime.user_code import code_to_ship
 from penstock.spark.placement import LOCAL, DeployMode, Placement
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, submitted_setting
@@ -56,8 +56,7 @@ def shipping_of(config: cfg.PipelineConfig) -> Shipping:
         forced=cluster.environment == "pack",
         python=cluster.python,
         packages=(*cluster.packages, *(["hdfs-native"] if any(map(is_hdfs_uri, places_of(config))) else [])),
-        folders=(folder_of(config),) if uses_code(config) else (),
-        without=frozenset(places_of(config)),
+        code=(code,) if (code := code_to_ship(config)) is not None else (),
     )
 
 

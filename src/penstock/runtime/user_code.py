@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path as FilePath
 
 from penstock import config as cfg
+from penstock.config.files import referred_to_in, secret_files
 from penstock.config.problems import Path
-from penstock.errors import DefinitionError
+from penstock.errors import DefinitionError, MissingError
+from penstock.spark.shipping import UserCode
 
 
 def folder_of(config: cfg.PipelineConfig) -> FilePath:
@@ -38,6 +40,55 @@ def code_behind(config: cfg.PipelineConfig) -> frozenset[FilePath]:
 
         found |= files_of(str(folder_of(config)), dotted)
     return frozenset(found)
+
+
+def code_to_ship(config: cfg.PipelineConfig) -> UserCode | None:
+    """What goes to other machines of the user's own: the modules that its steps import, and the files that it lists.
+
+    Nothing else that lies in the folder does. Raises where one of them is outside of it, or holds a secret: a file to
+    which this pipeline file or one beside it refers by `${file:...}`.
+    """
+    folder, listed = folder_of(config), config.cluster.extra_files if config.cluster is not None else ()
+    files = {FilePath(one) for one in listed} | code_behind(config)
+    for dotted, _ in _named(config):
+        from penstock.transforms.imported import imported_files
+
+        files |= imported_files(folder, dotted.rpartition(".")[0])
+    if not files:
+        return None
+    secret = {file.resolve() for file in (*secret_files(config), *referred_to_in(folder))}
+    return UserCode(folder, tuple(sorted(_shippable(file, folder, secret) for file in files)))
+
+
+def _shippable(file: FilePath, folder: FilePath, secret: set[FilePath]) -> str:
+    """The name of a file below the folder. Raises where it must not be sent."""
+    if file.resolve() in secret:
+        raise DefinitionError(
+            "FILE_IS_SECRET",
+            "packing the pipeline: a file that it would send along is named by ${file:...}, which is for secrets",
+            context={"file": file},
+            hint="take it out of cluster.extra_files, or read it without a reference",
+        )
+    if not file.is_file():
+        raise MissingError(
+            "FILE_UNUSABLE",
+            "packing the pipeline: a file of cluster.extra_files is not there",
+            context={"file": file},
+        )
+    return name_below(folder, file)
+
+
+def name_below(folder: FilePath, file: FilePath) -> str:
+    """The name of a file as seen from a folder that it is in. Raises where it is not."""
+    try:
+        return str(file.absolute().resolve().relative_to(folder.resolve()))
+    except ValueError:
+        raise MissingError(
+            "FILE_OUTSIDE_FOLDER",
+            "packing the pipeline: a file that it refers to is not below its folder",
+            context={"file": file, "folder": folder},
+            hint="put it beside the pipeline file, and refer to it from there",
+        ) from None
 
 
 def uses_code(config: cfg.PipelineConfig) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -14,6 +17,20 @@ def cache_home() -> Path:
     # The XDG specification has relative paths ignored.
     xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "penstock"
+
+
+@contextmanager
+def private_file(target: Path) -> Iterator[Path]:
+    """Write a file that its owner alone can read, and that appears whole or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made, name = tempfile.mkstemp(prefix=f"{target.name}.", dir=target.parent)
+    os.close(made)
+    aside = Path(name)
+    try:
+        yield aside
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def link_or_copy(kept: Path, target: Path) -> None:

@@ -1,6 +1,6 @@
 """The Python packages of this environment as one archive, for executors that have none but a bare Python.
 
-Enters: names of distributions and folders with Python of the user's own. Leaves: a `.tar.gz` in the cache folder, named
+Enters: names of distributions and files with Python of the user's own. Leaves: a `.tar.gz` in the cache folder, named
 by what is in it: the same packages are packed once, and a file appears whole or not at all. It holds what the
 distributions recorded at their installation, for the same system and the same minor version of Python; Spark's jars and
 Java are left out, since executors bring their own.
@@ -22,7 +22,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution,
 from pathlib import Path, PurePosixPath
 
 from penstock.errors import MissingError
-from penstock.spark.cache import cache_home
+from penstock.spark.cache import cache_home, private_file
 
 OWN = "penstock"
 _ROOT = Path(__file__).parents[1]
@@ -53,10 +53,10 @@ class PackedFile:
 
 
 def pack_environment(
-    packages: Iterable[str] = (), folders: Iterable[Path] = (), progress: Progress = lambda done, of: None
+    packages: Iterable[str] = (), files: Iterable[Path] = (), progress: Progress = lambda done, of: None
 ) -> Path:
-    """The archive of what Penstock, some further packages and the Python in some folders need, made where it is not."""
-    wanted = [OWN, *packages, *_imported(folders)]
+    """The archive of what Penstock, some further packages and some Python files need, made where it is not."""
+    wanted = [OWN, *packages, *_imported(files)]
     found = _closure(wanted)
     target = cache_home() / "environments" / f"penstock-{_version_of(found)}.tar.gz"
     if not target.exists():
@@ -101,14 +101,13 @@ def _wanted_by(one: _Wanted, requires: Iterable[str]) -> Iterator[_Wanted]:
         yield _Wanted(_plain(re.split(r"[\s<>=!~(@]", name.strip(), maxsplit=1)[0]), asked)
 
 
-def _imported(folders: Iterable[Path]) -> set[str]:
-    """The distributions that the Python in some folders imports."""
+def _imported(files: Iterable[Path]) -> set[str]:
+    """The distributions that some Python files import."""
     known: Mapping[str, Sequence[str]] = packages_distributions()
     names: set[str] = set()
-    for folder in folders:
-        for file in sorted(folder.rglob("*.py")):
-            if not any(part.startswith(".") or part == "site-packages" for part in file.relative_to(folder).parts):
-                names |= _imports(file)
+    for file in files:
+        if file.suffix == ".py":
+            names |= _imports(file)
     return {_plain(one) for name in names for one in known.get(name, ())}
 
 
@@ -184,17 +183,11 @@ def _refuse_editable(name: str, one: Distribution) -> None:
 
 
 def _pack(files: Sequence[PackedFile], target: Path, progress: Progress) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f"{target.name}.{os.getpid()}")
-    try:
-        # Half of it is machine code that shrinks little: the quickest level.
-        with tarfile.open(aside, "w:gz", compresslevel=1) as archive:
-            for done, one in enumerate(files):
-                archive.add(one.file, one.name, recursive=False, filter=_anonymous)
-                progress(done + 1, len(files))
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
+    # Half of it is machine code that shrinks little: the quickest level.
+    with private_file(target) as aside, tarfile.open(aside, "w:gz", compresslevel=1) as archive:
+        for done, one in enumerate(files):
+            archive.add(one.file, one.name, recursive=False, filter=_anonymous)
+            progress(done + 1, len(files))
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -25,6 +25,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps/__init__.py").write_text("def same(rows):\n    return rows\n")
     (tmp_path / "password.txt").write_text(SECRET)
+    (tmp_path / "account.json").write_text(SECRET)
+    (tmp_path / "neighbour.yaml").write_text(f"name: {SECRET}")
     (tmp_path / "orders.ddl").write_text("order_id BIGINT NOT NULL, amount DOUBLE")
     return tmp_path
 

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from penstock.config import PipelineConfig, load
-from penstock.errors import MissingError
+from penstock.errors import MissingError, PenstockError
 from penstock.runtime.placing import check_places, placement_of, shipping_of
 from penstock.spark.placement import Placement
+from penstock.spark.shipping import UserCode, pack_code
 
 ELSEWHERE = Placement("spark://spark.internal:7077")
 ON_CLUSTER = Placement("yarn", "cluster")
@@ -108,10 +109,64 @@ def test_placement_by_what_is_no_master_says_which_there_are(tmp_path: Path) -> 
 def test_shipping_sends_the_users_python_and_by_default_packages(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text("def same(rows):\n    return rows\n")
     plain = shipping_of(pipeline(tmp_path, spark={"spark.master": "yarn"}))
-    assert (plain.packed, plain.forced, plain.folders) == (True, False, ())
+    assert (plain.packed, plain.forced, plain.code) == (True, False, ())
     steps = shipping_of(pipeline(tmp_path, transforms=[{"map_arrow": "steps.same"}]))
-    assert steps.folders == (tmp_path,)
+    assert steps.code == (UserCode(tmp_path, ("steps.py",)),)
     on_hdfs = shipping_of(pipeline(tmp_path, checkpoint="hdfs://name:8020/checkpoint"))
     assert (plain.packages, on_hdfs.packages) == ((), ("hdfs-native",))
     assert not shipping_of(pipeline(tmp_path, spark={"spark.master": "k8s://https://c"})).packed
     assert not shipping_of(pipeline(tmp_path, cluster={"environment": "installed"})).packed
+
+
+STEPS = {"map_arrow": "steps.same"}
+
+
+@pytest.fixture
+def crowded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which secrets of this pipeline and of others lie beside its Python."""
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "pipelines"
+    (folder / "shop").mkdir(parents=True)
+    for name, text in {
+        "steps.py": "import shop.rates\n\ndef same(rows):\n    import late\n    return rows\n",
+        "shop/__init__.py": "",
+        "shop/rates.py": "from . import table\nfrom shop.table import X as Y\n",
+        "shop/table.py": "X = 1\n",
+        "shop/unused.py": "",
+        "late.py": "import json\n",
+        "token.txt": "canary",
+        "account.json": "canary",
+        "rates.csv": "EUR,1",
+        "other.yaml": 'url: "${file:neighbour.csv}"\n',
+        "neighbour.csv": "canary",
+    }.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_shipping_of_a_crowded_folder_is_what_is_imported_and_what_is_listed(crowded: Path) -> None:
+    config = pipeline(crowded, transforms=[STEPS], cluster={"extra_files": ["rates.csv"]})
+    [code] = shipping_of(config).code
+    assert code.files == ("late.py", "rates.csv", "shop/__init__.py", "shop/rates.py", "shop/table.py", "steps.py")
+    archive = pack_code([code])
+    assert archive.stat().st_mode & 0o777 == 0o600
+    assert b"canary" not in archive.read_bytes()
+
+
+@pytest.mark.parametrize("listed", ["token.txt", "neighbour.csv", "link.csv"])
+def test_shipping_of_a_file_that_a_reference_names_is_refused(crowded: Path, listed: str) -> None:
+    (crowded / "link.csv").symlink_to(crowded / "neighbour.csv")
+    options = {"sasl.username": "u", "sasl.password": "${file:token.txt}"}
+    config = pipeline(
+        crowded, source={**KAFKA, "options": options}, transforms=[STEPS], cluster={"extra_files": [listed]}
+    )
+    with pytest.raises(PenstockError) as refused_:
+        shipping_of(config)
+    assert refused_.value.code == "FILE_IS_SECRET"
+
+
+def test_shipping_of_a_file_outside_the_folder_is_refused(crowded: Path) -> None:
+    (crowded.parent / "x.csv").touch()
+    with pytest.raises(PenstockError) as refused_:
+        shipping_of(pipeline(crowded, transforms=[STEPS], cluster={"extra_files": ["../x.csv"]}))
+    assert refused_.value.code == "FILE_OUTSIDE_FOLDER"

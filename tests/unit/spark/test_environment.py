@@ -43,9 +43,8 @@ def test_closure_of_a_package_that_is_not_installed_is_refused() -> None:
 def test_imported_by_the_users_python_names_its_distributions(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text("import yaml\nfrom pytest import raises\nimport nowhere\nfrom . import other\n")
     (tmp_path / "broken.py").write_text("def (")
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv" / "hidden.py").write_text("import hypothesis")
-    assert environment._imported([tmp_path]) == {"pyyaml", "pytest"}
+    (tmp_path / "rates.csv").write_text("import hypothesis")
+    assert environment._imported(sorted(tmp_path.iterdir())) == {"pyyaml", "pytest"}
 
 
 def test_pack_makes_the_archive_once_and_whole(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +54,7 @@ def test_pack_makes_the_archive_once_and_whole(home: Path, tmp_path: Path, monke
     told: list[tuple[int, int]] = []
     archive = environment.pack_environment(progress=lambda done, of: told.append((done, of)))
     assert told == [(1, 2), (2, 2)]
+    assert archive.stat().st_mode & 0o777 == 0o600
     with tarfile.open(archive) as opened:
         assert opened.getnames() == ["one/a.py", "one/b.py"]
     assert environment.pack_environment(progress=lambda done, of: told.append((done, of))) == archive
