@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from penstock.config.fields import Count, Duration, Section, Settings, Text, wrong
+from penstock.config.fields import Count, Duration, Section, Settings, Size, Text, wrong
 from penstock.config.security import SecurityConfig
 
 _BROKER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
@@ -137,6 +137,11 @@ class KafkaSourceConfig(Section):
     )
     max_delay: Duration | None = Field(
         default=None, description="The longest wait for `min_offsets`. Needs `min_offsets`."
+    )
+    chunk_bytes: Size = Field(
+        default=16 << 20,
+        description="The most bytes of records that a task takes from the client at once; a larger record goes alone. "
+        "With `decode.max_bytes` it bounds a task's memory, however well producers pack their batches.",
     )
     group: Text | Literal[False] | None = Field(
         default=None,

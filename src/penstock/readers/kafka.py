@@ -3,11 +3,15 @@
 A range ends by position, never by count: compaction and aborted transactions leave holes. The consumer is
 kept in the worker between batches; a partition is unassigned as soon as its end is reached, so that nothing
 is fetched that nobody wants. An offset that the broker no longer has is an error, never a silent jump.
+
+A batch that leaves has at most `chunk_bytes`, or a single record, whatever producers send. The client unpacks a
+producer's batch whole, though: what one fetch brings is bounded by `fetch.max.bytes`, before it is unpacked.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +27,17 @@ from penstock.kafka.hearing import HeardConsumer
 from penstock.model import LAST_TIMESTAMP, RAW_SCHEMA, TIMESTAMP, OffsetRange, TopicPartition
 from penstock.readers.idle import IdleConsumers
 
-_MOST_MESSAGES = 20_000
-_CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 16 << 20
+_CHUNK_MESSAGES = 20_000
+_STEP_MESSAGES = 64
+"""How many messages are taken from the client at once: each is copied before its size is known."""
 _POLL_SECONDS = 0.05
 _DEFAULTS = {
     "fetch.wait.max.ms": 10,
     "fetch.error.backoff.ms": 50,
     "fetch.queue.backoff.ms": 10,
+    # Still packed, of all partitions together: a thousand times as much may come out of it.
+    "fetch.max.bytes": 4 << 20,
     "queued.min.messages": 100_000,
     "queued.max.messages.kbytes": 65_536,
     "log_level": 0,
@@ -51,6 +59,7 @@ class KafkaReader:
 
     settings: KafkaSettings
     patience: float = 30.0
+    chunk_bytes: int = CHUNK_BYTES
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         """Yield the records of `ranges`, in order within each partition."""
@@ -70,9 +79,9 @@ class KafkaReader:
         consumer.hearing.forget()
         consumer.assign([ClientPartition(r.topic, r.partition, r.start) for r in ranges if len(r)])
         topics = sorted({partition.topic for partition in pending})
-        heard, most = time.monotonic(), 1000
+        heard, chunks = time.monotonic(), _Chunks(consumer, self.chunk_bytes)
         while pending:
-            messages = consumer.consume(max(1, min(left, most)), _POLL_SECONDS)
+            messages = chunks.take(left)
             if not messages:
                 consumer.hearing.refuse("reading")
                 self._check_patience(heard, pending)
@@ -85,7 +94,6 @@ class KafkaReader:
             if rows is not None:
                 heard = time.monotonic()
                 left -= rows.num_rows
-                most = _next_chunk(rows)
                 yield rows
             elif ended:
                 heard = time.monotonic()
@@ -159,6 +167,55 @@ class KafkaReader:
         return ended
 
 
+class _Chunks:
+    """Messages of one consumer, cut by their bytes."""
+
+    def __init__(self, consumer: HeardConsumer, most_bytes: int) -> None:
+        self._consumer = consumer
+        self._most_bytes = most_bytes
+        self._step = 1
+        self._waiting: deque[tuple[Any, int]] = deque()
+        """Messages with their sizes that were too much for the last chunk."""
+
+    def take(self, most: int) -> list[Any]:
+        """The next messages, at most `most`; none where none came for a while."""
+        most = max(1, min(most, _CHUNK_MESSAGES))
+        deadline = time.monotonic() + _POLL_SECONDS
+        taken: list[Any] = []
+        left = self._most_bytes
+        while len(taken) < most:
+            if not self._waiting:
+                asked = min(self._step, most - len(taken))
+                found = self._consumer.consume(asked, max(0.0, deadline - time.monotonic()))
+                sizes = [_size(message) for message in found]
+                self._step = self._next_step(max(sizes, default=0))
+                if sum(sizes) <= left:
+                    taken += found
+                    left -= sum(sizes)
+                    if len(found) < asked:
+                        break
+                    continue
+                self._waiting.extend(zip(found, sizes, strict=True))
+            message, size = self._waiting[0]
+            if taken and size > left:
+                break
+            taken.append(message)
+            left -= size
+            self._waiting.popleft()
+        return taken
+
+    def _next_step(self, largest: int) -> int:
+        """How many messages to ask for, when those before were of this size: from one up, and quickly down again."""
+        return max(1, min(_STEP_MESSAGES, 2 * self._step, self._most_bytes // max(1, largest)))
+
+
+def _size(message: Any) -> int:
+    """The bytes of a message; an error has its words for a value."""
+    size = len(message) + len(message.key() or b"")
+    headers = message.headers()
+    return size + sum(len(name) + len(value or b"") for name, value in headers) if headers else size
+
+
 _PASSING = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -200,9 +257,3 @@ def _times(millis: Any) -> pa.Array:
 def _header_array(headers: list[list[tuple[str, bytes | None]] | None]) -> pa.Array:
     rows = [None if h is None else [{"key": k, "value": v} for k, v in h] for h in headers]
     return pa.array(rows, RAW_SCHEMA.field("headers").type)
-
-
-def _next_chunk(rows: pa.RecordBatch) -> int:
-    """How many messages to ask for, so that a chunk stays within its bytes."""
-    mean = max(1, int(rows.nbytes) // int(rows.num_rows))
-    return max(100, min(_MOST_MESSAGES, _CHUNK_BYTES // mean))

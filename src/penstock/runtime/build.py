@@ -204,7 +204,7 @@ def build(config: cfg.PipelineConfig, schemas: Schemas | None = None, tables: Ta
         config=config,
         settings=settings,
         subscription=Subscription(source.topics or (), source.pattern, source.assign),
-        reader=KafkaReader(settings),
+        reader=KafkaReader(settings, chunk_bytes=source.chunk_bytes),
         targets=targets,
         schemas=schemas,
         flows=tuple(_flow(config, flow, targets, schemas, tables, frozen=False) for flow in cfg.flows(config)),

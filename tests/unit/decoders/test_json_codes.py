@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 
 import pyarrow as pa
 import pytest
 
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json.reason import MAX_DEPTH
+from penstock.decoders.json.reason import MAX_DEPTH, JsonReference, nesting_depth
+from penstock.decoders.refusal import RefusedError
 from penstock.model import BAD_SCHEMA, RAW_SCHEMA
 
 COLUMNS = pa.schema(
@@ -167,3 +170,23 @@ def test_deep_value_under_the_limit_is_good_in_a_block_and_alone(raw_batch):
 
     assert JsonDecoder(COLUMNS).decode(raw_batch([deep])).good.num_rows == 1
     assert JsonDecoder(COLUMNS).decode(raw_batch([deep, b"{}", b'{"id":1.0}'])).good.num_rows == 1
+
+
+@pytest.mark.parametrize("number", [b"9" * 5_000_000, b'"' + b"0" * 5_000_000 + b'"', b"1." + b"0" * 1_000])
+def test_decimal_longer_than_any_needs_is_refused_before_it_is_converted(number):
+    columns = pa.schema([pa.field("price", pa.decimal128(38, 2))])
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedError, match="OUT_OF_RANGE"):
+            JsonReference(columns, "ignore").read(f'{{"price":{number.decode()}}}')
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * len(number) + 1_000_000
+
+
+@pytest.mark.parametrize("end", ["", "\\", "\\\\", '"'])
+def test_depth_of_a_message_full_of_escapes_is_found_in_one_pass(end):
+    began = time.perf_counter()
+    assert nesting_depth("[" * 101 + '"' + '\\"' * 500_000 + end) == 101
+    assert time.perf_counter() - began < 2

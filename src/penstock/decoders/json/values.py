@@ -4,7 +4,8 @@ Values come from the parser of `json_reason` as `str`, `bool`, `None`, `list`, a
 object, and `bytes` for a number as it was written.
 
 - Nothing is converted between kinds: a number is no string, a string no number, `1.0` no integer.
-- DECIMAL is exact: from a number or a string, never rounded. BINARY is base64 with its padding.
+- DECIMAL is exact: from a number or a string of at most 1,000 characters, never rounded. BINARY is base64 with its
+  padding.
 - DATE is `YYYY-MM-DD`. TIMESTAMP is ISO 8601 with `T` or a space; without an offset it is UTC, a date alone is
   midnight, and digits after the microsecond are cut as Spark cuts them. TIMESTAMP_NTZ takes no offset.
 """
@@ -56,6 +57,8 @@ _NAMES = {
     pa.timestamp("us", tz="UTC"): "TIMESTAMP",
     pa.timestamp("us"): "TIMESTAMP_NTZ",
 }
+_MOST_DIGITS = 1000
+"""A DECIMAL has at most 38 digits: a longer number is padded. Converting one costs 80 bytes of memory a digit."""
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _LOCAL_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?)?", re.ASCII)
@@ -193,6 +196,9 @@ def _float_reader(name: str, kind: pa.DataType) -> Read:
 def _decimal_reader(name: str, precision: int, scale: int) -> Read:
     def read_decimal(value: Any) -> Decimal:
         text = value if type(value) is str else _expect(bytes, value, name).decode()
+        if len(text) > _MOST_DIGITS:
+            found = "string" if type(value) is str else "number"
+            raise RefusedError(OUT_OF_RANGE, f"the {found} has {len(text)} characters, and the limit is {_MOST_DIGITS}")
         if not _DECIMAL.fullmatch(text):
             raise RefusedError(WRONG_TYPE, f"expected {name}, found a string that is not a number")
         try:
