@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import socket
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
-
-import uvicorn
 
 from penstock.dashboard.guarding import Guard
 from penstock.dashboard.routes import Pages
 from penstock.dashboard.watching import Watcher
 from penstock.errors import DefinitionError, MissingError
+from penstock.metrics.http_server import HttpServer, bind
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{16,200}")
-_GRACE = 1
-_PATIENCE = 5.0
 
 
 class Dashboard:
@@ -36,9 +31,7 @@ class Dashboard:
         self.host, self.port = host, port
         self.token = token or secrets.token_urlsafe(24)
         self._watcher = Watcher(files)
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: HttpServer | None = None
         self._pages: Pages | None = None
 
     @property
@@ -64,24 +57,15 @@ class Dashboard:
         """Serve; gives the link. Raises where the port is taken."""
         listener = self._bind()
         self.port = int(listener.getsockname()[1])
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(listener, started), name="penstock-web", daemon=True)
-        self._thread.start()
-        started.wait(_PATIENCE)
+        self._server = HttpServer(listener, self._app, "penstock-web")
         self._watcher.start()
         return self.url
 
     def stop(self) -> None:
         """End at once: open streams end too."""
         self._watcher.stop()
-        if self._server is None or self._thread is None or self._loop is None or self._pages is None:
-            return
-        self._server.should_exit = True
-        try:
-            self._loop.call_soon_threadsafe(self._pages.over.set)
-        except RuntimeError:
-            return
-        self._thread.join(_PATIENCE)
+        if self._server is not None and self._pages is not None:
+            self._server.close(self._pages.over.set)
 
     def __enter__(self) -> Self:
         self.start()
@@ -91,41 +75,17 @@ class Dashboard:
         self.stop()
 
     def _bind(self) -> socket.socket:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((self.host, self.port))
-            listener.listen(128)
+            return bind(self.host, self.port)
         except OSError as error:
-            listener.close()
             raise MissingError(
                 "PORT_TAKEN",
                 f"listening at {self.host}:{self.port}: {error.strerror}",
                 hint="name another port: --port PORT",
             ) from None
-        return listener
 
-    def _serve(self, listener: socket.socket, started: threading.Event) -> None:
-        async def serve() -> None:
-            pages = self._pages = Pages(self._watcher)
-            hosts = frozenset(f"{name}:{self.port}" for name in {"127.0.0.1", "localhost", self.host})
-            # Cookies know no ports: two dashboards must not overwrite each other's.
-            app = Guard(pages.app(), hosts, self.token, f"penstock-{self.port}")
-            config = uvicorn.Config(
-                app,
-                lifespan="off",
-                ws="none",
-                loop="asyncio",
-                http="h11",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=_GRACE,
-            )
-            self._loop, self._server = asyncio.get_running_loop(), uvicorn.Server(config)
-            started.set()
-            await self._server.serve(sockets=[listener])
-
-        with listener:
-            asyncio.run(serve())
+    def _app(self) -> Guard:
+        pages = self._pages = Pages(self._watcher)
+        hosts = frozenset(f"{name}:{self.port}" for name in {"127.0.0.1", "localhost", self.host})
+        # Cookies know no ports: two dashboards must not overwrite each other's.
+        return Guard(pages.app(), hosts, self.token, f"penstock-{self.port}")

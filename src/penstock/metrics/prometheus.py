@@ -9,16 +9,15 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from threading import Thread
 from typing import Any
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_wsgi_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_asgi_app
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from penstock.errors import MissingError
 from penstock.metrics.batch import BatchMetrics
+from penstock.metrics.http_server import HttpServer, bind
 from penstock.model import TopicPartition
 
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -64,7 +63,7 @@ class Exposition:
         self.pipeline = pipeline
         self.began = time.time()
         self.registry = Registry()
-        self._served: tuple[WSGIServer, Thread] | None = None
+        self._served: HttpServer | None = None
         self._lags = _Lags(pipeline)
         self.registry.register(self._lags)
         self._rows_in = self._counter("rows_in", "Records read.")
@@ -161,19 +160,32 @@ class Exposition:
     def serve(self, host: str, port: int) -> int:
         """Answer Prometheus at this address, until it is closed; 0 takes a free port. Returns the port."""
         try:
-            self._served = start_wsgi_server(port, host, self.registry)
+            listener = bind(host, port)
         except (OSError, OverflowError) as error:
             raise _unusable(host, port, error) from None
-        return int(self._served[0].server_port)
+        self._served = HttpServer(listener, lambda: _readable(make_asgi_app(self.registry)), "penstock-metrics")
+        return self._served.port
 
     def close(self) -> None:
         """Answer no longer."""
         if self._served is not None:
-            server, thread = self._served
+            self._served.close()
             self._served = None
-            server.shutdown()
-            server.server_close()
-            thread.join()
+
+
+def _readable(app: Any) -> Any:
+    """The application for GET and HEAD alone, with the headers that it can read."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            headers = [(b"allow", b"GET, HEAD"), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 405, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        headers = [(name, value) for name, value in scope["headers"] if value.isascii()]
+        await app({**scope, "headers": headers}, receive, send)
+
+    return answer
 
 
 def split_phases(done: BatchMetrics) -> dict[str, float]:

@@ -214,7 +214,7 @@ def test_a_dashboard_that_is_stopped_ends_its_open_streams_at_once(tmp_path: Pat
         stream.close()
     with pytest.raises(requests.ConnectionError):
         get(dashboard, "/api/overview")
-    assert dashboard._thread is not None and not dashboard._thread.is_alive()
+    assert dashboard._server is not None and not dashboard._server.alive
 
 
 def test_a_browser_that_goes_leaves_the_others_alone(served: Dashboard) -> None:
