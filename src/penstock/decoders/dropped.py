@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from penstock.errors import DefinitionError
 from penstock.registry import RegisteredSchema
 
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -30,7 +31,7 @@ def with_dropped(
         if newest.kind == "JSON":
             return _json(newest, older)
         return _protobuf(newest, older, message) if message is not None else newest
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DefinitionError):
         # No schema at all, or none of its kind: the decoder says so better.
         return newest
 

@@ -127,7 +127,7 @@ class RegistryClient:
         # The API leaves the kind out for Avro, the first one there was.
         kind: SchemaKind = answer.get("schemaType") or "AVRO"
         if kind not in get_args(SchemaKind):
-            raise self._exchange.stranger(f"a schema of the kind {kind}")
+            raise self._exchange.stranger(f"a schema of the kind {str(kind)[:100]}")
         below = resolve_references(references, self._referenced)
         return RegisteredSchema(schema_id, kind, text, below, subject, version)
 
@@ -141,9 +141,9 @@ class RegistryClient:
     def _text(self, answer: Any) -> tuple[str, Sequence[SchemaReference]]:
         try:
             references = answer.get("references") or ()
-            found = [SchemaReference(str(e["name"]), str(e["subject"]), int(e["version"])) for e in references]
-            return str(answer["schema"]), found
-        except (AttributeError, TypeError, KeyError, ValueError):
+            found = [SchemaReference(_whole(e["name"]), _whole(e["subject"]), int(e["version"])) for e in references]
+            return _whole(answer["schema"]), found
+        except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
             raise self._exchange.stranger("a schema without its text or references") from None
 
     def _id(self, answer: Any) -> int:
@@ -196,6 +196,14 @@ def _client(settings: RegistrySettings, _pid: int) -> RegistryClient:
 def _body(kind: SchemaKind, text: str, references: Sequence[SchemaReference]) -> dict[str, Any]:
     used = [{"name": each.name, "subject": each.subject, "version": each.version} for each in references]
     return {"schema": text, "schemaType": kind, "references": used}
+
+
+def _whole(text: Any) -> str:
+    """A text that can be written as UTF-8, which JSON does not promise. Raises `TypeError` or `ValueError`."""
+    if not isinstance(text, str):
+        raise TypeError
+    text.encode()
+    return text
 
 
 def _quoted(subject: str) -> str:

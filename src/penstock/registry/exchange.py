@@ -1,13 +1,18 @@
 """One question to the registry and its answer: credentials, TLS, time-outs, tries, and what went wrong.
 
 Leaves: the JSON of an answer, or the registry's own refusal of the question, or an error that says whether to try
-again. A registry that is away, slow, overloaded or broken is transient; one that does not let us in is not.
+again. A registry that is away, slow, overloaded or broken is transient; one that does not let us in is not. An answer
+has the time-out for all of its bytes together, and one that sends us elsewhere is not followed: credentials and schemas
+are between us and the address in the file.
 """
 
 from __future__ import annotations
 
+import http.client
+import io
 import json
 import os
+import socket
 import ssl
 import threading
 import time
@@ -18,6 +23,8 @@ from typing import Any, Final
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase, HTTPBasicAuth
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry
 
 from penstock.errors import MissingError, PenstockError, TransientError
@@ -82,6 +89,7 @@ class Exchange:
                 timeout=self.settings.timeout,
                 verify=verify,
                 stream=True,
+                allow_redirects=False,
             ) as answer:
                 text = self._body(answer)
         except OSError as error:
@@ -119,7 +127,7 @@ class Exchange:
             respect_retry_after_header=False,
         )
         for scheme in ("http://", "https://"):
-            session.mount(scheme, HTTPAdapter(max_retries=tries))
+            session.mount(scheme, _TimedAdapter(max_retries=tries))
         return session
 
     def _failed(self, error: OSError) -> PenstockError:
@@ -154,6 +162,8 @@ class Exchange:
             )
         if answer.status_code in _BUSY or answer.status_code >= 500:
             raise self._unreachable(f"it answered {answer.status_code}")
+        if 300 <= answer.status_code < 400:
+            raise self.stranger(f"status {answer.status_code}, a redirect, and redirects are not followed")
         try:
             content = json.loads(text)
         except (ValueError, RecursionError):
@@ -182,6 +192,61 @@ class Exchange:
             context={"it answered": what},
             hint="check registry.url; Apicurio has this API under /apis/ccompat/v7",
         )
+
+
+class _TimedReads(io.RawIOBase):
+    """What a socket receives before a moment. A time-out of the socket is for one piece, and pieces may be bytes."""
+
+    def __init__(self, received: io.RawIOBase, connection: socket.socket) -> None:
+        self._received = received
+        self._connection = connection
+        self._seconds = connection.gettimeout()
+        self._began = time.monotonic()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._seconds is not None:
+            left = self._began + self._seconds - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"the answer was not whole after {self._seconds:g} s")
+            self._connection.settimeout(left)
+        return self._received.readinto(buffer)
+
+    def close(self) -> None:
+        self._received.close()
+        super().close()
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    """An answer whose status, headers and body come within the socket's time-out, which was set for this answer."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_TimedReads(self.fp.detach(), sock))
+
+
+class _TimedConnection(HTTPConnection):
+    response_class = _TimedResponse
+
+
+class _TimedTlsConnection(HTTPSConnection):
+    response_class = _TimedResponse
+
+
+class _TimedPool(HTTPConnectionPool):
+    ConnectionCls = _TimedConnection
+
+
+class _TimedTlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TimedTlsConnection
+
+
+class _TimedAdapter(HTTPAdapter):
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
+        self.poolmanager.pool_classes_by_scheme = {"http": _TimedPool, "https": _TimedTlsPool}
 
 
 class _Bearer(AuthBase):

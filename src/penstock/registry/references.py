@@ -9,6 +9,8 @@ from penstock.registry.schemas import ReferencedSchema, SchemaReference
 
 MAX_REFERENCES = 500
 MAX_DEPTH = 32
+MAX_CHARACTERS = 16 * 2**20
+"""Of all the texts together."""
 
 Fetch = Callable[[SchemaReference], tuple[str, Sequence[SchemaReference]]]
 
@@ -29,8 +31,10 @@ def resolve_references(references: Sequence[SchemaReference], fetch: Fetch) -> t
             raise _refused(f"there are more than {MAX_REFERENCES}", path)
         other = names.setdefault(reference.name, reference)
         if (other.subject, other.version) != (reference.subject, reference.version):
-            raise _refused(f'"{reference.name}" stands for two different schemas', [other, reference])
+            raise _refused(f'"{reference.name[:100]}" stands for two different schemas', [other, reference])
         text, below = fetch(reference)
+        if sum(len(each.text) for each in found.values()) + len(text) > MAX_CHARACTERS:
+            raise _refused(f"they have more than {MAX_CHARACTERS // 2**20} MiB", path)
         for each in below:
             visit(each, (*path, reference))
         found[reference] = ReferencedSchema(reference.name, text)
@@ -44,6 +48,6 @@ def _refused(what: str, path: Sequence[SchemaReference]) -> MissingError:
     return MissingError(
         "REGISTRY_REFERENCES",
         f"resolving the references of a schema: {what}",
-        context={"references": " -> ".join(f"{each.subject} version {each.version}" for each in path[-6:])},
+        context={"references": " -> ".join(f"{each.subject[:100]} version {each.version}" for each in path[-6:])},
         hint="register the schema again with references that can be followed to their end",
     )

@@ -15,7 +15,9 @@ import pytest
 from tests.unit.decoders.conftest import RawBatch
 
 from penstock.decoders.avro.decoder import AvroDecoder, avro_columns
+from penstock.decoders.dropped import with_dropped
 from penstock.errors import DefinitionError
+from penstock.registry import ReferencedSchema, RegisteredSchema
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123000, tzinfo=UTC)
@@ -274,3 +276,43 @@ def test_avro_writer_schema_that_cannot_be_read_refuses_its_records(raw_batch: R
     split = decoder.decode(raw_batch([b"\x00", b"\x02"]))
     assert split.good.num_rows == 0
     assert split.bad.column("code").to_pylist() == ["SCHEMA_UNSUPPORTED"] * 2
+
+
+MALFORMED = [
+    '{"type": "record", "name": "R", "fields": 5}',
+    '{"type": "record", "name": "R", "fields": {"a": 1}}',
+    '{"type": "record", "name": "R", "fields": [5]}',
+    '{"type": "record", "name": "R", "aliases": 5, "fields": []}',
+    '{"type": "record", "name": "R", "aliases": [5], "fields": []}',
+    '{"type": "record", "name": "R", "namespace": 5, "fields": []}',
+    '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "aliases": [[]]}]}',
+    '{"type": "enum", "name": "E", "symbols": 5}',
+    '{"type": "enum", "name": "E", "symbols": [[]]}',
+    '{"type": "enum", "name": "E", "symbols": [1, 2]}',
+    '{"type": "enum", "name": "E", "symbols": ["A"], "default": []}',
+    '{"type": "fixed", "name": "F", "size": true}',
+    '{"type": "fixed", "name": [], "size": 1}',
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_avro_schema_that_is_malformed_has_a_code_wherever_it_stands(raw_batch: RawBatch, text: str) -> None:
+    with pytest.raises(DefinitionError, match="AVRO_SCHEMA"):
+        avro_columns(text)
+    reader = '{"type": "record", "name": "R", "fields": [{"name": "new", "type": "int", "default": 1}]}'
+    split = AvroDecoder(reader, framing="none", writers=(text,)).decode(raw_batch([b"\x00"]))
+    assert split.bad.column("code").to_pylist() == ["SCHEMA_UNSUPPORTED"]
+    registered = RegisteredSchema(7, "AVRO", reader, (ReferencedSchema("r", text),))
+    refused = AvroDecoder(reader).refuses(registered)
+    assert refused is None or refused.code == "SCHEMA_UNSUPPORTED"
+    assert with_dropped(registered, [registered], None) == registered
+
+
+@pytest.mark.parametrize("default", ["1e999", "1" + "0" * 400, "[]", '"x"', "{}"])
+def test_avro_default_that_is_none_refuses_the_records_that_need_it(raw_batch: RawBatch, default: str) -> None:
+    field = f'{{"name": "new", "type": ["double", "long"], "default": {default}}}'
+    reader = f'{{"type": "record", "name": "R", "fields": [{field}]}}'
+    decoder = AvroDecoder(reader, framing="none", writers=('{"type": "record", "name": "R", "fields": []}',))
+    split = decoder.decode(raw_batch([b""]))
+    assert split.good.num_rows + split.bad.num_rows == 1

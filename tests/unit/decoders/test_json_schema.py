@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from penstock.config.arrow_types import parse_columns
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json.schema import json_schema_columns
+from penstock.decoders.json.schema import MAX_NODES, json_schema_columns
 from penstock.errors import MissingError
 from penstock.registry import ReferencedSchema
 
@@ -168,6 +169,65 @@ def test_message_that_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(MissingError) as caught:
         json_schema_columns(text)
     assert caught.value.code == "SCHEMA_UNSUPPORTED"
+
+
+def _doubling(levels: int, word: str) -> str:
+    """A small schema whose parts each refer to the next one twice."""
+    made: dict[str, Any] = {"end": {"type": "integer"}}
+    for n in range(levels):
+        below = {"$ref": f"#/definitions/{f'n{n - 1}' if n else 'end'}"}
+        made[f"n{n}"] = (
+            {"type": "object", "properties": {"l": below, "r": below}}
+            if word == "properties"
+            else {word: [below, below]}
+        )
+    return json.dumps(
+        {"type": "object", "properties": {"a": {"$ref": f"#/definitions/n{levels - 1}"}}, "definitions": made}
+    )
+
+
+@pytest.mark.parametrize("word", ["properties", "allOf", "anyOf", "oneOf"])
+def test_schema_that_unfolds_without_end_is_refused_soon(word: str) -> None:
+    began = time.perf_counter()
+    with pytest.raises(MissingError) as caught:
+        json_schema_columns(_doubling(40, word))
+    assert caught.value.code == "SCHEMA_UNSUPPORTED"
+    assert f"more than {MAX_NODES} schemas" in caught.value.summary or "more than 64" in caught.value.summary
+    assert time.perf_counter() - began < 10
+
+
+def test_schema_with_many_alternatives_of_many_properties_is_refused_soon() -> None:
+    many = [{"properties": {f"p{n}": {"type": "integer"}}} for n in range(4_000)]
+    began = time.perf_counter()
+    with pytest.raises(MissingError, match="SCHEMA_UNSUPPORTED"):
+        columns({"a": {"allOf": [{"anyOf": [{"minLength": n} for n in range(60)]}, *many]}})
+    assert time.perf_counter() - began < 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"$schema": 5}',
+        '{"$schema": []}',
+        '{"$id": 5, "properties": {"a": {"$ref": 5}}}',
+        '{"properties": []}',
+        '{"properties": {"a": {"$ref": "http://[/"}}}',
+        '{"properties": {"a": {"$ref": "#/definitions/%FF/0/~2"}}, "definitions": []}',
+        '{"type": [[]], "properties": {}}',
+        '{"properties": {"a": {"enum": 5}}}',
+        '{"properties": {"a": {"allOf": 5}}}',
+        '{"type": "object", "required": [[]], "properties": {"a": {"type": "integer"}}}',
+        '{"properties": {"a": {"type": "string", "format": ["date"]}}}',
+    ],
+)
+def test_schema_that_is_malformed_has_a_code(text: str) -> None:
+    with pytest.raises(MissingError, match="SCHEMA_UNSUPPORTED"):
+        json_schema_columns(text)
+    with pytest.raises(MissingError, match="SCHEMA_UNSUPPORTED"):
+        json_schema_columns(
+            '{"type": "object", "properties": {"a": {"$ref": "other"}}}', [ReferencedSchema("other", text)]
+        )
 
 
 def _without_items(schema: pa.Schema) -> list[tuple[str, bool, str]]:

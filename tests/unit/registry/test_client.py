@@ -146,6 +146,10 @@ def test_registry_that_does_not_let_in_is_not_asked_again(server: ScriptedServer
         (200, [1]),
         (200, {"schema": "x", "schemaType": "XML"}),
         (200, {"schema": "x", "references": [{"name": "n"}]}),
+        (200, b'{"schema": "x", "references": [{"name": "n", "subject": "s", "version": 1e999}]}'),
+        (200, b'{"schema": "\\ud800"}'),
+        (200, {"schema": {"type": "int"}}),
+        (200, {"schema": "x", "schemaType": ["AVRO"]}),
     ],
 )
 def test_answer_that_no_registry_gives_is_never_an_unknown_id(server: ScriptedServer, status: int, body: Any) -> None:
@@ -233,3 +237,45 @@ def test_client_that_was_closed_goes_on_with_a_new_connection(server: ScriptedSe
     client.close()
     client.schema(2)
     assert len(set(server.connections)) == 2
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirect_is_not_followed(server: ScriptedServer, status: int) -> None:
+    server.script = [(status, b""), (200, SCHEMA)]
+    server.headers = {"Location": f"{server.url}/elsewhere"}
+    failure = failure_of(RegistryClient(RegistrySettings(server.url, username="u", password="sesame")))
+    assert failure.code == "REGISTRY_NOT_THERE"
+    assert "redirect" in failure.context["it answered"]
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"],
+    ids=["status", "headers", "body"],
+)
+def test_answer_that_comes_byte_by_byte_ends_with_the_time_out(start: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        stop = threading.Event()
+
+        def drip() -> None:
+            while not stop.is_set():
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65536)
+                    try:
+                        connection.sendall(start)
+                        while not stop.wait(0.05):
+                            connection.sendall(b"H")
+                    except OSError:
+                        pass
+
+        threading.Thread(target=drip, daemon=True).start()
+        began = time.monotonic()
+        try:
+            settings = RegistrySettings(f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=0.5, retries=1)
+            failure = failure_of(RegistryClient(settings))
+        finally:
+            stop.set()
+        assert failure.code == "REGISTRY_UNREACHABLE"
+        assert time.monotonic() - began < 4

@@ -69,3 +69,10 @@ def test_references_to_two_versions_under_one_name_are_refused() -> None:
         resolve_references([at("a", 1), at("a", 2)], Shelf().fetch)
     assert caught.value.code == "REGISTRY_REFERENCES"
     assert "version 1 -> subject of a version 2" in caught.value.context["references"]
+
+
+def test_references_of_more_text_than_a_schema_has_are_refused() -> None:
+    with pytest.raises(MissingError) as caught:
+        resolve_references([at(f"n{n}") for n in range(20)], lambda reference: ("a" * 2**20, []))
+    assert caught.value.code == "REGISTRY_REFERENCES"
+    assert "16 MiB" in caught.value.summary

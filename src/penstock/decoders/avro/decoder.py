@@ -82,7 +82,10 @@ class AvroDecoder:
 
     def refuses(self, schema: RegisteredSchema) -> Reason | None:
         """Why every record of a writer's schema would be refused, where that is so."""
-        program = avro_program(avro_reader(schema), self.reader)
+        try:
+            program = avro_program(avro_reader(schema), self.reader)
+        except DefinitionError as error:
+            return Reason(SCHEMA_UNSUPPORTED, error.summary)
         return program if isinstance(program, Reason) else None
 
     def notices(self) -> list[str]:
@@ -117,8 +120,8 @@ class AvroDecoder:
             return Reason(SCHEMA_UNSUPPORTED, f"schema id {schema_id} is a schema of the kind {found.kind}")
         try:
             return avro_reader(found)
-        except UnsupportedSchemaError as error:
-            return Reason(SCHEMA_UNSUPPORTED, f"schema id {schema_id}: {error}")
+        except DefinitionError as error:
+            return Reason(SCHEMA_UNSUPPORTED, error.summary)
 
     def _program(self, name: str, writer: str) -> AvroProgram | Reason:
         found = avro_program(writer, self.reader)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.decoders.avro.schema import PRIMITIVES, UnsupportedSchemaError
+from penstock.errors import DefinitionError
 from penstock.registry import RegisteredSchema
 
 _NAMED = ("record", "error", "enum", "fixed")
@@ -14,10 +15,13 @@ _NAMED = ("record", "error", "enum", "fixed")
 
 @lru_cache(maxsize=1024)
 def avro_reader(schema: RegisteredSchema) -> str:
-    """The schema's text; what it refers to is put in where it is first named."""
+    """The schema's text; what it refers to is put in where it is first named. Raises `DefinitionError` AVRO_SCHEMA."""
     if not schema.references:
         return schema.text
-    return inline(schema.text, [reference.text for reference in schema.references])
+    try:
+        return inline(schema.text, [reference.text for reference in schema.references])
+    except UnsupportedSchemaError as error:
+        raise DefinitionError("AVRO_SCHEMA", f"schema id {schema.id}: {error}") from None
 
 
 def inline(text: str, references: list[str]) -> str:
@@ -31,7 +35,8 @@ def inline(text: str, references: list[str]) -> str:
                     types[part["name"]] = part
         return json.dumps(_put_in(_absolute(json.loads(text), ""), types, set()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise UnsupportedSchemaError(f"the schema or one it refers to is not valid: {exc}") from None
+        said = str(exc)[:200]
+        raise UnsupportedSchemaError(f"the schema or one it refers to is not valid: {said}") from None
 
 
 def _absolute(schema: Any, namespace: str) -> Any:

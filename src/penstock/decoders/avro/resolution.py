@@ -264,7 +264,7 @@ def _default(field: Field, path: str) -> pa.Scalar:
         )
     try:
         return pa.scalar(default_value(field.type, field.default), arrow_type(field.type, path))
-    except (ValueError, TypeError, pa.ArrowException) as exc:
+    except (ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException) as exc:
         raise IncompatibleError(f"{at_path(path)}the default is no {describe(field.type)}: {exc}") from None
 
 

@@ -42,7 +42,7 @@ def parse_avro(text: str) -> Node:
     try:
         return _Parser().read(json.loads(text), "", "", 0).node
     except ValueError as exc:
-        raise UnsupportedSchemaError(f"the schema is no JSON: {exc}") from None
+        raise UnsupportedSchemaError(f"the schema is no JSON: {str(exc)[:200]}") from None
     except RecursionError:
         raise UnsupportedSchemaError(f"the schema is nested more than {MAX_DEPTH} levels deep") from None
 
@@ -124,12 +124,12 @@ class _Parser:
         name, aliases, inner = self._name(schema, namespace, path)
         self._open.add(name)
         fields, read = [], []
-        for field in _part(schema, "fields", path):
+        for field in _list(schema, "fields", path):
             if not isinstance(field, dict) or not isinstance(field.get("name"), str):
                 raise UnsupportedSchemaError(f"{_at(path)}a field is an object with a name and a type")
             step = f"{path}.{field['name']}" if path else field["name"]
             part = self.read(_part(field, "type", step), inner, step, depth + 1)
-            others = tuple(field.get("aliases") or ())
+            others = _texts(field, "aliases", step)
             default = json.dumps(field.get("default"))
             fields.append(Field(field["name"], others, part.node, "default" in field, default))
             read.append(part)
@@ -141,7 +141,7 @@ class _Parser:
 
     def _enum(self, schema: dict[str, Any], namespace: str, path: str) -> _Read:
         name, aliases, _ = self._name(schema, namespace, path)
-        symbols = tuple(_part(schema, "symbols", path))
+        symbols = _texts(schema, "symbols", path)
         default = schema.get("default")
         if not symbols or len(set(symbols)) < len(symbols) or (default is not None and default not in symbols):
             raise UnsupportedSchemaError(f"{_at(path)}enum {name} needs symbols, each once, its default among them")
@@ -150,7 +150,7 @@ class _Parser:
     def _fixed(self, schema: dict[str, Any], namespace: str, path: str) -> _Read:
         name, aliases, _ = self._name(schema, namespace, path)
         size = _part(schema, "size", path)
-        if not isinstance(size, int) or not 0 <= size <= 1_000_000:
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= 1_000_000:
             raise UnsupportedSchemaError(f"{_at(path)}fixed {name} has no possible size")
         return self._keep(name, _Read(Fixed(name, aliases, size, *_logical(schema, "fixed", size)), 1, 0), path)
 
@@ -158,9 +158,12 @@ class _Parser:
         name = _part(schema, "name", path)
         if not isinstance(name, str):
             raise UnsupportedSchemaError(f"{_at(path)}a name is a string")
-        full = _full(name, schema.get("namespace", namespace) or "")
+        given = schema.get("namespace", namespace) or ""
+        if not isinstance(given, str):
+            raise UnsupportedSchemaError(f"{_at(path)}a namespace is a string")
+        full = _full(name, given)
         inner = full.rpartition(".")[0]
-        return full, tuple(_full(alias, inner) for alias in schema.get("aliases") or ()), inner
+        return full, tuple(_full(alias, inner) for alias in _texts(schema, "aliases", path)), inner
 
     def _keep(self, name: str, read: _Read, path: str) -> _Read:
         if name in self._known:
@@ -189,6 +192,21 @@ def _part(schema: dict[str, Any], key: str, path: str) -> Any:
     return schema[key]
 
 
+def _list(schema: dict[str, Any], key: str, path: str) -> list[Any]:
+    found = _part(schema, key, path)
+    if not isinstance(found, list):
+        raise UnsupportedSchemaError(f"{_at(path)}{key} is no array")
+    return found
+
+
+def _texts(schema: dict[str, Any], key: str, path: str) -> tuple[str, ...]:
+    """An array of strings, which may be left out."""
+    found = schema.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise UnsupportedSchemaError(f"{_at(path)}{key} is no array of strings")
+    return tuple(found)
+
+
 def _branch_key(node: Node) -> str:
     match node:
         case Primitive():
@@ -208,4 +226,4 @@ def _full(name: str, namespace: str) -> str:
 
 
 def _at(path: str) -> str:
-    return f"field {path}: " if path else ""
+    return f"field {path[:200]}: " if path else ""

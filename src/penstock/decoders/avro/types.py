@@ -172,7 +172,7 @@ def _union_value(union: Union, given: Any) -> Any:
     for at, value in enumerate(values):
         try:
             found = _value(value, given)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, ArithmeticError):
             continue
         return found if len(values) == 1 else {member(at): found}
     raise ValueError("of no type of the union")

@@ -2,7 +2,8 @@
 
 A property is NOT NULL where it is required and may not be null. An object is a struct or, where only the type of its
 values is given, a map. Alternatives are one column where one type holds them all; objects then by all their fields.
-What has no column type, such as an object of anything or a schema inside itself, is refused with its path.
+What has no column type, such as an object of anything or a schema inside itself, is refused with its path. So is one
+that unfolds into more than `MAX_NODES` schemas: a few that refer to each other twice make any number of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT7
 
 from penstock.decoders.refusal import SCHEMA_UNSUPPORTED
-from penstock.errors import MissingError
+from penstock.errors import MissingError, PenstockError
 from penstock.model import TIMESTAMP
 from penstock.registry import ReferencedSchema
 
@@ -32,7 +33,10 @@ _SIMPLE = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(),
 _FORMATS = {"date": pa.date32(), "date-time": TIMESTAMP}
 _TEXTS = {pa.string(), *_FORMATS.values()}
 _NUMBERS = {pa.int64(), pa.float64()}
+MAX_NODES = 10_000
 _MANY = 64
+_MOST_JOINED = 1_000_000
+"""How many properties `allOf`, `oneOf` and `anyOf` may bring together, each counted as often as it is copied."""
 
 
 def json_schema_columns(text: str, references: Sequence[ReferencedSchema] = ()) -> pa.Schema:
@@ -40,19 +44,27 @@ def json_schema_columns(text: str, references: Sequence[ReferencedSchema] = ()) 
 
     `references` are the schemas that a `$ref` may name; nothing is fetched.
     """
-    root = _resource(text, "the schema")
-    base = root.id() or ""
-    known: Registry[Any] = Registry().with_resource(base, root)
-    for each in references:
-        resource = _resource(each.text, f"the referenced schema {each.name}")
-        known = known.with_resources([(name, resource) for name in {each.name, urljoin(base, each.name)}])
     try:
-        kind, nullable = _kind([_Part(root.contents, known.resolver(base))], "", frozenset())
-    except (TypeError, ValueError, AttributeError, RecursionError) as exc:
+        kind, nullable = _whole_kind(text, references)
+    except PenstockError:
+        raise
+    except Exception as exc:  # whatever Python or a library says of a schema from outside
         raise _unsupported("", f"it is no valid schema, or is nested too deep ({type(exc).__name__})") from None
     if nullable or not pt.is_struct(kind):
         raise _unsupported("", "the message must be an object with properties, and may be something else")
     return pa.schema(list(kind))
+
+
+def _whole_kind(text: str, references: Sequence[ReferencedSchema]) -> tuple[pa.DataType, bool]:
+    root = _resource(text, "the schema")
+    base = root.id() or ""
+    known: Registry[Any] = Registry().with_resource(base, root)
+    for each in references:
+        resource = _resource(each.text, f"the referenced schema {each.name[:100]}")
+        known = known.with_resources([(name, resource) for name in {each.name, urljoin(base, each.name)}])
+    # Once: a `$ref` to an anchor would otherwise search the whole schema, each time.
+    known = known.crawl()
+    return _Unfolding().kind([_Part(root.contents, known.resolver(base))], "", frozenset())
 
 
 @dataclass(frozen=True)
@@ -89,38 +101,87 @@ class _Shape:
         )
 
 
-def _kind(parts: Iterable[_Part], path: str, inside: frozenset[int]) -> tuple[pa.DataType, bool]:
-    """The type of the values that all `parts` allow, and whether null is one of them."""
-    shapes = [shape for shape in _joined((_shapes(part, path, inside) for part in parts), path) if shape.types]
-    kinds = [_arrow(shape, path) for shape in shapes if shape.types != {"null"}]
-    if not kinds:
-        raise _unsupported(path, "it allows no value" if not shapes else "it allows nothing but null")
-    return reduce(lambda one, other: _wider(one, other, path), kinds), any("null" in shape.types for shape in shapes)
+class _Unfolding:
+    """One schema on its way to columns, and how much of it has been unfolded."""
 
+    def __init__(self) -> None:
+        self._nodes = 0
+        self._joined_properties = 0
 
-def _shapes(part: _Part, path: str, inside: frozenset[int]) -> list[_Shape]:
-    """The alternatives of a schema. `inside` are the schemas around it, by identity, to find it among them."""
-    content = part.content
-    if not isinstance(content, dict):
-        return [_Shape(_ANY if content is True else frozenset())]
-    if id(content) in inside:
-        raise _unsupported(path, "the schema holds itself, and a column cannot")
-    inside |= {id(content)}
-    resolver = part.resolver.in_subresource(Resource.from_contents(content, default_specification=DRAFT7))
-    factors = [[_own_shape(content, resolver, inside)]]
-    if "$ref" in content:
-        try:
-            found = resolver.lookup(content["$ref"])
-        except Unresolvable:
-            problem = f"the reference {content['$ref']} is neither in the schema nor among its references"
-            raise _unsupported(path, problem) from None
-        factors.append(_shapes(_Part(found.contents, found.resolver), path, inside))
-    factors += [_shapes(_Part(each, resolver), path, inside) for each in content.get("allOf", ())]
-    for word in ("oneOf", "anyOf"):
-        if word in content:
-            branches = (_shapes(_Part(each, resolver), path, inside) for each in content[word])
-            factors.append([shape for branch in branches for shape in branch])
-    return _joined(factors, path)
+    def kind(self, parts: Iterable[_Part], path: str, inside: frozenset[int]) -> tuple[pa.DataType, bool]:
+        """The type of the values that all `parts` allow, and whether null is one of them."""
+        alternatives = self._joined((self._shapes(part, path, inside) for part in parts), path)
+        shapes = [shape for shape in alternatives if shape.types]
+        kinds = [self._arrow(shape, path) for shape in shapes if shape.types != {"null"}]
+        if not kinds:
+            raise _unsupported(path, "it allows no value" if not shapes else "it allows nothing but null")
+        nullable = any("null" in shape.types for shape in shapes)
+        return reduce(lambda one, other: _wider(one, other, path), kinds), nullable
+
+    def _shapes(self, part: _Part, path: str, inside: frozenset[int]) -> list[_Shape]:
+        """The alternatives of a schema. `inside` are the schemas around it, by identity, to find it among them."""
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise _unsupported(path, f"its references unfold into more than {MAX_NODES} schemas")
+        content = part.content
+        if not isinstance(content, dict):
+            return [_Shape(_ANY if content is True else frozenset())]
+        if id(content) in inside:
+            raise _unsupported(path, "the schema holds itself, and a column cannot")
+        inside |= {id(content)}
+        resolver = part.resolver.in_subresource(Resource.from_contents(content, default_specification=DRAFT7))
+        factors = [[_own_shape(content, resolver, inside)]]
+        if "$ref" in content:
+            try:
+                found = resolver.lookup(content["$ref"])
+            except Unresolvable:
+                problem = f"the reference {content['$ref'][:200]} is neither in the schema nor among its references"
+                raise _unsupported(path, problem) from None
+            factors.append(self._shapes(_Part(found.contents, found.resolver), path, inside))
+        factors += [self._shapes(_Part(each, resolver), path, inside) for each in content.get("allOf", ())]
+        for word in ("oneOf", "anyOf"):
+            if word in content:
+                branches = (self._shapes(_Part(each, resolver), path, inside) for each in content[word])
+                factors.append([shape for branch in branches for shape in branch])
+        return self._joined(factors, path)
+
+    def _joined(self, factors: Iterable[list[_Shape]], path: str) -> list[_Shape]:
+        """Every choice of one alternative from each of `factors`."""
+        found = [_Shape()]
+        for factor in factors:
+            if len(found) * len(factor) > _MANY:
+                raise _unsupported(path, f"its oneOf and anyOf make more than {_MANY} alternatives")
+            found = [one.joined(other) for one, other in product(found, factor)]
+            self._joined_properties += sum(len(shape.properties) for shape in found)
+            if self._joined_properties > _MOST_JOINED:
+                raise _unsupported(path, f"its allOf, oneOf and anyOf bring together over {_MOST_JOINED:,} properties")
+        return found
+
+    def _arrow(self, shape: _Shape, path: str) -> pa.DataType:
+        types = shape.types - {"null"}
+        if types >= {"integer", "number"}:
+            types -= {"integer"}
+        if len(types) > 1:
+            allowed = "any value" if len(types) > 4 else " or ".join(sorted(types))
+            raise _unsupported(path, f"it allows {allowed}")
+        [name] = types
+        if name == "array":
+            if not shape.items:
+                raise _unsupported(path, "the schema gives no single type for the items of the array")
+            kind, nullable = self.kind(shape.items, f"{path}[]", shape.inside)
+            return pa.list_(pa.field("element", kind, nullable))
+        if name == "object":
+            if shape.properties:
+                return pa.struct(_distinct([self._field(name, shape, path) for name in shape.properties], path))
+            if not shape.entries:
+                raise _unsupported(path, "the schema does not say what the object holds")
+            kind, nullable = self.kind(shape.entries, f"{path}[key]", shape.inside)
+            return pa.map_(pa.string(), pa.field("value", kind, nullable))
+        return _FORMATS.get(shape.format or "", pa.string()) if name == "string" else _SIMPLE[name]
+
+    def _field(self, name: str, shape: _Shape, path: str) -> pa.Field:
+        kind, nullable = self.kind(shape.properties[name], f"{path}.{name}" if path else name, shape.inside)
+        return pa.field(name, kind, nullable or name not in shape.required)
 
 
 def _own_shape(content: Mapping[str, Any], resolver: Any, inside: frozenset[int]) -> _Shape:
@@ -147,43 +208,6 @@ def _own_shape(content: Mapping[str, Any], resolver: Any, inside: frozenset[int]
         (_Part(items, resolver),) if isinstance(items, dict) and "prefixItems" not in content else (),
         inside,
     )
-
-
-def _joined(factors: Iterable[list[_Shape]], path: str) -> list[_Shape]:
-    """Every choice of one alternative from each of `factors`."""
-    found = [_Shape()]
-    for factor in factors:
-        found = [one.joined(other) for one, other in product(found, factor)]
-        if len(found) > _MANY:
-            raise _unsupported(path, f"its oneOf and anyOf make more than {_MANY} alternatives")
-    return found
-
-
-def _arrow(shape: _Shape, path: str) -> pa.DataType:
-    types = shape.types - {"null"}
-    if types >= {"integer", "number"}:
-        types -= {"integer"}
-    if len(types) > 1:
-        raise _unsupported(path, "it allows any value" if len(types) > 4 else f"it allows {' or '.join(sorted(types))}")
-    [name] = types
-    if name == "array":
-        if not shape.items:
-            raise _unsupported(path, "the schema gives no single type for the items of the array")
-        kind, nullable = _kind(shape.items, f"{path}[]", shape.inside)
-        return pa.list_(pa.field("element", kind, nullable))
-    if name == "object":
-        if shape.properties:
-            return pa.struct(_distinct([_field(name, shape, path) for name in shape.properties], path))
-        if not shape.entries:
-            raise _unsupported(path, "the schema does not say what the object holds")
-        kind, nullable = _kind(shape.entries, f"{path}[key]", shape.inside)
-        return pa.map_(pa.string(), pa.field("value", kind, nullable))
-    return _FORMATS.get(shape.format or "", pa.string()) if name == "string" else _SIMPLE[name]
-
-
-def _field(name: str, shape: _Shape, path: str) -> pa.Field:
-    kind, nullable = _kind(shape.properties[name], f"{path}.{name}" if path else name, shape.inside)
-    return pa.field(name, kind, nullable or name not in shape.required)
 
 
 def _distinct(fields: list[pa.Field], path: str) -> list[pa.Field]:
@@ -235,6 +259,6 @@ def _unsupported(path: str, problem: str) -> MissingError:
     return MissingError(
         SCHEMA_UNSUPPORTED,
         f"finding the columns of a JSON Schema: {problem}",
-        context={"path": path or "the whole message"},
+        context={"path": path[:200] or "the whole message"},
         hint="give the columns yourself as decode.schema; extra_fields: keep has what they leave out as JSON text",
     )
