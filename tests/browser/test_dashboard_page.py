@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from playwright.sync_api import expect
 from tests.unit.dashboard import pipelines as made
 
 from penstock.checkpoint.lock import checkpoint_lock
+from penstock.cli.dashboard import opened_in_browser
 from penstock.dashboard import Dashboard
 from penstock.quarantine import QUARANTINE_SCHEMA
 
@@ -444,3 +446,19 @@ def test_page_without_the_token_says_how_and_shows_nothing(served: Dashboard, op
     assert "orders" not in page.content()
     assert page.evaluate("fetch('/api/overview').then((answer) => answer.status)") == 401
     page.complaints[:] = [line for line in page.complaints if "401" not in line]
+
+
+def test_page_that_the_command_opens_leads_into_the_dashboard(
+    browser: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a file, which is another site: the cookie must come along all the same."""
+    began: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", began.append)
+    with Dashboard([folder / "orders.yaml"]) as dashboard, opened_in_browser(dashboard.url, True):
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(began[0])
+        page.wait_for_url(f"http://127.0.0.1:{dashboard.port}/**")
+        expect(page.get_by_text("orders").first).to_be_visible()
+        assert dashboard.token not in page.url
+        context.close()

@@ -6,6 +6,8 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,13 +60,10 @@ def dashboard(
     served = _start(chosen, port, token)
     try:
         _tell(served, len(chosen), as_json)
-        if open_it if open_it is not None else not as_json and has_display():
-            import webbrowser
-
-            webbrowser.open(served.url)
-        # Not for ever at once: with polars loaded a Ctrl-C does not wake what waits without an end.
-        while not threading.Event().wait(_TURN_SECONDS):
-            continue
+        with opened_in_browser(served.url, open_it if open_it is not None else not as_json and has_display()):
+            # Not for ever at once: with polars loaded a Ctrl-C does not wake what waits without an end.
+            while not threading.Event().wait(_TURN_SECONDS):
+                continue
     except KeyboardInterrupt:
         pass
     finally:
@@ -117,6 +116,27 @@ def _tell(served: Dashboard, files: int, as_json: bool) -> None:
         return
     out.print(f"{counted(files, 'pipeline')}: {escape(served.url)}")
     err.print("Ctrl-C ends it")
+
+
+@contextmanager
+def opened_in_browser(url: str, wanted: bool) -> Iterator[None]:
+    """Open a link by a page that leads there, which only this user can read, until the end.
+
+    The browser's command line, which everybody on the machine can read, then holds the page's path and not the token.
+    """
+    if not wanted:
+        yield
+        return
+    import webbrowser
+    from html import escape as escaped
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="penstock-dashboard-") as folder:
+        page = Path(folder) / "open.html"
+        page.touch(0o600)
+        page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escaped(url)}">')
+        webbrowser.open(page.as_uri())
+        yield
 
 
 def has_display() -> bool:

@@ -110,13 +110,10 @@ def run_one(
 
 @contextmanager
 def _dashboard(files: Sequence[Path], tell: Callable[[str], None]) -> Iterator[Dashboard]:
-    import webbrowser
-
-    from penstock.cli.dashboard import has_display
+    from penstock.cli.dashboard import has_display, opened_in_browser
     from penstock.dashboard.serving import Dashboard
 
     with Dashboard(files) as dashboard:
         tell(f"dashboard at {dashboard.url}")
-        if has_display():
-            webbrowser.open(dashboard.url)
-        yield dashboard
+        with opened_in_browser(dashboard.url, has_display()):
+            yield dashboard

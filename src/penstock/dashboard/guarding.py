@@ -62,13 +62,16 @@ class Guard:
             return PlainTextResponse("the dashboard only shows\n", 405, {"allow": ", ".join(_METHODS)})
         given = QueryParams(scope["query_string"]).get("token")
         if given is not None:
-            return self._enter() if self._is_token(given) else _locked(scope)
+            return self._enter(headers) if self._is_token(given) else _locked(scope)
         if scope["path"].startswith("/assets/") or self._known(headers):
             return None
         return _locked(scope)
 
-    def _enter(self) -> Response:
-        answer = RedirectResponse("/", 303)
+    def _enter(self, headers: Headers) -> Response:
+        answer: Response = RedirectResponse("/", 303)
+        if headers.get("sec-fetch-site") == "cross-site":
+            # From the page that `penstock dashboard` opens: the cookie is only sent where this site itself leads.
+            answer = HTMLResponse("", 200, {"refresh": "0; url=/"})
         answer.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="strict")
         return answer
 

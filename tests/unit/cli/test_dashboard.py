@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import requests
+from tests.services.running import wait_for
 from tests.unit.dashboard.pipelines import SECRET, ago, committed, definition, lag, write_history
 
 from penstock.cli.dashboard import TOKEN_VARIABLE
@@ -117,3 +118,38 @@ def test_dashboard_without_pipelines_says_the_way_out(tmp_path: Path) -> None:
     assert none.returncode == 3 and "NO_PIPELINES" in none.stderr and "penstock init" in none.stderr
     missing = refused(tmp_path, "nowhere.yaml")
     assert missing.returncode == 3 and "nowhere.yaml" in missing.stderr
+
+
+def test_browser_is_opened_by_a_private_page_and_no_command_line_holds_the_token(tmp_path: Path) -> None:
+    """`BROWSER` names a program that notes its command line and what it is led to."""
+    definition(tmp_path)
+    noted, browser = tmp_path / "noted", tmp_path / "browser"
+    browser.write_text(
+        f"#!{sys.executable}\nimport json, os, sys, urllib.parse\n"
+        "path = urllib.parse.unquote(urllib.parse.urlsplit(sys.argv[-1]).path)\n"
+        "modes = [os.stat(p).st_mode & 0o777 for p in (path, os.path.dirname(path))] if os.path.isfile(path) else []\n"
+        "page = open(path).read() if modes else ''\n"
+        f"with open({str(noted)!r} + '.part', 'w') as file:\n"
+        "    json.dump({'words': sys.argv, 'page': page, 'modes': modes, 'path': path}, file)\n"
+        f"os.rename({str(noted)!r} + '.part', {str(noted)!r})\n"
+    )
+    browser.chmod(0o755)
+    process = subprocess.Popen(
+        command("--json", "--open"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BROWSER": str(browser), TOKEN_VARIABLE: TOKEN},
+    )
+    try:
+        wait_for(noted.is_file, "the browser", 30)
+        seen = json.loads(noted.read_text())
+        assert not [word for word in seen["words"] if TOKEN in word]
+        assert TOKEN in seen["page"] and seen["modes"] == [0o600, 0o700]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert not Path(seen["path"]).exists()
+    finally:
+        process.kill()
+        process.communicate()
