@@ -64,6 +64,11 @@ _CODE_MEANS = {
     partitions.PARTITION_VALUE: "a value of a partition column is empty or too long for a folder",
     fitting.TOPIC_NULL: "the expression for a Kafka topic gives null",
     fitting.TOPIC_INVALID: "what it gives is no name for a topic",
+    fitting.TOPIC_MISSING: "a row names a topic that is not there, or cannot be created",
+    fitting.TOPIC_NOT_ALLOWED: "a row names a topic that is internal, the pipeline's own, none of `topics_allowed`, or "
+    "not to be written to by this user",
+    fitting.TOPIC_LIMIT: "a row names a new topic, and `max_topics` are there",
+    fitting.BATCH_TOO_LARGE: "a row names a topic that takes less than the producer's batches",
     fitting.PARTITION_INVALID: "the topic has no such partition",
     fitting.RECORD_TOO_LARGE: "the record is larger than the topic or the producer takes",
     postgres.ROW_REFUSED: "the database refuses the row, or cannot hold one of its values",

@@ -35,7 +35,7 @@ from penstock.model import (
     TopicPartition,
 )
 from penstock.sinks.commit import move
-from penstock.sinks.kafka import KafkaAtLeastOnceSink, KafkaSink
+from penstock.sinks.kafka import ChosenTopics, KafkaAtLeastOnceSink, KafkaSink
 from penstock.sinks.kafka.slots import change_needed, order_of_change
 from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome
 from penstock.sinks.kafka.transaction import SlotTransaction
@@ -148,16 +148,38 @@ def test_rows_that_name_their_topic_go_there_and_others_are_refused(
     assert ids(sink) == [2]
 
 
-def test_row_for_a_topic_that_is_not_there_stops_and_leaves_nothing(make: Callable[..., KafkaSink]) -> None:
+def test_row_for_a_topic_that_is_not_there_is_refused_and_the_others_are_written(
+    make: Callable[..., KafkaSink], topics: Any
+) -> None:
     sink = ready(make())
-    stage = begin(sink, token(0, 0, 2))
-    with pytest.raises(MissingError) as refused:
-        stage.write(rows_of({"_penstock_topic": pa.array([sink.topic, "never-made"])}))
-    stage.abort()
-    assert refused.value.code == "SINK_TOPIC_MISSING"
-    assert refused.value.context["topics there"]
-    assert ids(sink) == []
+    stage = begin(sink, token(0, 0, 4))
+    names = [sink.topic, "never-made", sink.markers, "__consumer_offsets"]
+    refused = stage.write(rows_of({"_penstock_topic": pa.array(names)}))
+    stage.finish()
+    assert [(r.record.start, r.code) for r in refused] == [
+        (1, "SINK_TOPIC_MISSING"),
+        (2, "SINK_TOPIC_NOT_ALLOWED"),
+        (3, "SINK_TOPIC_NOT_ALLOWED"),
+    ]
+    assert ids(sink) == [0]
     assert "never-made" not in TopicAdmin(sink.settings).names()
+    # It is looked for again by the next stage.
+    made = topics.create(1, prefix="routed")
+    stage = begin(sink, token(1, 4, 5))
+    assert not stage.write(rows_of({"_penstock_topic": pa.array([made])}))
+    stage.abort()
+
+
+def test_rows_create_no_more_topics_than_may_be_there(make: Callable[..., KafkaSink]) -> None:
+    prefix = f"bounded-{next(_numbers)}-{time.time_ns()}"
+    sink = ready(make(create=True, chosen=ChosenTopics((f"{prefix}-.*",), most=2)))
+    stage = begin(sink, token(0, 0, 5))
+    names = [*(f"{prefix}-{n}" for n in range(4)), "other"]
+    refused = stage.write(rows_of({"_penstock_topic": pa.array(names)}))
+    stage.finish()
+    assert [r.code for r in refused] == ["SINK_TOPIC_LIMIT"] * 2 + ["SINK_TOPIC_NOT_ALLOWED"]
+    made = [name for name in TopicAdmin(sink.settings).names() if name.startswith(prefix)]
+    assert made == names[:2]
 
 
 def test_row_for_a_new_topic_with_create_makes_it(make: Callable[..., KafkaSink]) -> None:

@@ -28,6 +28,7 @@ from penstock.config.stateful import WindowConfig
 from penstock.config.transforms import remembers
 
 _ONLY_WITH_TRANSACTIONS = ("slots", "atomicity", "transaction_timeout")
+_ONLY_WITH_CHOSEN_TOPICS = ("topics_allowed", "max_topics")
 
 
 def check_emitted(parts: Parts, flow: Flow) -> None:
@@ -181,8 +182,13 @@ def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, known: Kn
         check_expression(text, known, (*here, "headers", name), parts.report)
     if isinstance(sink.topic, TopicExpression):
         check_expression(sink.topic.expr, known, (*here, "topic", "expr"), parts.report)
-    elif parts.source and sink.brokers in (None, parts.source.brokers):
-        check_no_loop(parts, (*here, "topic"), sink.topic)
+    else:
+        if parts.source and sink.brokers in (None, parts.source.brokers):
+            check_no_loop(parts, (*here, "topic"), sink.topic)
+        for setting in _ONLY_WITH_CHOSEN_TOPICS:
+            if parts.written(*here, setting):
+                message = f"{setting} means nothing where all rows go to one topic"
+                parts.report((*here, setting), message, hint=f"remove {setting}", at_key=True)
     if sink.guarantee == "at_least_once":
         for setting in _ONLY_WITH_TRANSACTIONS:
             if parts.written(*here, setting):

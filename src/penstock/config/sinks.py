@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Size, Text
 from penstock.config.registry import RegistryConfig
 from penstock.config.security import SecurityConfig
-from penstock.config.source import Brokers, Topic
+from penstock.config.source import Brokers, Topic, check_pattern
 
 _KEYS = "The columns that together identify a row."
 _PARTITION_BY = "The columns to partition the files by."
@@ -207,6 +207,18 @@ class KafkaSinkConfig(_Sink):
         description="How long a slot's write may take before the broker aborts it and the batch is tried again.",
     )
     create: bool = Field(default=False, description="Create a topic that is not there, with the brokers' defaults.")
+    topics_allowed: Annotated[tuple[Annotated[Text, AfterValidator(check_pattern)], ...], Field(strict=False)] = Field(
+        default=(),
+        description="For `topic: {expr: ...}`: regular expressions, one of which must match a topic's whole name; the "
+        "records of other topics go to quarantine. Left out, any topic but internal ones (`__...`, `penstock....`) and "
+        "those that the pipeline reads or keeps its quarantine in, which no message may ever name.",
+        examples=[["orders-.*"]],
+    )
+    max_topics: Count = Field(
+        default=1_000,
+        description="For `topic: {expr: ...}` with `create`: a topic is created only while fewer than this many are "
+        "there that rows may name; records for further ones go to quarantine.",
+    )
     coordinates: bool = Field(default=False, description="Put the `_penstock` coordinates into the JSON value.")
 
 

@@ -30,7 +30,8 @@ def check_topic(topic: str) -> str:
     return topic
 
 
-def _check_pattern(pattern: str) -> str:
+def check_pattern(pattern: str) -> str:
+    """The regular expression, if it is one."""
     try:
         re.compile(pattern)
     except re.error as error:
@@ -105,7 +106,7 @@ class KafkaSourceConfig(Section):
     topics: Annotated[tuple[Topic, ...], Field(strict=False, min_length=1)] | None = Field(
         default=None, description="The topics to read, all partitions of each."
     )
-    pattern: Annotated[Text, AfterValidator(_check_pattern)] | None = Field(
+    pattern: Annotated[Text, AfterValidator(check_pattern)] | None = Field(
         default=None,
         description="A regular expression: every topic whose whole name matches is read. New ones are "
         "found while it runs.",

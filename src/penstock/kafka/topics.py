@@ -79,15 +79,21 @@ class TopicAdmin:
         with self._asking("asking for the brokers"):
             return len(self._admin.list_topics(timeout=self._timeout).brokers)
 
-    def describe(self, names: Collection[str]) -> dict[str, TopicFacts]:
-        """What is known of each topic; one that is not there is left out."""
+    def describe(self, names: Collection[str], closed: set[str] | None = None) -> dict[str, TopicFacts]:
+        """What is known of each topic; one that is not there is left out.
+
+        One that this user has no right to is added to `closed`, or raises where that is not given.
+        """
         if not names:
             return {}
-        with self._asking(f"describing topics {', '.join(sorted(names))}"):
+        shown = ", ".join(sorted(names)[:10]) + (", ..." if len(names) > 10 else "")
+        with self._asking(f"describing topics {shown}"):
             asked = self._admin.describe_topics(
                 TopicCollection(list(names)), include_authorized_operations=True, request_timeout=self._timeout
             )
-            found = {name: topic for name, future in asked.items() if (topic := _unless_unknown(future)) is not None}
+            found = {
+                name: topic for name, future in asked.items() if (topic := _described(name, future, closed)) is not None
+            }
             settings = self._settings(ResourceType.TOPIC, found)
         return {
             name: TopicFacts(
@@ -183,13 +189,16 @@ class TopicAdmin:
             time.sleep(0.02)
 
 
-def _unless_unknown(future: Any) -> Any:
+def _described(name: str, future: Any, closed: set[str] | None) -> Any:
     try:
         return answer(future)
     except KafkaException as error:
-        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return None
-        raise
+        code = error.args[0].code()
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and closed is not None:
+            closed.add(name)
+        elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return None
 
 
 def _may_write(topic: Any) -> bool:

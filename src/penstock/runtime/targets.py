@@ -5,6 +5,7 @@ A sink's own libraries are loaded only where the file names it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from penstock.transforms.failing import OnError
 
 if TYPE_CHECKING:
     from penstock.quarantine.records import Held
-    from penstock.sinks.kafka import Encoding
+    from penstock.sinks.kafka import ChosenTopics, Encoding
 
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.", "client.", "socket.", "broker.address.")
 
@@ -179,6 +180,7 @@ def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaS
             folder,
             topic=topic,
             create=sink.create,
+            chosen=_chosen_topics(config, sink),
             keep_coordinates=sink.coordinates,
             storage=storage,
             encode_value=_encoding(sink.value),
@@ -193,10 +195,25 @@ def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaS
         transaction_timeout=sink.transaction_timeout,
         partitions=sink.partitions,
         create=sink.create,
+        chosen=_chosen_topics(config, sink),
         keep_coordinates=sink.coordinates,
         encode_value=_encoding(sink.value),
         encode_key=_encoding(sink.key),
     )
+
+
+def _chosen_topics(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig) -> ChosenTopics:
+    """What rows may name: never a topic that the pipeline reads, which would have no end, nor its quarantine's."""
+    from penstock.sinks.kafka import ChosenTopics
+
+    own: list[str] = []
+    if sink.brokers in (None, config.source.brokers):
+        for source in (config.source, *config.sources.values()):
+            own += [re.escape(topic) for topic in source.topics or source.assign or ()]
+            own += [source.pattern] if source.pattern is not None else []
+        if config.quarantine is not None and config.quarantine.topic is not None:
+            own.append(re.escape(config.quarantine.topic))
+    return ChosenTopics(sink.topics_allowed, tuple(dict.fromkeys(own)), sink.max_topics)
 
 
 def _encoding(asked: str | cfg.EncodeConfig | None) -> Encoding | None:

@@ -2,7 +2,8 @@
 
 from penstock.sinks.kafka.at_least_once import KafkaAtLeastOnceSink
 from penstock.sinks.kafka.encode.encoding import Encoding
+from penstock.sinks.kafka.fitting import ChosenTopics
 from penstock.sinks.kafka.quarantine_topic import QuarantineTopic
 from penstock.sinks.kafka.sink import KafkaSink
 
-__all__ = ["Encoding", "KafkaAtLeastOnceSink", "KafkaSink", "QuarantineTopic"]
+__all__ = ["ChosenTopics", "Encoding", "KafkaAtLeastOnceSink", "KafkaSink", "QuarantineTopic"]

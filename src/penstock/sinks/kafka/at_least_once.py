@@ -17,7 +17,7 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, Position, SlotAttempt
 from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
-from penstock.sinks.kafka.fitting import TopicBook, topic_missing
+from penstock.sinks.kafka.fitting import ChosenTopics, TopicBook, topic_missing
 from penstock.sinks.kafka.records import RECORD_SCHEMA, RowRecords
 from penstock.sinks.kafka.staged import RecordFiles, StagedRecords
 from penstock.storage import Storage
@@ -44,6 +44,7 @@ class KafkaAtLeastOnceSink:
         topic: str | None = None,
         keep_coordinates: bool = False,
         create: bool = False,
+        chosen: ChosenTopics = ChosenTopics(),
         storage: Storage = Storage(),
         encode_value: Encoding | None = None,
         encode_key: Encoding | None = None,
@@ -54,7 +55,7 @@ class KafkaAtLeastOnceSink:
         self.topic = topic
         self.keep_coordinates = keep_coordinates
         self._staged = StagedRecords(staging, storage, pipeline, name, STAGED_SCHEMA)
-        self._topics = TopicBook(name, settings, topic, create)
+        self._topics = TopicBook(name, settings, topic, create, chosen=chosen)
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._encoders = Encoders()
         self._sql: SqlEngine | None = None
@@ -74,14 +75,14 @@ class KafkaAtLeastOnceSink:
     def prepare(self, schema: pa.Schema) -> None:
         """Look at the topic, and create it where that is asked for; likewise the schemas in the registry."""
         if self.topic is not None:
-            self._topics.learn([self.topic])
+            self._topics.learn(self.topic)
         self._encoders = self._encodings.open(schema)
 
     def check(self, schema: pa.Schema) -> None:
         """Look whether the topic is there, and at the schemas in the registry."""
         admin = TopicAdmin(self.settings)
         if self.topic is not None and not self._topics.create and not admin.describe([self.topic]):
-            raise topic_missing(self.name, [self.topic], self.settings.brokers, admin.names())
+            raise topic_missing(self.name, self.topic, self.settings.brokers, admin.names())
         self._encodings.check(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:

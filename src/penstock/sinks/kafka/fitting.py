@@ -1,20 +1,21 @@
 """Which records their topics can take, found out before any is sent: one bad record would lose a transaction.
 
-The topics are described once for each stage, when a row names one for the first time. A topic that is not there
-is an error, unless it is to be created; a record that no such topic could take is refused.
+The topics are described once for each stage, when a row names one for the first time. That the file's own topic is not
+there, or not to be written to, is an error. A topic that a row names comes from whoever sent the message: whatever is
+wrong with it, its records are refused, and the others go on.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import MissingError
+from penstock.errors import MissingError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import MAX_MESSAGE_BYTES, TopicAdmin, TopicFacts
 from penstock.model import Refusal
@@ -23,14 +24,42 @@ from penstock.sinks.kafka.records import RecordMaker
 TOPIC_NULL = "SINK_TOPIC_NULL"
 TOPIC_INVALID = "SINK_TOPIC_INVALID"
 TOPIC_MISSING = "SINK_TOPIC_MISSING"
+TOPIC_NOT_ALLOWED = "SINK_TOPIC_NOT_ALLOWED"
+TOPIC_LIMIT = "SINK_TOPIC_LIMIT"
+BATCH_TOO_LARGE = "SINK_BATCH_TOO_LARGE"
 PARTITION_INVALID = "SINK_PARTITION_INVALID"
 RECORD_TOO_LARGE = "SINK_RECORD_TOO_LARGE"
 
 BATCH_BYTES = 1_000_000
+MAX_TOPICS = 1_000
+_INTERNAL = ("__", "penstock.")
+_MOST_VERDICTS = 20_000
 _TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 # A batch's header is 61 bytes; a record has at most 32 beside its key, value and headers, and a header 10.
 _RECORD_OVERHEAD = 61 + 32
 _HEADER_OVERHEAD = 10
+
+
+@dataclass(frozen=True)
+class ChosenTopics:
+    """Which topics rows may name: those that match one of `allowed`, where there are any, and none of `denied`.
+
+    One is created for them only while fewer than `most` are there that they may name.
+    """
+
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    most: int = MAX_TOPICS
+
+    def problem(self, name: str) -> str | None:
+        """Why rows may not name this topic."""
+        if name.startswith(_INTERNAL):
+            return f"topic {name} is an internal one"
+        if any(re.fullmatch(pattern, name) for pattern in self.denied):
+            return f"topic {name} is the pipeline's own: it is read by it, or its quarantine"
+        if self.allowed and not any(re.fullmatch(pattern, name) for pattern in self.allowed):
+            return f"topic {name} is none of topics_allowed"
+        return None
 
 
 @dataclass
@@ -42,6 +71,13 @@ class TopicBook:
     fixed: str | None = None
     create: bool = False
     facts: dict[str, TopicFacts] = field(default_factory=dict)
+    chosen: ChosenTopics = ChosenTopics()
+    unfit: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Topics that rows named and that take no records: a code and the reason."""
+
+    def for_stage(self) -> TopicBook:
+        """The same book for one stage: a topic that was not there may have been created since."""
+        return replace(self, unfit={})
 
     @property
     def record_bytes(self) -> int:
@@ -56,46 +92,88 @@ class TopicBook:
         """The largest batch of several records: within what the producer and the fixed topic take."""
         return min(int(self.settings.options.get("batch.size", BATCH_BYTES)), self.record_bytes)
 
-    def learn(self, names: Collection[str]) -> None:
-        """Look at the topics that are not known yet."""
-        wanted = sorted(set(names) - self.facts.keys())
+    def learn(self, name: str) -> None:
+        """Look at the file's own topic, and create it where that is asked for. Raises where it cannot be written to."""
+        admin = TopicAdmin(self.settings)
+        found = admin.describe([name])
+        if not found and self.create:
+            admin.create(name)
+            found = admin.describe([name])
+        if not found:
+            raise topic_missing(self.sink, name, self.settings.brokers, admin.names())
+        if not found[name].writable:
+            raise MissingError(
+                "KAFKA_NOT_AUTHORIZED",
+                f"sink {self.sink}: this user may not write to topic {name}",
+                context={"brokers": self.settings.brokers},
+                hint="grant WRITE on the topic",
+            )
+        self.facts.update(found)
+
+    def _look_at(self, names: Collection[str]) -> None:
+        """Look at topics that rows name: each is then among the facts, or unfit."""
+        if self.fixed is not None and self.fixed in names and self.fixed not in self.facts:
+            self.learn(self.fixed)
+        if len(self.unfit) > _MOST_VERDICTS:
+            self.unfit.clear()
+        wanted = []
+        for name in sorted(set(names) - self.facts.keys() - self.unfit.keys()):
+            if not _TOPIC_NAME.fullmatch(name):
+                self.unfit[name] = TOPIC_INVALID, f"no topic can have the name {name[:100]!r}"
+            elif problem := self.chosen.problem(name):
+                self.unfit[name] = TOPIC_NOT_ALLOWED, problem
+            else:
+                wanted.append(name)
         if not wanted:
             return
         admin = TopicAdmin(self.settings)
-        found = admin.describe(wanted)
-        missing = [name for name in wanted if name not in found]
+        closed: set[str] = set()
+        found = admin.describe(wanted, closed=closed)
+        missing = [name for name in wanted if name not in found and name not in closed]
         if missing and self.create:
-            for name in missing:
+            found |= self._created(admin, missing)
+        for name in wanted:
+            if name in self.unfit:
+                continue
+            if name in closed or (name in found and not found[name].writable):
+                self.unfit[name] = TOPIC_NOT_ALLOWED, f"the user of this pipeline may not write to topic {name}"
+            elif name not in found:
+                self.unfit[name] = TOPIC_MISSING, f"no such topic: {name}"
+            elif found[name].max_message_bytes < self.batch_bytes:
+                takes = found[name].max_message_bytes
+                self.unfit[name] = (
+                    BATCH_TOO_LARGE,
+                    f"topic {name} takes {takes} bytes, and the producer's batches have {self.batch_bytes}: "
+                    f"set batch.size: {takes} in the sink's options",
+                )
+            else:
+                self.facts[name] = found[name]
+
+    def _created(self, admin: TopicAdmin, missing: Sequence[str]) -> dict[str, TopicFacts]:
+        """Create the topics that rows name, as far as there may be more of them."""
+        there = sum(self.chosen.problem(name) is None for name in admin.names())
+        made = []
+        for name in missing:
+            if there >= self.chosen.most:
+                self.unfit[name] = TOPIC_LIMIT, f"no such topic: {name}, and max_topics ({self.chosen.most}) are there"
+                continue
+            try:
                 admin.create(name)
-            found |= admin.describe(missing)
-            missing = []
-        if missing:
-            raise topic_missing(self.sink, missing, self.settings.brokers, admin.names())
-        for topic in found.values():
-            if not topic.writable:
-                raise MissingError(
-                    "KAFKA_NOT_AUTHORIZED",
-                    f"sink {self.sink}: this user may not write to topic {topic.name}",
-                    context={"brokers": self.settings.brokers},
-                    hint="grant WRITE on the topic",
-                )
-            if topic.name != self.fixed and topic.max_message_bytes < self.batch_bytes:
-                raise MissingError(
-                    "SINK_BATCH_TOO_LARGE",
-                    f"sink {self.sink}: topic {topic.name} takes less than the producer's batches",
-                    context={"topic": f"{topic.max_message_bytes} bytes", "batches": f"{self.batch_bytes} bytes"},
-                    hint=f"set it in the sink's options: batch.size: {topic.max_message_bytes}",
-                )
-        self.facts.update(found)
+            except (MissingError, TerminalError) as error:
+                self.unfit[name] = TOPIC_MISSING, f"no such topic, and it cannot be created: {error.line}"
+                continue
+            there += 1
+            made.append(name)
+        return admin.describe(made)
 
     def fit(
         self, rows: pa.RecordBatch, records: pa.RecordBatch, maker: RecordMaker
     ) -> tuple[pa.RecordBatch, list[Refusal]]:
         """The records that can be sent, and a refusal for each other row."""
         topics = _names_by_row(records.column("topic"))
-        valid = {name for name in topics if name is not None and _TOPIC_NAME.fullmatch(name)}
-        self.learn(valid)
-        if None not in topics and len(valid) == len(topics) and self._all_fit(records, valid):
+        named = {name for name in topics if name is not None}
+        self._look_at(named)
+        if None not in topics and named <= self.facts.keys() and self._all_fit(records, named):
             return records, []
         return self._sort_out(rows, records, maker, topics)
 
@@ -129,8 +207,8 @@ class TopicBook:
         for name, here in topics.items():
             if name is None:
                 refuse(here, TOPIC_NULL, "the topic is null")
-            elif name not in self.facts:
-                refuse(here, TOPIC_INVALID, f"no topic can have the name {name[:100]!r}")
+            elif name in self.unfit:
+                refuse(here, *self.unfit[name])
             else:
                 topic = self.facts[name]
                 outside = here & chosen & ((partitions < 0) | (partitions >= topic.partitions))
@@ -141,12 +219,12 @@ class TopicBook:
         return records.filter(pa.array(good)), refused
 
 
-def topic_missing(sink: str, missing: Sequence[str], brokers: str, there: Sequence[str]) -> MissingError:
-    """The error for topics that are not there; topics are never made unasked."""
+def topic_missing(sink: str, missing: str, brokers: str, there: Sequence[str]) -> MissingError:
+    """The error for the file's own topic that is not there; topics are never made unasked."""
     shown = ", ".join(there[:10]) + (", ..." if len(there) > 10 else "")
     return MissingError(
         TOPIC_MISSING,
-        f"sink {sink}: no such topic: {', '.join(missing[:10])}",
+        f"sink {sink}: no such topic: {missing}",
         context={"brokers": brokers, "topics there": shown or "none"},
         hint="create the topic, correct its name, or let the sink create it: create: true",
     )

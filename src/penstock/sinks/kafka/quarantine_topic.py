@@ -100,7 +100,7 @@ class QuarantineTopic:
         admin = self._admin()
         self._check_topics(admin)
         self._topics.facts.clear()
-        self._topics.learn([self.topic])
+        self._topics.learn(self.topic)
         self._longest = admin.transaction_limit()
         self.notices = tuple(admin.open(1, [self.topic]))
         first = self._take_over(0)
@@ -176,7 +176,7 @@ class QuarantineTopic:
         facts = admin.describe([self.topic, self.markers])
         admin.check_markers(facts.get(self.markers))
         if self.topic not in facts and not self._topics.create:
-            raise topic_missing(self.name, [self.topic], self.settings.brokers, admin.names())
+            raise topic_missing(self.name, self.topic, self.settings.brokers, admin.names())
 
     def _admin(self) -> MarkerAdmin:
         return MarkerAdmin(self.name, self.settings, self.markers)

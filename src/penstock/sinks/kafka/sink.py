@@ -20,7 +20,7 @@ from penstock.kafka import KafkaSettings
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, Rule, SlotAttempt
 from penstock.sinks.commit import position_moved
 from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
-from penstock.sinks.kafka.fitting import TopicBook, topic_missing
+from penstock.sinks.kafka.fitting import ChosenTopics, TopicBook, topic_missing
 from penstock.sinks.kafka.marker_admin import MarkerAdmin
 from penstock.sinks.kafka.markers import Marker, Record, SlotState, marker_topic, read_markers, read_redriven
 from penstock.sinks.kafka.records import PARTITION, RowRecords
@@ -55,6 +55,7 @@ class KafkaSink:
         slots: int | None = None,
         keep_coordinates: bool = False,
         create: bool = False,
+        chosen: ChosenTopics = ChosenTopics(),
         partitions: int | None = None,
         transaction_timeout: timedelta = TRANSACTION_TIMEOUT,
         encode_value: Encoding | None = None,
@@ -78,7 +79,7 @@ class KafkaSink:
         """The markers when the position was last read."""
         self._seen: frozenset[str] = frozenset()
         """The topics named by rows that the marker topic is known to be as durable as."""
-        self._topics = TopicBook(name, settings, topic, create)
+        self._topics = TopicBook(name, settings, topic, create, chosen=chosen)
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._encoders = Encoders()
 
@@ -102,7 +103,7 @@ class KafkaSink:
         self.notices += self._encoders.notices
         self._topics.facts.clear()
         if self.topic is not None:
-            self._topics.learn([self.topic])
+            self._topics.learn(self.topic)
         slots = self._given or self._slots_there()
         if slots is not None:
             self._open_slots(slots)
@@ -129,7 +130,7 @@ class KafkaSink:
             return
         if self.topic not in facts:
             if not self._topics.create:
-                raise topic_missing(self.name, [self.topic], self.settings.brokers, admin.names())
+                raise topic_missing(self.name, self.topic, self.settings.brokers, admin.names())
             return
         there = facts[self.topic].partitions
         before = self.partitions

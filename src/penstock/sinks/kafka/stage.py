@@ -51,7 +51,7 @@ class KafkaStage:
         self._token = token
         self._writer = writer
         self._maker = maker
-        self._topics = topics
+        self._topics = topics.for_stage()
         self._slots = slots
         self._newest = newest
         self._rows = 0

@@ -70,7 +70,7 @@ class RecordFiles:
         self._sink = sink
         self._writer = writer
         self._maker = maker
-        self._topics = topics
+        self._topics = topics.for_stage()
         self._files = files
         self._columns = schema.names
 
