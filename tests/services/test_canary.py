@@ -11,6 +11,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import requests
+import yaml
 from tests.receiver import receiving
 from tests.services.running import PENSTOCK, Running, wait_for
 from typer.testing import CliRunner
@@ -28,6 +30,9 @@ from penstock.config import InvalidDefinition
 from penstock.devstack.ports import free_ports
 from penstock.errors import PenstockError
 from penstock.spark.cache import cache_home
+from penstock.spark.home import spark_home
+from penstock.spark.jars import jar_folder
+from penstock.spark.java import find_java
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
@@ -131,6 +136,7 @@ def guarded(
                     "spark.eventLog.dir": f"file:{tmp_path}/events",
                     "spark.local.dir": f"{tmp_path}/local",
                     "spark.hadoop.fs.azure.account.key.x": "${env:CANARY_SPARK}",
+                    "spark.hadoop.fs.s3a.encryption.key": "${env:CANARY_TOKEN}",
                 },
             ),
             ui,
@@ -169,6 +175,71 @@ def test_canary_secret_is_nowhere(
     assert list((tmp_path / "events").rglob("*events*")) or list((tmp_path / "events").iterdir())
     assert canaries.look_below(tmp_path) > 20
     canaries.look("Spark's log", log.read_bytes() if log.exists() else b"")
+    assert canaries.seen == set()
+
+
+APP = """\
+import sys
+from pathlib import Path
+
+import psutil
+
+from penstock.config import load
+from penstock.runtime.reaching import spark_settings_of
+from penstock.spark.session import start_session, stop_session
+
+session = start_session("canary", spark_settings_of(load(Path(sys.argv[1]))), log=Path(sys.argv[2]))
+assert session.range(100).repartition(2).count() == 100
+held = session.sparkContext._jsc.hadoopConfiguration()
+assert held.get("fs.azure.account.key.x").startswith("canary"), "the client that needs it has it"
+assert session.sparkContext.getConf().get("spark.authenticate") == "true"
+processes = [psutil.Process(), *psutil.Process().parents(), *psutil.Process().children(recursive=True)]
+words = [" ".join(one.cmdline()) for one in processes]
+assert any("java" in one for one in words)
+Path(sys.argv[3]).write_text("\\n".join(words))
+stop_session(session)
+"""
+
+
+@pytest.mark.parametrize("started", ["here", "by spark-submit"])
+def test_canary_secret_of_spark_is_nowhere_however_it_is_started(
+    started: str, canaries: Canaries, tmp_path: Path
+) -> None:
+    (tmp_path / "events").mkdir()
+    file, app = tmp_path / "canary.yaml", tmp_path / "app.py"
+    app.write_text(APP)
+    settings = {
+        "spark.master": "local[2]",
+        "spark.eventLog.enabled": True,
+        "spark.eventLog.dir": f"file:{tmp_path}/events",
+        "spark.hadoop.fs.azure.account.key.x": "${env:CANARY_SPARK}",
+        "spark.hadoop.fs.s3a.encryption.key": "${env:CANARY_STORE}",
+        "spark.hadoop.fs.shop.opening": "${env:CANARY_KEY}",
+        "spark.sql.shop.opening": "${env:CANARY_SALT}",
+    }
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "name": "canary",
+                "source": {"type": "kafka", "brokers": "localhost:9092", "topics": ["orders"]},
+                "decode": {"format": "json", "schema": "id BIGINT"},
+                "sinks": [{"name": "out", "type": "delta", "path": "lake"}],
+                "checkpoint": "checkpoint",
+                "spark": settings,
+            }
+        )
+    )
+    command, environment = [sys.executable], dict(os.environ)
+    if started == "by spark-submit":
+        jars = ",".join(str(jar) for jar in jar_folder("spark").glob("*.jar"))
+        command = [str(spark_home() / "bin/spark-submit"), "--master", "local[2]", "--verbose", "--jars", jars]
+        environment |= {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(find_java().home)}
+    words = [str(app), str(file), str(tmp_path / "spark.log"), str(tmp_path / "command-lines")]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=110, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    canaries.look("what was printed", done.stdout + done.stderr)
+    assert list((tmp_path / "events").iterdir()) and (tmp_path / "command-lines").exists()
+    canaries.look_below(tmp_path)
     assert canaries.seen == set()
 
 

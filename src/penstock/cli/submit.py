@@ -112,10 +112,18 @@ def _given(options: RunOptions) -> tuple[str, ...]:
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:
+    from penstock.config.fields import is_secret
+
     found = {}
     for one in given:
         name, has_value, value = one.partition("=")
         if not has_value or not name.startswith("spark."):
-            raise typer.BadParameter(f"{one} is not spark.NAME=VALUE", param_hint="--conf")
+            raise typer.BadParameter(f"{name} is not spark.NAME=VALUE", param_hint="--conf")
+        if is_secret(name):
+            raise typer.BadParameter(
+                f"{name} is a secret, and everybody on the machine can read a command line: write it into the pipeline "
+                "file as ${env:NAME} or ${file:path}",
+                param_hint="--conf",
+            )
         found[name] = value
     return found

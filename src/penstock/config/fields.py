@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Literal
@@ -31,11 +31,36 @@ COORDINATES = "_penstock"
 """As `penstock.model.COORDINATES`; a test holds it to that. Importing it would load Arrow for every `validate`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_SECRET = re.compile(
-    r"password|passphrase|secret|token|credential|sasl\.jaas|private\.key|key\.pem|keystore\.key|user\.info"
-    r"|access[._]key|account[._]key|sas[._](key|token)|service[._]account[._]key"
+SECRET_NAMES = (
+    "password|passwd|passphrase|secret|token|credential|authorization|cookie|jaas|private[._-]?key|key[.]pem"
+    "|user[._-]?info|(access|account|api|encryption|sas)[._-]?key|[._-]sas[._-]|connection[._-]?string|[._-]key$"
 )
+"""What the name of a secret holds, in lower case; a regular expression of Python and of Java, which redacts by it."""
+_SECRET = re.compile(SECRET_NAMES)
+_PLAIN_BY_REFERENCE = frozenset(
+    f"spark.{name}"
+    for name in ("master", "driver.memory", "driver.extraClassPath", "driver.extraLibraryPath", "driver.cores")
+)
+"""What a JVM is started with: addresses, sizes and paths on its command line, also where a reference gave them."""
 _NOT_SECRET = re.compile(r"(url|uri|location|file|path|type|class|provider|mechanism|enabled|seconds|\.ms)$")
+
+
+_SECRET_KEYS = ("url", "uri", "registry", "webhook", "headers", "hash")
+
+
+class FromReference(str):
+    """Text that a reference gave: as a setting of a client or of Spark it is a secret, whatever its name."""
+
+    __slots__ = ()
+
+
+class RevealedSecret(str):
+    """A secret in the open, on its way to the client that needs it; whoever would show it knows it by its type."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'**********'"
 
 
 class Section(BaseModel):
@@ -74,16 +99,27 @@ def wrong(message: str, hint: str | None = None) -> PydanticCustomError:
 
 
 def is_secret(option: str) -> bool:
-    """Whether the value of a client or Spark setting is a secret, going by its name."""
+    """Whether the value of a client or Spark setting is a secret going by its name, wherever it comes from."""
     name = option.lower()
     return bool(_SECRET.search(name)) and not _NOT_SECRET.search(name)
+
+
+def may_hold_secret(path: Iterable[str | int]) -> bool:
+    """Whether what stands at a place of the file may be a secret or hold one: it is not repeated then."""
+    return any(isinstance(part, str) and (is_secret(part) or part in _SECRET_KEYS) for part in path)
 
 
 def reveal(settings: Mapping[str, str | SecretStr]) -> dict[str, str]:
     """Settings with their secrets in the open, for the client that needs them. Not for a message or a log."""
     return {
-        name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in settings.items()
+        name: RevealedSecret(value.get_secret_value()) if isinstance(value, SecretStr) else value
+        for name, value in settings.items()
     }
+
+
+def secret_names(settings: Mapping[str, str]) -> list[str]:
+    """Which of some revealed settings are secrets: by their names, or because a reference gave them."""
+    return [name for name, value in settings.items() if isinstance(value, RevealedSecret) or is_secret(name)]
 
 
 def _check_name(name: str) -> str:
@@ -153,7 +189,10 @@ def _to_setting(name: str, value: Any) -> Any:
         value = str(value).lower()
     elif isinstance(value, int | float):
         value = str(value)
-    return SecretStr(value) if isinstance(value, str) and is_secret(name) else value
+    by_reference = isinstance(value, FromReference) and name not in _PLAIN_BY_REFERENCE
+    if isinstance(value, str) and (by_reference or is_secret(name)):
+        return SecretStr(str(value))
+    return str(value) if isinstance(value, FromReference) else value
 
 
 _TEXT = WithJsonSchema({"type": "string"})

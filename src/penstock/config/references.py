@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
 
-from penstock.config.fields import expand_home
+from penstock.config.fields import FromReference, expand_home
 from penstock.config.problems import Path
 from penstock.config.yaml_source import Source, put
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
+_SETTINGS = ("spark", "options", "properties")
 _MAX_FILE_BYTES = 1024 * 1024
 
 
@@ -40,7 +41,9 @@ def fill_references(source: Source, folder: FilePath) -> frozenset[Path]:
             source.problems.append(source.positions.problem(path, error.message, hint=error.hint))
             source.broken.add(path)
             continue
-        put(source.data, path, value)
+        # Of other keys the models know whether they hold a secret; of a free-form setting nobody but the user does.
+        setting = count and len(path) > 1 and path[-2] in _SETTINGS
+        put(source.data, path, FromReference(value) if setting else value)
         if count:
             filled.add(path)
     return frozenset(filled)

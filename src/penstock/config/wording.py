@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from penstock.config.fields import BESIDE, is_secret
+from penstock.config.fields import BESIDE, may_hold_secret
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path, Positions, did_you_mean
 from penstock.config.transforms import KINDS
@@ -49,7 +49,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
         case "missing":
             return "this key is required and missing", (), None
         case "penstock":
-            said = isinstance(value, dict | list) or _hidden(path) or positions.written(path) in ctx["message"]
+            said = isinstance(value, dict | list) or may_hold_secret(path) or positions.written(path) in ctx["message"]
             return ctx["message"], () if said else (f"given: {given}",), ctx["hint"]
         case "literal_error":
             words = [part.strip("' ") for part in ctx["expected"].replace(" or ", ",").split(",")]
@@ -105,6 +105,8 @@ def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: 
         return "a reference gives one value: write it inside the list"
     if filled:
         return "check what the reference gives"
+    if kind == "string_type" and isinstance(value, bool | int | float) and may_hold_secret(path):
+        return "a secret comes by reference: ${env:NAME} or ${file:path}"
     if kind == "string_type" and isinstance(value, bool):
         return f'YAML reads {written} as {str(value).lower()}; quote it: "{written}"'
     if kind == "string_type" and isinstance(value, int | float):
@@ -122,15 +124,10 @@ def _type_hint(kind: str, path: Path, value: Any, positions: Positions, filled: 
 
 def _given(path: Path, value: Any, positions: Positions) -> str:
     """What the file says, never what a reference gave; of a secret only its kind."""
-    if isinstance(value, dict | list) or _hidden(path) or path not in positions.values:
+    if isinstance(value, dict | list) or may_hold_secret(path) or path not in positions.values:
         return _shown(value)
     written = positions.written(path)
     return f'"{written}"' if isinstance(value, str) else written
-
-
-def _hidden(path: Path) -> bool:
-    """Whether what stands there may hold a secret."""
-    return any(isinstance(part, str) and (is_secret(part) or part in ("url", "registry", "webhook")) for part in path)
 
 
 def _shown(value: Any) -> str:

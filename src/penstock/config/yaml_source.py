@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from penstock.config.fields import may_hold_secret
 from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot
 
 MAX_BYTES = 1024 * 1024
@@ -231,13 +232,14 @@ class Reading:
 
     def _scalar(self, node: Any, path: Path, spot: Spot) -> str | int | float | bool | None:
         tag, text = node.tag.removeprefix(TAG), spot.text
+        shown = "this" if may_hold_secret(path) else text
         if tag == "null":
             self._add(path, spot, "there is no value", "write one, or remove the key")
             return None
         if tag == "bool":
             if text.lower() not in _BOOLEANS:
                 self._add(
-                    path, spot, f"YAML 1.1 takes {text} for true or false, and it is neither", "write true or false"
+                    path, spot, f"YAML 1.1 takes {shown} for true or false, and it is neither", "write true or false"
                 )
                 return None
             return _BOOLEANS[text.lower()]
@@ -247,10 +249,12 @@ class Reading:
                 return None
             number = read_number(node)
             if number is None:
-                self._add(path, spot, f"YAML 1.1 takes {text} for a number, and it is none", "quote it if it is text")
+                self._add(path, spot, f"YAML 1.1 takes {shown} for a number, and it is none", "quote it if it is text")
             elif not _ORDINARY_NUMBER.fullmatch(text):
-                hint = "write it plainly, or quote it if it is text"
-                self._add(path, spot, f"YAML 1.1 reads {text} as {number}", hint)
+                read = "another number" if may_hold_secret(path) else number
+                self._add(
+                    path, spot, f"YAML 1.1 reads {shown} as {read}", "write it plainly, or quote it if it is text"
+                )
                 return None
             return number
         if self._is_unusable(text):

@@ -1,11 +1,13 @@
 """Spark beside the brokers: a standalone master and its workers, all on loopback.
 
 Enters: the folder of an installed Spark and a Java home. Leaves: a master that counts every worker as alive. A master
-on loopback has workers on this machine alone: they see the same disk and the same Python as whoever submits.
+on loopback has workers on this machine alone: they see the same disk and the same Python as whoever submits. They talk
+to nobody who does not know the secret of the cluster, a new one for each.
 """
 
 from __future__ import annotations
 
+import secrets
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 import requests
 
 from penstock.devstack.ports import free_ports, is_free
+from penstock.devstack.private import put
 from penstock.devstack.processes import log_context, spawn
 from penstock.devstack.state import Service, SparkCluster, SparkMaster, SparkWorker
 from penstock.errors import MissingError
@@ -100,17 +103,31 @@ def start_idle(
 ) -> dict[Service, subprocess.Popen[bytes]]:
     """Start what is not running, and have each written down as soon as it is there."""
     children: dict[Service, subprocess.Popen[bytes]] = {}
+    settings = _authenticated(cluster)
     for one in (service for service in cluster.services if not service.alive):
-        child = _start(spark, cluster.master.url, one)
+        child = _start(spark, cluster.master.url, one, settings)
         children[one] = child
         cluster = cluster.with_service(one.as_process(child.pid))
         keep(cluster)
     return children
 
 
-def _start(spark: SparkInstalled, url: str, service: SparkMaster) -> subprocess.Popen[bytes]:
+def _authenticated(cluster: SparkCluster) -> Path:
+    """The settings by which the cluster talks to nobody without its secret: in a file, since all see a command line.
+
+    `penstock.spark.authentication` finds it there, for drivers of the same user.
+    """
+    file = cluster.master.folder / "spark.conf"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        put(file, f"spark.authenticate true\nspark.authenticate.secret {secrets.token_hex(32)}\n")
+    return file
+
+
+def _start(spark: SparkInstalled, url: str, service: SparkMaster, settings: Path) -> subprocess.Popen[bytes]:
     """A worker may come before its master: it asks again until that answers."""
-    at = ("--host", service.host, "--port", str(service.port), "--webui-port", str(service.page_port))
+    listens = ("--host", service.host, "--port", str(service.port), "--webui-port", str(service.page_port))
+    at = (*listens, "--properties-file", str(settings))
     # A master that comes back knows the applications that were running, by a file.
     remembered = f"-Dspark.deploy.recoveryDirectory={service.folder / 'remembered'}"
     words: tuple[str, ...] = ("-Dspark.deploy.recoveryMode=FILESYSTEM", remembered, _MASTER, *at)

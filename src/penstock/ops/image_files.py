@@ -13,7 +13,7 @@ RUN apt-get update \\
 
 # A release, or a wheel that lies in this folder: --build-arg PENSTOCK=./penstock-{release}-py3-none-any.whl
 ARG PENSTOCK=penstock=={release}
-COPY . /build
+COPY {app} *.whl /build/
 WORKDIR /build
 RUN pip install --no-cache-dir "$PENSTOCK"{packages}
 WORKDIR /opt
@@ -33,6 +33,14 @@ COPY entrypoint.sh /opt/entrypoint.sh
 USER 185
 WORKDIR /opt/penstock/work
 ENTRYPOINT ["/opt/entrypoint.sh"]
+"""
+
+DOCKERIGNORE = """\
+# Nothing of the pipeline gets into the image, nor what else lies here.
+*
+!{app}
+!entrypoint.sh
+!*.whl
 """
 
 ENTRYPOINT = """\

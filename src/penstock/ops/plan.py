@@ -26,7 +26,7 @@ from penstock.runtime.columns import step_output
 from penstock.runtime.faults import nothing_passes
 from penstock.runtime.lookups import Lookups
 from penstock.runtime.options import RunOptions
-from penstock.runtime.placing import check_places, placement_of
+from penstock.runtime.placing import check_places, open_ports, placement_of
 from penstock.runtime.preflight import (
     StartPoint,
     check_agreement,
@@ -189,7 +189,7 @@ def plan_run(
     attempt(lambda: _read_tables(pipeline))
     placement = placement_of(config, deploy_mode)
     attempt(lambda: check_master(placement))
-    notices = attempt(lambda: check_places(config, placement)) or []
+    notices = [*(attempt(lambda: check_places(config, placement)) or []), *open_ports(config, placement)]
     sinks = [(sink, attempt(partial(_look_at, sink))) for sink in _all_sinks(pipeline)]
     for sink, schema in _schemas(pipeline):
         attempt(partial(sink.check, schema))

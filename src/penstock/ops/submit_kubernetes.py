@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from penstock.errors import MissingError
-from penstock.ops.image_files import DOCKERFILE, ENTRYPOINT
+from penstock.ops.image_files import DOCKERFILE, DOCKERIGNORE, ENTRYPOINT
 from penstock.ops.submit_terms import APP, APP_TEXT, SCRIPT, Terms
 from penstock.runtime.placing import shipping_of
 
@@ -33,6 +33,7 @@ def kubernetes_files(terms: Terms) -> dict[str, Any]:
             stores="".join(f" --store {one}" for one in terms.stores),
             app=APP,
         ),
+        ".dockerignore": DOCKERIGNORE.format(app=APP),
         "entrypoint.sh": ENTRYPOINT,
         APP: APP_TEXT,
         "account.yaml": _documents(*_account(terms)),

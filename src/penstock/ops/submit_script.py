@@ -6,6 +6,7 @@ mode the packages go along to the driver as well.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,16 @@ _FOLDER = "pipeline"
 _UNPACKED = "penstock_pipeline"
 # The driver's Python is where the script runs, and has Penstock; the executors' may be elsewhere.
 _DRIVER_PYTHON = 'printf \'spark.pyspark.driver.python %s\\n\' "${PENSTOCK_PYTHON:-python3}" >> "$settings"'
+
+
+# A variable as a line of a properties file: to Java a backslash and a line's end mean something there. The value goes
+# through pipes, since everybody sees a command line.
+_PASS = """\
+put() {
+  printf 'spark.yarn.appMasterEnv.%s ' "$1"
+  printf '%s' "$2" | sed 's/\\\\/\\\\\\\\/g' | awk 'NR > 1 { printf "\\\\n" } { printf "%s", $0 }'
+  echo
+} >> "$settings\""""
 
 
 def script_files(terms: Terms) -> dict[str, Any]:
@@ -62,7 +73,7 @@ def script(terms: Terms, shipping: Shipping) -> str:
     program = shlex.join([APP, *terms.run_words(_UNPACKED if on_cluster else _FOLDER)])
     lines = [
         "#!/bin/sh",
-        f"# Starts the pipeline {terms.config.name} on {terms.placement.master}. Secrets are in the environment of",
+        f"# Starts the pipeline {terms.config.name} by spark-submit. Secrets are in the environment of",
         "# whoever runs this, and in files that only they can read.",
         "set -eu",
         "umask 077",
@@ -73,9 +84,9 @@ def script(terms: Terms, shipping: Shipping) -> str:
         "settings=$(mktemp)",
         'trap \'rm -f "$settings"\' EXIT',
         'cat >> "$settings" <<\'END\'',
-        *(f"{name} {value}" for name, value in sorted(_settings(terms, shipping, on_cluster).items())),
+        *(_property(name, value) for name, value in sorted(_settings(terms, shipping, on_cluster).items())),
         "END",
-        *(_passed(name) for name, _ in _variables(terms) if on_cluster),
+        *([_PASS, *(_passed(name) for name, _ in _variables(terms))] if on_cluster else []),
         *([] if on_cluster else [_DRIVER_PYTHON]),
     ]  # fmt: skip
     command = " \\\n  ".join([*_lines(words), program])
@@ -126,8 +137,14 @@ def _fetched(name: str) -> str:
     return f'[ -f {target} ] || {{ mkdir -p {folder}; cp "${{PENSTOCK_SECRETS:?}}"/{name} {target}; }}'
 
 
+def _property(name: str, value: str) -> str:
+    """A line of a properties file of Java, to which a backslash, and in a name a separator, means something."""
+    told = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return re.sub(r"([:=#! ])", r"\\\1", name) + " " + told
+
+
 def _passed(name: str) -> str:
-    return f'printf \'spark.yarn.appMasterEnv.{name} %s\\n\' "${{{name}-}}" >> "$settings"'
+    return f'put {name} "${{{name}-}}"'
 
 
 def _packed(shipping: Shipping, progress: Progress) -> Path:

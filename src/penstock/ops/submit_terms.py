@@ -9,11 +9,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from penstock.config import PipelineConfig
+from penstock.config import PipelineConfig, reveal
 from penstock.ops.parcel import Parcel
 from penstock.runtime.reaching import spark_settings_of
 from penstock.spark.jars import stores_of
 from penstock.spark.placement import DeployMode, Placement
+from penstock.spark.redaction import redaction
 
 SCRIPT = "submit.sh"
 APP = "penstock_app.py"
@@ -69,15 +70,19 @@ class Terms:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The file's settings of Spark, without the master and those by a reference: these the driver reads itself."""
+        """The file's settings of Spark, without the master and those by a reference: these the driver reads itself.
+
+        With the names by which Spark is to know secrets: what starts the driver shows settings too.
+        """
         written = self.config.positions.values
-        return {
+        found = {
             name: value
             for name, value in self.config.spark.items()
             if not isinstance(value, SecretStr)
             and name != "spark.master"
             and not (("spark", name) in written and "${" in written["spark", name].text)
         }
+        return {**found, **redaction(reveal(self.config.spark))}
 
     def setting(self, name: str, default: str) -> str:
         """One of these."""

@@ -18,6 +18,7 @@ from penstock.config.fields import is_uri
 from penstock.errors import MissingError
 from penstock.runtime.reaching import places_of
 from penstock.runtime.user_code import code_to_ship
+from penstock.spark.authentication import ENABLED, is_unauthenticated
 from penstock.spark.placement import LOCAL, DeployMode, Placement
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, submitted_setting
@@ -60,6 +61,18 @@ def shipping_of(config: cfg.PipelineConfig) -> Shipping:
     )
 
 
+def open_ports(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
+    """A word about a cluster that talks to whoever reaches it."""
+    said = submitted_setting(ENABLED) if is_submitted() else None
+    settings = {**cfg.reveal(config.spark), **({ENABLED: said} if said is not None else {})}
+    if placement.is_local or not is_unauthenticated(placement, settings):
+        return []
+    return [
+        f"spark.authenticate is not true: whoever reaches the ports of {placement.master} can run code as its user; "
+        "set it, and spark.authenticate.secret by reference where the cluster does not make one itself"
+    ]
+
+
 def check_places(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
     """Stop where a machine of the cluster cannot see a place that it needs; what is worth a word is given back."""
     if placement.shares_disk:
@@ -93,7 +106,7 @@ def _places(config: cfg.PipelineConfig) -> Iterator[_Place]:
         yield _Place("quarantine.table", config.quarantine.table, True)
     for index, sink in enumerate(config.sinks):
         yield from _places_of_sink(f"sinks[{index}]", sink)
-    yield from _named_in("source.options", config.source.options)
+    yield from _named_in("source.options", cfg.reveal(config.source.options))
     yield from _registry_files("", config)
     stateful = any(map(cfg.remembers, (step for flow in cfg.flows(config) for step in flow.transforms)))
     staged = any(isinstance(sink, cfg.KafkaSinkConfig) and sink.guarantee == "at_least_once" for sink in config.sinks)
@@ -120,13 +133,13 @@ def _places_of_sink(at: str, sink: cfg.SinkConfig) -> Iterator[_Place]:
                 uri = sink.catalog.uri.get_secret_value() if sink.catalog.uri is not None else sink.warehouse
                 yield _Place(f"{at}.catalog", uri.removeprefix("sqlite:///"), False)
         case cfg.KafkaSinkConfig():
-            yield from _named_in(f"{at}.options", sink.options)
+            yield from _named_in(f"{at}.options", cfg.reveal(sink.options))
 
 
-def _named_in(at: str, options: Mapping[str, object]) -> Iterator[_Place]:
+def _named_in(at: str, options: Mapping[str, str]) -> Iterator[_Place]:
     """The files that a client's options name, which a task would open."""
     for name, value in options.items():
-        if name.endswith(".location") and isinstance(value, str):
+        if name.endswith(".location"):
             yield _Place(f"{at}.{name}", value, True)
 
 

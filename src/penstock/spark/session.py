@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -12,18 +13,20 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 
+from penstock.config.fields import secret_names
 from penstock.errors import MissingError
+from penstock.spark.authentication import authentication
 from penstock.spark.daemon import PRELOAD
 from penstock.spark.environment import Progress
 from penstock.spark.executor_settings import executor_settings
 from penstock.spark.jars import spark_jars, stores_of
 from penstock.spark.java import find_java
 from penstock.spark.placement import LOCAL, Placement
-from penstock.spark.redaction import REDACTION, without_secrets
+from penstock.spark.redaction import for_command_line, redaction
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, join_context
 
@@ -42,7 +45,6 @@ _DEFAULTS = {
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.streaming.minBatchesToRetain": "100",
-    **REDACTION,
 }
 
 # Where every executor is on this machine.
@@ -88,8 +90,8 @@ def start_session(
     if is_submitted():
         with _own_interrupt_kept():
             return SparkSession(join_context(name, settings or {}, OWNED, _TABLES if tables else {}, preload, shipping))
-    log = log or Path(tempfile.gettempdir()) / f"penstock-{os.getpid()}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log = log or Path(tempfile.mkdtemp(prefix="penstock-")) / "spark.log"
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.environ["JAVA_HOME"] = str(find_java().home)
     asked = dict(settings or {})
     placement = Placement(asked.get("spark.master", LOCAL))
@@ -103,8 +105,9 @@ def start_session(
     conf = SparkConf(loadDefaults=False)
     jars = spark_jars(*stores_of(asked))
     sent = executor_settings(placement, asked, jars, shipping, progress)
-    defaults = {**_DEFAULTS, **(_LOOPBACK if placement.shares_disk else {}), **(_TABLES if tables else {})}
-    for key, value in {**defaults, **asked, **sent, **OWNED}.items():
+    known = authentication(placement, asked)
+    defaults = {**_DEFAULTS, **known, **(_LOOPBACK if placement.shares_disk else {}), **(_TABLES if tables else {})}
+    for key, value in {**defaults, **asked, **sent, **redaction(asked), **OWNED}.items():
         conf.set(key, value)
     conf.set("spark.app.name", name)
     conf.set("spark.python.daemon.module", "penstock.spark.daemon")
@@ -118,9 +121,9 @@ def start_session(
     before = _children()
     try:
         # Its own session: a Ctrl-C at the terminal reaches the driver alone, which then ends Spark in order.
-        with log.open("ab") as output, _own_interrupt_kept():
+        with _private_log(log) as output, _own_interrupt_kept():
             pipes = {"start_new_session": True, "stdout": output, "stderr": output}
-            gateway = launch_gateway(without_secrets(conf), pipes)
+            gateway = launch_gateway(for_command_line(conf, secret_names({**asked, **known})), pipes)
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except BaseException as error:
         cause = _cause(error)
@@ -134,6 +137,15 @@ def start_session(
             context={"cause": cause, "log": log},
             hint="the last lines of the log say why",
         ) from error
+
+
+def _private_log(log: Path) -> BinaryIO:
+    """A log that its owner alone can read, one of an earlier version too: what it quotes is nobody else's matter."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        with suppress(PermissionError):
+            os.fchmod(handle, 0o600)
+    return os.fdopen(handle, "ab")
 
 
 def _cause(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.config.application import of_session
 from penstock.errors import MissingError
+from penstock.spark.redaction import redaction
 from penstock.spark.session import OWNED
 
 POOL = "spark.scheduler.pool"
@@ -20,7 +21,9 @@ POOL = "spark.scheduler.pool"
 def own_session(session: Any, settings: Mapping[str, str], pool: str) -> Any:
     """A session beside another one, with settings of its own; the jobs of this thread are of `pool` from now on."""
     own = session.newSession()
-    put_settings(own, settings)
+    # The names of what came by a reference: an application that runs already does not know them.
+    shown = redaction(settings)
+    put_settings(own, {**settings, **shown})
     own.sparkContext.setLocalProperty(POOL, pool)
     return own
 

@@ -11,11 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.config.fields import is_secret
+from penstock.config.fields import secret_names
 from penstock.errors import MissingError
+from penstock.spark.authentication import ENABLED, authentication
 from penstock.spark.daemon import PRELOAD
 from penstock.spark.jars import stores_of
 from penstock.spark.placement import Placement
+from penstock.spark.redaction import redaction
 from penstock.spark.shipping import Shipping
 
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
@@ -60,9 +62,12 @@ def join_context(
     _refuse_version(SparkContext._jvm)
     _refuse_missing_jars(SparkContext._jvm, bool(tables), stores_of(asked))
     conf.setIfMissing("spark.app.name", name)
-    sent = shipping.settings() if shipping.applies(Placement(conf.get("spark.master"))) else {}
+    placement = Placement(conf.get("spark.master"))
+    sent = shipping.settings() if shipping.applies(placement) else {}
+    said = {**asked, **({ENABLED: conf.get(ENABLED)} if conf.contains(ENABLED) else {})}
     archives = sent.pop("spark.archives", "")
     fill = {
+        **authentication(placement, said),
         **asked,
         **sent,
         **{key: value for key, value in tables.items() if key != _EXTENSIONS},
@@ -75,7 +80,8 @@ def join_context(
         conf.set(_EXTENSIONS, _extended(conf.get(_EXTENSIONS, ""), tables[_EXTENSIONS]))
     # One attempt at a time is a matter of what the sinks can stand, not of taste.
     once = {name: value for name, value in asked.items() if name == "spark.speculation" and value == "false"}
-    for key, value in {**owned, **once}.items():
+    there = {name: conf.get(name) for name in redaction({}) if conf.contains(name)}
+    for key, value in {**owned, **once, **redaction(asked, there)}.items():
         conf.set(key, value)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     context = SparkContext(conf=conf)
@@ -86,11 +92,11 @@ def join_context(
 
 def overruled(asked: Mapping[str, str]) -> list[str]:
     """What the pipeline file asks for and spark-submit was told otherwise; its word counts."""
-    conf = _submitted_conf()
+    conf, secret = _submitted_conf(), set(secret_names(asked))
     return [
         f"{name}: spark-submit says {conf.get(name)}, the file's {value} is not used"
         for name, value in sorted(asked.items())
-        if conf.contains(name) and conf.get(name) != value and not is_secret(name)
+        if conf.contains(name) and conf.get(name) != value and name not in secret
     ]
 
 

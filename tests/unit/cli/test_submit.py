@@ -38,3 +38,12 @@ def test_submit_rendered_hands_the_options_of_the_run_on(
     [application] = yaml.safe_load_all((tmp_path / "out/spark-application.yaml").read_text())
     _, _, *options = application["spec"]["arguments"]
     assert options == ["--log-format", "json", *handed_on]
+
+
+def test_submit_secret_on_the_command_line_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "orders.yaml"
+    file.write_text(yaml.safe_dump(PIPELINE))
+    words = ["submit", str(file), "--master", "yarn", "--deploy-mode", "cluster", "--render", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, [*words, "--conf", "spark.hadoop.fs.s3a.secret.key=hunter2"])
+    assert done.exit_code == 2
+    assert "hunter2" not in done.output and not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,6 +82,9 @@ def test_kubernetes_files_refer_to_each_other_and_hold_no_secret(folder: Path) -
     assert spec["executor"] == {"instances": 2, "cores": 1, "memory": "4g"}
     assert spec["restartPolicy"]["type"] == "Always"
     assert "python -m penstock.spark.jars --into /opt/spark/jars/ --store s3 " in found.texts["Dockerfile"]
+    assert "COPY . " not in found.texts["Dockerfile"]
+    assert found.texts[".dockerignore"].splitlines()[1:] == ["*", "!penstock_app.py", "!entrypoint.sh", "!*.whl"]
+    assert re.search(spec["sparkConf"]["spark.redaction.regex"], "spark.app.look"), "what came by a reference"
     [volume] = spec["volumes"]
     assert pod["spec"]["volumes"] == [volume]
     of_files, of_secrets = volume["projected"]["sources"]
@@ -187,6 +191,41 @@ def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypat
     assert "jars/spark-s3.jar" in done.stdout, "the pipeline is on S3"
     assert "spark.executorEnv.PYTHONPATH penstock_packages" in done.stdout
     assert (out / "pipeline.zip").exists()
+
+
+def test_yarn_script_gives_java_the_password_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit_script, "_packed", lambda *_: folder / "orders.ddl")
+    monkeypatch.setattr(submit_script, "put_jars", put_one_jar)
+    config = pipeline(folder, spark={"spark.x.path": "C:\\\\shop\nEND\nrm -rf x", "spark.y": "plain"}).on_master("yarn")
+    found = plan_submission(config, Submission(file=folder / "orders.yaml", deploy_mode="cluster"))
+    out, home, told = folder / "out", folder / "spark", folder / "told.properties"
+    write_submission(found, out)
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/spark-submit").write_text(
+        f'#!/bin/sh\nwhile [ "$1" != --properties-file ]; do shift; done; cp "$2" {told}\n'
+    )
+    (home / "bin/spark-submit").chmod(0o755)
+    password = 'a\\nb\\\\c d=e:f#g!h\nsecond "line" $HOME `x`'
+    environment = {
+        "SPARK_HOME": str(home),
+        "ORDERS_DB": password,
+        "PENSTOCK_SECRETS": str(folder),
+        "PATH": "/usr/bin:/bin",
+    }
+    subprocess.run([out / "submit.sh"], env=environment, check=True, capture_output=True)
+    settings = as_java_reads(told.read_text())
+    assert settings["spark.yarn.appMasterEnv.ORDERS_DB"] == password
+    assert settings["spark.x.path"] == "C:\\\\shop\nEND\nrm -rf x" and settings["spark.y"] == "plain"
+    assert told.stat().st_mode & 0o077 == 0
+
+
+def as_java_reads(text: str) -> dict[str, str]:
+    """A properties file by the rules of `java.util.Properties.load`, as far as they are used."""
+    found = {}
+    for line in filter(None, text.splitlines()):
+        name, _, value = line.partition(" ")
+        found[name] = re.sub(r"\\(.)", lambda at: {"n": "\n", "r": "\r"}.get(at[1], at[1]), value)
+    return found
 
 
 def test_submission_without_a_cluster_is_refused(folder: Path) -> None:

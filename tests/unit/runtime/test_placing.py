@@ -10,7 +10,7 @@ import yaml
 
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError, PenstockError
-from penstock.runtime.placing import check_places, placement_of, shipping_of
+from penstock.runtime.placing import check_places, open_ports, placement_of, shipping_of
 from penstock.spark.placement import Placement
 from penstock.spark.shipping import UserCode, pack_code
 
@@ -170,3 +170,10 @@ def test_shipping_of_a_file_outside_the_folder_is_refused(crowded: Path) -> None
     with pytest.raises(PenstockError) as refused_:
         shipping_of(pipeline(crowded, transforms=[STEPS], cluster={"extra_files": ["../x.csv"]}))
     assert refused_.value.code == "FILE_OUTSIDE_FOLDER"
+
+
+def test_cluster_without_authentication_is_worth_a_word(tmp_path: Path) -> None:
+    [word] = open_ports(pipeline(tmp_path), ELSEWHERE)
+    assert "spark.authenticate is not true" in word
+    assert open_ports(pipeline(tmp_path, spark={"spark.authenticate": True}), ELSEWHERE) == []
+    assert open_ports(pipeline(tmp_path), Placement()) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.config import DeltaSinkConfig, IcebergSinkConfig, KafkaSinkConfig, PostgresSinkConfig, reveal
+from penstock.config import DeltaSinkConfig, IcebergSinkConfig, KafkaSinkConfig, PostgresSinkConfig
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.wording import percent, size, span
@@ -141,7 +141,9 @@ def _reading(evidence: Evidence, spent: float, answer: float) -> str:
 
 def _odd_setting(evidence: Evidence) -> tuple[str, str] | None:
     """A fetch setting of the file that is known to slow a reader down."""
-    for name, value in reveal(evidence.config.source.options).items():
+    for name, value in evidence.config.source.options.items():
+        if not isinstance(value, str):
+            continue  # What a reference gave is not shown.
         try:
             number = float(value)
         except ValueError:
