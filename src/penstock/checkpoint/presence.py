@@ -42,6 +42,8 @@ class RunFacts:
     """For people: `starting`, `running`, `waiting to try again: CODE`, `stopping`."""
     phase: str | None = None
     """What the batch in hand has come to: `stage`, `commit:<sink>`; nothing between batches."""
+    stalled: str | None = None
+    """Why the batch in hand is taken to be stalled; nothing while it shows progress."""
     batches: int = 0
     """How many this run has done."""
     batch_id: int | None = None

@@ -31,4 +31,11 @@ AcceptDuplicates = Annotated[
 LogFormat = Annotated[
     Literal["auto", "text", "json"], typer.Option(help="auto: a live view on a terminal, lines in a pipe.")
 ]
+StalledAfter = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Seconds without any progress after which a batch is given up with exit code 75; 0 only warns.",
+    ),
+]
 GiveUpAfter = Annotated[float, typer.Option(help="Seconds of failing retries before giving up with exit code 75.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 from dataclasses import asdict
@@ -231,6 +232,11 @@ def main() -> None:
             err.print_exception()
         told = _in_our_terms(error)
         show_error(told)
+        if told.code == "BATCH_STALLED":
+            # The thread that hangs in the batch would be waited for.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(told.exit_code)
         sys.exit(told.exit_code)
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.arguments import AcceptDuplicates, AvailableNow, CatchUp, GiveUpAfter, LogFormat, ResumeFromTable
+from penstock.cli.arguments import (
+    AcceptDuplicates,
+    AvailableNow,
+    CatchUp,
+    GiveUpAfter,
+    LogFormat,
+    ResumeFromTable,
+    StalledAfter,
+)
 from penstock.cli.render import err, out
 from penstock.ops.wording import counted
 
@@ -38,6 +46,7 @@ def run(
     catch_up: CatchUp = False,
     log_format: LogFormat = "auto",
     give_up_after: GiveUpAfter = 300.0,
+    stalled_after: StalledAfter = 3600.0,
     with_dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Serve the dashboard beside the run; its address is printed.")
     ] = False,
@@ -55,6 +64,7 @@ def run(
         accept_duplicates=accept_duplicates,
         catch_up=catch_up,
         give_up_after=give_up_after,
+        stalled_after=stalled_after,
     )
     if len(files) == 1 and not files[0].is_dir() and not watch:
         from penstock.config import load

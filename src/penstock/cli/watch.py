@@ -26,6 +26,7 @@ from penstock.runtime.listener import (
     FlowChanged,
     Notice,
     Retrying,
+    Stalled,
     Started,
     StateKept,
     Stopping,
@@ -78,7 +79,8 @@ class JsonView(LineView):
     def __call__(self, event: Event) -> None:
         """Print the event as JSON."""
         match event:
-            case BatchPhase():
+            case BatchPhase() | Stalled():
+                # What is stalled is told by a notice as well.
                 return
             case FlowChanged():
                 body = {"event": "flow", **vars(event)}

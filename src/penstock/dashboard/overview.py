@@ -122,6 +122,8 @@ def _troubled(facts: Facts, now: float) -> str | None:
     note = facts.run.note if facts.run is not None else None
     if note is not None and note.facts.doing.startswith("waiting"):
         return f"the run is {note.facts.doing}"
+    if note is not None and note.facts.stalled is not None:
+        return note.facts.stalled
     if recent.firing:
         return f"{recent.firing[-1]['rule']}: {recent.firing[-1]['text']}"
     behind, columns = behind_of(facts), recent.columns

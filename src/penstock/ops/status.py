@@ -182,6 +182,8 @@ class _Look:
             self._warn(str(run.note.error), "this ended the last run")
         if run.running and run.note is not None and run.note.facts.doing.startswith("waiting"):
             self._warn(run.note.facts.doing.rpartition(" ")[2], f"the run is {run.note.facts.doing}")
+        if run.running and run.note is not None and run.note.facts.stalled is not None:
+            self._warn("BATCH_STALLED", run.note.facts.stalled)
         if run.running and opened is not None and since is not None and datetime.now(UTC) - since > _OPEN_TOO_LONG:
             self._warn(
                 "BATCH_OPEN_LONG", f"batch {opened} began at {since:%Y-%m-%d %H:%M:%S} UTC and has not committed"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.errors import PenstockError
 from penstock.runtime.build import Pipeline
-from penstock.runtime.listener import BatchDone, BatchPhase, Event, Listener, Retrying, Started, Stopping
+from penstock.runtime.listener import BatchDone, BatchPhase, Event, Listener, Retrying, Stalled, Started, Stopping
 from penstock.runtime.patience import StopRequest
 
 
@@ -46,7 +46,9 @@ def _after(facts: RunFacts, event: Event) -> RunFacts:
         case Started():
             return replace(facts, doing="running")
         case Retrying():
-            return replace(facts, doing=f"waiting to try again: {event.error.code}")
+            return replace(facts, doing=f"waiting to try again: {event.error.code}", stalled=None)
+        case Stalled(text):
+            return replace(facts, stalled=text)
         case Stopping():
             return replace(facts, doing="stopping")
         case BatchPhase(_, phase):
@@ -55,6 +57,7 @@ def _after(facts: RunFacts, event: Event) -> RunFacts:
             return replace(
                 facts,
                 phase=None,
+                stalled=None,
                 doing=facts.doing if facts.doing == "stopping" else "running",
                 batches=facts.batches + 1,
                 batch_id=metrics.batch_id,

@@ -38,6 +38,14 @@ class BatchPhase:
 
 
 @dataclass(frozen=True)
+class Stalled:
+    """A batch has begun and shows no progress, or does so again."""
+
+    text: str | None
+    """What was found; none once there is progress."""
+
+
+@dataclass(frozen=True)
 class BatchDone:
     """Every sink has committed the batch."""
 
@@ -91,5 +99,7 @@ class Stopping:
     """A stop was asked for; the batch in hand is finished first."""
 
 
-Event = Notice | Started | BatchPhase | BatchDone | StateKept | FlowChanged | AlertChanged | Retrying | Stopping
+Event = (
+    Notice | Started | BatchPhase | Stalled | BatchDone | StateKept | FlowChanged | AlertChanged | Retrying | Stopping
+)
 Listener = Callable[[Event], None]

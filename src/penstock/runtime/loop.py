@@ -22,7 +22,17 @@ from penstock.runtime.chores import Chores
 from penstock.runtime.faults import in_our_terms, only_reporting_failed
 from penstock.runtime.flow_control import FlowControl
 from penstock.runtime.flows import CurrentFlows
-from penstock.runtime.listener import BatchDone, Listener, Started, StateKept, Stopping
+from penstock.runtime.listener import (
+    BatchDone,
+    BatchPhase,
+    Event,
+    Listener,
+    Notice,
+    Stalled,
+    Started,
+    StateKept,
+    Stopping,
+)
 from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.patience import Patience, StopRequest
 from penstock.runtime.preflight import Agreement, StartPoint
@@ -30,7 +40,14 @@ from penstock.runtime.query import BatchGate, start_query
 from penstock.runtime.recreated import TopicIds
 from penstock.runtime.standings import carried_number, standings
 from penstock.runtime.starting import pinned_slots
+from penstock.runtime.watchdog import Watchdog
+from penstock.spark.calling_back import revive_callback_server
 from penstock.spark.executors import Executors
+from penstock.spark.work import QueryWork
+
+_WITH_SPARK = ("Processing new data", "No new data but cleaning up state")
+"""What Spark says of a query whose batch has begun."""
+_TELL_AGAIN_SECONDS = 60.0
 
 
 @dataclass
@@ -53,6 +70,11 @@ class Loop:
     hold: Hold
     summary: RunSummary
     told: bool = False
+    stalled: bool = False
+    stuck: bool = False
+    """Whether a batch hangs in this process, so that its query cannot be stopped."""
+    _phase: str | None = None
+    _revived_at: float | None = None
 
     def run(self) -> None:
         """Run the query, again after a fault that may pass, until the end."""
@@ -75,6 +97,8 @@ class Loop:
                 if self.stop.asked():
                     return
             except TransientError as error:
+                if self.stuck:
+                    raise
                 if not patience.met(error, progress=self.summary.batches > done_before):
                     return
                 flows.try_again()
@@ -117,6 +141,15 @@ class Loop:
     def _run_query(self, flows: CurrentFlows, until: int | None) -> bool:
         """Run the query to its end, or behind a batch; false where it must be started again at once."""
         stream = flows.new_stream()
+        watchdog: Watchdog | None = None
+
+        def hear(event: Event) -> None:
+            if isinstance(event, BatchPhase | BatchDone):
+                self._phase = event.phase if isinstance(event, BatchPhase) else None
+            if watchdog is not None:
+                watchdog.progressed()
+            self.listener(event)
+
         carrier = Carrier(
             self.pipeline,
             self.checkpoint,
@@ -127,7 +160,7 @@ class Loop:
             self.control,
             self.hold,
             self.session,
-            self.listener,
+            hear,
             self.summary.add,
             self.stop,
             self.agreed.numbers,
@@ -141,8 +174,9 @@ class Loop:
         except Exception as error:
             raise in_our_terms(error, self.pipeline.settings.brokers) from error
         self._tell_started()
+        watchdog = Watchdog(self.options.stalled_after, self.listener, QueryWork(self.session, query).look)
         try:
-            self._watch(query, gate)
+            self._watch(query, gate, watchdog)
         except PenstockError:
             raise
         except Exception as error:
@@ -154,11 +188,23 @@ class Loop:
             raise (gate.error or in_our_terms(error, self.pipeline.settings.brokers)) from error
         finally:
             gate.release()
+            self._stop(query)
+            gate.end()
+            if not self.stuck:
+                carrier.end()
+        return True
+
+    def _stop(self, query: Any) -> None:
+        # Spark waits for its thread: in vain where that is in the batch that hangs.
+        if self.stuck:
+            return
+        try:
             if query.isActive:
                 query.stop()
-            gate.end()
-            carrier.end()
-        return True
+        except Exception:
+            if not self.stalled:
+                raise
+            self.stuck = True
 
     def _tell_started(self) -> None:
         if not self.told:
@@ -170,10 +216,11 @@ class Loop:
             if (begun := self.control.begun()) is not None:
                 self.listener(begun)
 
-    def _watch(self, query: Any, gate: BatchGate) -> None:
+    def _watch(self, query: Any, gate: BatchGate, watchdog: Watchdog) -> None:
         told = -1
         while not query.awaitTermination(0.2):
             told = self._tell_state(query, told)
+            self._look_after(query, gate, watchdog)
             if (lost := self.hold.lost()) is not None:
                 raise lost
             if self.stop.asked() or (gate.until is not None and gate.until == gate.last_batch):
@@ -186,6 +233,25 @@ class Loop:
                 query.stop()
                 return
         self._tell_state(query, told)
+
+    def _look_after(self, query: Any, gate: BatchGate, watchdog: Watchdog) -> None:
+        """Whether Spark can call back, and its batches make progress. Raises where one is given up."""
+        if revive_callback_server(self.session):
+            now = time.monotonic()
+            if self._revived_at is None or now - self._revived_at > _TELL_AGAIN_SECONDS:
+                self._revived_at = now
+                text = (
+                    "Spark could not call into this process any more, probably because it had no file descriptor left "
+                    "(ulimit -n); it can again"
+                )
+                self.listener(Stalled(text))
+                self.listener(Notice(text))
+        in_hand = gate.in_hand
+        try:
+            watchdog.look(lambda: in_hand or query.status["message"] in _WITH_SPARK, in_hand, self._phase)
+        except TransientError:
+            self.stalled, self.stuck = True, gate.in_hand
+            raise
 
     def _tell_state(self, query: Any, told: int) -> int:
         """Tell what the steps remember, once for each batch; Spark counts it when the batch is over."""

@@ -18,6 +18,8 @@ class RunOptions:
     catch_up: bool = False
     """Bring targets that went back to where the checkpoint stands, before the first batch."""
     give_up_after: float = 300.0
+    stalled_after: float = 3600.0
+    """Seconds without any progress until a batch is given up, with exit code 75; 0 for never."""
     log: Path | None = None
     sharing: int = 1
     """How many pipelines run in the same application, this one among them."""

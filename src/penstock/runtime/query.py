@@ -44,18 +44,23 @@ class BatchGate:
         self._line: Any = None
         self.last_batch: int | None = None
         self.error: PenstockError | None = None
+        self.in_hand = False
+        """Whether a batch is being carried."""
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Spark's `foreachBatch`."""
         self._line = self._line or line_of(frame)
         with self._lock:
             if not self._closed.is_set() and (self.until is None or batch_id <= self.until):
+                self.in_hand = True
                 try:
                     self._run_batch(frame, batch_id)
                     self.last_batch = batch_id
                     return
                 except Exception as error:
                     self.error, told = in_our_terms(error), f"{type(error).__name__}: {error}"
+                finally:
+                    self.in_hand = False
                 # Spark keeps what is raised here as long as the session: so nothing whose traceback knows the run.
                 raise RuntimeError(told)
         # A stop came between two batches: this one waits here, untouched, until the query is stopped.

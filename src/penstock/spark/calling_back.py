@@ -2,13 +2,33 @@
 
 Each start of a query has a new thread on Spark's side, and with it a new line: a socket on each side, and a thread here
 that listens. Neither side closes it when the query is over: py4j's keeps it for a thread that is gone.
+
+New lines are accepted by py4j's callback server, a thread that ends silently at its first error, such as a process with
+no descriptor left. Spark then waits for ever for an answer: the server is watched, and started again.
 """
 
 from __future__ import annotations
 
 import socket
+import threading
 from contextlib import suppress
 from typing import Any
+
+_reviving = threading.Lock()
+
+
+def revive_callback_server(session: Any) -> bool:
+    """Whether py4j's callback server had ended; it listens again at the same socket, to those who wait there too."""
+    server = session.sparkContext._gateway.__dict__.get("_callback_server")
+    with _reviving:
+        if server is None or server.is_shutdown or server.thread is None or server.thread.is_alive():
+            return False
+        again = threading.Thread(target=server.run, name="py4j-callback-server", daemon=True)
+        # A process that cannot start a thread now may be able to when it is looked at next.
+        with suppress(RuntimeError):
+            again.start()
+            server.thread = again
+    return True
 
 
 def line_of(frame: Any) -> Any:

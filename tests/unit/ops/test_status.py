@@ -81,10 +81,13 @@ def test_status_of_a_run_tells_where_it_is_and_which_batch_is_open_too_long(file
         run = Presence(str(checkpoint))
         run.begin(RunFacts(pipeline="orders", doing="waiting to try again: SINK_CONFLICT", batch_id=0))
         found = look_at(file)
+        run.beat(RunFacts(pipeline="orders", doing="running", stalled="the open batch has shown no progress"))
+        stalled = look_at(file)
         run.end("DATA_LOSS")
     assert found.state == "running"
     assert found.run is not None and found.run.holder == f"process {os.getpid()} on {socket.gethostname()}"
     assert codes(found) == ["BATCH_OPEN_LONG", "BROKER_UNREACHABLE", "SINK_CONFLICT"]
+    assert codes(stalled) == ["BATCH_OPEN_LONG", "BATCH_STALLED", "BROKER_UNREACHABLE"]
     found = look_at(file)
     assert (found.state, codes(found)) == ("failed", ["BROKER_UNREACHABLE", "DATA_LOSS"])
 
