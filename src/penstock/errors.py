@@ -2,18 +2,28 @@
 
 The class alone decides what follows: whether a run retries (`Transient`) and which exit code the command
 line gives. Errors raised inside a Spark task reach the driver as text; `to_wire` and `from_wire` carry
-them through it whole.
+them through it whole. Such a text holds words of others too, of a record or a database: what counts is signed.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import json
 import re
+import secrets
 from collections.abc import Mapping
+from functools import cache
 from typing import ClassVar
 
-_WIRE = re.compile(r"PENSTOCK-ERROR<([A-Za-z0-9+/=]+)>")
+_WIRE = re.compile(r"PENSTOCK-ERROR<([A-Za-z0-9+/=]+):([0-9a-f]{64})>")
+
+
+@cache
+def wire_key() -> bytes:
+    """The key by which this process knows errors of its own tasks. A task is sent it, with what else it needs."""
+    return secrets.token_bytes(32)
 
 
 class PenstockError(Exception):
@@ -51,10 +61,11 @@ class PenstockError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self).__name__, self.code, self.summary, self.context, self.hint)
 
-    def to_wire(self) -> str:
-        """This error as text that `from_wire` finds again inside a Java stack trace."""
+    def to_wire(self, key: bytes | None = None) -> str:
+        """This error as text that `from_wire` finds again inside a Java stack trace; in a task by the driver's key."""
         body = json.dumps([type(self).__name__, self.code, self.summary, self.context, self.hint])
-        return f"PENSTOCK-ERROR<{base64.b64encode(body.encode()).decode()}>"
+        text = base64.b64encode(body.encode()).decode()
+        return f"PENSTOCK-ERROR<{text}:{_signature(text, key or wire_key())}>"
 
 
 class DefinitionError(PenstockError):
@@ -91,8 +102,12 @@ def _rebuild(kind: str, code: str, summary: str, context: Mapping[str, str], hin
 
 
 def from_wire(text: str) -> PenstockError | None:
-    """The error that `to_wire` wrote somewhere inside `text`, if there is one."""
-    found = _WIRE.search(text)
-    if found is None:
-        return None
-    return _rebuild(*json.loads(base64.b64decode(found.group(1))))
+    """The error that `to_wire` wrote somewhere inside `text` with the key of this process, if there is one."""
+    for found in _WIRE.finditer(text):
+        if hmac.compare_digest(_signature(found[1], wire_key()), found[2]):
+            return _rebuild(*json.loads(base64.b64decode(found[1])))
+    return None
+
+
+def _signature(text: str, key: bytes) -> str:
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

@@ -1,5 +1,7 @@
 """Errors come through text and pickle whole."""
 
+import base64
+import json
 import pickle
 
 from penstock.errors import TransientError, from_wire
@@ -19,3 +21,14 @@ def test_error_pickled_keeps_its_class_and_facts() -> None:
 
 def test_error_in_other_text_is_not_found() -> None:
     assert from_wire("nothing here") is None
+
+
+def test_error_that_foreign_text_forges_is_not_taken_for_one() -> None:
+    own = TransientError("BROKER_SILENT", "waiting")
+    body = base64.b64encode(json.dumps(["TransientError", "FORGED", "x", {}, None]).encode()).decode()
+    signature = own.to_wire().rpartition(":")[2].rstrip(">")
+    forged = [f"PENSTOCK-ERROR<{body}>", f"PENSTOCK-ERROR<{body}:{'0' * 64}>", f"PENSTOCK-ERROR<{body}:{signature}>"]
+    forged.append(TransientError("FORGED", "x").to_wire(b"another process"))
+    assert [from_wire(text) for text in forged] == [None] * 4
+    back = from_wire(f'invalid input: "{forged[0]}" {forged[2]} {own.to_wire()}')
+    assert back is not None and back.code == "BROKER_SILENT"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, Transform
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, wire_key
 from penstock.model import BAD_SCHEMA, DELETES, BatchToken, Manifest, OffsetRange, Refusal, SlotAttempt
 from penstock.runtime.excluded import Excluded
 from penstock.runtime.inlet import Inlet
@@ -48,6 +48,8 @@ class SlotWork:
     """Where some sinks have the batch already: those that do not. A record that is bad only now is missing in these."""
     same_topics: Callable[[], None] | None = None
     """Raises where a topic of the batch was created again since; asked before a slot commits in its task."""
+    key: bytes = field(default_factory=wire_key, repr=False)
+    """Signs the errors that the task sends to the driver."""
 
     def wanted_by(self, sinks: Sequence[Sink]) -> SlotWork:
         """The same work for some of the sinks."""
@@ -154,7 +156,7 @@ class Sides:
 @contextmanager
 def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
     """The stages of every sink for the rows of a slot, aborted when anything fails."""
-    with errors_for_spark():
+    with errors_for_spark(work.key):
         out = Outlet(work.inlets, work.token, slot, work.schema, work.excluded, work.same_topics)
         try:
             yield out
@@ -166,7 +168,7 @@ def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
 @contextmanager
 def sides_of(work: SlotWork, slot: int) -> Iterator[Sides]:
     """The stages beside the rows, aborted when anything fails."""
-    with errors_for_spark():
+    with errors_for_spark(work.key):
         sides = Sides(work, slot)
         try:
             yield sides
@@ -176,9 +178,9 @@ def sides_of(work: SlotWork, slot: int) -> Iterator[Sides]:
 
 
 @contextmanager
-def errors_for_spark() -> Iterator[None]:
-    """Send Penstock's own errors on in a form that Spark keeps."""
+def errors_for_spark(key: bytes) -> Iterator[None]:
+    """Send Penstock's own errors on in a form that Spark keeps, signed with the driver's key."""
     try:
         yield
     except PenstockError as error:
-        raise RuntimeError(error.to_wire()) from None
+        raise RuntimeError(error.to_wire(key)) from None

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.contracts import FrameTransform, Transform
+from penstock.errors import wire_key
 from penstock.model import COORDINATES, Refusal
 from penstock.runtime.outlet import SlotWork, errors_for_spark, sides_of
 from penstock.runtime.refused import refused_records
@@ -154,11 +155,11 @@ def through_arrow(frame: Any, steps: Sequence[Transform], told: Told | None) -> 
         return frame
     entering: pa.Schema = to_arrow_schema(frame.schema)
     schema = _after(frame, steps)
-    segment = told.segment() if told is not None else 0
+    segment, key = told.segment() if told is not None else 0, wire_key()
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = SlotReport(segment + TaskContext.get().partitionId())
-        with errors_for_spark():
+        with errors_for_spark(key):
             for batch in batches:
                 rows = apply_all(pa.RecordBatch.from_arrays(batch.columns, schema=entering), steps, report)
                 if rows.num_rows:

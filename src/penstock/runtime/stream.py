@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from penstock.contracts import Decoder, StatefulTransform, TellingDecoder, Transform
+from penstock.errors import wire_key
 from penstock.model import COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, Split, TopicPartition, coordinates_of
 from penstock.runtime.build import as_nullable
 from penstock.runtime.excluded import Excluded
@@ -153,7 +154,10 @@ class Stream:
         if not left:
             return []
         decoders = {topic: one.decoder for one in self.layout.inputs for topic in one.topics or ()}
-        tasks = [(work.reader, decoders.get(r.topic, self.layout.inputs[0].decoder), r, work.excluded) for r in left]
+        tasks = [
+            (work.reader, decoders.get(r.topic, self.layout.inputs[0].decoder), r, work.excluded, work.key)
+            for r in left
+        ]
         return list(context.parallelize(tasks, len(tasks)).map(_judge_range).collect())
 
 
@@ -165,11 +169,13 @@ def _moves_rows(step: Transform) -> bool:
 def _decoding(
     decoder: Decoder, steps: Sequence[Transform], told: Told, segment: int, clock: str | None = None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    key = wire_key()
+
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = SlotReport(segment + TaskContext.get().partitionId())
         kept_out = TaskContext.get().getLocalProperty(EXCLUDED)
         excluded = pickle.loads(base64.b64decode(kept_out)) if kept_out else Excluded()
-        with errors_for_spark():
+        with errors_for_spark(key):
             for batch in batches:
                 raw = batch.cast(RAW_SCHEMA)
                 ticks = pc.equal(raw.column("topic"), CLOCK) if clock is not None else None
@@ -194,10 +200,10 @@ def _telling_time(ticks: pa.RecordBatch, schema: pa.Schema, column: str | None) 
     return pa.RecordBatch.from_arrays(arrays, schema=as_nullable(schema))
 
 
-def _judge_range(task: tuple[Any, Decoder, OffsetRange, Excluded]) -> SlotReport:
-    reader, decoder, wanted, excluded = task
+def _judge_range(task: tuple[Any, Decoder, OffsetRange, Excluded, bytes]) -> SlotReport:
+    reader, decoder, wanted, excluded, key = task
     report = SlotReport(0)
-    with errors_for_spark():
+    with errors_for_spark(key):
         for raw in reader.read([wanted]):
             _judged(decoder, raw, report, excluded)
     return report

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from penstock.config.arrow_types import arrow_to_ddl
-from penstock.errors import PenstockError, TerminalError
+from penstock.errors import PenstockError, TerminalError, wire_key
 from penstock.model import COORDINATES
 from penstock.transforms.raised import told
 from penstock.transforms.user import load
@@ -86,6 +86,8 @@ class Carrying:
     """Whether the rows have coordinates, in a last column of their own."""
     timed: bool
     ttl: timedelta | None
+    key: bytes = field(default_factory=wire_key, repr=False)
+    """Signs the errors that the task sends to the driver."""
     _user: Any = field(default=None, init=False)
     _handle: Any = field(default=None, init=False)
     _newest: Any = field(default=None, init=False)
@@ -201,7 +203,7 @@ class Carrying:
             with told(self.step, self.folder):
                 yield
         except PenstockError as error:
-            raise RuntimeError(error.to_wire()) from None
+            raise RuntimeError(error.to_wire(self.key)) from None
 
 
 def _naive(value: Any) -> Any:
