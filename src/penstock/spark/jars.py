@@ -1,10 +1,11 @@
 """The jars beside Spark, the broker's class path and the schema registry, fetched once and kept.
 
-Enters: `jars.xml`, which pins every jar. Leaves: one folder of jars a configuration, named by the hash of the
-descriptor, so that another version of Penstock never sees the wrong ones. A folder appears whole or not at all,
-with its archives unpacked, and once it is there nothing is fetched and no JVM starts. `python -m penstock.spark.jars`
-fetches what every user needs; the schema registry is fetched when one is first started. With `--into FOLDER` it
-puts Spark's into a folder, for an image.
+Enters: `jars.xml`, which pins every jar by its version, and `jars.sha256`, which pins its bytes. Leaves: one folder of
+jars a configuration, named by the hash of the descriptor, so that another version of Penstock never sees the wrong
+ones. A folder appears whole or not at all, with its archives unpacked, and once it is there nothing is fetched and no JVM
+starts. No jar is used whose bytes are others, nor one that nobody pinned: they are compared when they are fetched, and
+again when a file of the folder has changed since. `python -m penstock.spark.jars` fetches what every user needs; the
+schema registry is fetched when one is first started. With `--into FOLDER` it puts Spark's into a folder, for an image.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import fcntl
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -20,17 +22,19 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 from xml.etree import ElementTree
 
 from penstock.errors import MissingError, PenstockError
-from penstock.spark.cache import cache_home, link_or_copy
+from penstock.spark.cache import cache_home, link_or_copy, private_file
 from penstock.spark.java import find_java
 
 _DESCRIPTOR = Path(__file__).with_name("jars.xml")
+_HASHES = Path(__file__).with_name("jars.sha256")
+_STAMP = ".verified"
 _LOG_STORE = Path(__file__).with_name("stores") / "conditional-log-store.jar"
 _SETTINGS = Path(__file__).with_name("ivysettings.xml")
 _ASIDE = "fetch-"
@@ -67,6 +71,7 @@ def registry_jar() -> Path:
 def jar_folder(conf: str) -> Path:
     """The folder that holds the jars of `conf`, fetched now if they are not there."""
     _ensure([conf])
+    _verify(_folder(conf))
     return _folder(conf)
 
 
@@ -145,13 +150,74 @@ def _clear_remains() -> None:
 def _fetch(confs: Sequence[str], count: int) -> None:
     with tempfile.TemporaryDirectory(prefix=_ASIDE, dir=cache_home()) as aside:
         _run_ivy(confs, count, Path(aside))
+        for conf in confs:
+            _compare(Path(aside) / conf, f"{cache_home() / 'ivy'}, where the next fetch would find it again")
         _unpack(Path(aside))
         for conf in confs:
+            _stamp(Path(aside) / conf)
             folder = _folder(conf)
             # There only when someone took a jar out of it.
             shutil.rmtree(folder, ignore_errors=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
             (Path(aside) / conf).rename(folder)
+
+
+def pinned_hashes() -> dict[str, str]:
+    """The SHA-256 of every file that the descriptor pins, by its name."""
+    lines = (line.split() for line in _HASHES.read_text(encoding="ascii").splitlines())
+    return {name: digest for digest, name in lines}
+
+
+def _verify(folder: Path) -> None:
+    """Raise where a file of the folder is not the one that was pinned. A folder is read again only where it changed."""
+    try:
+        known = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = None
+    if known == _stats(folder):
+        return
+    if any(inner.is_dir() for inner in folder.iterdir()):
+        # What was unpacked from an archive is known by its stamp; one that an earlier version unpacked has none yet.
+        if known is not None:
+            raise _differs(folder, "a file in it", folder)
+    else:
+        _compare(folder, folder)
+    _stamp(folder)
+
+
+def _compare(folder: Path, remove: object) -> None:
+    pinned = pinned_hashes()
+    for file in sorted(one for one in folder.iterdir() if not one.name.startswith(_STAMP)):
+        with file.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != pinned.get(file.name):
+                raise _differs(folder, file.name, remove)
+
+
+def _differs(folder: Path, name: str, remove: object) -> MissingError:
+    return MissingError(
+        "JAR_NOT_AS_PINNED",
+        f"checking the jars: {name} is not the one that this version of Penstock was built with",
+        context={"folder": folder, "pinned in": _HASHES.name},
+        hint=f"find out who changed it; then remove {remove}, and it is fetched again",
+    )
+
+
+def _stats(folder: Path) -> dict[str, list[int]]:
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if not name.startswith(_STAMP):
+                file = Path(place) / name
+                stat = file.stat()
+                found[str(file.relative_to(folder))] = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    return found
+
+
+def _stamp(folder: Path) -> None:
+    # A cache that cannot be written, as in an image, is compared each time.
+    stats = json.dumps(_stats(folder))
+    with suppress(OSError), private_file(folder / _STAMP) as aside:
+        aside.write_text(stats, encoding="utf-8")
 
 
 def _unpack(target: Path) -> None:

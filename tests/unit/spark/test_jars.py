@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from penstock.errors import MissingError
 from penstock.spark import jars
 
 DEPENDENCIES = list(ElementTree.parse(jars._DESCRIPTOR).iter("dependency"))
@@ -50,6 +53,8 @@ def filled_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
     monkeypatch.setattr(subprocess, "Popen", refuse)
+    empty = {name: hashlib.sha256(b"").hexdigest() for names in jars.pinned_jars().values() for name in names}
+    monkeypatch.setattr(jars, "pinned_hashes", lambda: empty)
     for conf, names in jars.pinned_jars().items():
         folder = jars._folder(conf)
         folder.mkdir(parents=True)
@@ -69,6 +74,39 @@ def test_jars_for_everyone_leave_the_registry_out(filled_cache: Path) -> None:
     assert jars.main() == 0
     with pytest.raises(AssertionError, match="a process was started"):
         jars.registry_jar()
+
+
+def test_hashes_are_pinned_for_every_jar_and_for_no_other() -> None:
+    named = {name for names in jars.pinned_jars().values() for name in names}
+    hashes = jars.pinned_hashes()
+    assert {name.removesuffix(".tar.gz") for name in hashes} == named
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes.values())
+
+
+@pytest.mark.parametrize("change", ["other bytes", "one more"])
+def test_jar_that_nobody_pinned_is_not_used(filled_cache: Path, change: str) -> None:
+    folder = jars.jar_folder("spark")
+    assert (folder / ".verified").exists()
+    name = jars.pinned_jars()["spark"][0] if change == "other bytes" else "one-more.jar"
+    (folder / name).write_bytes(b"hostile")
+    for _ in range(2):
+        with pytest.raises(MissingError) as refused:
+            jars.spark_jars()
+        assert refused.value.code == "JAR_NOT_AS_PINNED" and name in refused.value.summary
+
+
+def test_jar_that_is_fetched_with_other_bytes_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(confs: Sequence[str], count: int, target: Path) -> None:
+        for conf in confs:
+            (target / conf).mkdir()
+            for name in jars.pinned_jars()[conf]:
+                (target / conf / name).write_bytes(b"hostile")
+
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    monkeypatch.setattr(jars, "_run_ivy", fetch)
+    with pytest.raises(MissingError) as refused:
+        jars.jar_folder("spark")
+    assert refused.value.code == "JAR_NOT_AS_PINNED" and not jars._folder("spark").exists()
 
 
 def test_jars_with_one_taken_away_are_fetched_again(filled_cache: Path) -> None:
