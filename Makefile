@@ -36,11 +36,12 @@ endif
 long: install ## the tests that take minutes each and are not of `make crash`; ARGS=... for pytest
 	$(PYTHON_IN) -m pytest -m "long and not crash" $(ARGS)
 
-lint: install ## format, lint, types and import contracts
+lint: install ## format, lint, types, import contracts, and known vulnerabilities of what is locked
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
+	$(PYTHON_IN) tools/audit_lock.py
 
 bench: install ## against the job as a blog would write it; into bench/results
 	$(PYTHON_IN) bench/run.py $(ARGS)

@@ -2,7 +2,7 @@
 
 Enters: `jars.xml`, which pins every jar by its version, and `jars.sha256`, which pins its bytes. Leaves: one folder of
 jars a configuration, named by the hash of the descriptor, so that another version of Penstock never sees the wrong
-ones. A folder appears whole or not at all, with its archives unpacked, and once it is there nothing is fetched and no JVM
+ones. A folder appears whole or not at all, with its archives unpacked; once it is there nothing is fetched and no JVM
 starts. No jar is used whose bytes are others, nor one that nobody pinned: they are compared when they are fetched, and
 again when a file of the folder has changed since. `python -m penstock.spark.jars` fetches what every user needs; the
 schema registry is fetched when one is first started. With `--into FOLDER` it puts Spark's into a folder, for an image.
