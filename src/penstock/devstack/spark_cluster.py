@@ -120,7 +120,13 @@ def _authenticated(cluster: SparkCluster) -> Path:
     file = cluster.master.folder / "spark.conf"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        put(file, f"spark.authenticate true\nspark.authenticate.secret {secrets.token_hex(32)}\n")
+        settings = {
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": secrets.token_hex(32),
+            # It would run what anybody sends it, and Spark does not start it beside a secret.
+            "spark.master.rest.enabled": "false",
+        }
+        put(file, "".join(f"{name} {value}\n" for name, value in settings.items()))
     return file
 
 
