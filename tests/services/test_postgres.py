@@ -658,7 +658,7 @@ def test_database_that_refuses_or_is_not_there_is_told_without_the_url(postgres:
     wrong = {
         "SINK_ACCESS_DENIED": postgres.url(password="guess"),
         "SINK_DATABASE_MISSING": postgres.url("absent"),
-        "SINK_DATABASE_UNREACHABLE": postgres.url().replace(str(postgres.port), "1"),
+        "SINK_DATABASE_UNAVAILABLE": postgres.url().replace(str(postgres.port), "1"),
         "SINK_URL_INVALID": f"postgresql:/penstock:{PASSWORD}",
     }
     for code, url in wrong.items():

@@ -80,7 +80,14 @@ def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
             context=context,
             hint="check username, password and mechanism: the brokers know no such user, or it has another password",
         )
-    if error.code() in _AWAY | LEADER_MOVES | MOVED_OR_GONE or error.retriable():
+    if error.code() in MOVED_OR_GONE:
+        return TransientError(
+            "TOPIC_GONE",
+            f"{doing}: the brokers do not know the topic or the partition",
+            context=context,
+            hint="was the topic deleted?  after a start of the brokers it may take a moment until they know it",
+        )
+    if error.code() in _AWAY | LEADER_MOVES or error.retriable():
         return TransientError(
             "BROKER_UNREACHABLE",
             f"{doing}: no answer from the brokers",

@@ -224,8 +224,14 @@ def plan_run(
         notices=(*((start.notice,) if start and start.notice else ()), *notices, *_unverified(pipeline)),
         master=None if placement.is_local else placement.master,
         buckets=tuple(buckets or ()),
-        problems=tuple(problems),
+        problems=tuple(_causes(problems)),
     )
+
+
+def _causes(problems: Sequence[PenstockError]) -> list[PenstockError]:
+    """Without those that only pass on another one: a sink that cannot be asked is told by why it cannot."""
+    lines = {f"{one.code} {one.line}" for one in problems}
+    return [one for one in problems if one.code != "SINK_UNREACHABLE" or one.context.get("sink") not in lines]
 
 
 def _unverified(pipeline: Pipeline) -> list[str]:

@@ -16,10 +16,10 @@ _PASSING_CAUSES = (
     "org.apache.kafka.common.errors.NetworkException",
     "Timed out waiting for a node assignment",
     "Failed to create new KafkaAdminClient",
-    "UnknownTopicOrPartitionException: This server does not host",
     "NotLeaderOrFollowerException",
     "LeaderNotAvailableException",
 )
+_TOPIC_GONE = "UnknownTopicOrPartitionException: This server does not host"
 _STORE_PASSING = re.compile(
     r"SlowDown|\bStatus Code: 5\d\d|AWSStatus500Exception|AWSServiceThrottledException|AWSClientIOException"
     r"|AWSServiceIOException|awssdk\.core\.exception\.(SdkClientException|ApiCall\w*Timeout\w*)"
@@ -35,7 +35,7 @@ _WRAPPING = re.compile(
 _JAVA_PACKAGE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*: )")
 _CONDITION = re.compile(r"\[(?!STREAM_FAILED|FAILED_EXECUTE_UDF)[A-Z][A-Z0-9_.]{3,}\] [^\n]+")
 _PYTHON_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S[^\n]*)")
-_PLACES = ("at ", "File ", "Traceback", "...", "JVM stacktrace", "^", "An error occurred while calling")
+_PLACES = ("at ", 'File "', "Traceback", "...", "JVM stacktrace", "^", "===", "An error occurred while calling")
 
 
 def only_reporting_failed(error: BaseException) -> bool:
@@ -82,6 +82,14 @@ def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockEr
             context={"cause": cause},
             hint="is the endpoint right, and can this machine reach it?",
         )
+    if _TOPIC_GONE in text:
+        return TransientError(
+            "TOPIC_GONE",
+            "asking for offsets through Spark: the brokers do not know a topic of this pipeline any more",
+            context={**({"brokers": brokers} if brokers else {}), "cause": cause},
+            hint="was the topic deleted?  remove it from the source, or create it again: a new topic of the same name\n"
+            "begins at its first record, and on_data_loss decides what follows",
+        )
     if any(sign in text for sign in _PASSING_CAUSES):
         return TransientError(
             "BROKER_UNREACHABLE",
@@ -94,6 +102,17 @@ def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockEr
         "running the batch: Spark gave up",
         context={"cause": cause},
         hint="Spark's log has the whole story; --debug shows the stack",
+    )
+
+
+def checkpoint_gone(path: str, cause: PenstockError) -> TerminalError:
+    """What a run that finds its checkpoint removed ends with, whatever it was that failed first."""
+    return TerminalError(
+        "CHECKPOINT_GONE",
+        f"checkpoint {path}: it was removed while the pipeline ran",
+        context={"cause": cause.context.get("cause", cause.summary)},
+        hint="put a copy back: penstock checkpoint restore FILE\n"
+        "or go on without one, from where the targets stand: penstock run FILE --resume-from-table",
     )
 
 

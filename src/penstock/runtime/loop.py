@@ -19,7 +19,7 @@ from penstock.runtime.build import Pipeline
 from penstock.runtime.carrier import Carrier
 from penstock.runtime.catch_up import CatchUp
 from penstock.runtime.chores import Chores
-from penstock.runtime.faults import in_our_terms, only_reporting_failed
+from penstock.runtime.faults import checkpoint_gone, in_our_terms, only_reporting_failed
 from penstock.runtime.flow_control import FlowControl
 from penstock.runtime.flows import CurrentFlows
 from penstock.runtime.listener import (
@@ -185,7 +185,7 @@ class Loop:
             done = self.checkpoint.last_committed()
             if gate.error is None and only_reporting_failed(error) and done is not None and done == gate.last_batch:
                 return False
-            raise (gate.error or in_our_terms(error, self.pipeline.settings.brokers)) from error
+            raise self._told_of(gate.error or in_our_terms(error, self.pipeline.settings.brokers)) from error
         finally:
             gate.release()
             self._stop(query)
@@ -193,6 +193,12 @@ class Loop:
             if not self.stuck:
                 carrier.end()
         return True
+
+    def _told_of(self, error: PenstockError) -> PenstockError:
+        """The error, or that the checkpoint is gone, which Spark and the sinks tell in many ways."""
+        if error.code == "BATCH_FAILED" and self.checkpoint.query_id() is None:
+            return checkpoint_gone(self.checkpoint.path, error)
+        return error
 
     def _stop(self, query: Any) -> None:
         # Spark waits for its thread: in vain where that is in the batch that hangs.

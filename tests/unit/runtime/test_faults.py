@@ -51,6 +51,11 @@ class CapturedError(Exception):
             "An error occurred while calling o72.stop.\n: java.io.IOException: Disk quota exceeded\n\tat x",
             "IOException: Disk quota exceeded",
         ),
+        (
+            STREAM.format("File file:/srv/checkpoints/orders/offsets does not exist"),
+            "File file:/srv/checkpoints/orders/offsets does not exist",
+        ),
+        (STREAM.format(""), "Exception"),
         ("", "Exception"),
     ],
 )
@@ -76,6 +81,14 @@ def test_kafka_away_may_pass_and_names_the_brokers(error: Exception) -> None:
     told = in_our_terms(error, "a:9092")
     assert isinstance(told, TransientError)
     assert (told.code, told.context["brokers"]) == ("BROKER_UNREACHABLE", "a:9092")
+
+
+def test_topic_that_is_gone_is_not_called_brokers_that_are_away() -> None:
+    gone = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic."
+    told = in_our_terms(CapturedError(STREAM.format("null"), f"Caused by: {gone}\n\tat x"), "a:9092")
+    assert isinstance(told, TransientError)
+    assert (told.code, told.context["brokers"]) == ("TOPIC_GONE", "a:9092")
+    assert "deleted" in str(told.hint)
 
 
 def test_own_error_in_a_java_report_comes_back_whole() -> None:

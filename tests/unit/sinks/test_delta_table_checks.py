@@ -118,6 +118,33 @@ def test_prepare_of_a_folder_with_files_and_no_log_is_refused(tmp_path: Path) ->
     assert refusal(sink(tmp_path / "t" / "mine.csv")).code == "SINK_PATH_NOT_A_TABLE"
 
 
+def test_prepare_of_a_folder_with_what_one_batch_staged_makes_the_table(tmp_path: Path) -> None:
+    """As an `rm -rf` under a run leaves it: the batch in hand has staged its files, and there is no table."""
+    for name in ("part-58b1d568-1-5f3d9f767653-0-eae72cefdb31-1c3f228c-0.parquet",
+                 "day=1/part-58b1d568-1-5f3d9f767653-1-eae72cefdb31-1c3f228c-0.parquet"):  # fmt: skip
+        staged = tmp_path / "t" / name
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_bytes(b"")
+    sink(tmp_path / "t").prepare(ROWS)
+    assert DeltaTable(tmp_path / "t").version() == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        # A second batch: a table whose log is lost.
+        "part-58b1d568-2-5f3d9f767653-0-eae72cefdb31-1c3f228c-0.parquet",
+        # Spark's.
+        "part-00000-0c1c0bd9-9e1d-4c9e-8d62-0d3c1fdd4b3e-c000.snappy.parquet",
+    ],
+)
+def test_prepare_of_a_folder_with_more_than_one_staged_batch_is_refused(tmp_path: Path, other: str) -> None:
+    (tmp_path / "t").mkdir()
+    for name in ("part-58b1d568-1-5f3d9f767653-0-eae72cefdb31-1c3f228c-0.parquet", other):
+        (tmp_path / "t" / name).write_bytes(b"")
+    assert refusal(sink(tmp_path / "t")).code == "SINK_PATH_NOT_A_TABLE"
+
+
 def test_prepare_of_an_empty_folder_makes_the_table(tmp_path: Path) -> None:
     sink(tmp_path).prepare(ROWS)
     assert DeltaTable(tmp_path).version() == 0

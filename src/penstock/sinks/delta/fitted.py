@@ -29,7 +29,7 @@ from penstock.sinks.delta.schema import (
 )
 from penstock.sinks.delta.tail import CHECKPOINT_INTERVAL
 from penstock.sinks.evolution import Evolve, Fit, Fitting
-from penstock.sinks.files import TableFolder
+from penstock.sinks.files import TableFolder, staged_batch
 from penstock.storage import Storage
 
 _PREPARE_TRIES = 5
@@ -77,7 +77,7 @@ class FittedTable:
         # Files without a table may be one that is being made at this moment: so more than one look.
         for _ in range(_LOOKS):
             table = None if self.folder.is_file() else self.now()
-            if table is not None or (found := self.folder.any_file()) is None:
+            if table is not None or (found := self._other_file()) is None:
                 return table
             time.sleep(_LOOK_SECONDS)
         raise MissingError(
@@ -86,6 +86,18 @@ class FittedTable:
             context={"path": self.path, "found": found},
             hint="give the sink an empty folder, or convert the files to a Delta table first",
         )
+
+    def _other_file(self) -> str | None:
+        """Some file in the folder, unless all are of one batch that was staged while its table was being removed.
+
+        Files of several batches are a table that has lost its log, and no place for a new one.
+        """
+        batches: set[str | None] = set()
+        for name in self.folder.all_files():
+            batches.add(staged_batch(name))
+            if None in batches or len(batches) > 1:
+                return name
+        return None
 
     def now(self) -> DeltaTable | None:
         """The table as it is now, or none. A refresh of an open one reads only what is new."""

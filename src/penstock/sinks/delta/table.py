@@ -306,5 +306,6 @@ class TokenTable:
             "SINK_TABLE_GONE",
             f"sink {self.sink}: the table is not there any more",
             context={"path": self.path},
-            hint="a new start makes a new table; what was in the old one is not written again",
+            hint="put the table back, and run again\n"
+            "or write its rows again from the topics, into a new table: penstock run FILE --catch-up",
         )

@@ -3,7 +3,7 @@
 from penstock.sinks.files.folder import TableFolder
 from penstock.sinks.files.partitions import PartitionValues, check_partition_columns, folder_of, split_by_values
 from penstock.sinks.files.records import records_in
-from penstock.sinks.files.writer import ParquetFiles, WrittenFile, staged_prefix
+from penstock.sinks.files.writer import ParquetFiles, WrittenFile, staged_batch, staged_prefix
 
 __all__ = [
     "ParquetFiles",
@@ -14,5 +14,6 @@ __all__ = [
     "folder_of",
     "records_in",
     "split_by_values",
+    "staged_batch",
     "staged_prefix",
 ]

@@ -159,12 +159,18 @@ class TableFolder:
 
     def any_file(self) -> str | None:
         """Some file in the folder, if there is one; or the file that stands in its place."""
+        return next(self.all_files(), None)
+
+    def all_files(self) -> Iterator[str]:
+        """Every file in the folder; or the file that stands in its place."""
         if self.local is None:
-            return next(iter(self._listed()), None)
-        if self.local.is_file():
-            return self.local.name
-        found = (path for path in self.local.rglob("*") if path.is_file())
-        return next((path.relative_to(self.local).as_posix() for path in found), None)
+            yield from self._listed()
+        elif self.local.is_file():
+            yield self.local.name
+        else:
+            for path in self.local.rglob("*"):
+                if path.is_file():
+                    yield path.relative_to(self.local).as_posix()
 
     def _listed(self, below: str = "") -> dict[str, dict[str, Any]]:
         fs, root = self._filesystem()

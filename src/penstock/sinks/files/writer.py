@@ -28,6 +28,7 @@ from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 ROW_GROUP_ROWS = 262_144
 WAITING_BYTES = 64 * 1024 * 1024
 OPEN_FILES = 256
+_STAGED = re.compile(r"part-\w{1,8}-\d+-[0-9a-f]{12}-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,12 @@ def staged_prefix(kind: str, pipeline: str, sink: str, token: BatchToken) -> str
     """
     mark = hashlib.sha256(f"{pipeline}/{sink}/{token.query_id}".encode()).hexdigest()[:12]
     return f"{kind}-{token.label}-{mark}-"
+
+
+def staged_batch(name: str) -> str | None:
+    """How the names of the batch begin that a file was staged for; none where it is no file that a sink staged."""
+    found = _STAGED.match(name.rpartition("/")[2])
+    return found[0] if found is not None else None
 
 
 def leaves_with_nan(rows: pa.Table, leaves: Sequence[Leaf]) -> set[Leaf]:

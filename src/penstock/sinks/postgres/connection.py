@@ -96,8 +96,6 @@ class Database:
             if starting:
                 raise missing from None
             # libpq gives no code for what went wrong, and its words do not decide whether it passes.
-            if missing.code == "SINK_DATABASE_UNREACHABLE":
-                raise TransientError("SINK_DATABASE_UNAVAILABLE", missing.summary, context=missing.context) from None
             raise TransientError(missing.code, missing.summary, context=missing.context, hint=missing.hint) from None
         except UnicodeError:
             raise self._invalid() from None
@@ -130,7 +128,7 @@ class Database:
                 hint=f"check user and password in the url; {DENIED_HINT}",
             )
         return MissingError(
-            "SINK_DATABASE_UNREACHABLE",
+            "SINK_DATABASE_UNAVAILABLE",
             f"sink {self._sink}: connecting: {reason}",
             context=context,
             hint="check that the database runs, and the host and port in the url",
