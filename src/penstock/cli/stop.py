@@ -16,7 +16,7 @@ from rich.status import Status
 from penstock.cli.arguments import Json
 from penstock.cli.render import err, out, show_error
 from penstock.cli.times import duration
-from penstock.errors import TransientError
+from penstock.errors import PenstockError, TransientError
 
 # Every command loads this module.
 if TYPE_CHECKING:
@@ -39,18 +39,29 @@ def stop(
     """Let a running pipeline finish its batch and stop, wherever it runs.
 
     Exit 0 once it does not run, and where it did not; 75 where it still runs after the timeout: it then stops when its
-    batch is done.
+    batch is done. With several files, one that is wrong is reported and decides the exit code; the others are asked.
     """
     from penstock.config import load
     from penstock.config.files import pipeline_files
     from penstock.ops.stop import ask, plan_stop
 
     longest = duration(timeout, "--timeout")
-    planned = [plan_stop(load(file)) for file in pipeline_files(files)]
+    planned, wrong = [], []
+    for file in pipeline_files(files):
+        try:
+            planned.append(plan_stop(load(file)))
+        except PenstockError as error:
+            wrong.append(error)
+    if wrong and not planned:
+        raise wrong[0]
+    for one_wrong in wrong:
+        show_error(one_wrong)
     if dry_run:
         for plan in planned:
             run = f"{plan.found.holder} would be asked to stop" if plan.found.running else "does not run"
             out.print(f"{escape(plan.pipeline)}: {escape(run)}")
+        if wrong:
+            raise typer.Exit(wrong[0].exit_code)
         return
     done = [ask(plan) for plan in planned]
     if wait:
@@ -64,6 +75,8 @@ def stop(
             out.print(f"{escape(one.pipeline)}: {escape(_told(one))}")
     if any(one.outcome == "still running" for one in done):
         raise typer.Exit(TransientError.exit_code)
+    if wrong:
+        raise typer.Exit(wrong[0].exit_code)
 
 
 def _await(planned: list[PlannedStop], timeout: timedelta) -> list[Stopped]:
