@@ -52,10 +52,10 @@ def protobuf_reader(schema: RegisteredSchema) -> bytes:
             raise _invalid(
                 schema, f"the reference {reference.name[:100]!r} has no name that a .proto file can have here"
             )
-    root = _descriptor(schema.text, _ROOT)
+    root = _descriptor(schema, schema.text, _ROOT)
     texts, given = {}, []
     for reference in schema.references:
-        found = _descriptor(reference.text, reference.name)
+        found = _descriptor(schema, reference.text, reference.name)
         if found:
             given.append(found)
         else:
@@ -174,13 +174,17 @@ def _well_known(name: str) -> FileDescriptorProto | None:
     return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
 
 
-def _descriptor(text: str, name: str) -> FileDescriptorProto | None:
+def _descriptor(schema: RegisteredSchema, text: str, name: str) -> FileDescriptorProto | None:
+    """A descriptor in base64; None for `.proto` text, which has other signs as well."""
     if not _BASE64.fullmatch(text):
         return None
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(text))
     except (ValueError, DecodeError):
-        return None
+        raise _invalid(schema, f"{name} is neither .proto text nor a descriptor in base64") from None
+    # What is no UTF-8 comes as bytes.
+    if not all(isinstance(each, str) for each in file.dependency):
+        raise _invalid(schema, f"{name} imports a file whose name is no text")
     file.name = name
     return file
 

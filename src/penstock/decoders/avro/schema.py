@@ -40,9 +40,12 @@ class UnsupportedSchemaError(Exception):
 def parse_avro(text: str) -> Node:
     """The tree of a schema. Raises `UnsupportedSchemaError`."""
     try:
-        return _Parser().read(json.loads(text), "", "", 0).node
+        schema = json.loads(text)
+        # JSON may escape half a character, and no name or default can have one.
+        json.dumps(schema, ensure_ascii=False).encode()
+        return _Parser().read(schema, "", "", 0).node
     except ValueError as exc:
-        raise UnsupportedSchemaError(f"the schema is no JSON: {str(exc)[:200]}") from None
+        raise UnsupportedSchemaError(f"the schema is no JSON: {ascii(str(exc)[:200])[1:-1]}") from None
     except RecursionError:
         raise UnsupportedSchemaError(f"the schema is nested more than {MAX_DEPTH} levels deep") from None
 
@@ -60,6 +63,7 @@ class _Parser:
     def __init__(self) -> None:
         self._known: dict[str, _Read] = {}
         self._open: set[str] = set()
+        self._count = 0
 
     def read(self, schema: Any, namespace: str, path: str, depth: int) -> _Read:
         found = self._read(schema, namespace, path, depth)
@@ -70,6 +74,9 @@ class _Parser:
         return found
 
     def _read(self, schema: Any, namespace: str, path: str, depth: int) -> _Read:
+        self._count += 1
+        if self._count > MAX_NODES:
+            raise UnsupportedSchemaError(f"{_at(path)}has more than {MAX_NODES} types")
         if depth > MAX_DEPTH:
             raise UnsupportedSchemaError(f"{_at(path)}nested more than {MAX_DEPTH} levels deep")
         if isinstance(schema, str):

@@ -57,6 +57,7 @@ _SCALARS: Mapping[int, pa.DataType] = {
     _F.TYPE_BYTES: pa.binary(),
     _F.TYPE_ENUM: pa.string(),
 }
+_KEYS = frozenset(_SCALARS) - {_F.TYPE_FLOAT, _F.TYPE_DOUBLE, _F.TYPE_BYTES, _F.TYPE_ENUM}
 _JSON = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue")}
 _SCALAR_NAMES = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 _WRAPPERS = {f"google.protobuf.{name}Value" for name in _SCALAR_NAMES}
@@ -176,8 +177,7 @@ class _Builder:
             raise DefinitionError("PROTOBUF_TOO_WIDE", f"reading message {chain[0]}: over {MAX_LEAVES} fields in all")
         key = None
         if is_map(field):
-            assert field.message_type is not None
-            parts = field.message_type.fields_by_number
+            parts = _entry_fields(field)
             key, value = self._value(parts[1], chain), self._value(parts[2], chain)
             kind: pa.DataType = pa.map_(key.type, value.type)
         else:
@@ -215,6 +215,18 @@ class _Builder:
 def is_map(field: FieldDescriptor) -> bool:
     """Whether the field is a map: entries of a message that the compiler made."""
     return field.type == _F.TYPE_MESSAGE and field.message_type.GetOptions().map_entry  # type: ignore[union-attr]
+
+
+def _entry_fields(field: FieldDescriptor) -> Mapping[int, FieldDescriptor]:
+    """The key and the value of a map by their numbers: protoc makes no other entries, and a registry may hold any."""
+    assert field.message_type is not None
+    parts = field.message_type.fields_by_number
+    whole = set(parts) == {1, 2} and field.is_repeated and not any(part.is_repeated for part in parts.values())
+    if not whole or parts[1].type not in _KEYS:
+        raise DefinitionError(
+            "PROTOBUF_DESCRIPTORS", f"reading field {field.full_name}: its map has no possible entries"
+        )
+    return parts
 
 
 def _refuse_same_names(descriptor: Descriptor, fields: tuple[Field, ...]) -> None:
