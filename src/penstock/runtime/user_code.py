@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
 
 from penstock import config as cfg
 from penstock.config.files import referred_to_in, secret_files
 from penstock.config.problems import Path
 from penstock.errors import DefinitionError, MissingError
-from penstock.spark.shipping import UserCode
+
+if TYPE_CHECKING:  # it brings in Arrow, which `validate` does without
+    from penstock.spark.shipping import UserCode
 
 
 def folder_of(config: cfg.PipelineConfig) -> FilePath:
@@ -48,6 +51,8 @@ def code_to_ship(config: cfg.PipelineConfig) -> UserCode | None:
     Nothing else that lies in the folder does. Raises where one of them is outside of it, or holds a secret: a file to
     which this pipeline file or one beside it refers by `${file:...}`.
     """
+    from penstock.spark.shipping import UserCode
+
     folder, listed = folder_of(config), config.cluster.extra_files if config.cluster is not None else ()
     files = {FilePath(one) for one in listed} | code_behind(config)
     for dotted, _ in _named(config):
