@@ -53,6 +53,7 @@ class Pipeline:
         accept_duplicates: bool = False,
         catch_up: bool = False,
         give_up_after: float = 300.0,
+        stalled_after: float = 3600.0,
         listener: Listener | None = None,
         stop: StopRequest | None = None,
         session: SparkSession | None = None,
@@ -61,7 +62,7 @@ class Pipeline:
 
         `listener` is called with each event of `penstock.runtime.listener`, in order. A given `session` is used
         and left open; without one Spark is started and stopped. Faults that may pass are tried again for
-        `give_up_after` seconds.
+        `give_up_after` seconds; a batch without any progress for `stalled_after` seconds is given up.
         """
         from penstock.runtime.options import RunOptions
         from penstock.runtime.run import run
@@ -73,6 +74,7 @@ class Pipeline:
             accept_duplicates=accept_duplicates,
             catch_up=catch_up,
             give_up_after=give_up_after,
+            stalled_after=stalled_after,
             log=cache_home() / "logs" / f"{self.config.name}.log",
         )
         return run(self.config, options, listener or (lambda event: None), stop, session)

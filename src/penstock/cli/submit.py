@@ -18,6 +18,7 @@ from penstock.cli.arguments import (
     LogFormat,
     Master,
     ResumeFromTable,
+    StalledAfter,
 )
 from penstock.cli.bars import bar_of
 from penstock.cli.render import out
@@ -27,7 +28,7 @@ from penstock.cli.run import run_one
 if TYPE_CHECKING:
     from penstock.runtime.options import RunOptions
 
-_PATIENCE = 300.0
+_GIVE_UP_AFTER, _STALLED_AFTER = 300.0, 3600.0
 _PACKING = "packing the Python packages, once"
 
 
@@ -49,7 +50,8 @@ def submit(
     accept_duplicates: AcceptDuplicates = False,
     catch_up: CatchUp = False,
     log_format: LogFormat = "auto",
-    give_up_after: GiveUpAfter = _PATIENCE,
+    give_up_after: GiveUpAfter = _GIVE_UP_AFTER,
+    stalled_after: StalledAfter = _STALLED_AFTER,
     render: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Submit nothing: write what a submission is made of into this folder."),
@@ -72,7 +74,7 @@ def submit(
     from penstock.runtime.options import RunOptions
 
     config = load(file).with_spark(_settings(conf or ())).on_master(master)
-    options = RunOptions(available_now, resume_from_table, accept_duplicates, catch_up, give_up_after)
+    options = RunOptions(available_now, resume_from_table, accept_duplicates, catch_up, give_up_after, stalled_after)
     cluster_of(config, deploy_mode)
     if render is None and deploy_mode == "client":
         run_one(config, file, options, log_format)
@@ -108,7 +110,11 @@ def _given(options: RunOptions) -> tuple[str, ...]:
         "--catch-up": options.catch_up,
     }
     asked = tuple(name for name, wanted in flags.items() if wanted)
-    return asked if options.give_up_after == _PATIENCE else (*asked, "--give-up-after", f"{options.give_up_after:g}")
+    if options.give_up_after != _GIVE_UP_AFTER:
+        asked += ("--give-up-after", f"{options.give_up_after:g}")
+    if options.stalled_after != _STALLED_AFTER:
+        asked += ("--stalled-after", f"{options.stalled_after:g}")
+    return asked
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ PIPELINE = {
         ([], []),
         (["--available-now", "--give-up-after", "60"], ["--available-now", "--give-up-after", "60"]),
         (["--resume-from-table", "--give-up-after", "300"], ["--resume-from-table"]),
+        (["--stalled-after", "60"], ["--stalled-after", "60"]),
     ],
 )
 def test_submit_rendered_hands_the_options_of_the_run_on(
