@@ -11,7 +11,7 @@ from types import FrameType
 
 MIB = 1 << 20
 SECONDS = 10.0
-"""For one input of at most 10 MiB, on a machine that does other things too; most take milliseconds."""
+"""Of the processor, for one input of at most 10 MiB; most take milliseconds."""
 GROWTH_MIB = 400
 """Beyond what the process had: a message of 10 MiB as Python values is 25 times as large."""
 
@@ -24,7 +24,7 @@ class NeverEndedError(Exception):
 def bounded(what: str, seconds: float = SECONDS, growth_mib: int = GROWTH_MIB) -> Iterator[None]:
     """Fail where the body takes longer, or makes this process larger, than it may."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-    before, began = _kib("VmRSS"), time.perf_counter()
+    before, began = _kib("VmRSS"), time.process_time()
     previous = signal.signal(signal.SIGALRM, _end)
     signal.setitimer(signal.ITIMER_REAL, 3 * seconds)
     try:
@@ -32,7 +32,7 @@ def bounded(what: str, seconds: float = SECONDS, growth_mib: int = GROWTH_MIB) -
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-    took, grew = time.perf_counter() - began, (_kib("VmHWM") - before) // 1024
+    took, grew = time.process_time() - began, (_kib("VmHWM") - before) // 1024
     assert took < seconds, f"{what} took {took:.1f} s"
     assert grew < growth_mib, f"{what} took {grew} MiB"
 
