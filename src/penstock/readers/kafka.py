@@ -187,15 +187,15 @@ class _Chunks:
             if not self._waiting:
                 asked = min(self._step, most - len(taken))
                 found = self._consumer.consume(asked, max(0.0, deadline - time.monotonic()))
-                sizes = [_size(message) for message in found]
-                self._step = self._next_step(max(sizes, default=0))
-                if sum(sizes) <= left:
+                size = _bytes(found)
+                self._step = self._next_step(max(map(len, found), default=0))
+                if size <= left:
                     taken += found
-                    left -= sum(sizes)
+                    left -= size
                     if len(found) < asked:
                         break
                     continue
-                self._waiting.extend(zip(found, sizes, strict=True))
+                self._waiting.extend((message, _bytes([message])) for message in found)
             message, size = self._waiting[0]
             if taken and size > left:
                 break
@@ -209,11 +209,12 @@ class _Chunks:
         return max(1, min(_STEP_MESSAGES, 2 * self._step, self._most_bytes // max(1, largest)))
 
 
-def _size(message: Any) -> int:
-    """The bytes of a message; an error has its words for a value."""
-    size = len(message) + len(message.key() or b"")
-    headers = message.headers()
-    return size + sum(len(name) + len(value or b"") for name, value in headers) if headers else size
+def _bytes(messages: Sequence[Any]) -> int:
+    """The bytes of messages; an error has its words for a value."""
+    size = sum(map(len, messages)) + sum([len(key) for message in messages if (key := message.key())])
+    for headers in [headers for message in messages if (headers := message.headers())]:
+        size += sum(len(name) + len(value or b"") for name, value in headers)
+    return size
 
 
 _PASSING = frozenset(
