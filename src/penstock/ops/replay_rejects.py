@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from penstock.config import PipelineConfig
 from penstock.contracts import Sink
-from penstock.errors import TransientError
-from penstock.model import BAD_SCHEMA, BatchToken, OffsetRange, Position, Rule, redrives_of, replay_of
+from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Position, Rule, redrives_of, replay_of
 from penstock.ops.quarantine_place import quarantine_of, write_marks
 from penstock.ops.redrive_ways import goals_of, narrowed
 from penstock.ops.replay_folder import StoredReplay
@@ -27,7 +26,7 @@ from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, HeldInTable
 from penstock.quarantine.states import Outcome, State
 from penstock.runtime.reaching import settings_of, storage_of
 from penstock.runtime.targets import build_targets
-from penstock.sinks.commit import TRIES
+from penstock.sinks.commit import land_on_current
 
 _OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
 
@@ -76,21 +75,16 @@ def _add(quarantine: Quarantine, pipeline: str, stored: StoredReplay, found: pl.
     """Add the records that a quarantine does not have yet, onto the position at which it was asked."""
     token = BatchToken(pipeline, stored.query_id, 0, stored.ranges, stored.topic_ids)
     quarantine.prepare(BAD_SCHEMA)
-    failure: TransientError | None = None
-    for _ in range(TRIES):
-        held = quarantine.position()
+
+    def missing(held: Position | None) -> tuple[Position, list[Manifest]] | None:
         rows = _not_in(quarantine, pipeline, found)
         if rows.is_empty():
-            return held.number if held is not None else 0
+            return None
         manifest = stage_table(quarantine.sink, token, _as_arrow(rows))
-        position = Position.claimed(held, token, f"rejected by replay {stored.id}")
-        try:
-            quarantine.land(position, [manifest], held)
-            return position.number
-        except TransientError as error:  # landed or not, or another commit came first: ask again
-            failure = error
-    assert failure is not None
-    raise failure
+        return Position.claimed(held, token, f"rejected by replay {stored.id}"), [manifest]
+
+    reached = land_on_current(quarantine, missing)
+    return reached.number if reached is not None else 0
 
 
 def _not_in(quarantine: Quarantine, pipeline: str, found: pl.DataFrame) -> pl.DataFrame:
@@ -143,26 +137,19 @@ def _stop_replay(config: PipelineConfig, sink: str, other: str, reason: str) -> 
     """Keep a replay, which may only hang, from replacing rows later."""
     named = narrowed(config, [sink], name=replay_of(config.name, other))
     (target,) = build_targets(named, settings_of(config.source)).sinks
-    held = target.position()
-    claimed = Position.claimed(held, BatchToken(named.name, other, 0, ()), reason)
-    target.land(claimed, (), held)
+    token = BatchToken(named.name, other, 0, ())
+    land_on_current(target, lambda held: (Position.claimed(held, token, reason), ()))
 
 
 def _mark(sink: Sink, pipeline: str, replay: str, numbers: Mapping[str, int], rule: Rule, reason: str) -> None:
     """A commit without rows in the position of the redrives, onto whatever they have committed."""
-    failure: TransientError | None = None
-    for _ in range(TRIES):
-        held = sink.position()
-        token = BatchToken(
-            pipeline, replay, held.number if held is not None else 0, (), {}, numbers, rule, reason=reason
-        )
-        try:
-            sink.land(Position.after(held, token), (), held)
-            return
-        except TransientError as error:
-            failure = error
-    assert failure is not None
-    raise failure
+
+    def marked(held: Position | None) -> tuple[Position, list[Manifest]]:
+        number = held.number if held is not None else 0
+        token = BatchToken(pipeline, replay, number, (), {}, numbers, rule, reason=reason)
+        return Position.after(held, token), []
+
+    land_on_current(sink, marked)
 
 
 def mark_replayed(config: PipelineConfig, stored: StoredReplay, table: str, commits: Mapping[str, int]) -> int:

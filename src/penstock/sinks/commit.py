@@ -1,12 +1,12 @@
 """The commit of a batch to one target: read the position, decide, land, and read again whenever the outcome is unknown.
 
-This is the only retry loop around a commit. A sink supplies `position` and `land`; `land` makes the staged rows visible
-and the new position current in one atomic step, and only while the target still stands at the position it is given.
+The only retry loops around a commit are here. A sink supplies `position` and `land`; `land` makes the staged rows
+visible and the new position current in one atomic step, and only while the target still stands where it was asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from penstock.contracts import Sink
@@ -48,6 +48,30 @@ def commit(
     held = sink.position()
     if sink.guarantee is Guarantee.EXACTLY_ONCE and is_committed(sink, held, token, least):
         return held
+    raise failure
+
+
+def land_on_current(
+    sink: Sink, following: Callable[[Position | None], tuple[Position, Sequence[Manifest]] | None]
+) -> Position | None:
+    """Land what follows the position at which the target stands, whichever that is; the position afterwards.
+
+    `following` is asked for every try: its answer must be right also where the try before has landed without an
+    answer. None is for nothing to land.
+    """
+    failure: TransientError | None = None
+    for _ in range(TRIES):
+        held = sink.position()
+        found = following(held)
+        if found is None:
+            return held
+        position, manifests = found
+        try:
+            sink.land(position, manifests, held)
+            return position
+        except TransientError as error:
+            failure = error
+    assert failure is not None
     raise failure
 
 
