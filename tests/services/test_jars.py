@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -52,7 +53,9 @@ def test_fetch_after_one_that_was_killed_recovers(empty_cache: Path) -> None:
     assert not remains.exists()
 
 
-def test_fetch_of_the_registry_unpacks_its_archive_once(empty_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def archive(empty_cache: Path) -> Path:
+    """An archive with the registry's name, where the fetch finds it."""
     [name] = jars.pinned_jars()["registry"]
     archives = empty_cache.parent / "archives"
     (archives / "lib").mkdir(parents=True)
@@ -61,13 +64,31 @@ def test_fetch_of_the_registry_unpacks_its_archive_once(empty_cache: Path, capfd
     with tarfile.open(archives / f"{name}.tar.gz", "w:gz") as archive:
         archive.add(archives / "app-runner.jar", "app-runner.jar")
         archive.add(archives / "lib", "lib")
+    return archives / f"{name}.tar.gz"
+
+
+def test_fetch_of_the_registry_unpacks_its_archive_once(
+    empty_cache: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pinned = {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()}
+    monkeypatch.setattr(jars, "pinned_hashes", lambda: pinned)
     runner = jars.registry_jar()
-    assert runner == jars._folder("registry") / name / "app-runner.jar"
+    assert runner == jars._folder("registry") / archive.name.removesuffix(".tar.gz") / "app-runner.jar"
     assert (runner.parent / "lib" / "other.jar").read_bytes() == b"other"
     assert "fetching the schema registry (140 MB), once" in capfd.readouterr().err
     assert list(empty_cache.glob("fetch-*")) == []
     assert jars.registry_jar() == runner
     assert capfd.readouterr().err == ""
+
+
+def test_fetch_of_an_archive_with_other_bytes_is_refused_before_it_is_unpacked(
+    empty_cache: Path, archive: Path
+) -> None:
+    with pytest.raises(MissingError) as caught:
+        jars.registry_jar()
+    assert caught.value.code == "JAR_NOT_AS_PINNED" and archive.name in caught.value.summary
+    assert not jars._folder("registry").exists()
+    assert list(empty_cache.glob("fetch-*")) == []
 
 
 def test_fetch_of_the_registry_that_is_nowhere_says_so(empty_cache: Path) -> None:
