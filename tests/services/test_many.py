@@ -115,7 +115,8 @@ def test_fleet_with_one_bad_sink_lets_the_others_go_on_and_it_catches_up_when_me
             fleet.await_told(Waiting, "bad", count=before + 1)
             out_of_the_way(tmp_path / "lake/bad")
             fleet.await_rows("bad", first + 20)
-        assert open_clients() <= clients, "a run that failed leaves nothing open"
+        # A client that is asked once and closed may be there just now; one that was forgotten stays.
+        wait_for(lambda: open_clients() <= clients, "the clients of runs that failed to be closed", 20)
         assert hung_lines(spark) <= lines, "nor in the JVM"
     assert fleet.summary is not None and fleet.summary.exit_code == 0
     assert ids_in(tmp_path / "lake/good") == Counter(range(30))
