@@ -19,11 +19,16 @@ _BYTES = {
     **{prefix + "b": 1000**power for power, prefix in enumerate("kmgt", 1)},
     **{prefix + "ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
 }
+LONGEST = timedelta(days=36_500)
+LARGEST = 2**60
+"""Bytes: 1 EiB."""
 
 
 def parse_duration(text: str) -> timedelta:
     """A duration with its unit: `500 ms`, `10 seconds`, `2 minutes`, `1 hour`, `1 day`."""
     number, unit = _split(text, _SECONDS, "ms, seconds, minutes, hours or days", "10 seconds")
+    if number * unit > LONGEST.total_seconds():
+        raise ValueError("must be at most 36,500 days")
     duration = timedelta(seconds=number * unit)
     if not duration:
         raise ValueError("must be longer than nothing")
@@ -35,7 +40,7 @@ def parse_size(text: str) -> int:
     if text.strip().isdecimal():
         return int(text)
     number, unit = _split(text, _BYTES, "bytes, KiB, MiB, GiB, KB, MB or GB", "10 MiB")
-    return int(number * unit)
+    return int(min(number * unit, LARGEST + 1))
 
 
 def show_duration(duration: timedelta) -> str:

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from penstock.config.durations import parse_duration, parse_size
+from penstock.config.durations import LARGEST, parse_duration, parse_size
 
 COORDINATES = "_penstock"
 """As `penstock.model.COORDINATES`; a test holds it to that. Importing it would load Arrow for every `validate`."""
@@ -210,7 +210,7 @@ Duration = Annotated[
 Size = Annotated[
     int,
     BeforeValidator(_to_size),
-    Field(ge=1),
+    Field(ge=1, le=LARGEST),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "examples": ["10 MiB"]}),
 ]
 Settings = Annotated[
