@@ -141,8 +141,9 @@ class KafkaSourceConfig(Section):
     )
     chunk_bytes: Size = Field(
         default=16 << 20,
+        le=1 << 30,
         description="The most bytes of records that a task takes from the client at once; a larger record goes alone. "
-        "With `decode.max_bytes` it bounds a task's memory, however well producers pack their batches.",
+        "With `decode.max_bytes` it bounds a task's memory, however well producers pack their batches. At most 1 GiB.",
     )
     group: Text | Literal[False] | None = Field(
         default=None,
