@@ -413,6 +413,7 @@ class BatchRunner:
                 sink.discard(token, manifests)
         if self.strays is not None:
             reports = (*staged.reports, *staged.later)
+            committed += [(quarantine, staged.manifests(quarantine)) for quarantine in self.quarantines]
             self.strays.after(token, committed, {report.stage for report in reports if report.stage is not None})
         return added
 
