@@ -233,7 +233,7 @@ def main() -> None:
         told = _in_our_terms(error)
         show_error(told)
         if told.code == "BATCH_STALLED":
-            # The thread that hangs in the batch would be waited for.
+            # A normal exit would wait for the thread that hangs in the batch.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(told.exit_code)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.arguments import (
+    GIVE_UP_AFTER,
+    STALLED_AFTER,
     AcceptDuplicates,
     AvailableNow,
     CatchUp,
@@ -45,8 +47,8 @@ def run(
     accept_duplicates: AcceptDuplicates = False,
     catch_up: CatchUp = False,
     log_format: LogFormat = "auto",
-    give_up_after: GiveUpAfter = 300.0,
-    stalled_after: StalledAfter = 3600.0,
+    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
+    stalled_after: StalledAfter = STALLED_AFTER,
     with_dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Serve the dashboard beside the run; its address is printed.")
     ] = False,

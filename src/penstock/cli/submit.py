@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.cli.arguments import (
+    GIVE_UP_AFTER,
+    STALLED_AFTER,
     AcceptDuplicates,
     AvailableNow,
     CatchUp,
@@ -28,7 +30,6 @@ from penstock.cli.run import run_one
 if TYPE_CHECKING:
     from penstock.runtime.options import RunOptions
 
-_GIVE_UP_AFTER, _STALLED_AFTER = 300.0, 3600.0
 _PACKING = "packing the Python packages, once"
 
 
@@ -50,8 +51,8 @@ def submit(
     accept_duplicates: AcceptDuplicates = False,
     catch_up: CatchUp = False,
     log_format: LogFormat = "auto",
-    give_up_after: GiveUpAfter = _GIVE_UP_AFTER,
-    stalled_after: StalledAfter = _STALLED_AFTER,
+    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
+    stalled_after: StalledAfter = STALLED_AFTER,
     render: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Submit nothing: write what a submission is made of into this folder."),
@@ -110,9 +111,9 @@ def _given(options: RunOptions) -> tuple[str, ...]:
         "--catch-up": options.catch_up,
     }
     asked = tuple(name for name, wanted in flags.items() if wanted)
-    if options.give_up_after != _GIVE_UP_AFTER:
+    if options.give_up_after != GIVE_UP_AFTER:
         asked += ("--give-up-after", f"{options.give_up_after:g}")
-    if options.stalled_after != _STALLED_AFTER:
+    if options.stalled_after != STALLED_AFTER:
         asked += ("--stalled-after", f"{options.stalled_after:g}")
     return asked
 

@@ -28,6 +28,7 @@ _LONGEST_NUMBER = 40
 TAG = "tag:yaml.org,2002:"
 _ORDINARY_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|(0|[1-9][0-9_]*)?\.[0-9]+([eE][-+][0-9]+)?)")
 _UNUSABLE = re.compile("[\0\ud800-\udfff]")
+"""Characters that no path, client or file accepts."""
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TAGS = ("map", "seq", "str", "int", "float", "bool", "null", "timestamp")
 _OPENED = {
@@ -257,15 +258,10 @@ class Reading:
                 )
                 return None
             return number
-        if self._is_unusable(text):
+        if _UNUSABLE.search(text):
             self._add(path, spot, "a character that no value may have: a zero byte or half a surrogate pair")
             return None
         return text
-
-    @staticmethod
-    def _is_unusable(text: str) -> bool:
-        """Whether no path, client or file could take this text."""
-        return _UNUSABLE.search(text) is not None
 
     def _add(self, path: Path, spot: Spot, message: str, hint: str | None = None) -> None:
         place = Positions(self._name, {path: spot})

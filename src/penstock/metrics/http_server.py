@@ -89,7 +89,7 @@ class HttpServer:
             asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        # Whoever sends rubbish would else fill the log of the run.
+        # Malformed requests must not fill the run's log.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         config = uvicorn.Config(
             self._make_app(),
