@@ -54,6 +54,8 @@ OWNED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.streaming.stopTimeout": "30s",
+    # Else an event that some listener is slow to take is logged whole: a job's has every setting, secrets among them.
+    "spark.scheduler.listenerbus.logSlowEvent": "false",
 }
 
 # A JVM that only plans and schedules never earns back what its second compiler costs in its first minute.
