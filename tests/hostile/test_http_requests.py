@@ -15,7 +15,7 @@ from penstock.dashboard import Dashboard
 from penstock.metrics import http_server
 from penstock.metrics.prometheus import Exposition
 
-SECONDS = 5.0
+SECONDS = 20.0
 HOST = b"Host: 127.0.0.1:{port}\r\n"
 
 # Each is sent as it is, with {port} and {token} filled in; the server may answer with one of these, or close.

@@ -73,11 +73,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "count", [int(os.environ.get("PENSTOCK_FUZZ", "300")), pytest.param(50_000, marks=pytest.mark.long)]
+    ("count", "part"),
+    [(int(os.environ.get("PENSTOCK_FUZZ", "300")), 0)]
+    + [pytest.param(5_000, part, marks=pytest.mark.long) for part in range(1, 11)],
 )
-def test_load_mutated_files_end_in_problems_within_a_second(folder: Path, count: int) -> None:
+def test_load_mutated_files_end_in_problems_within_a_second(folder: Path, count: int, part: int) -> None:
     seeds = [file.read_text(encoding="utf-8") for file in sorted((DEFINITIONS / "valid").glob("*.yaml"))]
-    chance = random.Random(int(os.environ.get("PENSTOCK_SEED", "19")))
+    chance = random.Random(int(os.environ.get("PENSTOCK_SEED", "19")) * 100 + part)
     file, slowest, refused = folder / "mutated.yaml", 0.0, 0
     for _ in range(count):
         text = mutated(chance, seeds)

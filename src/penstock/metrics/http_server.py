@@ -18,8 +18,10 @@ import asyncio
 import logging
 import resource
 import socket
+import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -37,6 +39,8 @@ _ACCEPTED_AT_ONCE = 16
 """asyncio accepts as many connections as its backlog before it looks at the first of them."""
 _QUEUE = 128
 """Connections that the kernel keeps for the server: they take no descriptor."""
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER with a timeout of 0: closing the socket sends a RST."""
 _GRACE_SECONDS = 1
 _START_SECONDS = 5.0
 
@@ -214,7 +218,9 @@ class _BoundedConnection(H11Protocol):
         super().resume_writing()
 
     def abort(self) -> None:
-        """Close at once; what was not sent is dropped."""
+        """Reset the connection. Otherwise the kernel would keep unsent data for a client that never reads."""
+        with suppress(OSError, AttributeError):
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
     @property

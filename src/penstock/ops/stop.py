@@ -141,7 +141,8 @@ def _gone(planned: PlannedStop, now: Whereabouts, waited: float) -> Stopped:
     run = planned.found.holder
     if note is None or asked is None or note.started_at != asked.started_at:
         return Stopped(planned.pipeline, "stopped", run, waited)
+    # It may have been asked once more while it ended.
+    Presence(planned.checkpoint, planned.storage).withdraw_stop()
     if note.ended_at is None:
-        Presence(planned.checkpoint, planned.storage).withdraw_stop()
         return Stopped(planned.pipeline, "silent" if now.state == "silent" else "killed", run, waited)
     return Stopped(planned.pipeline, "failed" if note.error else "stopped", run, waited, error=note.error)
