@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _SHOWN = 20
 _EVERY_SECONDS = 2.0
 _LOOKS_BACK = 30
-_WIDEST = 1000
 
 
 def lag(
@@ -50,9 +49,7 @@ def lag(
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
-        # In a pipe a line is a partition, however long.
-        console = out if out.is_terminal else Screen(highlight=False, width=_WIDEST)
-        console.print(drawn(report, None if everything else _SHOWN))
+        out.print(drawn(report, None if everything else _SHOWN))
 
 
 def drawn(report: LagReport, most: int | None = _SHOWN) -> RenderableType:

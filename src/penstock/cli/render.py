@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -24,8 +25,23 @@ def visible(text: str) -> str:
     return text.translate(_OBEYED)
 
 
+# Wide enough for any table: a line that goes into a file or to another program is not folded.
+_UNFOLDED = 10_000
+
+
 class Screen(Console):
-    """A console on which whatever is printed as text is only ever shown."""
+    """A console that shows printed text literally. Its width is COLUMNS, else that of the terminal, else unlimited."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._width = None
+
+    @property  # type: ignore[misc]
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines that a page may have."""
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            return ConsoleDimensions(_UNFOLDED, 25)
+        return super().size
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Text and its markup, for the screen."""

@@ -40,3 +40,17 @@ def test_screen_shows_what_a_message_brought_in_lines_and_in_tables() -> None:
 
 def test_cell_of_a_value_holds_nothing_to_obey() -> None:
     assert cell_text("a\x1b[2J\nb") == "a\\x1b[2J\\nb"
+
+
+def test_table_that_goes_to_a_file_is_folded_only_where_columns_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines() -> int:
+        written = io.StringIO()
+        table = Table("word", box=None)
+        table.add_row("word " * 100)
+        Screen(file=written).print(table)
+        return written.getvalue().count("\n")
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert lines() == 2
+    monkeypatch.setenv("COLUMNS", "80")
+    assert lines() > 2
