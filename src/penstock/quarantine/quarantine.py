@@ -92,22 +92,22 @@ class Quarantine:
 
     def recorded(
         self, ranges: Sequence[OffsetRange], batch_id: int | None = None
-    ) -> list[tuple[str | None, tuple[str, int, int]]]:
-        """The records of these ranges in the quarantine, of one batch or of any, each with who refused it.
+    ) -> list[tuple[str | None, tuple[str, int, int], str]]:
+        """The records of these ranges in the quarantine, of one batch or of any, with who refused each, at which stage.
 
         None stands for the whole pipeline.
         """
         from penstock.quarantine.records import PLACE, REFUSED_BY, read_records
 
-        found = read_records(self.records(), self._pipeline, [*PLACE, "batch_id", "pipeline"])
+        found = read_records(self.records(), self._pipeline, [*PLACE, "batch_id", "pipeline", "stage"])
         within = {r.topic_partition: r for r in ranges}
         kept = []
-        for row in found.select(*PLACE, "batch_id", "pipeline", REFUSED_BY).iter_rows():
-            topic, partition, offset, batch, pipeline, by = row
+        for row in found.select(*PLACE, "batch_id", "pipeline", "stage", REFUSED_BY).iter_rows():
+            topic, partition, offset, batch, pipeline, stage, by = row
             inside = within.get(TopicPartition(topic, partition))
             mine = pipeline == self._pipeline and batch_id in (None, batch)
             if mine and inside is not None and inside.start <= offset < inside.end:
-                kept.append((by, (topic, partition, offset)))
+                kept.append((by, (topic, partition, offset), stage.partition(" ")[0]))
         return kept
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:

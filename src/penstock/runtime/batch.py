@@ -26,7 +26,17 @@ from penstock.contracts import Reader, RowsRefused, Sink, SlotSink, UpgradedSink
 from penstock.errors import TerminalError, TransientError
 from penstock.metrics import BatchMetrics
 from penstock.metrics.memory import memory_in_use
-from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, Manifest, OffsetRange, Position, Refusal, Rule
+from penstock.model import (
+    BAD_SCHEMA,
+    COORDINATES,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    OffsetRange,
+    Position,
+    Refusal,
+    Rule,
+)
 from penstock.quarantine import GAPS_SCHEMA, Gap, Quarantine, RefusingQuarantine, gap_rows
 from penstock.registry.exchange import seconds_asked
 from penstock.runtime.batches import Batches, Bounds
@@ -77,7 +87,9 @@ class StagedFlow:
         lacking: str = "",
     ) -> StagedFlow:
         """The same for a batch, as far as these sinks want it."""
-        excluded = excluded.for_sinks(inlet.sink.name for work in self.works for inlet in work.wanted_by(sinks).inlets)
+        if not self.keeps_rows_for_steps:
+            names = (inlet.sink.name for work in self.works for inlet in work.wanted_by(sinks).inlets)
+            excluded = excluded.all_before_steps(names)
         works = (
             replace(work.wanted_by(sinks), token=token, excluded=excluded, same_topics=same_topics, lacking=lacking)
             for work in self.works
@@ -87,6 +99,14 @@ class StagedFlow:
     def of(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """The ranges that it reads."""
         return [r for r in ranges if self.topics is None or r.topic in self.topics]
+
+    @property
+    def keeps_rows_for_steps(self) -> bool:
+        """Whether a step may decide about a row by others, so that it has to see the rows that stay out of the targets.
+
+        Behind steps that leave the coordinates out these rows could not be found again.
+        """
+        return not self.knows_bad_in_slot and all(COORDINATES in work.schema.names for work in self.works)
 
     @property
     def knows_bad_in_slot(self) -> bool:
@@ -271,7 +291,9 @@ class BatchRunner:
             if self._has(quarantine) and (self.late or self._reaches(quarantine, token)):
                 assert isinstance(quarantine, Quarantine)
                 found += quarantine.recorded(token.ranges)
-        return Excluded.of((name, place) for by, place in found for name in (by or EVERYWHERE).split(","))
+        return Excluded.quarantined(
+            (name, place, stage) for by, place, stage in found for name in (by or EVERYWHERE).split(",")
+        )
 
     def _reaches(self, quarantine: Sink, token: BatchToken) -> bool:
         """Whether a quarantine may hold records of a batch: its position is beyond where the batch starts."""
@@ -427,7 +449,7 @@ class BatchRunner:
             waiting = [sink for sink in sinks if sink.name in deferred]
             if not waiting:
                 return
-            held = held.together(Excluded.of(pair for report in reports for pair in report.bad))
+            held = held.together(Excluded.quarantined(bad for report in reports for bad in report.bad))
             bounds = self._bounds(token)
             readable, _ = clip_to_log(BatchRanges(token.ranges, ()), bounds)
             excluded = held.together(self.excluded(token, waiting))
@@ -527,7 +549,7 @@ class BatchRunner:
             refusals = {refusal.record: refusal for refusal in sink.pending_rejects(position.last)}
             for quarantine in self._kept_quarantines if refusals else ():
                 assert isinstance(quarantine, Quarantine)
-                there = {place for _, place in quarantine.recorded(position.last.ranges)}
+                there = {place for _, place, _ in quarantine.recorded(position.last.ranges)}
                 missing = [
                     replace(each, by=sink.name)
                     for record, each in refusals.items()

@@ -20,7 +20,7 @@ from uuid import uuid4
 from penstock.checkpoint import checkpoint_lock
 from penstock.checkpoint.whole import put_whole
 from penstock.contracts import Reader, RecordSink, Sink
-from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.errors import TerminalError, TransientError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
 from penstock.runtime.batch import BatchRunner
@@ -147,13 +147,6 @@ def run_bounded(
 ) -> RunSummary:
     """Carry the batches that are left. A stop ends it after a batch; the same call goes on there."""
     began, stop, summary = time.monotonic(), stop or StopRequest(), RunSummary()
-    if run.pipeline.stateful:
-        raise MissingError(
-            "BOUNDED_HAS_STATE",
-            f"pipeline {run.pipeline.config.name}: a step remembers rows, and what it remembered then is not there",
-            hint="start a copy of the pipeline with another table and a checkpoint of its own: "
-            "penstock checkpoint fork FILE --to PATH --offsets ...",
-        )
     run.folder.mkdir(parents=True, exist_ok=True)
     with full_disks_named(run.pipeline.config), checkpoint_lock(str(run.folder)):
         if run.rule is not Rule.RECORDS or not run.finished:

@@ -76,9 +76,12 @@ class CatchUp:
             self.count(runner.run(self.frame, token.batch_id))
         # The quarantine first: what the sinks lack is brought without the records that it holds.
         for quarantine in self.pipeline.quarantines:
-            ranges = behind.get(quarantine.name, ())
-            if ranges and isinstance(quarantine, Quarantine) and not self._recover(quarantine, ranges):
+            ranges = behind.get(quarantine.name)
+            if ranges is None or not isinstance(quarantine, Quarantine):
+                continue
+            if ranges and not self._recover(quarantine, ranges):
                 return False
+            self._level(quarantine, ranges, agreed.next)
         together: dict[tuple[OffsetRange, ...], list[Sink]] = {}
         for sink in self.pipeline.sinks:
             together.setdefault(tuple(behind.get(sink.name, ())), []).append(sink)
@@ -118,18 +121,23 @@ class CatchUp:
                 context={"quarantine": quarantine.target},
                 hint="restore the quarantine; or, to go on without what it lost: penstock run FILE --accept-duplicates",
             )
-        carried = carried_number(quarantine.name, standings(self.pipeline))
         pipeline = self.pipeline.with_sinks(LostRecords)
         flows = CurrentFlows(pipeline, self.flows.session, self.tell)
         flows.prepare()
         flows.stage()
-        if not self._catch_up(quarantine.name, flows, pipeline.sinks, ranges):
-            return False
+        return self._catch_up(quarantine.name, flows, pipeline.sinks, ranges)
+
+    def _level(self, quarantine: Quarantine, ranges: Sequence[OffsetRange], batch: BatchToken | None) -> None:
+        """Let a quarantine that has everything again stand where the sinks saw it."""
+        carried = carried_number(quarantine.name, standings(self.pipeline))
         position = quarantine.position()
-        token = BatchToken(self.pipeline.config.name, f"catch-up-{quarantine.name}", carried, ())
-        token = replace(token, rule=Rule.MOVES, reason="caught up")
+        name = self.pipeline.config.name
+        token = BatchToken(name, f"catch-up-{quarantine.name}", carried, (), rule=Rule.MOVES)
+        if batch is not None and any(r.end > batch.starts.get(r.topic_partition, r.end) for r in ranges):
+            # It stands as after the first attempt of the batch, which is bound by what was quarantined.
+            token = replace(batch, pipeline=name, rule=Rule.FORWARD)
+        token = replace(token, reason="caught up")
         quarantine.land(Position.after(position, token, carried), (), position)
-        return True
 
     def _runner(
         self, flows: CurrentFlows, sinks: Sequence[Sink], batches: GivenBatches, token: BatchToken

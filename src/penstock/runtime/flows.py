@@ -165,24 +165,28 @@ class CurrentFlows:
         return self._refused.get(place, self.pipeline.schemas[place])
 
     def _take_up(self, place: Place, schema: RegisteredSchema) -> None:
-        at = f"{schema.subject} version {schema.version}"
         try:
             newer = self.pipeline.reading({**self.pipeline.schemas, place: schema})
             if [flow.lane.lane for flow in newer.flows] != [flow.lane.lane for flow in self.pipeline.flows]:
-                raise MissingError("LANE_CHANGES", "it needs the other lane, which only a restart can take")
+                self._leave(place, schema, "it needs the other lane, which only a restart can take")
+                return
             schemas = self._columns(newer)
             _check_sinks(newer, schemas)
         except (MissingError, DefinitionError) as error:
             if error.code == _MISMATCH and _only_lacks(newer, schemas, self._schemas):
                 raise
-            self._refused[place] = schema
-            self.tell(f"{at} is not taken up: {error.line}")
+            self._leave(place, schema, error.line)
             return
         self._refused.pop(place, None)
         added = sorted(_decoded_names(newer) - _decoded_names(self.pipeline))
         self._prepare_sinks(newer, schemas)
         self.stage()
-        self.tell(f"{at} is taken up" + (f": new columns {', '.join(added)}" if added else ""))
+        self.tell(f"{_named(schema)} is taken up" + (f": new columns {', '.join(added)}" if added else ""))
+
+    def _leave(self, place: Place, schema: RegisteredSchema, why: str) -> None:
+        """Stay at the schema before this one."""
+        self._refused[place] = schema
+        self.tell(f"{_named(schema)} is not taken up: {why}")
 
     def _frozen(self) -> tuple[StagedFlow, ...]:
         frozen = self.pipeline.reading(self.pipeline.schemas, frozen=True)
@@ -214,10 +218,7 @@ class CurrentFlows:
                 if _only_lacks(newest, schemas, columns):
                     raise refusal
                 self._refused[place] = refused
-                self.tell(
-                    f"{refused.subject} version {refused.version} is not taken up, reading by version {older.version}: "
-                    f"{refusal.line}"
-                )
+                self.tell(f"{_named(refused)} is not taken up, reading by version {older.version}: {refusal.line}")
                 return candidate, columns
         raise refusal
 
@@ -300,6 +301,10 @@ def _only_lacks(newer: Pipeline, schemas: Sequence[pa.Schema], older: Sequence[p
     except MissingError:
         return False
     return True
+
+
+def _named(schema: RegisteredSchema) -> str:
+    return f"{schema.subject} version {schema.version}"
 
 
 def _decoded_names(pipeline: Pipeline) -> set[str]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, Transform
 from penstock.errors import PenstockError, wire_key
 from penstock.model import BAD_SCHEMA, DELETES, BatchToken, Manifest, OffsetRange, Refusal, SlotAttempt
-from penstock.runtime.excluded import Excluded
+from penstock.runtime.excluded import EVERYWHERE, Excluded
 from penstock.runtime.inlet import Inlet
 
 
@@ -76,11 +76,13 @@ class Outlet:
         schema: pa.Schema,
         excluded: Excluded = Excluded(),
         before_commit: Callable[[], None] | None = None,
+        route: str = EVERYWHERE,
     ) -> None:
         writer = SlotAttempt(slot, uuid.uuid4().hex[:12])
         self._stages: list[tuple[Inlet, Stage]] = []
         self._excluded = excluded
         self._before_commit = before_commit
+        self._route = route
         self.refused: list[Refusal] = []
         self.deferred: list[str] = []
         """Sinks that commit in their slot and did not: the slot's bad records have to be quarantined first."""
@@ -97,7 +99,7 @@ class Outlet:
         """Hand some rows to every stage; how many of them no sink took."""
         refusing: dict[OffsetRange, int] = {}
         for inlet, stage in self._stages:
-            mine = self._excluded.rows(inlet.rows(rows), inlet.sink.name)
+            mine = self._excluded.rows(inlet.rows(rows), self._route, inlet.sink.name)
             if mine.num_rows:
                 with self._timed(inlet):
                     refused = stage.write(mine)
@@ -141,7 +143,7 @@ class Sides:
         marked = {DELETES: DELETES}
         deleting = [Inlet(sink, computed=marked) for sink in work.deleting] if work.tombstones is not None else []
         schema = work.tombstones.schema if work.tombstones is not None else BAD_SCHEMA
-        self.deletes = Outlet(deleting, work.token, slot, schema, work.excluded)
+        self.deletes = Outlet(deleting, work.token, slot, schema, work.excluded, route=work.route)
 
     def finish(self) -> list[Manifest]:
         """Finish both."""
@@ -157,7 +159,7 @@ class Sides:
 def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
     """The stages of every sink for the rows of a slot, aborted when anything fails."""
     with errors_for_spark(work.key):
-        out = Outlet(work.inlets, work.token, slot, work.schema, work.excluded, work.same_topics)
+        out = Outlet(work.inlets, work.token, slot, work.schema, work.excluded, work.same_topics, work.route)
         try:
             yield out
         except BaseException:

@@ -5,7 +5,7 @@ The same answers serve `plan`, which prints them, and `run`, which stops on what
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,7 +17,7 @@ from penstock.errors import MissingError, PenstockError, TerminalError, Transien
 from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.failures import REFUSALS
 from penstock.kafka.groups import GroupOffsets
-from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition, Verdict
+from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, Verdict
 from penstock.runtime.agreement import behind, compare_sinks, next_token, rename_findings
 from penstock.runtime.build import Pipeline
 from penstock.runtime.faults import nothing_passes
@@ -50,6 +50,8 @@ class Agreement:
     """With --resume-from-table: where the new checkpoint begins."""
     behind: Mapping[str, tuple[OffsetRange, ...]] = field(default_factory=dict)
     """What each target lacks that is to be caught up before the first batch."""
+    next: BatchToken | None = None
+    """The batch that the checkpoint runs next, where something has to be caught up before it."""
     torn: Mapping[str, BatchToken] = field(default_factory=dict)
     """Of a Kafka sink whose last batch is not whole: that batch, to be carried out again first."""
     moved: str | None = None
@@ -141,8 +143,10 @@ def _agree(
         # The target of a renamed sink ends where the next batch starts: nothing is missing in it.
         lacking = {name: r for name, r in lacking.items() if name not in renamed_sinks(former, held)}
         blocking = [one for one in blocking if one.code != Verdict.TARGET_WENT_BACK.value]
+        if not blocking and any(lacking.values()) and pipeline.stateful:
+            raise _sinks_disagree(pipeline, held)
         if not blocking:
-            return Agreement(behind=lacking, notices=notices)
+            return Agreement(behind=lacking, next=token, notices=notices)
     if options.accept_duplicates and all(one.code in _MOVABLE for one in blocking):
         return Agreement(moved=_ACCEPTED if blocking else None, notices=notices)
     if blocking and options.resume_from_table and all(one.code in _MOVABLE for one in blocking):
@@ -194,44 +198,53 @@ def _resume(
 ) -> Agreement:
     """Begin where the furthest target ends; the others are brought there first."""
     positions = {one.sink: (one.begun or one.position) for one in held}
-    furthest: Offsets = {}
-    for position in positions.values():
-        for at, end in position.next.items() if position is not None else ():
-            furthest[at] = max(end, furthest.get(at, 0))
+    furthest = _furthest(positions.values())
     known = {topic: ids[-1] for p in positions.values() if p is not None for topic, ids in p.topic_ids.items() if ids}
     changed = recreated_topics(known, dict(topic_ids))
     if changed and (pipeline.stateful or pipeline.config.source.on_data_loss == "fail"):
         raise topic_recreated(changed, known, dict(topic_ids), stateful=pipeline.stateful)
     furthest = {at: end for at, end in furthest.items() if at.topic not in changed}
-    for one in held:
-        carried = carried_number(one.sink, held) if one.sparse else 0
-        if one.sparse and (one.position.number if one.position is not None else 0) < carried:
-            token = BatchToken("", "", 0, tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in furthest.items()))
-            raise contradiction(one.sink, Verdict.TARGET_WENT_BACK, one.position, token)
     empty = [one.sink for one in held if positions[one.sink] is None and not one.sparse]
     beginning: Offsets = {at: log.start for at, log in bounds.items()}
     first = _first_batch(held)
     if first is not None:
         # The run died in its first batch, when only the quarantine was committed: that batch is what the sinks lack.
         empty, beginning = [], {**beginning, **first.starts}
-    lacking = _lacking([one for one in held if not one.sparse], furthest, beginning)
+    lacking = _lacking(held, furthest, beginning)
+    for one in held:
+        if one.sparse and one.sink in lacking and not options.catch_up:
+            token = BatchToken("", "", 0, tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in furthest.items()))
+            options_needed = "--resume-from-table --catch-up"
+            raise contradiction(one.sink, Verdict.TARGET_WENT_BACK, one.position, token, options_needed)
     torn = {one.sink: one.begun.last for one in held if one.begun is not None and one.torn is not None}
-    if (empty and not options.catch_up) or (pipeline.stateful and (lacking or torn)):
-        raise TerminalError(
-            "RESUME_SINKS_DISAGREE",
-            "the targets do not end at the same offsets"
-            + (", and a step keeps state, which cannot be caught up" if pipeline.stateful else ""),
-            context={
-                one.sink: p.describe() if (p := positions[one.sink]) is not None else "holds nothing" for one in held
-            },
-            hint="start over with new tables and a new checkpoint"
-            if pipeline.stateful
-            else "fill the targets that hold nothing from the beginning of the log:\n"
-            "  penstock run FILE --resume-from-table --catch-up\n"
-            "or take them out of the file, resume, and put them back: they then begin with the next batch",
-        )
-    notices = [f"sink {name} is caught up first: {len(r)} ranges" for name, r in lacking.items()]
+    if (empty and not options.catch_up) or (pipeline.stateful and (any(lacking.values()) or torn)):
+        raise _sinks_disagree(pipeline, held)
+    notices = [f"sink {name} is caught up first: {len(r)} ranges" for name, r in lacking.items() if r]
     return Agreement(resumed=furthest, behind=lacking, torn=torn, notices=tuple(notices))
+
+
+def _furthest(positions: Iterable[Position | None]) -> Offsets:
+    """The greatest next offset of each partition."""
+    found: Offsets = {}
+    for position in positions:
+        for at, end in position.next.items() if position is not None else ():
+            found[at] = max(end, found.get(at, 0))
+    return found
+
+
+def _sinks_disagree(pipeline: Pipeline, held: Sequence[Standing]) -> TerminalError:
+    positions = {one.sink: one.begun or one.position for one in held}
+    return TerminalError(
+        "RESUME_SINKS_DISAGREE",
+        "the targets do not end at the same offsets"
+        + (", and a step keeps state, which cannot be caught up" if pipeline.stateful else ""),
+        context={sink: p.describe() if p is not None else "holds nothing" for sink, p in positions.items()},
+        hint="undo what put a target back, or start over with new tables and a new checkpoint"
+        if pipeline.stateful
+        else "fill the targets that hold nothing from the beginning of the log:\n"
+        "  penstock run FILE --resume-from-table --catch-up\n"
+        "or take them out of the file, resume, and put them back: they then begin with the next batch",
+    )
 
 
 def _first_batch(held: Sequence[Standing]) -> BatchToken | None:
@@ -243,15 +256,21 @@ def _first_batch(held: Sequence[Standing]) -> BatchToken | None:
 
 
 def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[str, tuple[OffsetRange, ...]]:
-    """What each target lacks up to some offsets; of a quarantine, what it lost by what the sinks' positions carry."""
+    """What each target lacks up to some offsets.
+
+    A quarantine has lost commits where the sinks' positions carry a greater number. The lost records can be anywhere up
+    to the furthest sink, including in a batch that only some sinks have committed.
+    """
     found = {}
+    sinks = _furthest(one.begun or one.position for one in held if not one.sparse)
+    furthest = {at: max(end, sinks.get(at, 0)) for at, end in to.items()}
     for one in held:
         if one.guarantee is not Guarantee.EXACTLY_ONCE or one.torn is not None:
             continue
         if one.sparse and (one.position.number if one.position is not None else 0) >= carried_number(one.sink, held):
             continue
-        # Records may have been added to a quarantine anywhere, so that all it ever held is asked for.
-        if ranges := behind(None if one.sparse else one.position, to, beginning):
+        ranges = behind(None, furthest, beginning) if one.sparse else behind(one.position, to, beginning)
+        if ranges or one.sparse:
             found[one.sink] = tuple(ranges)
     return found
 

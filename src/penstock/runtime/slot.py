@@ -47,7 +47,7 @@ def decoded(
             split = work.decoder.decode(raw)
         if work.counts:
             quarantine(split.bad, work, sides, report)
-        yield work.excluded.rows(split.good, work.route) if work.route else split.good
+        yield work.excluded.decoded(split.good, work.route)
         settle(whole)
     if isinstance(work.decoder, TellingDecoder):
         report.notices.update(work.decoder.notices())
@@ -98,7 +98,9 @@ def apply_all(rows: pa.RecordBatch, transforms: Sequence[Transform], report: Slo
 
 
 def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> None:
-    """Stage bad records, and count them."""
+    """Stage bad records, and count them. Those that an earlier attempt of the batch quarantined are there already."""
+    if work.excluded and bad.num_rows:
+        bad = bad.filter(pa.array([not known for known in _known(bad, work)], pa.bool_()))
     if bad.num_rows:
         if work.lacking:
             named = pc.if_else(pc.is_null(bad.column("refused_by")), _lacking(bad, work), bad.column("refused_by"))
@@ -107,10 +109,17 @@ def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotRe
         for code, count in Counter(bad.column("code").to_pylist()).items():
             report.codes[code] = report.codes.get(code, 0) + count
         if work.pinned is not None:
-            names = ("refused_by", "topic", "partition", "offset")
-            for by, *place in zip(*(bad.column(name).to_pylist() for name in names), strict=True):
-                report.bad += [(name, (place[0], place[1], place[2])) for name in (by or EVERYWHERE).split(",")]
+            names = ("refused_by", "stage", "topic", "partition", "offset")
+            for by, stage, *place in zip(*(bad.column(name).to_pylist() for name in names), strict=True):
+                report.bad += [(name, (place[0], place[1], place[2]), stage) for name in (by or EVERYWHERE).split(",")]
         sides.bad.write(bad)
+
+
+def _known(bad: pa.RecordBatch, work: SlotWork) -> list[bool]:
+    """For each bad record, whether every sink that it is refused for leaves it out already."""
+    columns = (bad.column(name).to_pylist() for name in ("refused_by", "topic", "partition", "offset"))
+    everybody = work.lacking or EVERYWHERE
+    return [work.excluded.has((by or everybody).split(","), (t, p, o)) for by, t, p, o in zip(*columns, strict=True)]
 
 
 def _lacking(bad: pa.RecordBatch, work: SlotWork) -> pa.Array:

@@ -44,8 +44,9 @@ class SlotReport:
     """Spark's stage that the task was of, where it was one."""
     deferred: list[str] = field(default_factory=list)
     """Sinks that commit in their slot and did not yet: the slot's bad records have to be quarantined first."""
-    bad: list[tuple[str, tuple[str, int, int]]] = field(default_factory=list)
-    """Where a sink commits in its slot: the bad records, each with who refused it, empty for the whole pipeline."""
+    bad: list[tuple[str, tuple[str, int, int], str]] = field(default_factory=list)
+    """Where a sink commits in its slot: the bad records, each with who refused it, empty for the whole pipeline, and at
+    which stage."""
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

@@ -105,7 +105,9 @@ def position_moved(sink: str) -> TransientError:
     )
 
 
-def contradiction(sink: str, verdict: Verdict, held: Position | None, token: BatchToken) -> PenstockError:
+def contradiction(
+    sink: str, verdict: Verdict, held: Position | None, token: BatchToken, catch_up: str = "--catch-up"
+) -> PenstockError:
     """The error for a batch that may not be committed onto a position, with both sides and the ways out."""
     sides = {"batch": f"{token.batch_id} of query {token.query_id[:8]}: {token.describe_ranges()}"}
     sides["target"] = held.describe() if held is not None else "holds nothing of this pipeline any more"
@@ -130,7 +132,7 @@ def contradiction(sink: str, verdict: Verdict, held: Position | None, token: Bat
             context={**sides, **({"missing": shown} if shown else {})},
             hint="the table or database was restored from an older copy; two ways out:\n"
             "  undo the restore, and run again\n"
-            "  bring the missing rows back:   penstock run FILE --catch-up",
+            f"  bring the missing rows back:   penstock run FILE {catch_up}",
         )
     if verdict is Verdict.HELD:
         assert held is not None

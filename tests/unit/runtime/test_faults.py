@@ -122,3 +122,13 @@ def test_progress_report_fault_is_known() -> None:
 def test_fault_of_an_executors_python_says_how_to_give_it_one(text: str) -> None:
     told = in_our_terms(RuntimeError(f"Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: {text}"))
     assert (told.code, told.exit_code) == ("EXECUTOR_PYTHON_UNFIT", 3)
+
+
+def test_checkpoint_that_another_run_writes_to_is_told_as_shared() -> None:
+    overtaken = STREAM.format(
+        "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 7. "
+        "Please make sure only one streaming job runs on a specific checkpoint location at a time."
+    )
+    told = in_our_terms(Exception(overtaken))
+    assert (type(told), told.code) == (TerminalError, "CHECKPOINT_SHARED")
+    assert told.context["cause"].startswith("[CONCURRENT_STREAM_LOG_UPDATE]")

@@ -127,6 +127,16 @@ def test_member_is_tried_again_whatever_the_cause(
     assert waits(one.events) == [10]
 
 
+def test_member_whose_run_ends_by_a_fault_of_ours_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Scripted(tmp_path, monkeypatch, failing(ValueError("no such slot\nand more")))  # type: ignore[arg-type]
+    one.until_settled(0.0)
+    error = one.member.outcome.error
+    assert error is not None
+    assert (error.code, error.summary) == ("UNEXPECTED", "ValueError: no such slot")
+
+
 def test_member_with_a_wrong_definition_is_tried_again_only_where_files_are_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

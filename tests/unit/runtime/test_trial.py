@@ -18,12 +18,13 @@ import pytest
 import yaml
 
 from penstock.config import load
-from penstock.config.cases import Case, MessageCase
-from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.config.cases import Case, MessageCase, TableCase
+from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError
 from penstock.model import OffsetRange
 from penstock.ops.cases import Seen, see, to_batches
 from penstock.runtime.memory import MemoryReader, ranges_of
 from penstock.runtime.trial_registry import build_offline
+from penstock.runtime.trial_tables import given_tables
 
 Load = Callable[..., Path]
 
@@ -203,3 +204,31 @@ def test_frame_lane_gives_the_same_rows_as_the_direct_lane(file: Load, spark: An
     assert sorted(columns(seen.sinks["out"], "id", "n")) == [(1, 2), (2, 1)]
     with pytest.raises(PenstockError, match="SQL_REFUSED"):
         tried(file(transforms=[{"sql": "SELECT nosuch(id) FROM input"}]), *batches, session=lambda: spark)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [("orders.txt", "CASE_SCHEMA_UNKNOWN", ".avsc, .proto, .json"), ("absent.avsc", "SCHEMA_FILE_MISSING", "relative")],
+)
+def test_schema_file_that_cannot_be_used_is_told(file: Load, tmp_path: Path, name: str, code: str, told: str) -> None:
+    (tmp_path / "orders.txt").write_text('"string"')
+    decode = {"format": "avro", "registry": {"url": "http://127.0.0.1:9"}}
+    with pytest.raises(MissingError) as raised:
+        tried(file(decode=decode), schemas={"orders-value": str(tmp_path / name)})
+    assert (raised.value.code, told in str(raised.value)) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        (TableCase.model_validate({"schema": "id BIGINT", "rows": [{"id": 1}, {"id": "x"}]}), "row 2: "),
+        (({"id": 1}, {"id": "x"}), "do not agree on the types"),
+    ],
+    ids=["with types", "without"],
+)
+def test_table_of_a_case_whose_rows_have_no_one_type_is_refused(
+    file: Load, table: TableCase | tuple[dict[str, Any], ...], told: str
+) -> None:
+    with pytest.raises(DefinitionError) as raised:
+        given_tables(load(file()), {"customers": table})
+    assert (raised.value.code, told in raised.value.summary) == ("CASE_TABLE_INVALID", True)
