@@ -5,16 +5,18 @@ PYTHON_IN := $(VENV)/bin/python
 UV := $(VENV)/uv/bin/uv
 UV_VERSION := 0.13.7
 SOURCES := $(shell find src -name '*.py')
+CHECKS := check-types check-imports check-lock check-format check-style
 
 # The machine's python3 may be an old one that stands beside a newer one. PYTHON=... names one outright.
 FIND_PYTHON = for name in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && exit; done
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test long lint bench crash soak lock wheel clean
+.PHONY: help install demo test test-quick long lint bench crash soak lock wheel clean
+.PHONY: $(CHECKS)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.compiled ## the environment in .venv, and the jars; a second run fetches nothing
 	@$(PYTHON_IN) -m penstock.spark.jars
@@ -22,32 +24,37 @@ install: $(VENV)/.compiled ## the environment in .venv, and the jars; a second r
 demo: install ## the whole thing on this machine: broker, events, pipeline, tables, summary
 	$(VENV)/bin/penstock demo $(ARGS)
 
-# Two halves that take about as long, for two cores, each with its own Spark and servers.
-HALF = tests/services/test_[a-r]*.py
+# Workers take files from one queue, longest first, and each starts the servers that its tests need. ARGS="-n 0" for none.
+TEST_WORKERS := $(or $(PENSTOCK_TEST_WORKERS),2)
 test: install ## the tests, but not those that take minutes each; ARGS=... for pytest
-ifdef ARGS
-	$(PYTHON_IN) -m pytest -m "not long" $(ARGS)
-else
-	@$(PYTHON_IN) -m pytest -m "not long" --ignore-glob "$(HALF)" > $(VENV)/beside.log 2>&1 & beside=$$!; \
-	$(PYTHON_IN) -m pytest -m "not long" $(HALF); status=$$?; \
-	wait $$beside || status=$$?; cat $(VENV)/beside.log; exit $$status
-endif
+	$(PYTHON_IN) -m pytest -n $(TEST_WORKERS) -o faulthandler_timeout=300 -m "not long" $(ARGS)
+
+test-quick: install ## the short tests that need neither Java nor a server; ARGS=... for pytest
+	$(PYTHON_IN) -m pytest -n $(TEST_WORKERS) -m "not services and not long" --shorter-than 0.5 $(ARGS)
 
 long: install ## the tests that take minutes each and are not of `make crash`; ARGS=... for pytest
 	$(PYTHON_IN) -m pytest -m "long and not crash" $(ARGS)
 
+# The checks run side by side; each prints what it has to say at its end, where this make can do that.
 lint: install ## format, lint, types, import contracts, and known vulnerabilities of what is locked
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/ruff check .
+	@$(MAKE) --no-print-directory -j$(words $(CHECKS)) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(CHECKS)
+
+check-types:
 	$(VENV)/bin/mypy
+check-imports:
 	$(VENV)/bin/lint-imports --no-logo
+check-lock:
 	$(PYTHON_IN) tools/audit_lock.py
+check-format:
+	$(VENV)/bin/ruff format --check .
+check-style:
+	$(VENV)/bin/ruff check .
 
 bench: install ## against the job as a blog would write it; into bench/results
 	$(PYTHON_IN) bench/run.py $(ARGS)
 
 crash: install ## the exactly-once proof: kill things again and again, then count; the figures go into docs/guarantees.md
-	PENSTOCK_CRASH_TABLE=docs/guarantees.md $(PYTHON_IN) -m pytest -m crash $(ARGS)
+	PENSTOCK_CRASH_TABLE=docs/guarantees.md $(PYTHON_IN) -m pytest -n $(TEST_WORKERS) -m crash tests/crash tests/hosts tests/operators $(ARGS)
 
 soak: install ## all sinks under load and random faults for MINUTES=30, ARGS="--seed N --out DIR"; a report at the end
 	$(PYTHON_IN) -m tests.soak.run --minutes $(or $(MINUTES),30) $(ARGS)

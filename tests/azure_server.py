@@ -1,4 +1,4 @@
-"""A real server of Azure's blobs on loopback, in a process of its own: Azurite, fetched from its registry at first use.
+"""A real server of Azure's blobs on loopback, in a process of its own: Azurite, a program for Node.js.
 
 Before it stands a layer that starts a listing where `startFrom` says, which Azure does and Azurite does not.
 """
@@ -11,7 +11,6 @@ import hmac
 import itertools
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import Request, urlopen
 
-import pytest
+from tests.debian import skip_for
 from tests.services.running import wait_for
 
 from penstock.devstack.ports import free_ports, is_free
@@ -181,10 +180,8 @@ def _program() -> str:
     home = Path(sys.prefix) / "azurite"
     program = home / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
-        if shutil.which("npm") is None:
-            pytest.skip("Azurite is a program for Node.js, and npm is not installed")
-        home.mkdir(exist_ok=True)
-        subprocess.run(["npm", "install", "--no-fund", "--no-audit", "--prefix", str(home), AZURITE], check=True)
+        where = os.path.relpath(home)
+        skip_for("Azurite is not installed", f"npm install --no-fund --no-audit --prefix {where} {AZURITE}")
     return str(program)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from tests.transactions import is_ending_some
 
 _numbers = itertools.count()
-_SETTLE_SECONDS = 3
+_SETTLE_SECONDS = 10
 
 
 def committed(brokers: str, topic: str) -> list[Any]:
@@ -28,10 +29,9 @@ def committed(brokers: str, topic: str) -> list[Any]:
         }
     )
     try:
-        partitions = [
-            TopicPartition(topic, p, 0) for p in consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ]
-        _settle(brokers, partitions)
+        cluster = consumer.list_topics(topic, timeout=10)
+        partitions = [TopicPartition(topic, p, 0) for p in cluster.topics[topic].partitions]
+        _settle(f"{broker.host}:{broker.port}" for broker in cluster.brokers.values())
         consumer.assign(partitions)
         found: list[Any] = []
         ended: set[int] = set()
@@ -49,21 +49,12 @@ def committed(brokers: str, topic: str) -> list[Any]:
         consumer.close()
 
 
-def _settle(brokers: str, partitions: list[Any]) -> None:
-    """Until no transaction is open: the brokers answer a commit a moment before they let its records be read.
+def _settle(brokers: Iterable[str]) -> None:
+    """Until no transaction is on its way to its end: a commit is answered a moment before its records may be read.
 
-    A transaction that is meant to stay open ends the wait by its time.
+    One that is open is not waited for.
     """
-    admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     deadline = time.monotonic() + _SETTLE_SECONDS
-    while time.monotonic() < deadline:
-        asked = {partition: OffsetSpec.latest() for partition in partitions}
-        stable, end = (
-            {at.partition: future.result(10).offset for at, future in found.items()}
-            for found in (
-                admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED),
-                admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED),
-            )
-        )
-        if stable == end:
-            return
+    for broker in brokers:
+        while is_ending_some(broker) and time.monotonic() < deadline:
+            time.sleep(0.005)

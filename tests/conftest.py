@@ -1,4 +1,4 @@
-"""One Spark session and one broker for the whole run; each test has its own topics, tables and checkpoint."""
+"""The servers that tests share, one of each for a worker; each test has its own topics, tables and checkpoint."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ import itertools
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+    from pyspark.sql import SparkSession
+    from tests.azure_server import AzureServer
+    from tests.hdfs_server import HdfsServer
+    from tests.postgres import PostgresServer
+    from tests.registry import RegistryServer
+    from tests.s3_server import S3Server
+    from tests.spark_cluster import RunningCluster
+
+    from penstock.devstack import DevStack
+
+pytest_plugins = ("tests.work_queue",)
 
 _numbers = itertools.count()
 
@@ -34,7 +50,23 @@ os.environ.update(
     AWS_EC2_METADATA_DISABLED="true",
 )
 
-_SERVERS = frozenset({"spark", "stack", "postgres", "registry", "s3", "cluster"})
+_JAVA = frozenset({"java", "spark-submit"})
+_NO_JAVA = "-XX:StartedByATestThatIsNotMarkedServices"
+"""As JDK_JAVA_OPTIONS it keeps every Java from starting: it prints the option, which it does not know, and ends."""
+_running: pytest.Item | None = None
+"""The test that runs now, where it may start no Java."""
+
+
+def _refuse_java(event: str, words: tuple[Any, ...]) -> None:
+    """An audit hook: a test that is not marked `services` starts no Java but a stand-in of its own."""
+    if event != "subprocess.Popen" or _running is None or Path(os.fsdecode(words[0])).name not in _JAVA:
+        return
+    own = getattr(_running, "funcargs", {}).get("tmp_path")
+    if own is None or not Path(os.fsdecode(words[0])).is_relative_to(own):
+        pytest.fail(f"{_running.name} starts {words[0]}: mark it `services`, so that `make test-quick` leaves it out")
+
+
+sys.addaudithook(_refuse_java)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,14 +78,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--seed", type=int, default=1000, help="the first seed of the histories of operators")
     parser.addoption("--histories", type=int, default=20, help="how many histories of operators are played")
+    parser.addoption("--update", action="store_true", help="write the expected texts of the tests anew")
     parser.addoption("--play", help='one history of operators, as a failure prints it: "send 3 1; run; edit; run"')
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever takes a server is marked so: `make test` runs the others beside."""
+    """Whatever takes a server is marked so: `make test-quick` leaves it out."""
+    from tests.work_queue import servers_of
+
     for item in items:
-        if not _SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
+        if servers_of(item):
             item.add_marker(pytest.mark.services)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep a test without servers from starting Java, itself or by another process."""
+    global _running
+    if item.get_closest_marker("services") is not None or item.get_closest_marker("long") is not None:
+        return (yield)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JDK_JAVA_OPTIONS", _NO_JAVA)
+        _running = item
+        try:
+            return (yield)
+        finally:
+            _running = None
+
+
+@pytest.fixture(scope="session")
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """Compares a text with the file that holds the expected one; with `--update` writes it there."""
+
+    def compare(file: Path, text: str) -> None:
+        if request.config.getoption("--update"):
+            file.write_text(text)
+        assert text == file.read_text()
+
+    return compare
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -70,7 +132,7 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """A standalone cluster of Spark with two workers of one core; of more where several applications run beside."""
     from tests.spark_cluster import running_cluster
 
@@ -86,7 +148,7 @@ def master(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, master: str | None) -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory, master: str | None) -> Iterator[SparkSession]:
     from penstock.spark.session import start_session, stop_session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -111,8 +173,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory, master: str | None) -> Itera
     stop_session(session)
 
 
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> Any:
+    """The stand-in for Spark, unless a mark of tests/sessions.py asks for Spark."""
+    from tests.local_spark import LocalSession
+
+    return request.getfixturevalue("spark") if getattr(request, "param", "local") == "spark" else LocalSession()
+
+
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevStack]:
     from penstock.devstack import DevStack
     from penstock.spark.jars import broker_classpath
     from penstock.spark.java import find_java
@@ -134,6 +204,8 @@ class Topics:
 
         self.brokers = brokers
         self.admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
+        self._producer = self._new_producer()
+        self._partitions: dict[str, int] = {}
 
     def create(self, partitions: int = 1, prefix: str = "t", **settings: str) -> str:
         from confluent_kafka.admin import NewTopic
@@ -144,6 +216,17 @@ class Topics:
             future.result(30)
         self.wait_for(name, partitions)
         return name
+
+    def delete(self, name: str) -> None:
+        """Delete a topic if there is one, and wait until the broker has forgotten it."""
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + 30
+        while name in self.admin.list_topics(timeout=30).topics:
+            assert time.monotonic() < deadline, f"the broker keeps the topic {name}"
+            for future in self.admin.delete_topics([name]).values():
+                with suppress(KafkaException):
+                    future.result(30)
 
     def create_again(self, name: str, partitions: int) -> None:
         """Delete a topic and make another one of the same name."""
@@ -163,23 +246,25 @@ class Topics:
         self.wait_for(name, partitions)
 
     def wait_for(self, topic: str, partitions: int) -> None:
-        """Until the broker tells of that many partitions, each with a leader."""
+        """Until the broker tells of that many partitions, each with a leader.
+
+        A topic that was known before has grown or was created again. The producer is closed, since it would go on with
+        the partitions and sequence numbers of before.
+        """
+        if topic in self._partitions:
+            self._producer = self._new_producer()
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             found = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
             if len(found) == partitions and all(p.leader >= 0 for p in found.values()):
+                self._partitions[topic] = partitions
                 return
         raise TimeoutError(topic)
 
     def send(self, topic: str, values: list[Any], partition: int | None = None, **more: Any) -> None:
         """Values as JSON, unless they are bytes or None already; round robin where no partition is named."""
-        from confluent_kafka import Producer
-
         failed: list[Any] = []
-        # Idempotent, because only then a try that is repeated keeps its place: tests count on offsets.
-        settings = {"bootstrap.servers": self.brokers, "linger.ms": 5, "log_level": 0, "enable.idempotence": True}
-        producer = Producer(settings)
-        partitions = len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
+        producer, partitions = self._producer, self._partition_count(topic)
         for number, value in enumerate(values):
             body = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
             where = number % partitions if partition is None else partition
@@ -187,25 +272,41 @@ class Topics:
                 topic, body, partition=where, on_delivery=lambda e, _: failed.append(e) if e else None, **more
             )
             producer.poll(0)
-        producer.flush(30)
-        assert not failed, failed
+        left = producer.flush(120)
+        if failed or left:
+            self._producer = self._new_producer()
+        assert not failed and not left, (failed, left)
+
+    def _new_producer(self) -> Producer:
+        """Idempotent, so that a repeated try keeps its place: tests count on offsets."""
+        from confluent_kafka import Producer
+
+        settings = {"bootstrap.servers": self.brokers, "linger.ms": 5, "log_level": 0, "enable.idempotence": True}
+        # Room for every value of a call: a slow broker must not fill the queue.
+        return Producer({**settings, "queue.buffering.max.messages": 1_000_000})
+
+    def _partition_count(self, topic: str) -> int:
+        if topic not in self._partitions:
+            self._partitions[topic] = len(self.admin.list_topics(topic, timeout=10).topics[topic].partitions)
+        return self._partitions[topic]
 
 
 @pytest.fixture(scope="session")
-def topics(stack: Any) -> Topics:
+def topics(stack: DevStack) -> Topics:
     return Topics(stack.bootstrap)
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A real PostgreSQL server, which does not wait for the disk. Every test has its own database."""
     from tests.postgres import running_server
 
-    with running_server(tmp_path_factory.mktemp("postgres")) as server:
+    with running_server(tmp_path_factory.mktemp("postgres"), fsync=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server, which can be told to misbehave. Every test has its own bucket, and leaves it calm."""
     from tests.s3_server import ACCESS_KEY, SECRET_KEY, running_s3
 
@@ -215,7 +316,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
     """A real server of Azure's blobs. Every test has its own bucket."""
     from tests.azure_server import KEY, running_azure
 
@@ -225,7 +326,7 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
     """A real HDFS. Every test has its own folder."""
     from tests.hdfs_server import running_hdfs
 
@@ -234,7 +335,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
     """A real schema registry: `url`, `kill()`, `restart()`. Every test has its own subjects; schemas survive a kill."""
     from tests.registry import running_registry
 
@@ -246,7 +347,7 @@ COLUMNS = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE, event_ti
 
 
 @pytest.fixture
-def pipeline_file(tmp_path: Path, stack: Any) -> Callable[..., Path]:
+def pipeline_file(tmp_path: Path, stack: DevStack) -> Callable[..., Path]:
     """Writes a pipeline file; keyword arguments replace or add top-level keys, None removes one; `source` is merged."""
 
     def write(topic: str, name: str = "orders", folder: Path = tmp_path, **keys: Any) -> Path:

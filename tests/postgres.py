@@ -38,8 +38,9 @@ class PostgresServer:
     its own, and the user `postgres` or `nobody`.
     """
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", within: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", within: Sequence[str] = (), fsync: bool = True) -> None:
         """On another host than this one with the words that a command begins with there."""
+        self._fsync = fsync
         self._bin = find_binaries()
         self._host, self._within = host, within
         self._user = _unprivileged() if os.geteuid() == 0 else None
@@ -67,7 +68,7 @@ class PostgresServer:
             "listen_addresses": self._host,
             "port": self.port,
             "unix_socket_directories": "",
-            "fsync": "on",
+            "fsync": "on" if self._fsync else "off",
             "max_prepared_transactions": 0,
             "log_min_messages": "warning",
         }
@@ -171,8 +172,8 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path) -> Iterator[PostgresServer]:
-    server = PostgresServer(folder)
+def running_server(folder: Path, fsync: bool = True) -> Iterator[PostgresServer]:
+    server = PostgresServer(folder, fsync=fsync)
     try:
         server.start()
         yield server

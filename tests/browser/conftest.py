@@ -1,4 +1,4 @@
-"""Debian's Chromium, once for each file of tests, and pages in it that must not complain or ask another host."""
+"""Chromium, started once for each file of tests, and pages in it that must not complain or ask another host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE = 30
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    chromium = program("chromium")
+    chromium = program("chromium", "google-chrome", package="chromium")
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=PATIENCE * 1000)
@@ -30,11 +30,16 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a link in a new browser profile; at the end of the test no page may have complained or called elsewhere."""
+    """Opens a link in a new browser profile; at the end of the test no page may have complained or called elsewhere.
+
+    A complaint that contains `expected` is part of the test.
+    """
     contexts: list[Any] = []
     wrong: list[str] = []
 
-    def open_page(url: str, hash_path: str = "", width: int = 1280, height: int = 800, **settings: Any) -> Any:
+    def open_page(
+        url: str, hash_path: str = "", width: int = 1280, height: int = 800, expected: str = "\n", **settings: Any
+    ) -> Any:
         host = urlsplit(url).netloc
         context = browser.new_context(
             viewport={"width": width, "height": height}, locale="en-US", timezone_id="UTC", **settings
@@ -42,8 +47,12 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
         context.set_default_timeout(PATIENCE * 1000)
         contexts.append(context)
         page = context.new_page()
-        page.complaints = wrong
-        page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+
+        def complained(said: Any) -> None:
+            if said.type in ("error", "warning") and expected not in said.text:
+                wrong.append(said.text)
+
+        page.on("console", complained)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda asked: None if urlsplit(asked.url).netloc == host else wrong.append(asked.url))
         page.add_init_script(

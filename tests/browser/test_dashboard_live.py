@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from playwright.sync_api import expect
+from tests.orders import order
 from tests.services.running import wait_for
 from tests.tables import read_table
 
@@ -29,7 +30,7 @@ PATIENCE = 60_000
 
 
 @contextmanager
-def running(file: Path, spark: Any, rows: int) -> Any:
+def running(file: Path, session: Any, rows: int) -> Any:
     """The pipeline, run beside the test; it has read so many rows when the block begins, and has ended behind it."""
     stop, done = StopRequest(), [0]
 
@@ -37,7 +38,7 @@ def running(file: Path, spark: Any, rows: int) -> Any:
         if isinstance(event, BatchDone):
             done[0] += event.metrics.rows_in
 
-    work = threading.Thread(target=run, args=(load(file), RunOptions(), listen, stop, spark), daemon=True)
+    work = threading.Thread(target=run, args=(load(file), RunOptions(), listen, stop, session), daemon=True)
     work.start()
     try:
         wait_for(lambda: done[0] >= rows or not work.is_alive(), "the rows to be read")
@@ -62,16 +63,14 @@ def partition_rows(page: Any) -> list[list[int]]:
 
 
 def test_numbers_on_the_page_are_those_of_the_broker_and_the_tables(
-    spark: Any, topics: Any, pipeline_file: Callable[..., Path], opened: Callable[..., Any]
+    session: Any, topics: Any, pipeline_file: Callable[..., Path], opened: Callable[..., Any]
 ) -> None:
     topic = topics.create(3)
-    good = [
-        {"order_id": n, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"} for n in range(GOOD)
-    ]
+    good = [order(number) for number in range(GOOD)]
     topics.send(topic, [*good, *[b"<b>not json</b>"] * BAD])
     file = pipeline_file(topic, trigger={"every": "500 ms"})
     with Dashboard([file]) as served:
-        with running(file, spark, GOOD + BAD):
+        with running(file, session, GOOD + BAD):
             page = opened(served.url, "#/p/orders")
             expect(page.locator(".badge")).to_have_text("running")
             expect(page.locator(".f-lag .value")).to_have_text("0", timeout=PATIENCE)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.cli.command import penstock
+from tests.cli.command import command, penstock
 from tests.committing import commit
 from tests.spark_checkpoint import QUERY, put, write_checkpoint, write_state
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "orders.yaml").write_text(PIPELINE)
     write_checkpoint(tmp_path / "cp", [{0: 5}, {0: 10}, {0: 15}], committed=1, watermark=1767226200000)
     write_state(tmp_path / "cp", 2)
-    began = time.time() - 200
+    began = time.time() - 155  # three, rounded, for the next 55 seconds too
     os.utime(tmp_path / "cp/offsets/2", (began, began))
     sink = DeltaSink("orders", "out", str(tmp_path / "lake/orders"))
     sink.prepare(pa.schema([pa.field("order_id", pa.int64())]))
@@ -64,18 +64,18 @@ def test_show_tells_everything_that_is_known_without_the_brokers(folder: Path) -
 
 
 def test_show_as_json_and_one_batch(folder: Path) -> None:
-    done = penstock("checkpoint", "show", "orders.yaml", "--json", folder=folder)
+    done = command("checkpoint", "show", "orders.yaml", "--json", folder=folder)
     body = json.loads(done.stdout)
     assert (body["begun"], body["committed"], body["open"]["batch"], body["agree"]) == (2, 1, 2, True)
     assert [(p["committed"], p["begun"], p["lag"]) for p in body["partitions"]] == [(10, 15, None)]
     assert [(s["name"], s["batch"], s["agrees"]) for s in body["sinks"]] == [("out", 2, True)]
-    done = penstock("checkpoint", "show", "orders.yaml", "--batch", "1", "--json", folder=folder)
+    done = command("checkpoint", "show", "orders.yaml", "--batch", "1", "--json", folder=folder)
     body = json.loads(done.stdout)
     assert (body["committed"], body["ranges"]) == (
         True,
         [{"topic": "orders", "partition": 0, "start": 5, "end": 10}],
     )
-    done = penstock("checkpoint", "show", "orders.yaml", "--batch", "9", folder=folder)
+    done = command("checkpoint", "show", "orders.yaml", "--batch", "9", folder=folder)
     assert done.returncode == 3
     assert done.stderr.startswith("BATCH_UNKNOWN")
 
@@ -84,7 +84,7 @@ def test_verify_and_repair_tell_the_finding_and_the_way_out(folder: Path) -> Non
     put(folder / "cp/commits/1", "")
     (folder / "cp/.state.tmp").write_text("")
     (folder / "cp/state/0/1/2.changelog").unlink()
-    done = penstock("checkpoint", "verify", "orders.yaml", folder=folder)
+    done = command("checkpoint", "verify", "orders.yaml", folder=folder)
     assert (done.returncode, done.stderr) == (3, "")
     lines = done.stdout.splitlines()
     assert lines[0] == f"orders  {folder}/cp: batch 1 committed, batch 2 begun"
@@ -99,10 +99,10 @@ def test_verify_and_repair_tell_the_finding_and_the_way_out(folder: Path) -> Non
     assert "checkpoint restore" not in done.stdout, "there is no backup to restore"
     assert lines[-1] == "3 findings that block a run"
 
-    done = penstock("checkpoint", "repair", "orders.yaml", "--dry-run", folder=folder)
+    done = command("checkpoint", "repair", "orders.yaml", "--dry-run", folder=folder)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert (done.returncode, lines[1], lines[3]) == (0, "  would remove .state.tmp", "  would remove commits/1")
-    done = penstock("checkpoint", "repair", "orders.yaml", folder=folder)
+    done = command("checkpoint", "repair", "orders.yaml", folder=folder)
     lines = done.stdout.splitlines()
     assert done.returncode == 3
     assert lines[1].startswith(f"  backup      what was there is kept in {folder}/cp-backups/")

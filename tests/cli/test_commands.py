@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.cli.command import penstock
+import typer.main
+from tests.cli.command import command, penstock
+from typer.testing import CliRunner
 
-COMMANDS = [
-    ("validate",),
-    ("plan",),
-    ("run",),
-    ("schema",),
-    ("init",),
-    ("demo",),
-    ("dev",),
-    ("dev", "up"),
-    ("dev", "down"),
-    ("dev", "status"),
-]
+from penstock.cli.main import app
+
+
+def commands(group: Any, *above: str) -> Iterator[tuple[str, ...]]:
+    """Every command of the application itself, a group before those in it."""
+    for name, found in group.commands.items():
+        yield (*above, name)
+        if hasattr(found, "commands"):
+            yield from commands(found, *above, name)
+
+
+COMMANDS = sorted(commands(typer.main.get_command(app)))
 
 AWAY = ("localhost:9092", "127.0.0.1:9\n  options: {socket.timeout.ms: 500}")
 """Replaces the brokers by one that does not answer, and is not waited for."""
@@ -33,16 +36,17 @@ def test_version_is_that_of_the_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_of_every_command_has_a_usage_and_a_sentence(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = penstock(*words, "--help", folder=tmp_path)
-    assert done.returncode == 0
+def test_help_of_every_command_has_a_usage_and_a_sentence(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, [*words, "--help"], prog_name="penstock", env={"COLUMNS": "1000", "TERM": "dumb"})
+    assert done.exit_code == 0
     usage, _, sentence = (line.strip() for line in done.stdout.strip().splitlines()[:3])
-    assert usage.startswith(f"Usage: penstock {' '.join(words)}")
-    assert sentence
+    assert usage.startswith(f"Usage: penstock {' '.join(words)} ")
+    assert sentence.endswith(".")
 
 
 def test_help_without_a_command_lists_them_all(tmp_path: Path) -> None:
-    printed = penstock("--help", folder=tmp_path).stdout
+    printed = command("--help", folder=tmp_path).stdout
+    assert {"validate", "run", "checkpoint", "quarantine", "dev"} <= {first for first, *_ in COMMANDS}
     assert all(f" {words[0]} " in printed for words in COMMANDS)
 
 
@@ -54,14 +58,14 @@ def test_unknown_command_is_refused_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_schema_prints_a_json_schema_that_knows_the_keys(tmp_path: Path) -> None:
-    done = penstock("schema", folder=tmp_path)
+    done = command("schema", folder=tmp_path)
     assert done.returncode == 0
     body = json.loads(done.stdout)
     assert {"name", "source", "decode", "sinks", "checkpoint", "trigger"} <= body["properties"].keys()
 
 
 def test_init_writes_a_file_that_validates_and_the_schema_it_names(tmp_path: Path) -> None:
-    done = penstock("init", "shop/orders.yaml", folder=tmp_path)
+    done = command("init", "shop/orders.yaml", folder=tmp_path)
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         "wrote shop/orders.yaml",
@@ -71,43 +75,43 @@ def test_init_writes_a_file_that_validates_and_the_schema_it_names(tmp_path: Pat
     first, *_ = (tmp_path / "shop/orders.yaml").read_text().splitlines()
     named = first.removeprefix("# yaml-language-server: $schema=")
     assert json.loads((tmp_path / "shop" / named).read_text())["properties"]["source"]
-    checked = penstock("validate", "shop/orders.yaml", folder=tmp_path)
+    checked = command("validate", "shop/orders.yaml", folder=tmp_path)
     assert (checked.returncode, checked.stdout) == (0, "shop/orders.yaml: pipeline orders is well defined\n")
 
 
 def test_init_file_there_already_is_kept_unless_forced(tmp_path: Path) -> None:
     (tmp_path / "pipeline.yaml").write_text("mine\n")
-    refused = penstock("init", folder=tmp_path)
+    refused = command("init", folder=tmp_path)
     assert (refused.returncode, refused.stdout) == (3, "")
     assert refused.stderr == "FILE_EXISTS pipeline.yaml is there already\n  name another file, or give --force\n"
     assert (tmp_path / "pipeline.yaml").read_text() == "mine\n"
-    assert penstock("init", "--force", folder=tmp_path).returncode == 0
+    assert command("init", "--force", folder=tmp_path).returncode == 0
     assert (tmp_path / "pipeline.yaml").read_text() != "mine\n"
 
 
 def test_init_where_nothing_can_be_written_says_so_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = penstock("init", "file/orders.yaml", folder=tmp_path)
+    done = command("init", "file/orders.yaml", folder=tmp_path)
     assert done.returncode == 3
     assert done.stderr.startswith("FILE_UNUSABLE file: ")
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["my orders.yaml", "2024.yaml", "Größe.yaml"])
-def test_init_any_file_name_gives_a_file_that_validates(tmp_path: Path, name: str) -> None:
-    done = penstock("init", name, folder=tmp_path)
-    if done.returncode == 0:
-        checked = penstock("validate", name, folder=tmp_path)
-        assert checked.returncode == 0, checked.stderr
-    else:
-        assert done.returncode == 3
-        assert "--name" in done.stderr
-        assert not (tmp_path / name).exists()
+@pytest.mark.parametrize("name", ["my orders.yaml", "2024.yaml", "Größe.yaml", "yes.yaml"])
+def test_init_file_whose_name_no_pipeline_can_have_asks_for_another_name(tmp_path: Path, name: str) -> None:
+    refused = command("init", name, folder=tmp_path)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert refused.stderr.startswith(f'NAME_UNUSABLE "{Path(name).stem}" cannot be the name of a pipeline')
+    assert "--name NAME" in refused.stderr
+    assert not (tmp_path / name).exists()
+    assert command("init", name, "--name", "orders", folder=tmp_path).returncode == 0
+    checked = command("validate", name, folder=tmp_path)
+    assert checked.returncode == 0, checked.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_is_printed_for_the_shell(tmp_path: Path, shell: str) -> None:
-    done = penstock("--show-completion", shell, folder=tmp_path, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    done = command("--show-completion", shell, folder=tmp_path, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert done.returncode == 0
     assert "_PENSTOCK_COMPLETE" in done.stdout
 
@@ -125,18 +129,20 @@ def test_registry_that_is_away_at_the_start_is_missing(write: Callable[..., Path
     file.write_text(
         f'{text[:start]}decode: {{format: avro, registry: {{url: "http://127.0.0.1:9", retries: 1}}}}\n{text[end:]}'
     )
-    assert penstock("validate", "orders.yaml", folder=tmp_path).returncode == 0
-    for command in ("plan", "run"):
-        done = penstock(command, "orders.yaml", folder=tmp_path)
+    assert command("validate", "orders.yaml", folder=tmp_path).returncode == 0
+    for word in ("plan", "run"):
+        done = command(word, "orders.yaml", folder=tmp_path)
         assert done.returncode == 3
         assert done.stderr.startswith("REGISTRY_UNREACHABLE ")
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["plan", "run"])
-def test_broker_away_is_told_before_spark_starts(write: Callable[..., Path], tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("started", [command, penstock])
+def test_broker_away_is_told_before_spark_starts(
+    write: Callable[..., Path], tmp_path: Path, started: Callable[..., Any]
+) -> None:
     write(AWAY)
-    done = penstock(command, "orders.yaml", folder=tmp_path, timeout=30)
+    done = started("plan" if started is command else "run", "orders.yaml", folder=tmp_path)
     assert done.returncode == 3
     assert done.stderr.splitlines() == [
         "BROKER_UNREACHABLE listing topics: no answer from the brokers",
@@ -148,7 +154,7 @@ def test_broker_away_is_told_before_spark_starts(write: Callable[..., Path], tmp
 
 def test_plan_broker_away_as_json_still_tells_the_rest(write: Callable[..., Path], tmp_path: Path) -> None:
     write(AWAY)
-    done = penstock("plan", "--json", "orders.yaml", folder=tmp_path, timeout=30)
+    done = command("plan", "--json", "orders.yaml", folder=tmp_path)
     assert (done.returncode, done.stderr) == (3, "")
     told = json.loads(done.stdout)
     assert [p["code"] for p in told["problems"]] == ["BROKER_UNREACHABLE"]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import penstock
+from tests.cli.command import command, penstock
+from tests.orders import order
 
 import penstock as api
 from penstock.errors import MissingError
@@ -18,12 +19,8 @@ pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 
 
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
-
-
 def planned(file: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    done = penstock("plan", "--json", *words, file.name, folder=file.parent)
+    done = command("plan", "--json", *words, file.name, folder=file.parent)
     assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)
 
@@ -84,30 +81,30 @@ def test_plan_topic_missing_names_it(pipeline_file: Write) -> None:
 
 
 def test_plan_after_a_run_goes_on_from_the_checkpoint_and_tells_an_unused_start(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n) for n in range(4)])
-    summary = api.load(pipeline_file(topic)).run(available_now=True, session=spark)
+    summary = api.load(pipeline_file(topic)).run(available_now=True, session=session)
     assert (summary.batches, summary.rows_in, summary.rows_out) == (1, 4, 4)
     topics.send(topic, [order(4)])
     file = pipeline_file(topic, source={"start": "latest"})
     code, plan = planned(file)
     assert (code, plan["start"], plan["waiting"]) == (0, "checkpoint, after batch 0", 1)
     assert plan["sinks"][1]["holds"].startswith("batch 0 of query ")
-    done = penstock("plan", file.name, folder=file.parent)
+    done = command("plan", file.name, folder=file.parent)
     assert "note: `start: latest` is for a first run only and is not used" in done.stdout
 
 
 def test_plan_fresh_checkpoint_on_an_old_table_shows_three_ways_out(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n) for n in range(4)])
     file = pipeline_file(topic)
-    api.load(file).run(session=spark)
+    api.load(file).run(session=session)
     shutil.rmtree(file.parent / "checkpoints")
-    done = penstock("plan", file.name, folder=file.parent)
+    done = command("plan", file.name, folder=file.parent)
     assert done.returncode == 3
     told = done.stderr.splitlines()
     assert told[0] == "SINK_HOLDS_OTHER_RUN sink out already holds batches of pipeline orders from another checkpoint"
@@ -125,11 +122,11 @@ def test_plan_fresh_checkpoint_on_an_old_table_shows_three_ways_out(
 
 
 def test_plan_table_that_cannot_take_the_rows_is_found_without_a_run(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(0)])
-    api.load(pipeline_file(topic)).run(session=spark)
+    api.load(pipeline_file(topic)).run(session=session)
     narrow = {"format": "json", "schema": "order_id BIGINT NOT NULL, amount STRING"}
     code, plan = planned(pipeline_file(topic, decode=narrow))
     assert code == 3
@@ -139,16 +136,16 @@ def test_plan_table_that_cannot_take_the_rows_is_found_without_a_run(
         {"amount": "pipeline string, table double"},
     )
     with pytest.raises(MissingError, match="SINK_SCHEMA_MISMATCH"):
-        api.load(pipeline_file(topic, decode=narrow)).run(session=spark)
+        api.load(pipeline_file(topic, decode=narrow)).run(session=session)
 
 
-def test_plan_broken_checkpoint_is_told_without_a_traceback(spark: Any, topics: Any, pipeline_file: Write) -> None:
+def test_plan_broken_checkpoint_is_told_without_a_traceback(session: Any, topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(0)])
     file = pipeline_file(topic)
-    api.load(file).run(session=spark)
+    api.load(file).run(session=session)
     (file.parent / "checkpoints/orders/offsets/0").write_text("")
-    done = penstock("plan", file.name, folder=file.parent)
+    done = command("plan", file.name, folder=file.parent)
     assert done.returncode == 3
     assert "CHECKPOINT_BROKEN" in done.stderr
     assert "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 import pytest
-from tests.cli.command import PENSTOCK, penstock
+from tests.cli.command import PENSTOCK, command, penstock
 
 Write = Callable[..., Path]
 
@@ -67,13 +67,13 @@ def test_test_failing_case_prints_expected_against_seen(cases: Path, tmp_path: P
 
 def test_test_all_pass_exits_with_nothing_wrong(cases: Path, tmp_path: Path) -> None:
     cases.write_text(CASES.replace("2.0", "2.5").replace("          - {order_id: 3, amount: 0}\n", ""))
-    done = penstock("test", "orders.test.yaml", "--case", "rounding", folder=tmp_path)
+    done = command("test", "orders.test.yaml", "--case", "rounding", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("1 case: all passed, ")
 
 
 def test_test_update_writes_what_is_seen_and_keeps_the_rest(cases: Path, tmp_path: Path) -> None:
-    done = penstock("test", "orders.yaml", "--update", folder=tmp_path)
+    done = command("test", "orders.yaml", "--update", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "wrote what was seen into orders.test.yaml: rounding, second, third" in done.stdout
     assert (
@@ -105,12 +105,12 @@ cases:
 """
     )
     before = cases.stat().st_mtime_ns
-    assert penstock("test", "orders.yaml", "--update", folder=tmp_path).returncode == 0
+    assert command("test", "orders.yaml", "--update", folder=tmp_path).returncode == 0
     assert cases.stat().st_mtime_ns == before, "what passes is not written again"
 
 
 def test_test_as_json_and_junit_tell_the_same(cases: Path, tmp_path: Path) -> None:
-    done = penstock("test", "orders.yaml", "--json", "--junit", "reports/junit.xml", folder=tmp_path)
+    done = command("test", "orders.yaml", "--json", "--junit", "reports/junit.xml", folder=tmp_path)
     assert (done.returncode, done.stderr) == (4, "")
     told = json.loads(done.stdout)
     assert (told["passed"], [file["lane"] for file in told["files"]]) == (False, ["direct"])
@@ -135,7 +135,7 @@ def test_test_as_json_and_junit_tell_the_same(cases: Path, tmp_path: Path) -> No
 
 def test_test_without_a_case_file_shows_how_to_begin(write: Write, tmp_path: Path) -> None:
     write()
-    done = penstock("test", "orders.yaml", folder=tmp_path)
+    done = command("test", "orders.yaml", folder=tmp_path)
     assert done.returncode == 3
     told = done.stderr.splitlines()
     assert told[0] == "CASE_FILE_MISSING orders.test.yaml: there are no cases for orders.yaml"
@@ -144,27 +144,27 @@ def test_test_without_a_case_file_shows_how_to_begin(write: Write, tmp_path: Pat
         "cases:\n  - name: a good message\n    messages:\n      - {value: {order_id: 1, amount: 1.5}}\n"
     )
     (tmp_path / "orders.test.yaml").write_text(skeleton)
-    assert penstock("test", "orders.yaml", "--update", folder=tmp_path).returncode == 0
+    assert command("test", "orders.yaml", "--update", folder=tmp_path).returncode == 0
     assert "{order_id: 1, amount: 1.5}\n" in (tmp_path / "orders.test.yaml").read_text()
 
 
 def test_test_wrong_case_file_is_told_with_its_place(cases: Path, tmp_path: Path) -> None:
     cases.write_text("cases: [{name: a, mesages: []}]")
-    done = penstock("test", "orders.yaml", folder=tmp_path)
+    done = command("test", "orders.yaml", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith('orders.test.yaml:1:19 cases[0].mesages: unknown key "mesages"\n')
 
 
 def test_test_unknown_case_is_told_with_those_there_are(cases: Path, tmp_path: Path) -> None:
-    done = penstock("test", "orders.yaml", "--case", "fourth", folder=tmp_path)
+    done = command("test", "orders.yaml", "--case", "fourth", folder=tmp_path)
     assert done.returncode == 3
     assert "cases: rounding, second, third" in done.stderr
 
 
 def test_test_watch_runs_again_on_save_and_ends_on_interrupt(cases: Path, tmp_path: Path) -> None:
-    command = [PENSTOCK, "test", "orders.yaml", "--case", "third", "--watch"]
+    words = [PENSTOCK, "test", "orders.yaml", "--case", "third", "--watch"]
     environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
-    watching = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    watching = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     assert watching.stdout is not None
     try:
         lines = iter(watching.stdout.readline, "")

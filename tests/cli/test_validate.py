@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cli.command import penstock
+from tests.cli.command import command, penstock
 
 Write = Callable[..., Path]
 
@@ -31,14 +31,14 @@ def test_validate_good_file_says_so(write: Write, tmp_path: Path) -> None:
 
 def test_validate_good_file_as_json(write: Write, tmp_path: Path) -> None:
     write()
-    done = penstock("validate", "orders.yaml", "--json", folder=tmp_path)
+    done = command("validate", "orders.yaml", "--json", folder=tmp_path)
     assert done.returncode == 0
     assert json.loads(done.stdout) == {"valid": True, "name": "orders", "problems": []}
 
 
 def test_validate_several_errors_shows_each_with_its_place(write: Write, tmp_path: Path) -> None:
     write(*BAD)
-    done = penstock("validate", "orders.yaml", folder=tmp_path)
+    done = command("validate", "orders.yaml", folder=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == BAD_TEXT
@@ -46,7 +46,7 @@ def test_validate_several_errors_shows_each_with_its_place(write: Write, tmp_pat
 
 def test_validate_several_errors_as_json(write: Write, tmp_path: Path) -> None:
     write(*BAD)
-    done = penstock("validate", "orders.yaml", "--json", folder=tmp_path)
+    done = command("validate", "orders.yaml", "--json", folder=tmp_path)
     assert (done.returncode, done.stderr) == (2, "")
     told = json.loads(done.stdout)
     assert told["valid"] is False
@@ -61,19 +61,19 @@ def test_validate_several_errors_as_json(write: Write, tmp_path: Path) -> None:
 
 
 def test_validate_no_such_file_names_the_way_to_one(tmp_path: Path) -> None:
-    done = penstock("validate", "nothing.yaml", folder=tmp_path)
+    done = command("validate", "nothing.yaml", folder=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "nothing.yaml:1:1 no such file\n  to start a new pipeline: penstock init\n"
 
 
 def test_validate_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    done = penstock("validate", "folder", folder=tmp_path)
+    done = command("validate", "folder", folder=tmp_path)
     assert (done.returncode, done.stderr) == (2, "folder:1:1 reading the file: Is a directory\n")
 
 
 def test_validate_without_a_file_says_what_is_missing(tmp_path: Path) -> None:
-    done = penstock("validate", folder=tmp_path)
+    done = command("validate", folder=tmp_path)
     assert done.returncode == 2
     assert "Missing argument 'FILE'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -81,7 +81,7 @@ def test_validate_without_a_file_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_validate_debug_shows_a_traceback_above_the_error(write: Write, tmp_path: Path) -> None:
     write(*BAD)
-    done = penstock("--debug", "validate", "orders.yaml", folder=tmp_path)
+    done = command("--debug", "validate", "orders.yaml", folder=tmp_path)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert done.stderr.endswith(BAD_TEXT)
@@ -94,7 +94,7 @@ def test_validate_needs_neither_spark_nor_arrow_nor_a_kafka_client(write: Write)
         "finally: print([m for m in ('pyspark', 'py4j', 'pyarrow', 'confluent_kafka', 'deltalake', 'pandas')"
         " if m in sys.modules], file=sys.stderr)"
     )
-    command = [sys.executable, "-c", probe, "validate", str(write())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    words = [sys.executable, "-c", probe, "validate", str(write())]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert done.stderr == "[]\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.contract.faults import lose_answer, overtake
-from tests.contract.kits import Evolve, Rows
+from tests.contract.kits import Evolve, Rows, files_below
 from tests.tables import read_table
 
 from penstock.model import MergeRules
@@ -21,6 +21,7 @@ class DeltaKit:
     evolves = True
     widens = False
     merges = False
+    replaces = True
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         self.path = folder / "table"
@@ -52,3 +53,6 @@ class DeltaKit:
 
     def staged(self) -> set[str]:
         return {path.name for path in self.path.rglob("*.parquet") if "_delta_log" not in path.parts}
+
+    def trace(self) -> object:
+        return files_below(self.path.parent)

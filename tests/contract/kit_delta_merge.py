@@ -16,6 +16,7 @@ BY_ID = MergeRules(keys=("id",))
 
 class DeltaMergeKit(DeltaKit):
     merges = True
+    replaces = False
     settings: dict[str, int] = {}
 
     def sink(

@@ -16,6 +16,7 @@ class DeltaMergeObjectsKit(DeltaMergeKit):
     __init__ = DeltaObjectsKit.__init__  # type: ignore[assignment]
     rows = DeltaObjectsKit.rows
     staged = DeltaObjectsKit.staged
+    trace = DeltaObjectsKit.trace
 
     def sink(
         self,

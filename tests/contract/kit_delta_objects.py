@@ -40,6 +40,9 @@ class DeltaObjectsKit(DeltaKit):
     def staged(self) -> set[str]:
         return _parquet(self.server.keys(self.bucket))
 
+    def trace(self) -> object:
+        return sorted(self.server.keys(self.bucket))
+
 
 def _parquet(keys: Sequence[str]) -> set[str]:
     return {key.rpartition("/")[2] for key in keys if key.endswith(".parquet") and "_delta_log" not in key}

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from tests.contract.faults import lose_answer, overtake
-from tests.contract.kits import Evolve, Rows
+from tests.contract.kits import Evolve, Rows, files_below
 
 from penstock.model import MergeRules
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
@@ -23,6 +23,7 @@ class IcebergKit:
     evolves = True
     widens = True
     merges = False
+    replaces = True
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         self.warehouse = folder / "warehouse"
@@ -63,6 +64,9 @@ class IcebergKit:
 
     def staged(self) -> set[str]:
         return {path.name for path in self.warehouse.rglob("*.parquet")}
+
+    def trace(self) -> object:
+        return files_below(self.warehouse.parent)
 
 
 def open_table(warehouse: Path) -> Table:

@@ -18,6 +18,7 @@ BY_ID = MergeRules(keys=("id",))
 
 class IcebergMergeKit(IcebergKit):
     merges = True
+    replaces = False
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         super().__init__(folder, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,8 @@ class IcebergObjectsKit(IcebergKit):
         self.server = request.getfixturevalue(store)
         self.bucket = self.server.bucket()
         self.uri = self.server.uri(self.bucket, "lake/ice")
-        self.database = f"sqlite:///{folder}/catalog.db"
+        self.catalog = folder / "catalog.db"
+        self.database = f"sqlite:///{self.catalog}"
 
     def sink(
         self,
@@ -51,3 +53,9 @@ class IcebergObjectsKit(IcebergKit):
 
     def staged(self) -> set[str]:
         return {key.rpartition("/")[2] for key in self.server.keys(self.bucket) if key.endswith(".parquet")}
+
+    def trace(self) -> object:
+        with sqlite3.connect(self.catalog) as catalog:
+            names = [name for (name,) in catalog.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            entries = {name: catalog.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3").fetchall() for name in names}
+        return sorted(self.server.keys(self.bucket)), entries

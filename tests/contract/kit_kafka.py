@@ -28,11 +28,13 @@ class KafkaKit:
     evolves = False
     widens = False
     merges = False
+    replaces = False
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         topics = request.getfixturevalue("topics")
         self.topic: str = topics.create(1, prefix="contract")
         self.settings = KafkaSettings(topics.brokers)
+        self.admin = topics.admin
 
     def sink(
         self,
@@ -62,6 +64,10 @@ class KafkaKit:
 
     def staged(self) -> set[str]:
         return set()
+
+    def trace(self) -> object:
+        found = self.admin.list_topics(timeout=10).topics
+        return {name: len(committed(self.settings.brokers, name)) for name in found if self.topic in name}
 
 
 class LosingAnswer(SlotTransaction):

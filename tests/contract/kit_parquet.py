@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from tests.contract.faults import lose_answer, overtake
-from tests.contract.kits import Evolve, Rows
+from tests.contract.kits import Evolve, Rows, files_below
 
 from penstock.model import MergeRules
 from penstock.sinks.parquet import ParquetSink
@@ -24,6 +24,7 @@ class ParquetKit:
     evolves = False
     widens = False
     merges = False
+    replaces = False
     commits_by = "_rename"
     """What makes a batch visible."""
 
@@ -56,6 +57,9 @@ class ParquetKit:
 
     def staged(self) -> set[str]:
         return {path.name for path in self.path.parent.rglob("*.parquet")}
+
+    def trace(self) -> object:
+        return files_below(self.path.parent)
 
 
 def read_folder(path: str, filesystem: Any = None) -> Rows:

@@ -43,3 +43,6 @@ class ParquetObjectsKit(ParquetKit):
 
     def staged(self) -> set[str]:
         return {key.rpartition("/")[2] for key in self.server.keys(self.bucket) if key.endswith(".parquet")}
+
+    def trace(self) -> object:
+        return sorted(self.server.keys(self.bucket))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.rows import dict_row
 from tests.contract.faults import lose_answer, overtake
 from tests.contract.kits import Evolve, Rows
@@ -22,6 +23,7 @@ class PostgresKit:
     evolves = True
     widens = True
     merges = True
+    replaces = True
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         server = request.getfixturevalue("postgres")
@@ -80,3 +82,18 @@ class PostgresKit:
                 "SELECT pipeline || '/' || sink || '/' || query_id FROM penstock.penstock_commits"
             )
             return names - {"penstock_commits"} | {str(name) for (name,) in commits.fetchall()}
+
+    def trace(self) -> object:
+        """Every table with its columns, and who wrote each of its rows last."""
+        with psycopg.connect(self.url) as connection:
+            columns = connection.execute(
+                "SELECT table_schema, table_name, column_name, data_type FROM information_schema.columns "
+                "WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2, ordinal_position"
+            ).fetchall()
+            rows = {
+                (schema, table): connection.execute(
+                    sql.SQL("SELECT ctid::text, xmin::text FROM {} ORDER BY 1").format(sql.Identifier(schema, table))
+                ).fetchall()
+                for schema, table, *_ in columns
+            }
+        return columns, rows

@@ -32,6 +32,8 @@ class SinkKit(Protocol):
     """With `evolve: widen` its table is given wider types."""
     merges: bool
     """Takes `rules`. Without them its sinks merge by `id`, or append."""
+    replaces: bool
+    """Its sinks can replace the rows of a range by their coordinates, where they do not merge."""
 
     def sink(
         self,
@@ -61,6 +63,10 @@ class SinkKit(Protocol):
         """Names of everything that lies staged or committed at the target; empty where nothing has a name."""
         ...
 
+    def trace(self) -> object:
+        """All that is there, equal to an earlier answer only where nothing was made or changed since."""
+        ...
+
 
 STORES = ("s3", "azure", "hdfs")
 """The fixtures of object stores. Each kit of a table in one is there for all of them: `delta_s3`, `delta_azure`."""
@@ -85,23 +91,32 @@ NAMES = (
 )
 
 
-def make_kit(name: str, folder: Path, request: pytest.FixtureRequest) -> SinkKit:
+def kit_class(name: str) -> type[SinkKit]:
     """The kit `delta_merge` is the class `DeltaMergeKit` of the module `kit_delta_merge`; `delta_s3` is
     `DeltaObjectsKit` with the store `s3`."""
     begin, _, store = name.rpartition("_")
-    more = (store,) if store in STORES else ()
-    name = f"{begin}_objects" if more else name
+    name = f"{begin}_objects" if store in STORES else name
     module = import_module(f"tests.contract.kit_{name}")
-    kind = getattr(module, f"{name.title().replace('_', '')}Kit")
-    return cast(SinkKit, kind(folder, request, *more))
+    return cast(type[SinkKit], getattr(module, f"{name.title().replace('_', '')}Kit"))
 
 
-def has_schema(kit: SinkKit) -> bool:
+def make_kit(name: str, folder: Path, request: pytest.FixtureRequest) -> SinkKit:
+    """A kit by its name, for one test."""
+    store = name.rpartition("_")[2]
+    kind: Any = kit_class(name)
+    return cast(SinkKit, kind(folder, request, *((store,) if store in STORES else ())))
+
+
+def has_schema(kit: SinkKit | type[SinkKit]) -> bool:
     """Whether the target knows its columns. A topic, which alone is committed in tasks, takes any record."""
     return not kit.commits_in_task
 
 
-def only_where(applies: bool, otherwise: str) -> None:
-    """Leave a case out for a kit to which it does not apply, and say why."""
-    if not applies:
-        pytest.skip(otherwise)
+def only_where(applies: Callable[[type[SinkKit]], bool]) -> pytest.MarkDecorator:
+    """Marks a case, or a module's, as one for the kits to which it applies. For others it is not collected."""
+    return pytest.mark.only_where.with_args(applies)
+
+
+def files_below(folder: Path) -> set[tuple[str, int]]:
+    """Every file and folder, with when it was changed."""
+    return {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("*")}

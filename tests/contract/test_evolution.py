@@ -20,9 +20,7 @@ TENTH = 0.10000000149011612
 """A tenth as a float has it."""
 
 
-@pytest.fixture(autouse=True)
-def _with_columns(kit: SinkKit) -> None:
-    only_where(has_schema(kit), "it has no schema")
+pytestmark = only_where(has_schema)
 
 
 def changes(sink: Sink, schema: pa.Schema) -> list[str]:
@@ -72,8 +70,8 @@ def test_column_that_nobody_prepared_for_is_refused_and_not_lost(kit: SinkKit) -
     assert "extra" in refused.value.summary
 
 
+@only_where(lambda kit: kit.evolves)
 def test_column_that_is_ignored_is_left_out_and_nothing_else_changes(kit: SinkKit) -> None:
-    only_where(kit.evolves, "it has no evolve")
     sink = prepared(kit.sink(evolve="ignore"))
     land(sink, token(0, 0, 1))
     assert changes(sink, MORE) == ["ignore column extra"]
@@ -106,8 +104,8 @@ def test_wider_column_is_refused_without_widen_naming_both_types(kit: SinkKit) -
     assert ours != its
 
 
+@only_where(lambda kit: kit.widens)
 def test_wider_column_is_widened_under_way_and_old_values_stay(kit: SinkKit) -> None:
-    only_where(kit.widens, "it cannot widen")
     sink = prepared(kit.sink(evolve="widen"), NARROW)
     land(sink, token(0, 0, 1), NARROW, qty=7, rate=0.1)
     assert [change.split()[:2] for change in changes(sink, WIDE)] == [["widen", "qty"], ["widen", "rate"]]

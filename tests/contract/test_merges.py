@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from tests.committing import commit, last_commit
 from tests.contract.kits import SinkKit, only_where
 from tests.contract.rows import SCHEMA, by_id, ids, land, prepared, records, stage, stage_some, token
@@ -19,9 +18,7 @@ TOMBSTONES = pa.schema([SCHEMA.field("id"), COORDINATES_FIELD, pa.field(DELETES,
 VERSIONED = pa.schema([*SCHEMA, pa.field("version", pa.int64()), pa.field(DELETES, pa.bool_())])
 
 
-@pytest.fixture(autouse=True)
-def _merging(kit: SinkKit) -> None:
-    only_where(kit.merges, "it does not merge")
+pytestmark = only_where(lambda kit: kit.merges)
 
 
 def notes(kit: SinkKit) -> dict[int, str]:

@@ -27,7 +27,6 @@ def replay(*ranges: tuple[int, int], query: str = "replay-1") -> BatchToken:
 def replacing(kit: SinkKit, batch: BatchToken, **given: Any) -> Any:
     """A sink that replaces what the batch covers."""
     sink: Any = kit.sink(pipeline=batch.pipeline, **given)
-    only_where(hasattr(sink, "replacing") and getattr(sink, "rules", None) is None, "it does not replace")
     return sink.replacing(batch.ranges)
 
 
@@ -49,6 +48,7 @@ def live(kit: SinkKit, batches: int, size: int = 4, **given: Any) -> Sink:
     return sink
 
 
+@only_where(lambda kit: kit.replaces)
 def test_replacing_rows_of_a_range_replaces_these_and_no_others(kit: SinkKit) -> None:
     batch = replay((3, 6), (9, 10))
     replacing(kit, batch)
@@ -59,6 +59,7 @@ def test_replacing_rows_of_a_range_replaces_these_and_no_others(kit: SinkKit) ->
     assert notes(kit) == [(n, f"again {n}" if n in again else f"note {n}") for n in range(12)]
 
 
+@only_where(lambda kit: kit.replaces)
 def test_replacing_records_that_gave_several_rows_or_none_leaves_what_the_replay_made(kit: SinkKit) -> None:
     batch = replay((2, 6))
     replacing(kit, batch)
@@ -73,6 +74,7 @@ def test_replacing_records_that_gave_several_rows_or_none_leaves_what_the_replay
     ]
 
 
+@only_where(lambda kit: kit.replaces)
 def test_replacing_by_nothing_takes_the_rows_out(kit: SinkKit) -> None:
     batch = replay((0, 4), (5, 6))
     replacing(kit, batch)
@@ -83,8 +85,9 @@ def test_replacing_by_nothing_takes_the_rows_out(kit: SinkKit) -> None:
     assert holds(sink, batch)
 
 
+@only_where(lambda kit: kit.replaces)
+@only_where(lambda kit: kit.partitions)
 def test_replacing_in_a_partitioned_table_keeps_the_other_rows_in_their_partitions(kit: SinkKit) -> None:
-    only_where(kit.partitions, "it has no partitions")
     batch = replay((1, 3))
     replacing(kit, batch)
     sink = prepared(kit.sink(partition_by=("note",)))
@@ -96,6 +99,7 @@ def test_replacing_in_a_partitioned_table_keeps_the_other_rows_in_their_partitio
     ]
 
 
+@only_where(lambda kit: kit.replaces)
 def test_replacing_twice_with_one_token_is_done_once(kit: SinkKit) -> None:
     batch = replay((0, 2))
     replacing(kit, batch)
@@ -106,6 +110,7 @@ def test_replacing_twice_with_one_token_is_done_once(kit: SinkKit) -> None:
     assert notes(kit).count((0, "other")) == 1, "the second commit of the token replaced again"
 
 
+@only_where(lambda kit: kit.replaces)
 def test_replacing_an_empty_target_puts_the_rows_in(kit: SinkKit) -> None:
     batch = replay((0, 3))
     assert replacing(kit, batch).would_replace() == 0
@@ -113,6 +118,7 @@ def test_replacing_an_empty_target_puts_the_rows_in(kit: SinkKit) -> None:
     assert notes(kit) == [(n, f"again {n}") for n in range(3)]
 
 
+@only_where(lambda kit: kit.replaces)
 def test_replacing_beside_a_live_stream_loses_and_repeats_nothing(kit: SinkKit) -> None:
     batch = replay((2, 30))
     replacing(kit, batch)
@@ -139,6 +145,7 @@ def test_replacing_beside_a_live_stream_loses_and_repeats_nothing(kit: SinkKit) 
     assert notes(kit) == expected
 
 
+@only_where(lambda kit: kit.replaces)
 def test_replacing_without_coordinates_is_refused_with_the_way_out(kit: SinkKit) -> None:
     batch = replay((0, 1))
     sink, keeping_none = replacing(kit, batch), replacing(kit, batch, keep_coordinates=False)
@@ -149,6 +156,7 @@ def test_replacing_without_coordinates_is_refused_with_the_way_out(kit: SinkKit)
         assert "--into" in (refused.value.hint or "")
 
 
+@only_where(lambda kit: kit.replaces)
 def test_replacing_a_table_that_has_no_coordinates_is_refused(kit: SinkKit) -> None:
     batch = replay((0, 1))
     sink = replacing(kit, batch, evolve="add_columns")
@@ -163,10 +171,10 @@ def held(kit: SinkKit) -> dict[int, str]:
 
 
 def positioned(kit: SinkKit, rules: MergeRules) -> Sink:
-    only_where(kit.merges, "it does not merge")
     return prepared(kit.sink(pipeline="orders.replay-1", rules=rules))
 
 
+@only_where(lambda kit: kit.merges)
 def test_merge_by_position_older_rows_leave_newer_ones_of_their_partition(kit: SinkKit) -> None:
     sink = positioned(kit, BY_ID)
     live_sink = prepared(kit.sink(rules=MergeRules(keys=("id",))))
@@ -175,6 +183,7 @@ def test_merge_by_position_older_rows_leave_newer_ones_of_their_partition(kit: S
     assert held(kit) == {0: "note 3", 1: "again 1", 2: "again 2"}
 
 
+@only_where(lambda kit: kit.merges)
 def test_merge_by_position_rows_of_another_partition_count(kit: SinkKit) -> None:
     sink = positioned(kit, BY_ID)
     at = {"topic": "orders", "partition": 1, "offset": 9, "timestamp": None}

@@ -27,11 +27,10 @@ WIDER = pa.schema(
         SCHEMA.field(COORDINATES),
     ]
 )
-NO_PARTITIONS = "it has no partition_by"
 
 
+@only_where(lambda kit: kit.evolves)
 def test_prepare_with_new_columns_and_evolve_fail_is_refused_showing_both_sides(kit: SinkKit) -> None:
-    only_where(kit.evolves, "it has no evolve")
     kit.sink().prepare(SCHEMA)
     with pytest.raises(MissingError) as refused:
         kit.sink().prepare(WIDER)
@@ -59,9 +58,9 @@ def test_new_columns_are_refused_or_old_and_new_rows_read_back(kit: SinkKit) -> 
     assert last_commit(wider) == token(1, 1, 2)
 
 
+@only_where(has_schema)
 @pytest.mark.parametrize("evolve", ["fail", "add_columns"])
 def test_prepare_with_another_type_is_refused_whatever_evolve_says(kit: SinkKit, evolve: Any) -> None:
-    only_where(has_schema(kit), "it has no schema")
     kit.sink().prepare(SCHEMA)
     with pytest.raises(MissingError) as refused:
         kit.sink(evolve=evolve).prepare(SCHEMA.set(1, pa.field("note", pa.int64())))
@@ -94,9 +93,9 @@ PARTITIONED: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+@only_where(lambda kit: kit.partitions)
 @pytest.mark.parametrize("kind", sorted(PARTITIONED))
 def test_partition_values_of_every_kind_read_back_as_they_were(kit: SinkKit, kind: str) -> None:
-    only_where(kit.partitions, NO_PARTITIONS)
     arrow, values = PARTITIONED[kind]
     schema = SCHEMA.insert(1, pa.field("part", arrow))
     sink = prepared(kit.sink(partition_by=["part"]), schema)
@@ -105,8 +104,8 @@ def test_partition_values_of_every_kind_read_back_as_they_were(kit: SinkKit, kin
     assert len(kit.staged()) == len(values) or kit.merges
 
 
+@only_where(lambda kit: kit.partitions)
 def test_partition_value_longer_than_a_folder_name_is_kept_whole_or_refused(kit: SinkKit) -> None:
-    only_where(kit.partitions, NO_PARTITIONS)
     schema = SCHEMA.insert(1, pa.field("part", pa.string()))
     sink = prepared(kit.sink(partition_by=["part"]), schema)
     batch, values = token(0, 0, 3), ["x" * 299, "x" * 300, "y"]
@@ -119,8 +118,8 @@ def test_partition_value_longer_than_a_folder_name_is_kept_whole_or_refused(kit:
     assert seen[2] == "y"
 
 
+@only_where(lambda kit: kit.partitions)
 def test_partition_by_two_columns_keeps_every_combination_apart(kit: SinkKit) -> None:
-    only_where(kit.partitions, NO_PARTITIONS)
     schema = SCHEMA.insert(1, pa.field("day", pa.date32())).insert(2, pa.field("land", pa.string()))
     sink = prepared(kit.sink(partition_by=["day", "land"]), schema)
     lands = ["de", None, "at"]
@@ -137,17 +136,22 @@ def test_partition_by_two_columns_keeps_every_combination_apart(kit: SinkKit) ->
     assert len(kit.staged()) == 6 or kit.merges
 
 
+@only_where(lambda kit: kit.partitions)
 def test_partition_by_a_type_that_has_no_text_form_is_refused(kit: SinkKit) -> None:
-    only_where(kit.partitions, NO_PARTITIONS)
     with pytest.raises(MissingError) as refused:
         kit.sink(partition_by=["item"]).prepare(SCHEMA)
     assert refused.value.code == "SINK_SCHEMA_MISMATCH"
 
 
-@pytest.mark.parametrize("partitioned", [False, True], ids=["in one piece", "partitioned"])
+@only_where(lambda kit: not kit.merges)
+@pytest.mark.parametrize(
+    "partitioned",
+    [
+        pytest.param(False, id="in one piece"),
+        pytest.param(True, id="partitioned", marks=only_where(lambda kit: kit.partitions)),
+    ],
+)
 def test_rows_of_a_slot_keep_the_order_of_their_offsets(kit: SinkKit, partitioned: bool) -> None:
-    only_where(not kit.merges, "a merged table has no order")
-    only_where(kit.partitions or not partitioned, NO_PARTITIONS)
     schema = SCHEMA.insert(1, pa.field("part", pa.string()))
     if kit.commits_in_task:  # a topic keeps the order of a key
         schema = schema.append(pa.field(f"{COMPUTED}key", pa.string()))

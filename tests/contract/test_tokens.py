@@ -28,8 +28,6 @@ from penstock.errors import TerminalError, TransientError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, SlotAttempt, TopicPartition
 from penstock.sinks.commit import move
 
-NOTHING_STAGED = "its slots commit in their tasks: there is nothing staged"
-
 
 def test_commit_of_a_batch_shows_every_row_with_its_nested_values(kit: SinkKit) -> None:
     sink = prepared(kit.sink())
@@ -256,8 +254,8 @@ def test_position_keeps_the_topic_ids_and_what_the_batch_says_of_its_quarantine(
         land_nothing(sink, replace(token(2, 3, 5), topic_ids={"orders": "id-1"}))
 
 
+@only_where(lambda kit: not kit.commits_in_task)
 def test_position_moved_on_purpose_says_why_and_the_next_batch_starts_there(kit: SinkKit) -> None:
-    only_where(not kit.commits_in_task, NOTHING_STAGED)
     sink = prepared(kit.sink())
     land(sink, token(0, 0, 3))
     move(sink, token(0, 7, 7, query="moved"), "accept duplicates")
@@ -268,8 +266,8 @@ def test_position_moved_on_purpose_says_why_and_the_next_batch_starts_there(kit:
     assert ids(kit) == [0, 1, 2, 7, 8]
 
 
+@only_where(lambda kit: not kit.commits_in_task)
 def test_claimed_position_keeps_its_place_and_refuses_who_was_there_before(kit: SinkKit) -> None:
-    only_where(not kit.commits_in_task, NOTHING_STAGED)
     hanging, sink = prepared(kit.sink()), prepared(kit.sink())
     for number, batch in enumerate((token(0, 0, 3), token(1, 3, 5))):
         before = hanging.position()
@@ -292,8 +290,8 @@ def test_batch_that_may_skip_ahead_is_committed_after_a_gap(kit: SinkKit) -> Non
     assert ids(kit) == [0, 1, 2, 9, 10]
 
 
+@only_where(lambda kit: not kit.commits_in_task)
 def test_land_onto_another_position_than_the_targets_changes_nothing(kit: SinkKit) -> None:
-    only_where(not kit.commits_in_task, NOTHING_STAGED)
     sink = prepared(kit.sink())
     stale: list[Position | None] = [None]
     for batch in (token(0, 0, 3), token(1, 3, 5)):
@@ -312,8 +310,8 @@ def test_land_onto_another_position_than_the_targets_changes_nothing(kit: SinkKi
     assert ids(kit) == list(range(7))
 
 
+@only_where(lambda kit: not kit.commits_in_task)
 def test_batch_landed_a_second_time_on_its_own_position_adds_rows_and_a_number(kit: SinkKit) -> None:
-    only_where(not kit.commits_in_task, NOTHING_STAGED)
     sink = prepared(kit.sink())
     batch = token(0, 0, 5)
     commit(sink, batch, [stage(sink, batch, [records(range(3))])])
@@ -378,8 +376,8 @@ def test_two_attempts_of_a_slot_only_the_manifest_counts(kit: SinkKit) -> None:
     assert ids(kit) == [0, 1, 2]
 
 
+@only_where(lambda kit: not kit.commits_in_task)
 def test_discard_leaves_other_batches_and_committed_rows_alone(kit: SinkKit) -> None:
-    only_where(not kit.commits_in_task, NOTHING_STAGED)
     sink = prepared(kit.sink())
     land(sink, token(1, 0, 3))
     before = kit.staged()
@@ -395,8 +393,8 @@ def test_discard_leaves_other_batches_and_committed_rows_alone(kit: SinkKit) -> 
     assert ids(kit) == [0, 1, 2, 3, 4, 5]
 
 
+@only_where(lambda kit: not kit.commits_in_task)
 def test_discard_before_the_commit_leaves_what_another_driver_may_commit(kit: SinkKit) -> None:
-    only_where(not kit.commits_in_task, NOTHING_STAGED)
     batch = token(0, 0, 3)
     slow = prepared(kit.sink())
     manifest = stage(slow, batch, [records(range(3))])

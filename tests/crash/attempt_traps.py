@@ -31,10 +31,10 @@ _finish: Callable[[Outlet], list[Manifest]] = Outlet.finish
 _begin: Callable[..., None] = Outlet.__init__
 
 
-def _noting(self: Outlet, inlets: Any, token: Any, slot: int, schema: Any, *more: Any) -> None:
+def _noting(self: Outlet, inlets: Any, token: Any, slot: int, schema: Any, *more: Any, **named: Any) -> None:
     # The quarantine is staged beside the rows: it is these that count.
     self.trapped = (token.batch_id, slot) if inlets and schema != BAD_SCHEMA else None  # type: ignore[attr-defined]
-    _begin(self, inlets, token, slot, schema, *more)
+    _begin(self, inlets, token, slot, schema, *more, **named)
 
 
 def _trapped(self: Outlet, **options: Any) -> list[Manifest]:

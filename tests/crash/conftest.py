@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from tests.crash.state_trial import StateTrial, new_state_trial
 from tests.crash.traps import MASTER
 from tests.crash.trial import Trial, new_trial
 from tests.hosts.faults import FAULTS
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresServer, running_server
 
 from penstock.devstack import DevStack
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java
 
-_FIGURES = pytest.StashKey[list[Figures | HostFigures]]()
+_KINDS: dict[str, type[Figures | HostFigures]] = {"figures": Figures, "host figures": HostFigures}
+_found: list[Figures | HostFigures] = []
 _PAGE = "PENSTOCK_CRASH_TABLE"
 
 
@@ -41,6 +43,13 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     folder = tmp_path_factory.mktemp("brokers")
     with DevStack(folder, java=find_java().executable, classpath=broker_classpath(), brokers=3) as stack:
         yield Brokers(stack)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """One that has on disk what it has answered."""
+    with running_server(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -61,8 +70,7 @@ def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[.
             settings.setdefault("database", None)
             settings["database"] = settings["database"] or request.getfixturevalue("database")
         topics = topics or request.getfixturevalue("topics")
-        name, figures = request.node.name, request.config.stash.setdefault(_FIGURES, [])
-        made.append(new_trial(name, tmp_path, topics, targets, figures.append, **settings))
+        made.append(new_trial(request.node.name, tmp_path, topics, targets, _reporter(request.node), **settings))
         return made[-1]
 
     yield make
@@ -80,8 +88,7 @@ def state_trial(
     made: list[StateTrial] = []
 
     def make(case: StateCase) -> StateTrial:
-        figures = request.config.stash.setdefault(_FIGURES, [])
-        made.append(new_state_trial(request.node.name, tmp_path, topics, case, database, figures.append))
+        made.append(new_state_trial(request.node.name, tmp_path, topics, case, database, _reporter(request.node)))
         return made[-1]
 
     yield make
@@ -89,19 +96,33 @@ def state_trial(
         one.crashes.end_all()
 
 
+def _reporter(test: pytest.Item) -> Callable[[Figures | HostFigures], None]:
+    """Attaches figures to the report of a test, which also reaches the controller of several workers."""
+
+    def report(one: Figures | HostFigures) -> None:
+        kind = next(kind for kind, made in _KINDS.items() if isinstance(one, made))
+        test.user_properties.append((kind, asdict(one)))
+
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "teardown":
+        _found.extend(_KINDS[kind](**values) for kind, values in report.user_properties if kind in _KINDS)  # type: ignore[arg-type]
+
+
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    figures = config.stash.get(_FIGURES, [])
-    if not figures:
+    if not _found:
         return
-    made = [table for table in TABLES if lines(table, figures)]
+    made = [table for table in TABLES if lines(table, _found)]
     terminalreporter.section("crash runs")
     for table in made:
-        terminalreporter.write_line(table.of(lines(table, figures)))
+        terminalreporter.write_line(table.of(lines(table, _found)))
     # The page has the figures of local runs.
     if (page := os.environ.get(_PAGE)) and config.getoption("--master") == "local":
         if exitstatus == 0:
             for table in made:
-                update(config.rootpath / page, table, figures, _is_known)
+                update(config.rootpath / page, table, _found, _is_known)
         else:
             terminalreporter.write_line(f"{page} is left as it is: not every test passed")
 

@@ -297,15 +297,16 @@ def test_topic_made_again_when_one_of_two_sinks_has_the_open_batch_leaves_a_gap_
 def killed_before_the_second_sink(one: Case) -> None:
     from penstock.sinks.delta import DeltaSink
 
-    real = DeltaSink.commit
+    real = DeltaSink.land
 
-    def commit(self: Any, token: Any, manifests: Any) -> None:
-        if self.name == "more":
+    def land(self: Any, position: Any, manifests: Any, onto: Any) -> None:
+        # Claims land without rows, in every sink, before any sink gets rows.
+        if self.name == "more" and manifests:
             raise RuntimeError("the driver dies here")
-        real(self, token, manifests)
+        real(self, position, manifests, onto)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(DeltaSink, "commit", commit)
+        patched.setattr(DeltaSink, "land", land)
         with pytest.raises(PenstockError, match="dies here"):
             one.drain()
 

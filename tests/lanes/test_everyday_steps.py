@@ -63,8 +63,8 @@ RULES = [
 ]
 
 
-a_few = settings(
-    max_examples=2,
+one_table = settings(
+    max_examples=1,
     deadline=None,
     database=None,
     derandomize=True,
@@ -106,8 +106,8 @@ ROWS = st.lists(
             "seen": _maybe(st.fixed_dictionaries({"at": _maybe(LONGS)})),
         }
     ),
-    min_size=20,
-    max_size=40,
+    min_size=40,
+    max_size=60,
 ).filter(lambda rows: any(row["items"] and row["tags"] for row in rows))
 
 
@@ -153,7 +153,7 @@ def sorted_rows(table: Any) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
-@a_few
+@one_table
 @given(values=ROWS)
 def test_every_step_in_arrow_equals_its_spark_form(
     frame_of: Callable[[pa.RecordBatch], Any], values: list[dict[str, Any]]
@@ -168,7 +168,7 @@ def test_every_step_in_arrow_equals_its_spark_form(
         assert sorted_rows(ours) == sorted_rows(theirs), step
 
 
-@a_few
+@one_table
 @given(values=ROWS)
 def test_expect_in_arrow_judges_as_over_columns_from_spark(
     frame_of: Callable[[pa.RecordBatch], Any], values: list[dict[str, Any]]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.orders import drain
 from tests.tables import read_table
-
-from penstock.config import load
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 
@@ -79,6 +78,11 @@ FAILING: dict[str, list[dict[str, Any]]] = {
 """Each fails on some rows, which then are in the quarantine."""
 
 
+ALL = {**CASES, **{f"failing-{name}": steps for name, steps in FAILING.items()}}
+BAD = 48
+"""How many of the messages are no rows."""
+
+
 @pytest.fixture(scope="module")
 def topic(topics: Any) -> str:
     name: str = topics.create(3, prefix="lanes")
@@ -86,41 +90,76 @@ def topic(topics: Any) -> str:
     return name
 
 
-def tables(file: Path, spark: Any) -> tuple[pa.Table, pa.Table]:
-    run(load(file), RunOptions(), session=spark)
-    out = read_table(file.parent / "lake/out")
-    bad = read_table(file.parent / "lake/quarantine")
-    order = out.column("_penstock").combine_chunks()
-    out = out.append_column("__offset", pc.struct_field(order, "offset"))
-    out = out.append_column("__partition", pc.struct_field(order, "partition"))
-    keys = [("partition", "ascending"), ("offset", "ascending")]
-    return out.sort_by([("__partition", "ascending"), ("__offset", "ascending")]), bad.drop(["quarantined_at"]).sort_by(
-        keys
-    )
+@dataclass(frozen=True)
+class Lanes:
+    """Runs a pipeline in both lanes: in the direct lane on the stand-in, in the frame lane on Spark."""
+
+    write: Callable[[str], Path]
+    sessions: Mapping[str, Any]
+
+    def compare(self, *tables: str) -> list[pa.Table]:
+        """The tables of the direct lane; those of the frame lane are the same."""
+        found = {}
+        for lane, session in self.sessions.items():
+            file = self.write(lane)
+            drain(file, session)
+            found[lane] = [in_order(read_table(file.parent / "lake" / table)) for table in tables]
+        for name, direct, frame in zip(tables, found["direct"], found["frame"], strict=True):
+            assert direct.schema == frame.schema, name
+            assert direct.to_pylist() == frame.to_pylist(), name
+        return found["direct"]
 
 
-@pytest.mark.parametrize("name", [*CASES, *(f"failing-{name}" for name in FAILING)])
-def test_lanes_same_pipeline_same_tables(
-    name: str, topic: str, spark: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+def in_order(table: pa.Table) -> pa.Table:
+    """The rows in the order of their records, and without the time at which they were quarantined."""
+    if "quarantined_at" in table.schema.names:
+        keys = [(name, "ascending") for name in ("partition", "offset", "stage")]
+        return table.drop_columns(["quarantined_at"]).sort_by(keys)
+    places = table.column("_penstock").combine_chunks()
+    for name in ("partition", "offset"):
+        table = table.append_column(f"__{name}", pc.struct_field(places, name))
+    return table.sort_by([("__partition", "ascending"), ("__offset", "ascending")])
+
+
+@pytest.fixture
+def lanes(
+    topic: str, session: Any, spark: Any, pipeline_file: Callable[..., Path], tmp_path: Path
+) -> Callable[..., Lanes]:
+    def make(**keys: Any) -> Lanes:
+        def write(lane: str) -> Path:
+            return pipeline_file(
+                topic, folder=tmp_path / lane, lane=lane, decode={"format": "json", "schema": WIDE}, **keys
+            )
+
+        return Lanes(write, {"direct": session, "frame": spark})
+
+    return make
+
+
+IN_EVERYTHING = {"nothing", "where", "derive-date", "rename-drop", "dedupe", "everything"}
+
+
+@pytest.mark.parametrize("left_out", [IN_EVERYTHING, pytest.param(set(), marks=pytest.mark.long)], ids=["some", "all"])
+def test_lanes_one_pipeline_with_a_route_for_each_case_same_tables(
+    left_out: set[str], lanes: Callable[..., Lanes]
 ) -> None:
-    found = {}
-    steps = {**CASES, **{f"failing-{name}": steps for name, steps in FAILING.items()}}[name]
-    for lane in ("direct", "frame"):
-        file = pipeline_file(
-            topic,
-            folder=tmp_path / lane,
-            lane=lane,
-            transforms=steps,
-            decode={"format": "json", "schema": WIDE},
-            source={"max_offsets": 200},
-        )
-        found[lane] = tables(file, spark)
-    (direct, direct_bad), (frame, frame_bad) = found["direct"], found["frame"]
-    assert direct.schema == frame.schema
-    assert direct.num_rows > 0
-    assert direct.to_pylist() == frame.to_pylist()
-    assert direct_bad.schema == frame_bad.schema
-    assert direct_bad.to_pylist() == frame_bad.to_pylist()
-    failed = direct_bad.filter(pc.equal(direct_bad.column("stage"), "transform")).num_rows
-    assert direct_bad.num_rows - failed == 48
+    cases = {name: steps for name, steps in ALL.items() if name not in left_out}
+    routes = [{"where": "TRUE", "transforms": steps, "sinks": [name]} for name, steps in cases.items()]
+    sinks = [{"name": name, "type": "delta", "path": f"lake/{name}"} for name in cases]
+    *found, bad = lanes(routes=routes, sinks=sinks).compare(*cases, "quarantine")
+    assert all(table.num_rows > 0 for table in found)
+    stages = Counter(bad.column("stage").to_pylist())
+    assert stages.pop("decode") == BAD
+    failing = [number for number, name in enumerate(cases) if name.startswith("failing")]
+    assert set(stages) == {f"transform routes[{number}]" for number in failing}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "everything" else pytest.param(name, marks=pytest.mark.long) for name in ALL]
+)
+def test_lanes_same_pipeline_same_tables(name: str, lanes: Callable[..., Lanes]) -> None:
+    found, bad = lanes(transforms=ALL[name], source={"max_offsets": 200}).compare("out", "quarantine")
+    assert found.num_rows > 0
+    failed = bad.filter(pc.equal(bad.column("stage"), "transform")).num_rows
+    assert bad.num_rows - failed == BAD
     assert (failed > 0) == name.startswith("failing")

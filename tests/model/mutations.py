@@ -112,7 +112,7 @@ MUTATIONS: dict[str, Mutation] = {
         "older quarantine", lambda held, token, after: replace(after, last=replace(after.last, quarantine={}))
     ),
     "quarantine that was brought forward keeps its number": Mutation(
-        "all back", Rules(after=lambda held, token, least: Position.after(held, token, 0))
+        "quarantine", Rules(after=lambda held, token, least: Position.after(held, token, 0))
     ),
     # The protocol.
     "commit lands without comparing": Mutation("takeover", Rules(land_compares=False)),
@@ -128,6 +128,7 @@ MUTATIONS: dict[str, Mutation] = {
     "replays in place carry no number": Mutation("replay taken back", Rules(carries=False)),
     "quarantine is brought forward after the sinks": Mutation("all back", Rules(recovers_first=False)),
     "quarantine is not asked for records before its position": Mutation("replay taken back", Rules(recovers_all=False)),
+    "quarantine is not asked for records of an open batch": Mutation("quarantine", Rules(recovers_open=False)),
     "quarantine is brought forward in several commits": Mutation("two records back", Rules(recovers_at_once=False)),
     "catching up brings what is there already": Mutation("restored", Rules(catch_up_asks=False)),
     "redrive does not ask the target": Mutation("redrive", Rules(redrive_asks=False)),

@@ -170,7 +170,7 @@ def _undo(machine: Machine, world: World) -> tuple[World, str] | None:
 
 
 def _catch_up(machine: Machine, world: World) -> tuple[World, str]:
-    return world, "catch-up"
+    return world, "catch-up" if world.checkpoint is not None else "resume and catch-up"
 
 
 def _resume(machine: Machine, world: World) -> tuple[World, str]:

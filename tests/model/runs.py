@@ -133,8 +133,9 @@ class Runs:
         checkpoint = world.checkpoint
         quarantine = world.target("q").position("q")
         went_back = self.lacks(world)
-        if went_back and mode != "catch-up":
+        if went_back and "catch-up" not in mode:
             return Outcome(label, world, QUARANTINE_WENT_BACK)
+        is_new = checkpoint is None
         if checkpoint is None:
             world, query = world.new_query()
             ends = world.ends(subscribed=world.subscribed)
@@ -142,10 +143,11 @@ class Runs:
             world = self.place(world, checkpoint)
         held = {sink: world.target(TABLE_OF[sink]).position(sink) for sink in world.sinks}
         queue: list[tuple[str, Vector]] = []
-        if mode == "resume" and checkpoint.is_fresh:
+        if "resume" in mode and checkpoint.is_fresh:
             world, checkpoint, queue = self.rebuild(world, checkpoint, held, quarantine, opens=False)
             world = self.place(world, checkpoint)
-        if mode == "catch-up":
+            queue = [*([("q", checkpoint.start)] if went_back else []), *queue]
+        if mode == "catch-up" and not is_new:
             behind = [sink for sink, text in held.items() if self.is_behind(checkpoint, sink, text)]
             lacking = ["q"] if went_back else []
             names = [*lacking, *behind] if self.rules.recovers_first else [*behind, *lacking]
@@ -528,7 +530,8 @@ class Runs:
 
     def _missing(self, world: World, slot: int, process: Process) -> Outcome:
         """Ask every target for the records that neither it nor the quarantine holds."""
-        quarantine = world.target("q")
+        quarantine, checkpoint = world.target("q"), process.checkpoint
+        assert checkpoint is not None
         if not self.lacks(world):
             return Outcome("the quarantine is level", world.process(slot, process._replace(queue=process.queue[1:])))
         rows = []
@@ -540,6 +543,7 @@ class Runs:
                 held |= any(row.record == record and keeps_out(row, sink) for row in quarantine.now.rows)
                 at = reached(quarantine.position("q"))
                 asked = self.rules.recovers_all or not is_before(record, at)
+                asked &= self.rules.recovers_open or is_before(record, checkpoint.start)
                 if not held and asked and is_before(record, reached(table.position(sink))):
                     scope.append(sink)
             if scope:
@@ -547,6 +551,9 @@ class Runs:
         level = furthest(reached(world.target(TABLE_OF[sink]).position(sink)) for sink in process.sinks)
         start: Vector = tuple((mark[0], 0) if mark is not None else None for mark in level)
         token = with_rule(token_of(process.query, process.turn, start, level), Rule.RECORDS)
+        if self.rules.recovers_at_once and checkpoint.is_open and beyond(level, checkpoint.start):
+            # It stands as after the first attempt of the open batch.
+            token = with_rule(next_token(checkpoint), Rule.FORWARD)
         process = process.knows("q", quarantine.position("q"), own=False)
         process = process._replace(bad=tuple(rows), step="refill", token=token)
         return Outcome("look for records that no target holds", world.process(slot, process))
@@ -554,7 +561,7 @@ class Runs:
     def _refill(self, world: World, slot: int, process: Process) -> Iterator[Outcome]:
         held = process.at("q")
         verdict = self.rules.verdict(held, process.token)
-        if verdict is not Verdict.NEXT:
+        if verdict not in (Verdict.NEXT, Verdict.COMMITTED):
             yield Outcome("bring the quarantine forward", world.process(slot, None), verdict.value, process)
             return
         rows, rest = process.bad, process.bad[:0]

@@ -253,6 +253,8 @@ class Rules:
     """A quarantine that went back is brought forward before any sink."""
     recovers_all: bool = True
     """A quarantine that went back is asked for records before its position too."""
+    recovers_open: bool = True
+    """The same for records of a batch that is open, which some sinks have committed already."""
     recovers_at_once: bool = True
     """A quarantine that went back gets what it lost in one commit."""
     catch_up_asks: bool = True

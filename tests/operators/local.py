@@ -7,13 +7,14 @@ Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
+
+from tests.local_spark import CORES, LocalSession
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
@@ -37,62 +38,14 @@ from penstock.runtime.recreated import TopicIds
 from penstock.runtime.run import _check
 from penstock.runtime.starting import pinned_slots
 
-CORES = 2
 Phase = Callable[[int, str], None]
-
-
-@dataclass
-class LocalTasks:
-    """As much of an RDD as the direct lane uses."""
-
-    parts: list[list[Any]]
-
-    def map(self, do: Callable[[Any], Any]) -> LocalTasks:
-        return LocalTasks([[do(item) for item in part] for part in self.parts])
-
-    def flatMap(self, do: Callable[[Any], Iterable[Any]]) -> LocalTasks:  # noqa: N802  Spark's own name
-        return LocalTasks([[made for item in part for made in do(item)] for part in self.parts])
-
-    def partitionBy(self, count: int, place: Callable[[Any], int]) -> LocalTasks:  # noqa: N802
-        parts: list[list[Any]] = [[] for _ in range(count)]
-        for key, value in (pair for part in self.parts for pair in part):
-            parts[place(key) % count].append((key, value))
-        return LocalTasks(parts)
-
-    def mapPartitionsWithIndex(self, do: Callable[[int, Iterable[Any]], Iterable[Any]]) -> LocalTasks:  # noqa: N802
-        return LocalTasks([list(do(number, part)) for number, part in enumerate(self.parts)])
-
-    def collect(self) -> list[Any]:
-        return [item for part in self.parts for item in part]
-
-
-@dataclass
-class LocalContext:
-    master: str = f"local[{CORES}]"
-    defaultParallelism: int = CORES  # noqa: N815  Spark's own name
-    _conf: dict[str, str] = field(default_factory=dict)
-
-    def parallelize(self, items: Sequence[Any], slices: int) -> LocalTasks:
-        return LocalTasks([[item] for item in items])
-
-    @property
-    def _jsc(self) -> LocalContext:
-        return self
-
-    def sc(self) -> LocalContext:
-        return self
-
-
-@dataclass
-class LocalSession:
-    sparkContext: LocalContext = field(default_factory=LocalContext)  # noqa: N815  Spark's own name
 
 
 def run_local(
     config: PipelineConfig, options: RunOptions = RunOptions(), enter: Phase = lambda batch, phase: None
 ) -> RunSummary:
     """Drain a pipeline as `penstock run --available-now` does, without its lock: two may run at once."""
-    pipeline, session, summary = build(config), LocalSession(), RunSummary()
+    pipeline, session, summary = build(config), LocalSession(copies=False), RunSummary()
     checkpoint, cluster = SparkCheckpoint(config.checkpoint, pipeline.storage), Cluster(pipeline.settings)
     topics, stop = TopicIds(checkpoint, cluster, config.source.on_data_loss), StopRequest()
     start, agreed = _check(pipeline, checkpoint, cluster, topics, options, lambda event: None)

@@ -113,6 +113,10 @@ FOUND = (
     "send 3 1; run; rename_sink out; resume",
     "send 3 1; run; edit; redrive commit:pg; replay delta publish:delta; other 1",
     "send 3 1; run; edit; replay delta publish:delta; redrive; redrive",
+    "no_topic; run; save quarantine; send 0 2; kill commit:iceberg 0; put_back quarantine",
+    "no_topic; run; save quarantine; send 0 2; kill commit:delta 0; put_back quarantine",
+    "no_topic; send 3 1; run; save quarantine; send 2 2; kill commit:iceberg 0; edit; put_back quarantine; run",
+    "no_topic; send 3 1; run; save quarantine; send 2 2; run; put_back quarantine; lose_checkpoint; run",
 )
 """Histories that have lost or doubled something, or led into a dead end."""
 

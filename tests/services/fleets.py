@@ -27,7 +27,7 @@ class Sailing:
         self.summary: FleetSummary | None = None
         self.error: BaseException | None = None
         run = RunOptions(available_now=options.pop("available_now", False), give_up_after=options.pop("give_up", 2.0))
-        asked = FleetOptions(run, **{"first_delay": 1.0, "longest_delay": 2.0, "look_every": 0.2, **options})
+        asked = FleetOptions(run, **{"first_delay": 0.25, "longest_delay": 0.5, "look_every": 0.1, **options})
         self.fleet = Fleet(paths, asked, lambda name, event: self.events.append((name, event)), self.stop)
         self._session = session
         self._thread = threading.Thread(target=self._run, daemon=True)

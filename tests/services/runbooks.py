@@ -99,15 +99,7 @@ class Folder:
 
     def remake_topic(self) -> None:
         """Delete the topic, and make one of the same name."""
-        from confluent_kafka.admin import NewTopic
-
-        admin = self.topics.admin
-        for future in admin.delete_topics([self.topic]).values():
-            future.result(30)
-        wait_for(lambda: self.topic not in admin.list_topics(timeout=10).topics, "the topic to be gone")
-        for future in admin.create_topics([NewTopic(self.topic, 2, 1)]).values():
-            future.result(30)
-        self.topics.wait_for(self.topic, 2)
+        self.topics.create_again(self.topic, 2)
 
     def edit(self, old: str, new: str) -> None:
         text = self.file.read_text()

@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog.sql import SqlCatalog
+from tests.orders import order
 from tests.services.lakes import every_table
-from tests.services.test_run import order
 
 from penstock.config import load
 from penstock.errors import MissingError

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orders import drain, ids, order
 from tests.tables import read_table
 
 from penstock.config import PipelineConfig, load
@@ -17,20 +18,10 @@ from penstock.model import OffsetRange
 from penstock.runtime.bounded import BoundedRun, batches_done, cut, run_bounded
 from penstock.runtime.build import build
 from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
-
-
-def ids(file: Path, table: str = "lake/out") -> list[int]:
-    return sorted(read_table(file.parent / table, ["order_id"]).column(0).to_pylist())
 
 
 def into(config: PipelineConfig, name: str, path: str) -> PipelineConfig:
@@ -38,9 +29,11 @@ def into(config: PipelineConfig, name: str, path: str) -> PipelineConfig:
     return config.model_copy(update={"name": name, "sinks": (sink.model_copy(update={"path": path}),)})
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["batch_by_batch", "at_once"])
+@pytest.mark.parametrize(
+    ("at_once", "session"), [(False, "local"), (True, "local"), (True, "spark")], indirect=["session"]
+)
 def test_bounded_run_stopped_and_called_again_writes_its_ranges_once(
-    spark: Any, topics: Any, pipeline_file: Write, at_once: bool
+    session: Any, topics: Any, pipeline_file: Write, at_once: bool
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [*(order(n) for n in range(60)), b"bad"])
@@ -54,38 +47,38 @@ def test_bounded_run_stopped_and_called_again_writes_its_ranges_once(
         if isinstance(event, BatchDone):
             stop.ask()
 
-    assert run_bounded(bounded, stop_after_one, stop, spark).batches == 1
+    assert run_bounded(bounded, stop_after_one, stop, session).batches == 1
     assert (batches_done(bounded), bounded.finished) == (1, False)
     if at_once:
         assert ids(file, "lake/again") == []
     # As if it had died after the commit of its first batch and before noting it: the target knows.
     (bounded.folder / "progress.json").unlink()
     again = replace(bounded, pipeline=build(config))
-    assert run_bounded(again, session=spark).batches == 2
+    assert run_bounded(again, session=session).batches == 2
     assert again.finished
     shutil.rmtree(bounded.folder)
-    assert run_bounded(again, session=spark).batches == 0
+    assert run_bounded(again, session=session).batches == 0
     assert ids(file, "lake/again") == list(range(10, 60))
     assert read_table(file.parent / "lake/quarantine", ["pipeline"]).to_pylist() == [{"pipeline": "orders.replay-x"}]
 
 
 def test_run_topic_made_again_and_grown_past_the_checkpoint_is_refused_then_read_whole(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n) for n in range(5)])
     file = pipeline_file(topic)
-    run(load(file), RunOptions(), session=spark)
+    drain(file, session)
     topics.create_again(topic, 1)
     topics.send(topic, [order(n) for n in range(100, 120)])
     with pytest.raises(TerminalError) as refused:
-        run(load(file), RunOptions(), session=spark)
+        drain(file, session)
     assert refused.value.code == "TOPIC_RECREATED"
     file = pipeline_file(topic, source={"on_data_loss": "record"})
-    run(load(file), RunOptions(), session=spark)
+    drain(file, session)
     assert ids(file) == [*range(5), *range(100, 120)]
     [gap] = read_table(file.parent / "lake/quarantine_gaps").to_pylist()
     assert (gap["from_offset"], gap["to_offset"], gap["reason"]) == (5, None, "the topic was re-created")
     topics.send(topic, [order(n) for n in range(120, 125)])
-    run(load(pipeline_file(topic)), RunOptions(), session=spark)
+    drain(pipeline_file(topic), session)
     assert ids(file) == [*range(5), *range(100, 125)]

@@ -1,4 +1,4 @@
-"""Backup, restore, fork and adopt with a real broker, Spark and Delta tables: each record is there once."""
+"""Backup, restore, fork and adopt with a real broker and Delta tables: each record is there once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.conftest import COLUMNS
+from tests.orders import drain, ids, order
+from tests.sessions import ON_BOTH
 from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
@@ -21,25 +23,14 @@ from penstock.ops.checkpoint_adopt import apply_adopt, plan_adopt
 from penstock.ops.checkpoint_backup import apply_backup, plan_backup
 from penstock.ops.checkpoint_fork import apply_fork, plan_fork
 from penstock.ops.checkpoint_restore import apply_restore, plan_restore
-from penstock.runtime.options import RunOptions, RunSummary
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def order(number: int, minutes: float = 0) -> dict[str, Any]:
-    time = (START + timedelta(minutes=minutes)).isoformat()
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": time}
-
-
-def drain(file: Path, spark: Any, **options: Any) -> RunSummary:
-    return run(load(file), RunOptions(**options), session=spark)
-
-
-def ids(file: Path, table: str = "lake/out") -> list[int]:
-    return sorted(read_table(file.parent / table, ["order_id"]).column(0).to_pylist())
+def order_at(minutes: float, number: int) -> dict[str, Any]:
+    return order(number, event_time=(START + timedelta(minutes=minutes)).isoformat())
 
 
 def refused(call: Callable[[], object]) -> PenstockError:
@@ -48,19 +39,20 @@ def refused(call: Callable[[], object]) -> PenstockError:
     return raised.value
 
 
-def test_restore_of_an_older_backup_leaves_each_record_once(spark: Any, topics: Any, pipeline_file: Write) -> None:
+@ON_BOTH
+def test_restore_of_an_older_backup_leaves_each_record_once(session: Any, topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(2)
     file = pipeline_file(topic)
     config = load(file)
     for batch in range(4):
         topics.send(topic, [order(10 * batch + n) for n in range(10)])
-        drain(file, spark)
+        drain(file, session)
         if batch == 1:
             apply_backup(plan_backup(config))
     done = apply_restore(plan_restore(config))
     assert (done.backup.batch, done.reconciled.forward and done.reconciled.forward.batch_id) == (1, 3)
     topics.send(topic, [order(40 + n) for n in range(10)])
-    assert drain(file, spark).rows_in == 10
+    assert drain(file, session).rows_in == 10
     checkpoint = SparkCheckpoint(config.checkpoint)
     assert (checkpoint.last_begun(), checkpoint.last_committed()) == (4, 4)
     assert ids(file) == list(range(50))
@@ -68,7 +60,7 @@ def test_restore_of_an_older_backup_leaves_each_record_once(spark: Any, topics: 
     shutil.rmtree(config.checkpoint)
     apply_restore(plan_restore(config))
     Path(config.checkpoint, "commits/4").unlink()
-    assert drain(file, spark).rows_in == 0
+    assert drain(file, session).rows_in == 0
     assert ids(file) == list(range(50))
 
 
@@ -87,12 +79,12 @@ def test_state_restored_or_forked_gives_each_window_once(
     file = pipeline_file(topic, transforms=[watermark, {"window": window}])
     config = load(file)
     for batch in range(3):
-        topics.send(topic, [order(n, 10 * batch + n) for n in range(batch + 1)])
+        topics.send(topic, [order_at(10 * batch + n, n) for n in range(batch + 1)])
         drain(file, spark)
         if batch == 0:
             apply_backup(plan_backup(config))
     assert len(apply_restore(plan_restore(config)).reconciled.again) > 1
-    topics.send(topic, [order(0, 100)])
+    topics.send(topic, [order_at(100, 0)])
     drain(file, spark)
     assert SparkCheckpoint(config.checkpoint).again() == []
     assert windows(file, "lake/out") == [(0, 1), (1, 2), (2, 3)]
@@ -101,7 +93,7 @@ def test_state_restored_or_forked_gives_each_window_once(
     plan = plan_fork(config, str(tmp_path / "forks/state"))
     apply_fork(plan)
     assert "SINK_HOLDS_OTHER_RUN" in plan.sinks[0]
-    topics.send(topic, [order(1, 101), order(0, 200)])
+    topics.send(topic, [order_at(101, 1), order_at(200, 0)])
     sinks = [{"name": "forked", "type": "delta", "path": "lake/forked"}]
     drain(pipeline_file(topic, checkpoint="forks/state", transforms=config_steps(file), sinks=sinks), spark)
     assert windows(file, "lake/forked") == [(10, 2)]
@@ -112,34 +104,34 @@ def config_steps(file: Path) -> Any:
 
 
 def test_fork_behind_a_batch_or_at_offsets_starts_there(
-    spark: Any, topics: Any, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(2)
     file = pipeline_file(topic)
     for batch in range(2):
         topics.send(topic, [order(10 * batch + n) for n in range(10)])
-        drain(file, spark)
+        drain(file, session)
     topics.send(topic, [order(20 + n) for n in range(10)])
     config = load(file)
 
     plan = plan_fork(config, str(tmp_path / "forks/last"))
     apply_fork(plan)
     assert "ends exactly there" in plan.sinks[0]
-    assert drain(pipeline_file(topic, checkpoint="forks/last"), spark).rows_in == 10
+    assert drain(pipeline_file(topic, checkpoint="forks/last"), session).rows_in == 10
     assert ids(file) == list(range(30))
 
     first = plan_fork(config, str(tmp_path / "forks/first"), at=0)
     apply_fork(first)
     assert "20 of its offsets would be read again" in first.sinks[0]
     again = pipeline_file(topic, name="again", checkpoint="forks/first")
-    assert drain(again, spark).rows_in == 20
+    assert drain(again, session).rows_in == 20
     assert refused(lambda: plan_fork(config, str(tmp_path / "forks/first"))).code == "CHECKPOINT_OCCUPIED"
 
     spec = f"{topic}:0=14,{topic}:1=12"
     apply_fork(plan_fork(config, str(tmp_path / "forks/offsets"), offsets=spec))
     sinks = [{"name": "out", "type": "delta", "path": "lake/some"}]
     some = pipeline_file(topic, name="some", checkpoint="forks/offsets", sinks=sinks)
-    assert drain(some, spark).rows_in == 4
+    assert drain(some, session).rows_in == 4
     assert ids(some, "lake/some") == [25, 27, 28, 29]
     beyond = refused(lambda: plan_fork(config, str(tmp_path / "forks/no"), offsets=f"{topic}:0=14,{topic}:1=99"))
     assert (beyond.code, beyond.context) == (

@@ -1,4 +1,4 @@
-"""Damaged checkpoints of a real pipeline: found, put right, and Spark goes on with the tables right to the row."""
+"""Damaged checkpoints of a real pipeline: found, put right, and the next run leaves the tables right to the row."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from tests.cli.command import penstock
+from tests.cli.command import command
+from tests.orders import drain, ids, order
 from tests.services.running import wait_for
+from tests.sessions import ON_BOTH_LONG
 from tests.spark_checkpoint import lose, write_checkpoint
-from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
@@ -35,10 +36,6 @@ SINKS = [
     {"name": "out", "type": "delta", "path": "lake/out", "mode": "append"},
     {"name": "files", "type": "parquet", "path": "lake/files"},
 ]
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
 
 
 def cut(root: Path, *names: str) -> None:
@@ -88,22 +85,23 @@ DAMAGES = {
 }
 
 
+@ON_BOTH_LONG
 def test_repair_damaged_checkpoints_go_on_with_the_tables_right_to_the_row(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(2)
     file = pipeline_file(topic, sinks=SINKS)
     config, sent = load(file), 0
     root = Path(config.checkpoint)
 
-    def drain() -> None:
+    def send_and_drain() -> None:
         nonlocal sent
         topics.send(topic, [order(sent + n) for n in range(5)])
         sent += 5
-        run(config, RunOptions(), session=spark)
+        drain(file, session)
 
     for _ in range(3):
-        drain()
+        send_and_drain()
     assert verify_checkpoint(config).findings == ()
     for damage, code in DAMAGES.items():
         last = SparkCheckpoint(config.checkpoint).last_committed()
@@ -115,10 +113,8 @@ def test_repair_damaged_checkpoints_go_on_with_the_tables_right_to_the_row(
         done = apply_repair(plan_repair(config))
         assert (done.refused, done.left) == ((), ()), damage
         assert not verify_checkpoint(config).blocks, damage
-        drain()
-        assert sorted(read_table(root.parents[1] / "lake/out", ["order_id"]).column(0).to_pylist()) == [*range(sent)], (
-            damage
-        )
+        send_and_drain()
+        assert ids(file) == [*range(sent)], damage
         files = ds.dataset(root.parents[1] / "lake/files", format="parquet").to_table(["order_id"], use_threads=False)
         assert sorted(files.column(0).to_pylist()) == [*range(sent)], damage
 
@@ -143,7 +139,7 @@ def test_verify_holds_the_offsets_against_the_brokers(topics: Any, pipeline_file
 
     moved(topics, topic, 9)
     write_checkpoint(Path(config.checkpoint), [{0: 4, 1: 4}, {0: 8, 1: 11, 2: 1}], topic=topic)
-    done = penstock("checkpoint", "verify", "--json", file.name, folder=file.parent)
+    done = command("checkpoint", "verify", "--json", file.name, folder=file.parent)
     body = json.loads(done.stdout)
     assert (done.returncode, body["blocks"]) == (3, True)
     assert {one["code"]: one["context"] for one in body["findings"] if one["blocks"]} == {
@@ -165,12 +161,13 @@ def test_verify_tells_a_topic_that_was_made_again(topics: Any, pipeline_file: Wr
 
 
 def test_verify_open_batch_that_every_sink_has_is_not_read_again(
-    spark: Any, topics: Any, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n) for n in range(10)])
-    config = load(pipeline_file(topic))
-    run(config, RunOptions(), session=spark)
+    file = pipeline_file(topic)
+    config = load(file)
+    drain(file, session)
     lose(Path(config.checkpoint), "commits/0")
     moved(topics, topic, 6)
     assert verify_checkpoint(config).findings == ()
@@ -202,10 +199,10 @@ def test_standing_of_a_torn_kafka_sink_tells_the_batch_that_some_slot_has(
     assert (torn.token, torn.newest, torn.torn) == (None, token, "0: batch 0, 1: none")
 
 
-def test_verify_and_show_beside_a_running_stream_find_nothing(spark: Any, topics: Any, pipeline_file: Write) -> None:
+def test_verify_and_show_beside_a_running_stream_find_nothing(session: Any, topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(2)
     config, stop = load(pipeline_file(topic, sinks=SINKS, trigger={"every": "50 ms"})), StopRequest()
-    runner = threading.Thread(target=run, args=(config, RunOptions()), kwargs={"stop": stop, "session": spark})
+    runner = threading.Thread(target=run, args=(config, RunOptions()), kwargs={"stop": stop, "session": session})
     checkpoint = SparkCheckpoint(config.checkpoint)
     topics.send(topic, [order(0)])
     runner.start()

@@ -84,6 +84,7 @@ def ids(folder: Path) -> list[int]:
     return sorted(DeltaTable(folder / "lake/out").to_pyarrow_table(columns=["order_id"]).column(0).to_pylist())
 
 
+@pytest.mark.long
 def test_submit_in_client_mode_runs_on_the_executors_and_ends_clean(
     cluster: Any, topics: Any, pipeline_file: Callable[..., Path], tmp_path: Path
 ) -> None:

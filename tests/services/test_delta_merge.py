@@ -123,6 +123,7 @@ def test_merge_writes_token_transaction_and_rows_into_one_log_entry(tmp_path: Pa
     assert (actions["txn"]["appId"], actions["txn"]["version"]) == ("orders/out", 1)
 
 
+@pytest.mark.long
 def test_merge_is_followed_by_an_entry_that_outlives_the_clean_up_of_the_log(tmp_path: Path, engine: SqlEngine) -> None:
     sink = prepared(tmp_path, engine)
     land(sink, token(3), [{"id": 1}])
@@ -135,6 +136,7 @@ def test_merge_is_followed_by_an_entry_that_outlives_the_clean_up_of_the_log(tmp
     assert (held.next, held.last.batch_id) == ({TopicPartition("orders", 0): 400}, 3)
 
 
+@pytest.mark.long
 def test_merge_leaves_no_staged_file_and_no_setting_behind(tmp_path: Path, engine: SqlEngine) -> None:
     land(prepared(tmp_path, engine), token(0), [{"id": 1}])
     assert list((tmp_path / "_penstock" / "staged").iterdir()) == []
@@ -226,6 +228,7 @@ def test_merge_pruned_by_a_column_opens_no_other_partition(tmp_path: Path, engin
     assert metrics(tmp_path)["numTargetRowsUpdated"] == 2
 
 
+@pytest.mark.long
 def test_merge_without_a_pruning_column_looks_into_every_partition(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, [DAYS], BY_ID, partition_by=["day"])
     sink = prepared(tmp_path, engine, BY_ID, partition_by=["day"])
@@ -235,6 +238,7 @@ def test_merge_without_a_pruning_column_looks_into_every_partition(tmp_path: Pat
     assert refused.value.code == "SINK_FAILED"
 
 
+@pytest.mark.long
 def test_merge_of_a_key_that_moves_to_another_partition_leaves_one_row(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, [DAYS], BY_ID, partition_by=["day"])
     sink = prepared(tmp_path, engine, BY_ID, partition_by=["day"])
@@ -253,6 +257,7 @@ def test_merge_by_a_key_that_is_the_partition_opens_no_other(tmp_path: Path, eng
     assert metrics(tmp_path)["numTargetRowsUpdated"] == 1
 
 
+@pytest.mark.long
 def test_tombstones_that_lack_the_pruning_column_delete_wherever_the_key_is(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, [DAYS], BY_ID_AND_DAY, partition_by=["day"])
     sink = prepared(tmp_path, engine, BY_ID_AND_DAY, partition_by=["day"])
@@ -286,6 +291,7 @@ def test_empty_text_as_key_and_partition_is_refused_with_its_coordinates(tmp_pat
     assert notes(tmp_path) == {2: "a"}
 
 
+@pytest.mark.long
 def test_deletes_and_insert_only_the_row_behind_a_delete_is_inserted(tmp_path: Path, engine: SqlEngine) -> None:
     deleting = pa.schema([*ROWS, pa.field(DELETES, pa.bool_())])
     sink = prepared(tmp_path, engine, MergeRules(keys=("id",), insert_only=True))
@@ -316,6 +322,7 @@ def test_rows_without_coordinates_merge_by_their_keys(tmp_path: Path, engine: Sq
     assert refused.value.code == "SINK_KEY_NULL"
 
 
+@pytest.mark.long
 def test_table_with_more_columns_and_fields_than_the_rows_keeps_them(tmp_path: Path, engine: SqlEngine) -> None:
     inner = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.int64())])
     held = pa.schema([pa.field("id", pa.int64()), pa.field("item", inner), pa.field("more", pa.string())])
@@ -352,6 +359,7 @@ def test_merge_that_always_conflicts_is_given_up_as_transient(
     assert len(list((tmp_path / "t" / "_penstock" / "staged").iterdir())) == 1
 
 
+@pytest.mark.long
 def test_restore_after_merges_is_noticed_and_the_newest_left_is_found(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, [[{"id": 0}]])
     sink = prepared(tmp_path, engine)
@@ -389,6 +397,7 @@ def test_vacuum_and_optimize_leave_staged_files_and_tokens_alone(tmp_path: Path,
     assert notes(tmp_path) == {1: "at 100"}
 
 
+@pytest.mark.long
 def test_append_only_table_takes_inserts_and_no_merge(tmp_path: Path, engine: SqlEngine) -> None:
     engine.run(
         f"CREATE TABLE delta.`{tmp_path}/t` (id BIGINT, note STRING) USING delta "
@@ -422,34 +431,46 @@ def read_by_spark(path: Path, engine: SqlEngine) -> list[int]:
     return [row["id"] for row in engine.run(f"SELECT id FROM delta.`{path}` ORDER BY id")]
 
 
-@pytest.mark.parametrize(
-    "kind", ["clustering", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("column mapping", "row tracking"))]
-)
-def test_spark_only_table_is_appended_to_exactly_once(tmp_path: Path, engine: SqlEngine, kind: str) -> None:
-    make_spark_only(tmp_path / "t", engine, kind)
+def appending(path: Path, engine: SqlEngine) -> DeltaSink:
+    sink = DeltaSink("orders", "out", str(path))
+    assert sink.needs_sql
+    sink.use(engine)
+    sink.prepare(PAIR)
+    return sink
 
-    def appending(engine: SqlEngine) -> DeltaSink:
-        sink = DeltaSink("orders", "out", str(tmp_path / "t"))
-        assert sink.needs_sql
-        sink.use(engine)
-        sink.prepare(PAIR)
-        return sink
 
-    sink = appending(engine)
+def test_spark_only_table_is_appended_to_through_spark(tmp_path: Path, engine: SqlEngine) -> None:
+    make_spark_only(tmp_path / "t", engine, "clustering")
+    sink = appending(tmp_path / "t", engine)
     assert str(sink.note).startswith("written through Spark")
     land(sink, token(0), [{"id": 1}, {"id": 2}], PAIR)
-    land(appending(engine), token(0), [{"id": 1}, {"id": 2}], PAIR)
-    land(appending(LosingAnswer(engine, landed=True)), token(1), [{"id": 3}], PAIR)
-    land(appending(LosingAnswer(engine, landed=False)), token(2), [{"id": 4}], PAIR)
-    land(appending(Overtaken(engine, lambda: land(sink, token(3), [{"id": 5}], PAIR))), token(3), [{"id": 5}], PAIR)
+    land(appending(tmp_path / "t", LosingAnswer(engine, landed=True)), token(1), [{"id": 3}], PAIR)
+    assert read_by_spark(tmp_path / "t", engine) == [1, 2, 3]
+    assert last_commit(appending(tmp_path / "t", engine)) == token(1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["clustering", "column mapping", "row tracking"])
+def test_spark_only_table_is_appended_to_exactly_once(tmp_path: Path, engine: SqlEngine, kind: str) -> None:
+    path = tmp_path / "t"
+    make_spark_only(path, engine, kind)
+    sink = appending(path, engine)
+    assert str(sink.note).startswith("written through Spark")
+    land(sink, token(0), [{"id": 1}, {"id": 2}], PAIR)
+    land(appending(path, engine), token(0), [{"id": 1}, {"id": 2}], PAIR)
+    land(appending(path, LosingAnswer(engine, landed=True)), token(1), [{"id": 3}], PAIR)
+    land(appending(path, LosingAnswer(engine, landed=False)), token(2), [{"id": 4}], PAIR)
+    overtaken = appending(path, Overtaken(engine, lambda: land(sink, token(3), [{"id": 5}], PAIR)))
+    land(overtaken, token(3), [{"id": 5}], PAIR)
     commit(sink, token(4), [])
-    assert read_by_spark(tmp_path / "t", engine) == [1, 2, 3, 4, 5]
-    assert last_commit(appending(engine)) == token(4)
+    assert read_by_spark(path, engine) == [1, 2, 3, 4, 5]
+    assert last_commit(appending(path, engine)) == token(4)
     for batch_id in (0, 3):
         sink.discard(token(batch_id), [])
-    assert list((tmp_path / "t" / "_penstock" / "staged").iterdir()) == []
+    assert list((path / "_penstock" / "staged").iterdir()) == []
 
 
+@pytest.mark.long
 def test_two_drivers_of_two_queries_merging_by_spark_exactly_one_lands(tmp_path: Path, engine: SqlEngine) -> None:
     other = prepared(tmp_path, engine)
     filled(tmp_path, [[{"id": 0}]])
@@ -461,6 +482,7 @@ def test_two_drivers_of_two_queries_merging_by_spark_exactly_one_lands(tmp_path:
     assert notes(tmp_path) == {0: "at 0", 1: "other"}
 
 
+@pytest.mark.long
 def test_records_held_in_a_table_that_only_spark_reads_are_found_by_it(tmp_path: Path, engine: SqlEngine) -> None:
     make_spark_only(tmp_path / "t", engine, "column mapping")
     sink = prepared(tmp_path / "t", engine, schema=PAIR)
@@ -469,7 +491,8 @@ def test_records_held_in_a_table_that_only_spark_reads_are_found_by_it(tmp_path:
     assert sink.records_held([OffsetRange("orders", 0, 1, 9)]) == {("orders", 0, 1), ("orders", 0, 3)}
 
 
-@pytest.mark.parametrize("kind", ["row tracking", pytest.param("column mapping", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["row tracking", "column mapping"])
 def test_spark_only_table_is_merged_into_and_an_empty_batch_is_kept(
     tmp_path: Path, engine: SqlEngine, kind: str
 ) -> None:
@@ -482,6 +505,7 @@ def test_spark_only_table_is_merged_into_and_an_empty_batch_is_kept(
     assert last_commit(sink) == token(2)
 
 
+@pytest.mark.long
 def test_spark_only_table_that_lacks_a_column_is_given_it_by_spark(tmp_path: Path, engine: SqlEngine) -> None:
     make_spark_only(tmp_path / "t", engine, "row tracking")
     more = pa.schema([*PAIR, pa.field("more", pa.struct([pa.field("a.b", pa.list_(pa.int64()))]))])

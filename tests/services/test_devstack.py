@@ -16,6 +16,7 @@ import requests
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tests.cli.command import command
 
 from penstock.devstack import DevStack, read_status, stop_stack
 from penstock.devstack import stack as stack_module
@@ -45,8 +46,14 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def penstock(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [PENSTOCK, "dev", *words, "--dir", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    """A command that starts or ends something, as a process."""
+    words = (PENSTOCK, "dev", *words, "--dir", str(folder))
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
+def asked(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """One that leaves everything as it is, within this process."""
+    return command("dev", *words, "--dir", str(folder), folder=folder.parent)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
@@ -65,63 +72,75 @@ def can_produce(bootstrap: str, topic: str) -> bool:
 
 
 def test_commands_up_status_up_again_down_tell_one_story(tmp_path: Path) -> None:
-    folder, (port, registry_port) = tmp_path / "dev", free_ports(2)
+    folder, [port] = tmp_path / "dev", free_ports(1)
     try:
         first = penstock("up", "--port", str(port), folder=folder)
         assert first.returncode == 0, first.stderr
         assert f"127.0.0.1:{port}" in first.stdout
 
-        told = json.loads(penstock("status", "--json", folder=folder).stdout)
+        told = json.loads(asked("status", "--json", folder=folder).stdout)
         assert told["brokers"] == f"127.0.0.1:{port}"
         assert (told["state"], told["registry"], told["dir"]) == ("up", None, str(folder))
         assert [node["alive"] for node in told["nodes"]] == [True]
         assert [service["name"] for service in told["services"]] == ["broker 1"]
-        assert told["nodes"][0]["log"] in penstock("status", folder=folder).stdout, "it can be copied"
+        assert told["nodes"][0]["log"] in asked("status", folder=folder).stdout, "it can be copied"
         topics = AdminClient({"bootstrap.servers": told["brokers"]}).list_topics(timeout=10).topics
         assert topics == {}, "readiness leaves no topic behind"
         assert not can_produce(told["brokers"], "misspelt"), "topics are not made by accident"
 
-        other = penstock("up", "--brokers", "3", folder=folder)
+        other = asked("up", "--brokers", "3", folder=folder)
         assert other.returncode == 3
         assert "DEV_STACK_DIFFERS" in other.stderr
 
-        registry_joins_goes_and_comes_back(folder, registry_port)
+        ended = penstock("down", folder=folder)
+        assert ended.returncode == 0, ended.stderr
+        assert "1 broker ended" in ended.stdout
+        assert not folder.exists()
+        assert processes_of(folder) == []
+        assert "nothing was running" in asked("down", folder=folder).stdout
+    finally:
+        stop_stack(folder)
 
+
+@pytest.mark.long
+def test_commands_add_a_registry_to_a_stack_that_is_up_and_bring_it_back_with_its_schemas(tmp_path: Path) -> None:
+    folder, (port, registry_port) = tmp_path / "dev", free_ports(2)
+    try:
+        assert penstock("up", "--port", str(port), folder=folder).returncode == 0
+        registry_joins_goes_and_comes_back(folder, registry_port)
         ended = penstock("down", folder=folder)
         assert ended.returncode == 0, ended.stderr
         assert "1 broker and the registry ended" in ended.stdout
         assert not folder.exists()
         assert processes_of(folder) == []
-        assert "nothing was running" in penstock("down", folder=folder).stdout
     finally:
         stop_stack(folder)
 
 
 def registry_joins_goes_and_comes_back(folder: Path, port: int) -> None:
-    """A registry is added to a stack that is up, is killed, and comes back with its schemas."""
     added = penstock("up", "--registry", "--registry-port", str(port), folder=folder)
     assert added.returncode == 0, added.stderr
     url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
     assert "Kafka is already up" in added.stdout
     assert url in added.stdout
-    told = json.loads(penstock("status", "--json", folder=folder).stdout)
+    told = json.loads(asked("status", "--json", folder=folder).stdout)
     assert (told["state"], told["registry"]) == ("up", url)
     assert [service["name"] for service in told["services"]] == ["broker 1", "registry"]
     schema_id = registered(url)
 
-    again = penstock("up", folder=folder)
+    again = asked("up", folder=folder)
     assert again.returncode == 0, again.stderr
     assert "Kafka is already up" in again.stdout
     assert f"The schema registry is already up: {url}" in again.stdout
-    other = penstock("up", "--registry", "--registry-port", str(free_ports(1)[0]), folder=folder)
+    other = asked("up", "--registry", "--registry-port", str(free_ports(1)[0]), folder=folder)
     assert (other.returncode, "DEV_STACK_DIFFERS" in other.stderr) == (3, True)
 
     registry = read_status(folder).registry
     assert registry is not None
     kill([registry])
-    told = json.loads(penstock("status", "--json", folder=folder).stdout)
+    told = json.loads(asked("status", "--json", folder=folder).stdout)
     assert (told["state"], told["registry"]) == ("degraded", None)
-    assert "The schema registry is down" in penstock("status", folder=folder).stdout
+    assert "The schema registry is down" in asked("status", folder=folder).stdout
     back = penstock("up", folder=folder)
     assert back.returncode == 0, back.stderr
     assert requests.get(f"{url}/schemas/ids/{schema_id}", timeout=30).json()["schema"] == '"string"'
@@ -135,7 +154,7 @@ def registered(url: str, subject: str = "s") -> int:
 def test_up_with_a_taken_port_names_it_and_starts_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", free_ports(1)[0])) as server:
         port = server.getsockname()[1]
-        refused = penstock("up", "--port", str(port), folder=tmp_path)
+        refused = asked("up", "--port", str(port), folder=tmp_path)
     assert refused.returncode == 3
     assert "PORT_TAKEN" in refused.stderr
     assert str(port) in refused.stderr
@@ -220,13 +239,14 @@ def test_registry_with_a_taken_port_names_it_and_starts_nothing(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", free_ports(1)[0])) as server:
         port = server.getsockname()[1]
         words = ("up", "--port", str(free_ports(1)[0]), "--registry", "--registry-port", str(port))
-        refused = penstock(*words, folder=tmp_path)
+        refused = asked(*words, folder=tmp_path)
     assert refused.returncode == 3
     assert f"PORT_TAKEN starting the schema registry: port {port} is taken" in refused.stderr
     assert "--registry-port" in refused.stderr
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.long
 def test_registry_that_does_not_come_up_shows_its_log_and_leaves_the_running_broker(tmp_path: Path) -> None:
     with stack_in(tmp_path / "dev") as stack:
         broken = DevStack(
@@ -242,7 +262,7 @@ def test_registry_that_does_not_come_up_shows_its_log_and_leaves_the_running_bro
 
 
 def test_registry_port_without_a_registry_is_refused(tmp_path: Path) -> None:
-    refused = penstock("up", "--registry-port", "28081", folder=tmp_path)
+    refused = asked("up", "--registry-port", "28081", folder=tmp_path)
     assert refused.returncode == 2
     assert "--registry" in refused.stderr
 
@@ -253,18 +273,18 @@ def test_up_with_workers_adds_a_spark_cluster_that_goes_down_with_the_stack(tmp_
     try:
         up = penstock("up", "--port", str(port), "--workers", "2", folder=folder)
         assert up.returncode == 0, up.stderr
-        told = json.loads(penstock("status", "--json", folder=folder).stdout)
+        told = json.loads(asked("status", "--json", folder=folder).stdout)
         assert told["spark"] in up.stdout
         assert told["spark"].startswith("spark://127.0.0.1:")
         assert "with 2 workers, 2 cores" in up.stdout
         assert len(processes_of(folder)) == 4
 
-        other = penstock("up", "--workers", "3", folder=folder)
+        other = asked("up", "--workers", "3", folder=folder)
         assert (other.returncode, "DEV_STACK_DIFFERS" in other.stderr) == (3, True)
         spark = read_status(folder).spark
         assert spark is not None
         kill([spark.workers[0]])
-        assert json.loads(penstock("status", "--json", folder=folder).stdout)["state"] == "degraded"
+        assert json.loads(asked("status", "--json", folder=folder).stdout)["state"] == "degraded"
         back = penstock("up", folder=folder)
         assert back.returncode == 0, back.stderr
         assert f"{told['spark']} with 2 workers, 2 cores" in back.stdout

@@ -1,4 +1,4 @@
-"""Every cause, caused for real on a broker, Spark and real targets: it is the first in the list."""
+"""Every cause, caused for real on a broker, real targets and Spark where it matters: it is the first in the list."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def events(count: int, who: str | None = None, seconds: float = 1.0) -> list[dic
 class Pipeline:
     """A pipeline that reads events, without end where nothing else is said."""
 
-    def __init__(self, spark: Any, write: Write, topic: str) -> None:
-        self._spark, self._write, self.topic = spark, write, topic
+    def __init__(self, session: Any, write: Write, topic: str) -> None:
+        self._session, self._write, self.topic = session, write, topic
         self.stop = StopRequest()
 
     def write(self, **keys: Any) -> Path:
@@ -75,7 +75,7 @@ class Pipeline:
         patience = threading.Timer(120, self.stop.ask)
         patience.start()
         try:
-            run(load(self.file), RunOptions(available_now=batches is None, **options), listen, self.stop, self._spark)
+            run(load(self.file), RunOptions(available_now=batches is None, **options), listen, self.stop, self._session)
         finally:
             patience.cancel()
         assert done >= (batches or 0)
@@ -90,8 +90,14 @@ class Pipeline:
 
 
 @pytest.fixture
-def pipeline(spark: Any, topics: Any, pipeline_file: Write) -> Pipeline:
+def pipeline(session: Any, topics: Any, pipeline_file: Write) -> Pipeline:
     """Of a topic with two partitions."""
+    return Pipeline(session, pipeline_file, topics.create(2))
+
+
+@pytest.fixture
+def on_spark(spark: Any, topics: Any, pipeline_file: Write) -> Pipeline:
+    """The same on Spark: for what it has alone, its heap and its state among them."""
     return Pipeline(spark, pipeline_file, topics.create(2))
 
 
@@ -228,10 +234,10 @@ def test_slow_registry_is_first_where_it_answers_late(topics: Any, pipeline: Pip
 
 
 @pytest.mark.long
-def test_gc_pressure_is_first_where_the_jvm_does_little_else(topics: Any, pipeline: Pipeline, spark: Any) -> None:
-    topics.send(pipeline.topic, events(1_000))
+def test_gc_pressure_is_first_where_the_jvm_does_little_else(topics: Any, on_spark: Pipeline, spark: Any) -> None:
+    topics.send(on_spark.topic, events(1_000))
     # Longer than the time between two looks at the garbage.
-    pipeline.write(flow=STEADY, trigger={"every": "1 second"})
+    on_spark.write(flow=STEADY, trigger={"every": "1 second"})
     system = spark.sparkContext._jvm.java.lang.System
 
     def collect() -> None:
@@ -240,25 +246,25 @@ def test_gc_pressure_is_first_where_the_jvm_does_little_else(topics: Any, pipeli
         time.sleep((time.monotonic() - began) / 2)
 
     with meanwhile(collect):
-        pipeline.go(batches=9)
-    assert pipeline.first() == "GC_PRESSURE"
+        on_spark.go(batches=9)
+    assert on_spark.first() == "GC_PRESSURE"
 
 
 @pytest.mark.long
-def test_gc_pressure_is_first_where_the_heap_of_a_run_is_too_small(topics: Any, pipeline: Pipeline) -> None:
-    topics.send(pipeline.topic, events(3_000))
+def test_gc_pressure_is_first_where_the_heap_of_a_run_is_too_small(topics: Any, on_spark: Pipeline) -> None:
+    topics.send(on_spark.topic, events(3_000))
     rubbish = "transform(sequence(1, 20000), n -> md5(concat(who, n)))"
-    pipeline.write(
+    on_spark.write(
         transforms=[{"sql": f"SELECT *, size({rubbish}) + length({rubbish}[7]) AS rubbish FROM input"}],
         spark={"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xmn4m"},
         flow=STEADY,
     )
-    with Running(pipeline.file.parent, "run", str(pipeline.file)) as running:
+    with Running(on_spark.file.parent, "run", str(on_spark.file)) as running:
         running.await_text("batch 3")
-        assert pipeline.first() == "GC_PRESSURE"
+        assert on_spark.first() == "GC_PRESSURE"
         running.send(signal.SIGKILL)
         running.process.wait()
-    [first, second, *_] = pipeline.causes()
+    [first, second, *_] = on_spark.causes()
     assert (first.code, second.code) == ("NOT_RUNNING", "GC_PRESSURE")
     assert "the last run was killed" in first.summary
 
@@ -282,15 +288,16 @@ def test_small_files_are_first_where_nothing_joins_them(topics: Any, pipeline: P
     assert pipeline.first() == "SMALL_FILES"
 
 
-def test_state_grows_is_first_where_event_time_stands_still(topics: Any, pipeline: Pipeline) -> None:
-    topics.send(pipeline.topic, events(1_000, seconds=0))
-    pipeline.write(transforms=[WATERMARK, DEDUPE], source={"max_offsets": 250})
-    pipeline.go()
-    [cause, *_] = pipeline.causes()
+def test_state_grows_is_first_where_event_time_stands_still(topics: Any, on_spark: Pipeline) -> None:
+    topics.send(on_spark.topic, events(1_000, seconds=0))
+    on_spark.write(transforms=[WATERMARK, DEDUPE], source={"max_offsets": 250})
+    on_spark.go()
+    [cause, *_] = on_spark.causes()
     assert cause.code == "STATE_GROWS"
     assert "does not advance" in cause.evidence[1]
 
 
+@pytest.mark.long
 def test_few_partitions_are_first_where_cores_have_nothing_to_read(
     spark: Any, topics: Any, pipeline_file: Write
 ) -> None:
@@ -301,6 +308,7 @@ def test_few_partitions_are_first_where_cores_have_nothing_to_read(
     assert pipeline.first() == "FEW_PARTITIONS"
 
 
+@pytest.mark.long
 def test_hot_partition_is_first_where_most_records_are_in_one(spark: Any, topics: Any, pipeline_file: Write) -> None:
     pipeline = Pipeline(spark, pipeline_file, topics.create(4))
     topics.send(pipeline.topic, events(3_000), partition=2)

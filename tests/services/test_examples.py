@@ -18,14 +18,13 @@ import pyarrow.dataset as ds
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from tests.committed import committed
+from tests.orders import drain
 from tests.tables import read_table
 
 from penstock.config import load
 from penstock.ops.case_reports import failure_lines
 from penstock.ops.cases import SparkWhenNeeded, run_file
 from penstock.ops.schema import plan_schema_check
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -65,6 +64,23 @@ def postgres(table: str, column: str) -> Values:
             return [row[0] for row in database.execute(f"SELECT {column} FROM {table}").fetchall()]
 
     return read
+
+
+STATEFUL = {"transforms/metrics.yaml": "cases", "transforms/join.yaml": "cases", "transforms/visits.yaml": "run"}
+"""Those that need Spark, and how each is tried by default; the other way is tried in `make long`."""
+
+
+def name_of(file: Path) -> str:
+    return f"{file.parent.name}/{file.name}"
+
+
+def tried(way: str, files: list[Path]) -> pytest.MarkDecorator:
+    """The files as parameters of a test, some of them in `make long` only."""
+    late = {name for name, default in STATEFUL.items() if default != way}
+    params = [(file, name_of(file)) for file in files]
+    return pytest.mark.parametrize(
+        "file", [pytest.param(file, id=name, marks=[pytest.mark.long] * (name in late)) for file, name in params]
+    )
 
 
 TARGETS: dict[str, list[tuple[Values, int, int]]] = {
@@ -117,10 +133,6 @@ TARGETS: dict[str, list[tuple[Values, int, int]]] = {
 """For each file what it makes: how to read the values of a column, how many there are, and how many of them differ."""
 
 
-def name_of(file: Path) -> str:
-    return f"{file.parent.name}/{file.name}"
-
-
 @pytest.fixture(scope="module")
 def filled(stack: Any, request: pytest.FixtureRequest) -> Callable[[Path], None]:
     """Fills the topics of an example by its own script, once: the files of a folder share them."""
@@ -140,11 +152,14 @@ def filled(stack: Any, request: pytest.FixtureRequest) -> Callable[[Path], None]
     return fill
 
 
-@pytest.mark.parametrize("file", FILES, ids=name_of)
+def session_for(file: Path, request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue("spark" if name_of(file) in STATEFUL else "session")
+
+
+@tried("run", FILES)
 def test_example_run_its_targets_hold_what_it_says(
     file: Path,
     tmp_path: Path,
-    spark: Any,
     stack: Any,
     filled: Callable[[Path], None],
     request: pytest.FixtureRequest,
@@ -162,21 +177,21 @@ def test_example_run_its_targets_hold_what_it_says(
         for name in DATABASES:
             monkeypatch.setenv(name, address)
     filled(folder)
-    run(load(folder / file.name), RunOptions(available_now=True), session=spark)
+    drain(folder / file.name, session_for(file, request))
     for values_of, count, distinct in TARGETS[name_of(file)]:
         values = values_of(folder, stack)
         assert (len(values), len(set(values))) == (count, distinct)
 
 
-@pytest.mark.parametrize("cases", CASES, ids=name_of)
-def test_example_cases_pass(cases: Path, spark: Any) -> None:
-    done = run_file(cases.with_name(cases.name.replace(".test.yaml", ".yaml")), SparkWhenNeeded(spark))
+@tried("cases", [cases.with_name(cases.name.replace(".test.yaml", ".yaml")) for cases in CASES])
+def test_example_cases_pass(file: Path, request: pytest.FixtureRequest) -> None:
+    done = run_file(file, SparkWhenNeeded(session_for(file, request)))
     assert [line for case in done.cases if not case.passed for line in (case.case.name, *failure_lines(case))] == []
 
 
 def test_example_whose_producer_moves_on_has_the_new_column(
     tmp_path: Path,
-    spark: Any,
+    session: Any,
     stack: Any,
     registry: Any,
     filled: Callable[[Path], None],
@@ -187,13 +202,13 @@ def test_example_whose_producer_moves_on_has_the_new_column(
     monkeypatch.setenv("FORMATS_BROKERS", stack.bootstrap)
     monkeypatch.setenv("FORMATS_REGISTRY", registry.url)
     filled(folder)
-    config = load(folder / "avro.yaml")
-    run(config, RunOptions(available_now=True), session=spark)
+    file = folder / "avro.yaml"
+    drain(file, session)
     options = ["--later", "--brokers", stack.bootstrap, "--registry", registry.url]
     subprocess.run([sys.executable, "produce.py", *options], cwd=folder, check=True, timeout=60)
-    found = plan_schema_check(config)
+    found = plan_schema_check(load(file))
     assert [finding.text for finding in found.findings if finding.level == "changes"] == ["add column channel STRING"]
-    run(config, RunOptions(available_now=True), session=spark)
+    drain(file, session)
     channels = delta("lake/avro", "channel")(folder, stack)
     assert (len(channels), channels.count(None), channels.count("SHOP")) == (1_100, 1_000, 50)
 

@@ -139,16 +139,28 @@ def test_sql_that_fails_on_a_row_ends_with_the_cause(topics: Any, pipeline_file:
     assert Path(log.removeprefix("  log: ")).is_file()
 
 
-@pytest.mark.parametrize("where", ["lake/out", "checkpoints/orders", "lake/quarantine"])
-def test_place_that_cannot_be_written_is_told_before_a_batch(topics: Any, pipeline_file: Write, where: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "exit_code", "code"),
+    [
+        ("lake/out", 4, "SINK_UNREACHABLE"),
+        ("checkpoints/orders", 3, "FILE_UNUSABLE"),
+        ("lake/quarantine", 3, "SINK_PATH_NOT_A_TABLE"),
+    ],
+)
+def test_place_that_cannot_be_written_is_told_before_a_batch(
+    topics: Any, pipeline_file: Write, where: str, exit_code: int, code: str
+) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(0)])
     file = pipeline_file(topic)
-    blocked = (file.parent / where).parent
+    blocked = file.parent / where
+    blocked.parent.mkdir()
     blocked.write_text("a file where a folder should be")
     done = run_to_its_end(file)
-    assert done.returncode in (3, 4)
-    assert str(blocked) in told(done)[0] or str(blocked) in told(done)[1]
+    summary = told(done)[0]
+    assert (done.returncode, summary.partition(" ")[0]) == (exit_code, code), done.stderr
+    assert str(blocked) in done.stderr
+    assert not list(file.parent.glob("lake/**/*.parquet"))
 
 
 @pytest.mark.long

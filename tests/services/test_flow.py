@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tables import read_table
+from tests.orders import drain, ids
+from tests.sessions import ON_BOTH
 
 from penstock.config import load
 from penstock.metrics.history import history_of
 from penstock.runtime.listener import BatchDone, Event, FlowChanged
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
@@ -23,45 +22,42 @@ def orders(first: int, count: int) -> list[dict[str, Any]]:
     return [{"order_id": number, "amount": 1.5} for number in range(first, first + count)]
 
 
-def drained(file: Path, spark: Any) -> tuple[list[FlowChanged], list[BatchDone]]:
+def drained(file: Path, session: Any) -> tuple[list[FlowChanged], list[BatchDone]]:
     heard: list[Event] = []
-    run(load(file), RunOptions(), heard.append, session=spark)
+    drain(file, session, heard.append)
     return [e for e in heard if isinstance(e, FlowChanged)], [e for e in heard if isinstance(e, BatchDone)]
 
 
-def numbers(file: Path) -> list[int]:
-    return sorted(read_table(file.parent / "lake/out", ["order_id"]).column("order_id").to_pylist())
-
-
+@ON_BOTH
 def test_flow_on_an_unknown_backlog_starts_small_grows_and_remembers(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(4)
     topics.send(topic, orders(0, 30_000))
     file = pipeline_file(topic, flow={"min_offsets": 100, "max_offsets": 20_000, "memory": "500 MiB"})
-    decisions, batches = drained(file, spark)
+    decisions, batches = drained(file, session)
     sizes = [event.metrics.offsets for event in batches]
     assert decisions[0].reason == "start"
     assert sizes[0] <= 500 < sizes[1]
     assert max(sizes) <= 20_000
     assert all(event.metrics.offsets <= (event.metrics.cap or 0) for event in batches)
     assert [d.before for d in decisions[1:]] == [d.cap for d in decisions[:-1]]
-    assert numbers(file) == list(range(30_000))
+    assert ids(file) == list(range(30_000))
     known = history_of(load(file).checkpoint)
     assert [entry["cap"] for entry in known.read(events=("flow",))] == [d.cap for d in decisions]
 
     # What was learned holds from the first batch of the next run on.
     topics.send(topic, orders(30_000, 5_000))
-    decisions, batches = drained(file, spark)
+    decisions, batches = drained(file, session)
     assert [event.metrics.offsets for event in batches] == [5_000]
     assert decisions[0].cap >= 5_000
-    assert numbers(file) == list(range(35_000))
+    assert ids(file) == list(range(35_000))
 
 
-def test_flow_with_a_fixed_cap_decides_nothing(spark: Any, topics: Any, pipeline_file: Write) -> None:
+def test_flow_with_a_fixed_cap_decides_nothing(session: Any, topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(1)
     topics.send(topic, orders(0, 90))
-    decisions, batches = drained(pipeline_file(topic, source={"max_offsets": 40}), spark)
+    decisions, batches = drained(pipeline_file(topic, source={"max_offsets": 40}), session)
     assert (decisions, [event.metrics.offsets for event in batches]) == ([], [40, 40, 10])
     assert {event.metrics.cap for event in batches} == {40}
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,14 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, record_subj
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from fastavro.schema import fingerprint, to_parsing_canonical_form
+from tests import orders
+from tests.orders import drain
 from tests.producers import RegistryProducer
+from tests.sessions import LANES
 from tests.tables import read_table
-
-from penstock.config import load
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
-LANES = pytest.mark.parametrize("lane", ["direct", "frame"])
 
 
 def record(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:
@@ -48,13 +47,7 @@ def avro(registry: Any, **more: Any) -> dict[str, Any]:
     return {"format": "avro", "registry": {"url": registry.url}, **more}
 
 
-def drain(file: Path, spark: Any) -> int:
-    return run(load(file), RunOptions(available_now=True), [].append, session=spark).rows_out
-
-
-def rows_of(file: Path, table: str = "lake/out") -> list[dict[str, Any]]:
-    found = read_table(file.parent / table).drop_columns(["_penstock"]).to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+rows_of = partial(orders.rows_of, by="id")
 
 
 PLACE = record("Place", ("street", "string"), ("no", ["null", "int"]))
@@ -154,17 +147,17 @@ def as_read(row: dict[str, Any]) -> dict[str, Any]:
 
 @LANES
 def test_every_avro_type_comes_out_equal(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
     topic = topics.create(1)
     producer.avro(topic, ALL_TYPES, [EMPTY, FULL])
     file = pipeline_file(topic, lane=lane, decode=avro(registry), name=f"all-{topic}")
-    assert drain(file, spark) == 2
+    assert drain(file, session).rows_out == 2
     assert rows_of(file) == [as_read(EMPTY), as_read(FULL)]
 
 
 def test_schema_that_refers_to_another_subject_is_read(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     topic, subject = topics.create(1), registry.subject("place")
     producer.client.register_schema(subject, Schema(json.dumps(PLACE), "AVRO"))
@@ -173,12 +166,12 @@ def test_schema_that_refers_to_another_subject_is_read(
     references = [SchemaReference("shop.Place", subject, 1)]
     producer.avro(topic, Schema(json.dumps(order), "AVRO", references), rows)
     file = pipeline_file(topic, decode=avro(registry), name=f"reference-{topic}")
-    drain(file, spark)
+    drain(file, session)
     assert rows_of(file) == rows
 
 
 def test_keys_are_the_type_that_their_schema_says(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     value = record("Value", ("id", "long"))
     keys: dict[str, tuple[Any, list[Any]]] = {
@@ -198,13 +191,13 @@ def test_keys_are_the_type_that_their_schema_says(
         routes=[{"topics": [topic], "sinks": [kind]} for kind, topic in names.items()],
         sinks=[{"name": kind, "type": "delta", "path": f"lake/{kind}"} for kind in keys],
     )
-    assert drain(file, spark) == 6
+    assert drain(file, session).rows_out == 6
     for kind, (_, values) in keys.items():
         assert [row["its_key"] for row in rows_of(file, f"lake/{kind}")] == values
 
 
 def test_subject_of_the_records_name_is_read_where_the_file_says_so(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     order = record(f"Order_{topic.replace('-', '_')}", ("id", "long"))
@@ -214,19 +207,19 @@ def test_subject_of_the_records_name_is_read_where_the_file_says_so(
         producer.send(topic, encode({"id": number}, SerializationContext(topic, MessageField.VALUE)))
     producer.flush()
     file = pipeline_file(topic, decode=avro(registry, subject=f"shop.{order['name']}"), name=f"named-{topic}")
-    assert drain(file, spark) == 3
+    assert drain(file, session).rows_out == 3
     assert rows_of(file) == [{"id": 0}, {"id": 1}, {"id": 2}]
 
 
 def test_fixed_version_and_a_file_each_read_what_other_versions_wrote(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     producer.avro(topic, record("Order", ("id", "int"), ("name", "string")), [{"id": 1, "name": "Ann"}])
     later = record("Order", ("id", "int"), ("name", "string"), ("city", "string", "?"))
     producer.avro(topic, later, [{"id": 2, "name": "Bob", "city": "Ulm"}])
     file = pipeline_file(topic, decode=avro(registry, version=1), name=f"fixed-{topic}")
-    drain(file, spark)
+    drain(file, session)
     assert rows_of(file) == [{"id": 1, "name": "Ann"}, {"id": 2, "name": "Bob"}]
     reader = record(
         "Order", ("id", "long"), ("customer", "string"), ("city", ["null", "string"], None), ("n", "int", 7)
@@ -237,7 +230,7 @@ def test_fixed_version_and_a_file_each_read_what_other_versions_wrote(
     (folder / "order.avsc").write_text(json.dumps(reader))
     decode = avro(registry, schema_file="order.avsc")
     file = pipeline_file(topic, folder=folder, decode=decode, name=f"file-{topic}")
-    drain(file, spark)
+    drain(file, session)
     assert rows_of(file) == [
         {"id": 1, "customer": "Ann", "city": None, "n": 7},
         {"id": 2, "customer": "Bob", "city": "Ulm", "n": 7},
@@ -245,7 +238,7 @@ def test_fixed_version_and_a_file_each_read_what_other_versions_wrote(
 
 
 def test_records_without_a_registry_are_read_by_files(
-    spark: Any, topics: Any, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:
     old, new = record("Order", ("id", "int")), record("Order", ("id", "long"), ("city", ["null", "string"], None))
     for name, schema in (("old", old), ("new", new)):
@@ -272,7 +265,7 @@ def test_records_without_a_registry_are_read_by_files(
         routes=[{"topics": [plain], "sinks": ["plain"]}, {"topics": [single], "sinks": ["single"]}],
         sinks=[{"name": name, "type": "delta", "path": f"lake/{name}"} for name in ("plain", "single")],
     )
-    assert drain(file, spark) == 5
+    assert drain(file, session).rows_out == 5
     assert rows_of(file, "lake/plain") == [{"id": n, "city": None} for n in range(3)]
     assert rows_of(file, "lake/single") == [{"id": 1, "city": None}, {"id": 2**40, "city": "Ulm"}]
     [bad] = read_table(file.parent / "lake/quarantine").to_pylist()

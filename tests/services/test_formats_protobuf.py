@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from tests import orders
+from tests.orders import drain
 from tests.producers import RegistryProducer
 from tests.protos import descriptor_set, message_classes
+from tests.sessions import LANES_LONG
 from tests.tables import read_table
-
-from penstock.config import load
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
-LANES = pytest.mark.parametrize("lane", ["direct", "frame"])
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
 
 ALL_TYPES = """
@@ -132,13 +131,7 @@ def protobuf(registry: Any, message: str, **more: Any) -> dict[str, Any]:
     return {"format": "protobuf", "registry": {"url": registry.url}, "message": message, **more}
 
 
-def drain(file: Path, spark: Any) -> int:
-    return run(load(file), RunOptions(available_now=True), [].append, session=spark).rows_out
-
-
-def rows_of(file: Path) -> list[dict[str, Any]]:
-    found = read_table(file.parent / "lake/out").drop_columns(["_penstock"]).to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+rows_of = partial(orders.rows_of, by="id")
 
 
 def bad_of(file: Path) -> dict[bytes, str]:
@@ -186,20 +179,20 @@ def full_message(classes: dict[str, Any]) -> Any:
     return message
 
 
-@LANES
+@LANES_LONG
 def test_every_protobuf_type_comes_out_equal(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
     topic = topics.create(1)
     classes = message_classes({"all.proto": ALL_TYPES})
     producer.protobuf(topic, classes["shop.All"], [classes["shop.All"](), full_message(classes)])
     file = pipeline_file(topic, lane=lane, decode=protobuf(registry, "shop.All"), name=f"all-{topic}")
-    assert drain(file, spark) == 2
+    assert drain(file, session).rows_out == 2
     assert rows_of(file) == [DEFAULTS, FULL]
 
 
 def test_proto2_has_its_defaults_and_refuses_what_lacks_a_required_field(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     text = """
@@ -220,7 +213,7 @@ def test_proto2_has_its_defaults_and_refuses_what_lacks_a_required_field(
     producer.send(topic, lacking)
     producer.flush()
     file = pipeline_file(topic, decode=protobuf(registry, "shop.Old"), name=f"proto2-{topic}")
-    drain(file, spark)
+    drain(file, session)
     assert rows_of(file) == [
         {"id": 1, "name": "nobody", "status": "PAID", "count": None, "numbers": []},
         {"id": 2, "name": "", "status": "UNKNOWN", "count": 0, "numbers": [1, 2]},
@@ -229,7 +222,7 @@ def test_proto2_has_its_defaults_and_refuses_what_lacks_a_required_field(
 
 
 def test_imports_are_read_by_the_schemas_references(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     texts = {
@@ -248,13 +241,13 @@ def test_imports_are_read_by_the_schemas_references(
     producer.protobuf(topic, classes["shop.Order"], [classes["shop.Order"](id=1, total=money, parts=[money, money])])
     assert producer.client.get_latest_version(f"{topic}-value").schema.references
     file = pipeline_file(topic, decode=protobuf(registry, "shop.Order"), name=f"imports-{topic}")
-    drain(file, spark)
+    drain(file, session)
     total = {"cents": 5, "unit": "EUR"}
     assert rows_of(file) == [{"id": 1, "total": total, "parts": [total, total]}]
 
 
 def test_indexes_tell_which_message_of_the_file_the_bytes_are(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     text = """
@@ -274,7 +267,7 @@ def test_indexes_tell_which_message_of_the_file_the_bytes_are(
         folder = tmp_path / str(number)
         decode = protobuf(registry, wanted)
         file = pipeline_file(topic, folder=folder, decode=decode, name=f"index-{number}-{topic}")
-        assert drain(file, spark) == 1
+        assert drain(file, session).rows_out == 1
         assert rows_of(file)[0]["id"] == 7
         wrong = [value for name, value in values.items() if name != wanted]
         expected = dict.fromkeys([*wrong, cut, strange], "WRONG_MESSAGE_INDEX")
@@ -284,7 +277,7 @@ def test_indexes_tell_which_message_of_the_file_the_bytes_are(
 
 
 def test_three_versions_in_one_batch_are_read_by_the_newest_and_by_the_first(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     fields = ["int64 id = 1;", "string city = 2;", "optional int32 count = 3;"]
@@ -296,7 +289,7 @@ def test_three_versions_in_one_batch_are_read_by_the_newest_and_by_the_first(
         message = order(**dict(list(given.items())[:number]))
         producer.protobuf(topic, order, [message])
     file = pipeline_file(topic, decode=protobuf(registry, "shop.Order"), name=f"versions-{topic}")
-    assert drain(file, spark) == 4
+    assert drain(file, session).rows_out == 4
     assert rows_of(file) == [
         {"id": 1, "city": "", "count": None},
         {"id": 1, "city": "", "count": None},
@@ -305,12 +298,12 @@ def test_three_versions_in_one_batch_are_read_by_the_newest_and_by_the_first(
     ]
     first = protobuf(registry, "shop.Order", version=1)
     file = pipeline_file(topic, folder=tmp_path / "first", decode=first, name=f"first-{topic}")
-    assert drain(file, spark) == 4
+    assert drain(file, session).rows_out == 4
     assert rows_of(file) == [{"id": 1}, {"id": 1}, {"id": 2}, {"id": 3}]
 
 
 def test_messages_without_a_registry_are_read_by_a_descriptor_file(
-    spark: Any, topics: Any, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     (tmp_path / "all.bin").write_bytes(descriptor_set({"all.proto": ALL_TYPES}))
@@ -319,6 +312,6 @@ def test_messages_without_a_registry_are_read_by_a_descriptor_file(
     topics.send(topic, [b"", whole, whole[:-1]])
     decode = {"format": "protobuf", "descriptor_file": "all.bin", "message": "shop.All"}
     file = pipeline_file(topic, decode=decode, name=f"descriptors-{topic}")
-    assert drain(file, spark) == 2
+    assert drain(file, session).rows_out == 2
     assert rows_of(file) == [DEFAULTS, FULL]
     assert bad_of(file) == {whole[:-1]: "TRUNCATED"}

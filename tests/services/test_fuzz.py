@@ -15,14 +15,13 @@ import pytest
 import yaml
 from tests.fuzz_formats import FORMATS, Format
 from tests.mutations import mutated
+from tests.orders import drain
 from tests.tables import read_table
 
 from penstock.config import load
 from penstock.contracts import Decoder
 from penstock.model import COORDINATES, RAW_SCHEMA, Split
 from penstock.runtime.build import build
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 
@@ -138,8 +137,9 @@ def test_mutated_messages_each_end_as_a_row_or_a_bad_record(
     assert growth < 500
 
 
+@pytest.mark.parametrize("session", ["local", pytest.param("spark", marks=pytest.mark.long)], indirect=True)
 def test_mutated_messages_through_a_pipeline_add_up_in_tables_and_quarantine(
-    spark: Any, topics: Any, registry: Any, pipeline_file: Any
+    session: Any, topics: Any, registry: Any, pipeline_file: Any
 ) -> None:
     names = {name: topics.create(1, prefix=f"fuzz-{name}") for name in FORMATS}
     sent: Counter[bytes] = Counter()
@@ -161,8 +161,8 @@ def test_mutated_messages_through_a_pipeline_add_up_in_tables_and_quarantine(
         routes=[{"topics": [topic], "sinks": [name]} for name, topic in names.items()],
         sinks=[{"name": name, "type": "delta", "path": f"lake/{name}"} for name in names],
     )
-    summary = run(load(file), RunOptions(available_now=True), [].append, session=spark)
+    summary = drain(file, session)
     assert (summary.rows_in, summary.rows_out, summary.quarantined) == (5_100, expected.total(), sent.total())
     assert {name: read_table(file.parent / "lake" / name).num_rows for name in names} == expected
     assert Counter(read_table(file.parent / "lake/quarantine").column("value").to_pylist()) == sent
-    assert spark.range(3).count() == 3
+    assert session.sparkContext.parallelize(range(3), 2).map(str).collect() == ["0", "1", "2"], "tasks still run"

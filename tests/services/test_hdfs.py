@@ -15,9 +15,9 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog.sql import SqlCatalog
 from tests.hdfs_server import running_hdfs
+from tests.orders import order
 from tests.services.lakes import every_table
 from tests.services.running import Running
-from tests.services.test_run import order
 
 from penstock.checkpoint import checkpoint_lock
 from penstock.config import load

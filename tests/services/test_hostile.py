@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 from penstock.config import load
 from penstock.runtime.options import RunOptions
@@ -81,6 +82,9 @@ def test_names_and_values_cannot_break_out_of_any_sink(
     hive = ds.partitioning(pa.schema([("way", pa.string())]), flavor="hive")
     files = ds.dataset(tmp_path / "lake/files", format="parquet", partitioning=hive).to_table().to_pylist()
     assert len(files) == 2 * len(sent) and _by_id(files) == expected
+    catalog = SqlCatalog("penstock", uri=f"sqlite:///{tmp_path}/{warehouse}/catalog.db", warehouse=warehouse)
+    iced = catalog.load_table("shop.orders").scan().to_arrow().to_pylist()
+    assert len(iced) == len(sent) and _by_id(iced) == expected
     beside = {path.name for path in tmp_path.iterdir()}
     assert beside == {"lake", "checkpoints", file.name}
     assert {path.name for path in (tmp_path / "lake").iterdir()} <= {
@@ -113,5 +117,6 @@ def test_terminal_is_given_no_order_by_a_message(spark: Any, topics: Any, pipeli
         ["quarantine", "show", str(file), f"{topic}:0:1"],
     ):
         done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
         assert "\x1b]" not in done.output and "\x07" not in done.output, words
     assert "owned" in CliRunner().invoke(app, ["preview", str(file)]).output

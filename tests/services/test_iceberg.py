@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -27,6 +27,9 @@ pytestmark = pytest.mark.services
 
 BY_ID = MergeRules(("id",))
 TABLE = "penstock.shop.orders"
+APPEND_AND_MERGE = pytest.mark.parametrize(
+    "rules", [pytest.param(None, id="append"), pytest.param(BY_ID, id="merge", marks=pytest.mark.long)]
+)
 
 
 class Lake:
@@ -70,16 +73,6 @@ def lake(tmp_path: Path, spark: Any) -> Lake:
 @pytest.fixture
 def hadoop(tmp_path: Path, spark: Any) -> Lake:
     return Lake(tmp_path / "hadoop", spark, IcebergCatalog("hadoop"))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    server = PostgresServer(tmp_path_factory.mktemp("catalog"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
 
 
 EVERYTHING = pa.schema(
@@ -141,7 +134,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value(found) for name, found in row.items()}
 
 
-@pytest.mark.parametrize("rules", [None, BY_ID], ids=["append", "merge"])
+@APPEND_AND_MERGE
 def test_rows_of_every_type_are_the_same_from_spark_and_from_pyiceberg(lake: Lake, rules: MergeRules | None) -> None:
     # pyiceberg 0.12 reads a null list of structs as an empty one, whoever wrote it: the empty one stands for both.
     empty = dict.fromkeys(FULL) | {"id": 1, "parts": []}
@@ -176,11 +169,20 @@ PARTED = pa.schema(
 )
 
 
+TRANSFORMS = ["country", "days(at)", "hours(at)", "months(at)", "years(at)", "bucket(4, id)", "truncate(2, name)"]
+SEVERAL = [text for text in TRANSFORMS if text not in ("hours(at)", "months(at)", "years(at)")]
+"""A table is partitioned by a column's time once."""
+
+
 @pytest.mark.parametrize(
-    "text", ["country", "days(at)", "hours(at)", "months(at)", "years(at)", "bucket(4, id)", "truncate(2, name)"]
+    "texts",
+    [
+        pytest.param(SEVERAL, id="several"),
+        *(pytest.param([text], id=text, marks=pytest.mark.long) for text in TRANSFORMS),
+    ],
 )
-def test_partitions_by_a_transform_are_those_that_spark_makes(lake: Lake, text: str) -> None:
-    sink = lake.sink(PARTED, partition_by=[text])
+def test_partitions_by_transforms_are_those_that_spark_makes(lake: Lake, texts: list[str]) -> None:
+    sink = lake.sink(PARTED, partition_by=texts)
     land(
         sink,
         token(0, 0, 40),
@@ -191,7 +193,7 @@ def test_partitions_by_a_transform_are_those_that_spark_makes(lake: Lake, text: 
     )
     ours = lake.sql(f"SELECT partition, record_count FROM {TABLE}.partitions")
     lake.sql(
-        f"CREATE TABLE penstock.shop.copy USING iceberg PARTITIONED BY ({text}) AS SELECT * FROM {TABLE}",
+        f"CREATE TABLE penstock.shop.copy USING iceberg PARTITIONED BY ({', '.join(texts)}) AS SELECT * FROM {TABLE}",
     )
     spark_made = lake.sql("SELECT partition, record_count FROM penstock.shop.copy.partitions")
     assert len(ours) > 1
@@ -218,7 +220,7 @@ def test_expire_snapshots_by_spark_keeps_the_newest_token_even_behind_others_com
     assert lake.ids() == [0, 1, 2, 3, 10, 11]
 
 
-@pytest.mark.parametrize("rules", [None, BY_ID], ids=["append", "merge"])
+@APPEND_AND_MERGE
 def test_roll_back_by_spark_stops_the_next_batch_and_the_one_taken_out_lands_again(
     lake: Lake, rules: MergeRules | None
 ) -> None:
@@ -236,6 +238,7 @@ def test_roll_back_by_spark_stops_the_next_batch_and_the_one_taken_out_lands_aga
     assert lake.ids() == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_expire_snapshots_of_a_table_that_limits_the_age_of_tags_keeps_the_position(lake: Lake) -> None:
     land(lake.sink(), token(0, 0, 1))
     lake.sql(f"ALTER TABLE {TABLE} SET TBLPROPERTIES ('history.expire.max-ref-age-ms' = '1')")
@@ -249,6 +252,7 @@ def test_expire_snapshots_of_a_table_that_limits_the_age_of_tags_keeps_the_posit
     assert last_commit(lake.sink()) == token(0, 0, 1)
 
 
+@pytest.mark.long
 def test_table_of_a_newer_format_is_refused(lake: Lake) -> None:
     lake.sink()
     lake.sql(f"ALTER TABLE {TABLE} SET TBLPROPERTIES ('format-version' = '3')")
@@ -257,6 +261,7 @@ def test_table_of_a_newer_format_is_refused(lake: Lake) -> None:
     assert (refused.value.code, refused.value.context["table"]) == ("SINK_TABLE_UNSUPPORTED", "3")
 
 
+@pytest.mark.long
 def test_compaction_by_spark_leaves_the_token_and_the_rows(lake: Lake) -> None:
     sink = lake.sink()
     for batch in range(6):
@@ -289,6 +294,7 @@ def test_crash_between_branch_and_main_shows_nothing_and_the_next_start_clears_i
     assert lake.refs() == {"mainBRANCH", "penstockTAG"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
 def test_merge_that_changes_nothing_is_committed_with_its_token(lake: Lake, mode: str) -> None:
     schema = pa.schema([*SCHEMA, pa.field("version", pa.int64())])
@@ -314,6 +320,7 @@ def test_merge_into_many_files_rewrites_only_those_that_the_keys_can_be_in(lake:
     assert len(lake.notes()) == 200
 
 
+@pytest.mark.long
 def test_merge_by_a_pruning_column_leaves_other_partitions_unread_and_finds_rows_without_it(lake: Lake) -> None:
     schema = pa.schema([*SCHEMA, pa.field("day", pa.date32()), pa.field(DELETES, pa.bool_())])
     sink = lake.sink(schema, rules=MergeRules(("id",), prune_by=("day",)), partition_by=["day"])
@@ -326,6 +333,7 @@ def test_merge_by_a_pruning_column_leaves_other_partitions_unread_and_finds_rows
     assert len(lake.notes()) == 38
 
 
+@pytest.mark.long
 def test_merge_of_a_row_that_moves_to_another_partition_is_one_row(lake: Lake) -> None:
     schema = pa.schema([*SCHEMA, pa.field("country", pa.string())])
     sink = lake.sink(schema, rules=BY_ID, partition_by=["country"])
@@ -335,6 +343,7 @@ def test_merge_of_a_row_that_moves_to_another_partition_is_one_row(lake: Lake) -
     assert lake.sql(f"SELECT country FROM {TABLE} WHERE id = 1") == [{"country": "at"}]
 
 
+@pytest.mark.long
 def test_merge_into_a_struct_that_others_widened_keeps_going(lake: Lake) -> None:
     sink = lake.sink(rules=BY_ID)
     land(sink, token(0, 0, 2))
@@ -345,6 +354,7 @@ def test_merge_into_a_struct_that_others_widened_keeps_going(lake: Lake) -> None
     assert [row["id"] for row in rows] == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_merge_whose_branch_another_start_removed_is_made_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = lake.sink(rules=BY_ID)
     land(sink, token(0, 0, 3))
@@ -363,6 +373,7 @@ def test_merge_whose_branch_another_start_removed_is_made_again(lake: Lake, monk
     assert lake.refs() == {"mainBRANCH", "penstockTAG"}
 
 
+@pytest.mark.long
 def test_merge_into_required_columns_takes_rows_and_deletes_by_tombstones(lake: Lake) -> None:
     schema = pa.schema(
         [*SCHEMA, pa.field("amount", pa.int64(), nullable=False), pa.field(DELETES, pa.bool_())],
@@ -453,6 +464,7 @@ def test_hadoop_catalog_takes_appends_exactly_once(hadoop: Lake, spark: Any) -> 
     assert not list(hadoop.folder.rglob("staged/*.parquet"))
 
 
+@pytest.mark.long
 def test_hadoop_catalog_with_a_writer_in_between_both_land(hadoop: Lake, spark: Any) -> None:
     hadoop.sink()
     other = hadoop.sink(pipeline="returns")
@@ -474,6 +486,7 @@ def test_hadoop_catalog_with_a_writer_in_between_both_land(hadoop: Lake, spark: 
     assert last_commit(sink) == token(0, 0, 3)
 
 
+@pytest.mark.long
 def test_hadoop_catalog_merges_and_gets_new_columns(hadoop: Lake) -> None:
     sink = hadoop.sink(rules=BY_ID)
     land(sink, token(0, 0, 3))
@@ -492,6 +505,7 @@ def test_hadoop_catalog_merges_and_gets_new_columns(hadoop: Lake) -> None:
     assert [row["extra"] for row in rows] == [None, None, {"k": [1]}, {"k": [1]}]
 
 
+@pytest.mark.long
 def test_hadoop_catalog_widens_types_inside_structs_too(hadoop: Lake) -> None:
     def counting(kind: pa.DataType) -> pa.Schema:
         return SCHEMA.append(pa.field("count", pa.struct([pa.field("n", kind)])))
@@ -505,19 +519,20 @@ def test_hadoop_catalog_widens_types_inside_structs_too(hadoop: Lake) -> None:
     assert [row["n"] for row in rows] == [1, 2**40]
 
 
-@pytest.mark.parametrize("rules", [None, BY_ID], ids=["append", "merge"])
+@APPEND_AND_MERGE
 def test_catalog_in_postgres_has_the_same_table_for_both_sides(
-    tmp_path: Path, spark: Any, server: PostgresServer, rules: MergeRules | None
+    tmp_path: Path, spark: Any, postgres: PostgresServer, rules: MergeRules | None
 ) -> None:
-    catalog = IcebergCatalog("sql", server.url())
+    database = postgres.create_database()
+    catalog = IcebergCatalog("sql", postgres.url(database))
     lake = Lake(tmp_path, spark, catalog)
-    table = f"shop.orders_{'append' if rules is None else 'merge'}"
+    table = "shop.orders"
     sink = IcebergSink("orders", "out", table, str(tmp_path), catalog=catalog, rules=rules)
     tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'iceberg%'"
-    before = server.execute(tables)
+    before = postgres.execute(tables, database)
     sink.check(SCHEMA)
     assert last_commit(sink) is None
-    assert server.execute(tables) == before
+    assert postgres.execute(tables, database) == before
     sink.use(SparkSql(spark))
     sink.prepare(SCHEMA)
     for batch in range(3):

@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 class Brokers:
-    """Three brokers, whose topics need two replicas in sync where nothing else is said."""
+    """Some brokers; topics on three of them need two replicas in sync where nothing else is said."""
 
     def __init__(self, bootstrap: str) -> None:
         self.settings = KafkaSettings(bootstrap)
@@ -68,6 +68,22 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]
         yield found
 
 
+def test_marker_topic_on_one_broker_is_told_to_be_less_durable_than_the_target(topics: Any) -> None:
+    one = Brokers(topics.brokers)
+    sink = one.sink(one.topic(1, **{"min.insync.replicas": "2"}))
+    sink.prepare(SCHEMA)
+    assert (one.durability(sink.markers), sink.notices) == ((1, 1), ())
+    sink.prepare(SCHEMA)
+    [notice] = sink.notices
+    assert "min.insync.replicas=1, less than the 2 of the target, and only 1 replicas" in notice
+    assert one.durability(sink.markers) == (1, 1)
+    assert MarkerAdmin("out", one.settings, sink.markers)._set_in_sync(2)
+    wait_for(lambda: one.durability(sink.markers) == (1, 2), "the broker to say so", 30)
+    sink.prepare(SCHEMA)
+    assert sink.notices == ()
+
+
+@pytest.mark.long
 def test_marker_topic_is_created_as_durable_as_the_target_and_the_brokers_default(
     brokers: Brokers, tmp_path: Path
 ) -> None:
@@ -87,6 +103,7 @@ def test_marker_topic_is_created_as_durable_as_the_target_and_the_brokers_defaul
     assert (brokers.durability(quarantine.markers), quarantine.notices) == ((3, 3), ())
 
 
+@pytest.mark.long
 def test_marker_topic_of_rows_that_name_their_topic_follows_the_most_durable_of_them(brokers: Brokers) -> None:
     plain, strict = brokers.topic(), brokers.topic(**{"min.insync.replicas": "3"})
     sink = brokers.sink(None)
@@ -101,6 +118,7 @@ def test_marker_topic_of_rows_that_name_their_topic_follows_the_most_durable_of_
     wait_for(lambda: brokers.durability(sink.markers) == (3, 3), "the brokers to say so", 30)
 
 
+@pytest.mark.long
 def test_marker_topic_that_is_less_durable_than_the_target_is_raised_at_the_start(brokers: Brokers) -> None:
     sink = brokers.sink(brokers.topic(**{"min.insync.replicas": "3"}))
     old = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
@@ -113,6 +131,7 @@ def test_marker_topic_that_is_less_durable_than_the_target_is_raised_at_the_star
     assert TopicAdmin(brokers.settings).describe([sink.markers])[sink.markers].cleanup_policy == "compact"
 
 
+@pytest.mark.long
 def test_marker_topic_with_too_few_replicas_is_told_and_stays_writable(brokers: Brokers) -> None:
     sink = brokers.sink(brokers.topic(**{"min.insync.replicas": "3"}))
     brokers.topic(2, sink.markers, **{"cleanup.policy": "compact", "min.insync.replicas": "1"})
@@ -125,6 +144,7 @@ def test_marker_topic_with_too_few_replicas_is_told_and_stays_writable(brokers: 
     stage.finish()
 
 
+@pytest.mark.long
 def test_marker_topic_that_this_user_may_not_look_at_or_change_is_told(
     secured: SecuredBroker, settings_of_user: Callable[..., KafkaSettings]
 ) -> None:

@@ -284,14 +284,15 @@ def test_check_and_prepare_refuse_a_topic_that_is_not_there_and_markers_that_exp
         sink.check(QUARANTINE_SCHEMA)
 
 
+@pytest.mark.parametrize("of_each", [2_000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_many_bad_records_are_sent_from_several_files_in_one_transaction(
-    make: Callable[..., QuarantineTopic], tmp_path: Path
+    make: Callable[..., QuarantineTopic], tmp_path: Path, of_each: int
 ) -> None:
-    sink, batch = ready(make()), forward(0, 0, 60_000)
+    sink, batch = ready(make()), forward(0, 0, 3 * of_each)
     manifests = [
-        stage(sink, batch, range(low, low + 20_000), slot) for slot, low in enumerate(range(0, 60_000, 20_000))
+        stage(sink, batch, range(low, low + of_each), slot) for slot, low in enumerate(range(0, 3 * of_each, of_each))
     ]
     assert sink._timeout(manifests) > sink.transaction_timeout
     commit(sink, batch, manifests)
-    assert offsets_in(sink) == list(range(60_000))
+    assert offsets_in(sink) == list(range(3 * of_each))
     assert files(tmp_path) == []

@@ -20,6 +20,7 @@ from tests.committed import committed
 from tests.committing import commit, holds, last_commit
 from tests.contract.kit_kafka import LosingAnswer
 from tests.contract.rows import SCHEMA, START, Killed, records, token
+from tests.transactions import timeout_of
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import KafkaSettings
@@ -259,10 +260,11 @@ def test_stalled_writer_that_goes_on_writing_is_told_that_its_transaction_is_los
     sink._slots = 1
     successor = begin(sink, token(0, 0, 6))
     stalled.write(records(range(3)))
+    deadline = time.monotonic() + 60
     with pytest.raises(TransientError) as lost:
-        for _ in range(30):
-            time.sleep(1)  # mostly the client has by then heard that it is fenced, and nobody has asked it
+        while time.monotonic() < deadline:  # the client hears that it is fenced in a thread of its own
             stalled.write(records(range(3, 6)))
+            time.sleep(0.01)
     assert lost.value.code == "SINK_TRANSACTION_LOST"
     stalled.abort()
     successor.abort()
@@ -356,6 +358,16 @@ def test_position_names_partitions_that_later_batches_do_not(make: Callable[...,
         begin(sink, BatchToken("orders", "another", 0, (OffsetRange("orders", 1, 0, 7),)))
 
 
+def test_transaction_has_the_timeout_of_its_sink(make: Callable[..., KafkaSink]) -> None:
+    sink = ready(make(transaction_timeout=timedelta(seconds=7)))
+    stage = begin(sink, token(0, 0, 3))
+    stage.write(records(range(3)))
+    flush(stage)
+    assert timeout_of(sink.settings.brokers, sink._slot_id(0).transactional_id) == timedelta(seconds=7)
+    stage.abort()
+
+
+@pytest.mark.long  # the broker looks for what has timed out every ten seconds
 def test_transaction_that_outlives_its_timeout_costs_a_retry_and_no_data(make: Callable[..., KafkaSink]) -> None:
     sink = ready(make(transaction_timeout=timedelta(seconds=1)))
     stage = begin(sink, token(0, 0, 3))

@@ -16,7 +16,9 @@ import pytest
 import typer
 from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as ClientPartition
+from tests.orders import drain, order
 from tests.services.running import wait_for
+from tests.sessions import ON_BOTH
 from tests.spark_checkpoint import write_checkpoint
 from typer.testing import CliRunner
 
@@ -32,18 +34,12 @@ from penstock.model import TopicPartition
 from penstock.ops.checkpoint_look import sinks_of
 from penstock.ops.lag import LagReport, find_lag
 from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 from penstock.runtime.standings import standings
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 app = typer.Typer()
 app.command()(lag)
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
 
 
 def ago(seconds: float) -> int:
@@ -210,7 +206,7 @@ def test_group_with_members_is_refused_told_once_and_caught_up_with_later(topics
 
 
 def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(3)
     name = f"orders-{topic}"
@@ -218,7 +214,7 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
     topics.send(topic, [order(n) for n in range(90)])
     config = load(file)
     with member_of(config.group or "", topics, topic):
-        assert run(config, RunOptions(), session=spark).rows_out == 90
+        assert drain(file, session).rows_out == 90
         assert group_offsets(topics, f"penstock.{name}", topic) == {}
         assert any(entry["error"] for entry in history_of(config.checkpoint).read(events=["group"]))
         refused = find_lag(config)
@@ -226,7 +222,7 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
         assert "GROUP_IN_USE" in (refused.group_note or "")
 
     topics.send(topic, [order(n) for n in range(90, 120)])
-    run(config, RunOptions(), session=spark)
+    drain(file, session)
     (out,) = (one for one in standings(sinks_of(config)) if one.sink == "out")
     assert out.token is not None
     held = {at.partition: end for at, end in out.token.ends.items()}
@@ -247,14 +243,15 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
     assert "5 behind, the oldest unread record is 1 min" in done.stdout
 
 
-def test_group_is_never_ahead_of_a_sink_whose_commit_failed(spark: Any, topics: Any, pipeline_file: Write) -> None:
+@ON_BOTH
+def test_group_is_never_ahead_of_a_sink_whose_commit_failed(session: Any, topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(2)
     name = f"orders-{topic}"
     sinks = [{"name": one, "type": "delta", "path": f"lake/{one}", "mode": "append"} for one in ("first", "second")]
     file = pipeline_file(topic, name=name, sinks=sinks)
     config = load(file)
     topics.send(topic, [order(n) for n in range(20)])
-    run(config, RunOptions(), session=spark)
+    drain(file, session)
     assert group_offsets(topics, f"penstock.{name}", topic) == {0: 10, 1: 10}
     topics.send(topic, [order(n) for n in range(20, 30)])
     log = file.parent / "lake/second/_delta_log"
@@ -266,7 +263,7 @@ def test_group_is_never_ahead_of_a_sink_whose_commit_failed(spark: Any, topics: 
         assert not isinstance(event, BatchDone)
 
     with pytest.raises(PenstockError):
-        run(config, RunOptions(give_up_after=0.1), damage, session=spark)
+        drain(file, session, damage, give_up_after=0.1)
     log.unlink()
     log.with_name("away").rename(log)
     assert {one.sink: one.token and one.token.batch_id for one in standings(sinks_of(config)) if not one.sparse} == {
@@ -278,7 +275,7 @@ def test_group_is_never_ahead_of_a_sink_whose_commit_failed(spark: Any, topics: 
     assert {one.partition: one.committed for one in found.partitions} == {0: 10, 1: 10}
     assert (found.total, found.group_note) == (10, None)
 
-    run(config, RunOptions(), session=spark)
+    drain(file, session)
     assert group_offsets(topics, f"penstock.{name}", topic) == {0: 15, 1: 15}
     assert SparkCheckpoint(config.checkpoint).last_committed() == 1
     assert find_lag(config).total == 0

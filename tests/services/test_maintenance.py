@@ -74,6 +74,7 @@ def test_iceberg_table_is_compacted_and_cleaned_and_keeps_rows_and_tokens(tmp_pa
     assert sorted(open_table(tmp_path).scan().to_arrow()["id"].to_pylist()) == list(range(7))
 
 
+@pytest.mark.long
 def test_iceberg_merges_go_on_after_a_compaction_and_an_expiry(tmp_path: Path, spark: Any) -> None:
     rules = MergeRules(("id",))
     sink = IcebergSink("orders", "out", "shop.orders", str(tmp_path), catalog=IcebergCatalog(), rules=rules)
@@ -91,6 +92,7 @@ def test_iceberg_merges_go_on_after_a_compaction_and_an_expiry(tmp_path: Path, s
     assert sorted((row["id"], row["note"]) for row in rows) == [(0, "newer"), (1, "newer")]
 
 
+@pytest.mark.long
 def test_iceberg_expiry_keeps_the_positions_of_idle_siblings_whose_tags_were_dropped(
     tmp_path: Path, spark: Any
 ) -> None:

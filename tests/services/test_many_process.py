@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.orders import order
 from tests.services.fleets import ids_in
 from tests.services.running import Running, wait_for
 
@@ -21,10 +22,6 @@ from penstock.metrics.history import history_of
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 NOISE = ("terminate called", "Traceback", "Exception", "at org.apache", "at java.")
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
 
 
 def write_all(write: Write, folder: Path, names: list[str], topic: str, **keys: Any) -> list[Path]:
@@ -45,6 +42,7 @@ def write_all(write: Write, folder: Path, names: list[str], topic: str, **keys: 
     ]
 
 
+@pytest.mark.long
 def test_run_of_a_folder_asked_to_stop_finishes_every_batch_and_leaves_nothing(
     topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:

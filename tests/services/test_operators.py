@@ -11,10 +11,12 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 import yaml
@@ -22,8 +24,11 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField
+from tests import orders
 from tests.committed import committed
+from tests.orders import order
 from tests.services.running import wait_for
+from tests.sessions import LANES, LANES_LONG, ON_BOTH
 from tests.tables import read_table
 
 from penstock.checkpoint.writing import put_offsets
@@ -31,8 +36,9 @@ from penstock.config import load
 from penstock.errors import PenstockError
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint_verify import verify_checkpoint
+from penstock.ops.redrive import Selection, apply_redrive, plan_redrive
 from penstock.runtime.listener import BatchDone, BatchPhase, Event
-from penstock.runtime.options import RunOptions, RunSummary
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
 from penstock.runtime.run import run
 
@@ -41,8 +47,7 @@ Write = Callable[..., Path]
 COLUMNS = "order_id BIGINT, amount DOUBLE"
 
 
-def order(number: int, amount: float = 1.0) -> dict[str, Any]:
-    return {"order_id": number, "amount": amount}
+drain = partial(orders.drain, give_up_after=20)
 
 
 def edit(file: Path, **keys: Any) -> None:
@@ -51,14 +56,10 @@ def edit(file: Path, **keys: Any) -> None:
     file.write_text(yaml.safe_dump({**body, **keys}, sort_keys=False))
 
 
-def drain(file: Path, spark: Any, listener: Callable[[Event], None] = lambda event: None, **options: Any) -> RunSummary:
-    return run(load(file), RunOptions(available_now=True, give_up_after=20, **options), listener, session=spark)
-
-
-def refused(file: Path, spark: Any, listener: Callable[[Event], None] = lambda event: None, **options: Any) -> str:
+def refused(file: Path, session: Any, *listener: Callable[[Event], None], **options: Any) -> str:
     """The code that a run stops with."""
     with pytest.raises(PenstockError) as stopped:
-        drain(file, spark, listener, **options)
+        drain(file, session, *listener, **options)
     return stopped.value.code
 
 
@@ -80,8 +81,13 @@ class Places:
     folder: Path
     brokers: str
     clean: str
-    database: Any
+    fixture: Callable[[str], Any]
     pointer: str = ""
+
+    @property
+    def database(self) -> Any:
+        """A connection to a database, which is made when it is first asked for."""
+        return self.fixture("database")
 
     def sinks(self) -> list[dict[str, Any]]:
         return [
@@ -166,8 +172,9 @@ def database(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture
-def places(tmp_path: Path, topics: Any, database: Any) -> Places:
-    return Places(tmp_path, topics.brokers, topics.create(2, prefix="clean"), database)
+def places(request: pytest.FixtureRequest, tmp_path: Path, topics: Any, postgres: Any) -> Places:
+    """The server is named here, so that the run knows which servers this file takes; the database is made when used."""
+    return Places(tmp_path, topics.brokers, topics.create(2, prefix="clean"), request.getfixturevalue)
 
 
 @pytest.fixture
@@ -177,6 +184,8 @@ def written(topics: Any, pipeline_file: Write, places: Places) -> Callable[..., 
     def write(*names: str, **keys: Any) -> tuple[str, Path]:
         topic = topics.create(1)
         sinks = [sink for sink in places.sinks() if not names or sink["name"] in names]
+        if not names or "pg" in names:
+            assert places.database
         keys = {"decode": {"format": "json", "schema": COLUMNS}, "sinks": sinks, **keys}
         keys["source"] = {"max_offsets": 10, **keys.get("source", {})}
         return topic, pipeline_file(topic, name=f"orders-{topic}", **keys)
@@ -184,38 +193,38 @@ def written(topics: Any, pipeline_file: Write, places: Places) -> Callable[..., 
     return write
 
 
-@pytest.mark.parametrize("lane", ["direct", "frame"])
+@LANES
 def test_definition_edited_after_a_failed_batch_adds_the_newly_bad_record_to_the_quarantine(
-    spark: Any, topics: Any, written: Any, places: Places, lane: str
+    session: Any, topics: Any, written: Any, places: Places, lane: str
 ) -> None:
     places.database.execute("CREATE TABLE orders (order_id bigint, amount float8 CHECK (amount >= 0), _penstock jsonb)")
     topic, file = written("pg", lane=lane)
     topics.send(topic, [order(0), b"broken", order(2, amount=-1), order(3)])
-    assert refused(file, spark) == "SINK_ROW_REFUSED"
+    assert refused(file, session) == "SINK_ROW_REFUSED"
     assert quarantined(file) == [1]
     edit(file, transforms=[{"expect": {"positive": {"rule": "amount >= 0"}}}])
-    summary = drain(file, spark)
+    summary = drain(file, session)
     assert quarantined(file) == [1, 2]
     assert places.ids("pg") == [0, 3]
     assert (summary.rows_in, summary.rows_out, summary.quarantined) == (4, 2, 2)
 
 
 def test_record_that_is_quarantined_stays_out_of_the_targets_when_an_edit_makes_it_good(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     places.database.execute("CREATE TABLE orders (order_id bigint, amount float8 CHECK (amount >= 0), _penstock jsonb)")
     topic, file = written("pg", decode={"format": "json", "schema": "order_id BIGINT, amount DOUBLE NOT NULL"})
     topics.send(topic, [order(0), {"order_id": 1}, order(2, amount=-1)])
-    assert refused(file, spark) == "SINK_ROW_REFUSED"
+    assert refused(file, session) == "SINK_ROW_REFUSED"
     assert quarantined(file) == [1]
     edit(file, decode={"format": "json", "schema": COLUMNS}, transforms=[{"where": "amount >= 0 OR amount IS NULL"}])
-    drain(file, spark)
+    drain(file, session)
     assert (places.ids("pg"), quarantined(file)) == ([0], [1])
 
 
 @pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg"])
 def test_target_put_back_to_an_older_copy_during_a_run_stops_it_and_catch_up_brings_the_rows(
-    spark: Any, topics: Any, written: Any, places: Places, sink: str
+    session: Any, topics: Any, written: Any, places: Places, sink: str
 ) -> None:
     topic, file = written(sink)
     topics.send(topic, [*(order(n) for n in range(15)), b"broken", *(order(n) for n in range(15, 39))])
@@ -226,46 +235,47 @@ def test_target_put_back_to_an_older_copy_during_a_run_stops_it_and_catch_up_bri
         if isinstance(event, BatchDone) and event.metrics.batch_id == 1:
             places.put_back(sink)
 
-    assert refused(file, spark, restore) == "TARGET_WENT_BACK"
-    assert refused(file, spark) == "TARGET_WENT_BACK"
+    assert refused(file, session, restore) == "TARGET_WENT_BACK"
+    assert refused(file, session) == "TARGET_WENT_BACK"
     assert places.ids(sink) == list(range(10))
-    drain(file, spark, catch_up=True)
+    drain(file, session, catch_up=True)
     assert places.ids(sink) == list(range(39))
     assert quarantined(file) == [15]
-    drain(file, spark)
+    drain(file, session)
     assert places.ids(sink) == list(range(39))
 
 
 def test_database_put_back_to_before_its_first_batch_is_noticed_and_filled_again(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written("pg", "delta")
     topics.send(topic, [order(n) for n in range(12)])
-    drain(file, spark)
+    drain(file, session)
     places.database.execute("TRUNCATE orders, penstock.penstock_commits")
     topics.send(topic, [order(n) for n in range(12, 14)])
-    assert refused(file, spark) == "TARGET_WENT_BACK"
-    drain(file, spark, catch_up=True)
+    assert refused(file, session) == "TARGET_WENT_BACK"
+    drain(file, session, catch_up=True)
     assert (places.ids("pg"), places.ids("delta")) == (list(range(14)), list(range(14)))
 
 
 def test_table_restored_to_before_its_first_batch_gets_nothing_from_before_the_start_of_the_pipeline(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written("delta", source={"start": "latest"})
     topics.send(topic, [order(n) for n in range(5)])
-    drain(file, spark)
+    drain(file, session)
     topics.send(topic, [order(n) for n in range(5, 8)])
-    drain(file, spark)
+    drain(file, session)
     assert places.ids("delta") == [5, 6, 7]
     DeltaTable(places.folder / "lake/delta").restore(0)
-    assert refused(file, spark) == "TARGET_WENT_BACK"
-    drain(file, spark, catch_up=True)
+    assert refused(file, session) == "TARGET_WENT_BACK"
+    drain(file, session, catch_up=True)
     assert places.ids("delta") == [5, 6, 7]
 
 
+@ON_BOTH
 def test_driver_that_hangs_while_another_takes_over_commits_nothing_when_it_wakes_up(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written()
     topics.send(topic, [order(n) for n in range(20)])
@@ -280,7 +290,7 @@ def test_driver_that_hangs_while_another_takes_over_commits_nothing_when_it_wake
 
     def first() -> None:
         try:
-            drain(file, spark, hang)
+            drain(file, session, hang)
         except PenstockError as error:
             stopped.append(error)
 
@@ -291,17 +301,17 @@ def test_driver_that_hangs_while_another_takes_over_commits_nothing_when_it_wake
     second = file.with_name("second.yaml")
     second.write_text(file.read_text())
     edit(second, checkpoint="checkpoints/second")
-    drain(second, spark.newSession(), resume_from_table=True)
+    drain(second, session.newSession(), resume_from_table=True)
     wakes.set()
     driver.join(120)
     assert [error.code for error in stopped] == ["FENCED"]
     assert places.every() == {sink["name"]: list(range(40)) for sink in places.sinks()}
-    drain(second, spark)
+    drain(second, session)
     assert places.every() == {sink["name"]: list(range(40)) for sink in places.sinks()}
 
 
 def test_checkpoint_lost_after_the_quarantine_was_committed_resumes_with_nothing_lost_or_doubled(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     """The driver dies between the quarantine's commit and that of some sink; every sink in turn."""
     for number, sink in enumerate(places.sinks()):
@@ -312,17 +322,17 @@ def test_checkpoint_lost_after_the_quarantine_was_committed_resumes_with_nothing
             if isinstance(event, BatchPhase) and event.phase == f"commit:{sink}":
                 raise RuntimeError("the driver dies")
 
-        refused(file, spark, die)
+        refused(file, session, die)
         shutil.rmtree(file.parent / f"checkpoints/{number}")
         edit(file, decode={"format": "json", "schema": COLUMNS})
-        drain(file, spark, resume_from_table=True)
+        drain(file, session, resume_from_table=True)
         assert len(read_table(file.parent / f"lake/q{number}")) == 2
         assert places.ids(sink["name"])[-6:] == list(range(100 * number, 100 * number + 6))
         assert len(places.ids(sink["name"])) == len(set(places.ids(sink["name"])))
 
 
 def test_kafka_the_only_sink_commits_no_slot_before_the_bad_records_are_in_the_quarantine(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written("out")
     topics.send(topic, [order(0), b"broken", order(2)])
@@ -331,61 +341,96 @@ def test_kafka_the_only_sink_commits_no_slot_before_the_bad_records_are_in_the_q
         if isinstance(event, BatchPhase) and event.phase == "commit:quarantine":
             raise RuntimeError("the driver dies")
 
-    refused(file, spark, die)
+    refused(file, session, die)
     assert places.ids("out") == []
     kept = file.parent / "kept"
     (file.parent / "checkpoints").rename(kept)
-    drain(file, spark, resume_from_table=True)
+    drain(file, session, resume_from_table=True)
     assert (places.ids("out"), quarantined(file)) == ([0, 2], [1])
 
 
 def test_kafka_batch_with_bad_records_counts_each_record_once(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written("out")
     topics.send(topic, [order(0), b"broken", order(2)])
-    summary = drain(file, spark)
+    summary = drain(file, session)
     assert (summary.rows_in, summary.rows_out, summary.quarantined) == (3, 2, 1)
     assert (places.ids("out"), quarantined(file)) == ([0, 2], [1])
 
 
 def test_quarantine_put_back_to_an_older_copy_is_noticed_and_filled_again(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written("delta")
     topics.send(topic, [order(0), b"broken"])
-    drain(file, spark)
+    drain(file, session)
     places.save("quarantine")
     topics.send(topic, [order(2), b"broken too", order(4)])
-    drain(file, spark)
+    drain(file, session)
     places.put_back("quarantine")
-    assert refused(file, spark) == "TARGET_WENT_BACK"
-    drain(file, spark, catch_up=True)
+    assert refused(file, session) == "TARGET_WENT_BACK"
+    drain(file, session, catch_up=True)
     assert (places.ids("delta"), quarantined(file)) == ([0, 2, 4], [1, 3])
-    drain(file, spark)
+    drain(file, session)
+
+
+@LANES_LONG
+@pytest.mark.parametrize("lost", [False, True], ids=["checkpoint-kept", "checkpoint-lost"])
+def test_quarantine_put_back_while_a_batch_is_open_gets_what_that_batch_had_quarantined(
+    session: Any, topics: Any, written: Any, places: Places, lane: str, lost: bool
+) -> None:
+    """One sink has the open batch, the other does not, and one of its bad records is good by now."""
+    needs_amount = {"format": "json", "schema": "order_id BIGINT, amount DOUBLE NOT NULL"}
+    topic, file = written("delta", "files", lane=lane, decode=needs_amount)
+    topics.send(topic, [order(0), b"broken"])
+    drain(file, session)
+    places.save("quarantine")
+
+    def die(event: Event) -> None:
+        if isinstance(event, BatchPhase) and event.phase == "commit:files":
+            raise RuntimeError("the driver dies")
+
+    topics.send(topic, [order(2), b"broken too", {"order_id": 4}])
+    refused(file, session, die)
+    places.put_back("quarantine")
+    edit(file, decode={"format": "json", "schema": COLUMNS})
+    options: dict[str, Any] = {}
+    if lost:
+        shutil.rmtree(file.parent / "checkpoints")
+        options = {"resume_from_table": True}
+    assert refused(file, session, **options) == "TARGET_WENT_BACK"
+    drain(file, session, catch_up=True, **options)
+    drain(file, session)
+    assert quarantined(file) == [1, 3, 4]
+    assert (places.ids("delta"), places.ids("files")) == ([0, 2], [0, 2, 4])
+    apply_redrive(plan_redrive(load(file), Selection()), session=session)
+    assert (places.ids("delta"), places.ids("files")) == ([0, 2, 4], [0, 2, 4])
 
 
 def test_fresh_checkpoint_with_accepted_duplicates_moves_every_position_and_says_so(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written()
     topics.send(topic, [order(n) for n in range(3)])
-    drain(file, spark)
+    drain(file, session)
     shutil.rmtree(file.parent / "checkpoints")
-    assert refused(file, spark) == "SINK_HOLDS_OTHER_RUN"
-    drain(file, spark, accept_duplicates=True)
+    assert refused(file, session) == "SINK_HOLDS_OTHER_RUN"
+    drain(file, session, accept_duplicates=True)
     twice = sorted([*range(3), *range(3)])
     assert places.every() == {sink["name"]: twice for sink in places.sinks()}
     topics.send(topic, [order(3)])
-    drain(file, spark)
+    drain(file, session)
     assert places.every() == {sink["name"]: [*twice, 3] for sink in places.sinks()}
     (token,) = places.database.execute("SELECT token FROM penstock.penstock_commits").fetchone()
     assert token["number"] >= 3
 
 
-@pytest.mark.parametrize("loss", ["fail", "record"])
+@pytest.mark.parametrize(
+    ("loss", "session"), [("fail", "local"), ("record", "local"), ("record", "spark")], indirect=["session"]
+)
 def test_topic_that_appears_by_a_pattern_and_is_created_again_is_noticed(
-    spark: Any, topics: Any, written: Any, places: Places, loss: str
+    session: Any, topics: Any, written: Any, places: Places, loss: str
 ) -> None:
     prefix = topics.create(1, prefix="seen")
     late = f"{prefix}-late"
@@ -406,7 +451,7 @@ def test_topic_that_appears_by_a_pattern_and_is_created_again_is_noticed(
 
     def follow() -> None:
         try:
-            run(load(file), RunOptions(give_up_after=20), listen, stop, session=spark)
+            run(load(file), RunOptions(give_up_after=20), listen, stop, session=session)
         except PenstockError as error:
             errors.append(error)
 
@@ -438,7 +483,7 @@ def test_topic_that_appears_by_a_pattern_and_is_created_again_is_noticed(
 
 
 def test_start_below_the_log_start_with_recorded_loss_records_the_gap_and_goes_on(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -450,7 +495,7 @@ def test_start_below_the_log_start_with_recorded_loss_records_the_gap_and_goes_o
     topics.send(topic, [order(n) for n in range(5)])
     topics.admin.delete_records([KafkaPartition(topic, 0, 3)])
     wait_for(lambda: _log_start(topics, topic) == 3, "the log start")
-    drain(file, spark)
+    drain(file, session)
     assert places.ids("delta") == [3, 4]
     (gap,) = read_table(file.parent / "lake/quarantine_gaps").to_pylist()
     assert (gap["from_offset"], gap["to_offset"]) == (0, 3)
@@ -464,12 +509,16 @@ def _log_start(topics: Any, topic: str) -> int:
     return int(topics.admin.list_offsets({at: OffsetSpec.earliest()})[at].result(10).offset)
 
 
-@pytest.mark.parametrize("lane", ["direct", "frame"])
+@LANES_LONG
 def test_tables_that_require_values_are_written_where_the_columns_are_never_null(
-    spark: Any, topics: Any, written: Any, places: Places, lane: str
+    session: Any, topics: Any, written: Any, places: Places, lane: str
 ) -> None:
     path = places.folder / "lake/delta"
-    spark.sql(f"CREATE TABLE delta.`{path}` (order_id BIGINT NOT NULL, amount DOUBLE) USING delta")
+    if lane == "frame":
+        session.sql(f"CREATE TABLE delta.`{path}` (order_id BIGINT NOT NULL, amount DOUBLE) USING delta")
+    else:
+        columns = [pa.field("order_id", pa.int64(), nullable=False), pa.field("amount", pa.float64())]
+        DeltaTable.create(path, pa.schema(columns))
     warehouse = places.folder / "lake/iceberg"
     warehouse.mkdir(parents=True)
     catalog = SqlCatalog("penstock", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}")
@@ -482,18 +531,19 @@ def test_tables_that_require_values_are_written_where_the_columns_are_never_null
     body = yaml.safe_load(file.read_text())
     edit(file, sinks=[{**sink, "coordinates": False} for sink in body["sinks"]])
     topics.send(topic, [order(1), order(2)])
-    assert refused(file, spark) == "SINK_SCHEMA_MISMATCH"
+    assert refused(file, session) == "SINK_SCHEMA_MISMATCH"
     edit(file, decode={"format": "json", "schema": "order_id BIGINT NOT NULL, amount DOUBLE"})
-    drain(file, spark)
+    drain(file, session)
     assert (places.ids("delta"), places.ids("iceberg")) == ([1, 2], [1, 2])
 
 
+@ON_BOTH
 def test_stop_while_a_batch_waits_for_its_log_end_is_answered_at_once(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written("delta")
     topics.send(topic, [order(n) for n in range(10)])
-    drain(file, spark)
+    drain(file, session)
     # The log ends before the batch that was begun: for a moment that is so when a broker is lost.
     put_offsets(load(file).checkpoint, 1, {TopicPartition(topic, 0): 15}, like=0)
     stop, waits = StopRequest(), threading.Event()
@@ -503,7 +553,7 @@ def test_stop_while_a_batch_waits_for_its_log_end_is_answered_at_once(
             waits.set()
 
     options = RunOptions(available_now=True, give_up_after=120)
-    driver = threading.Thread(target=run, args=(load(file), options, listen, stop), kwargs={"session": spark})
+    driver = threading.Thread(target=run, args=(load(file), options, listen, stop), kwargs={"session": session})
     driver.start()
     assert waits.wait(60)
     stop.ask()
@@ -511,13 +561,13 @@ def test_stop_while_a_batch_waits_for_its_log_end_is_answered_at_once(
     assert not driver.is_alive()
     assert places.ids("delta") == list(range(10))
     topics.send(topic, [order(n) for n in range(10, 15)])
-    drain(file, spark)
+    drain(file, session)
     assert places.ids("delta") == list(range(15))
 
 
 @pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg", "out"])
 def test_sink_renamed_while_its_batch_is_open_is_refused_until_its_old_name_has_finished_it(
-    spark: Any, topics: Any, written: Any, places: Places, sink: str
+    session: Any, topics: Any, written: Any, places: Places, sink: str
 ) -> None:
     topic, file = written(sink)
     topics.send(topic, [order(n) for n in range(15)])
@@ -526,34 +576,34 @@ def test_sink_renamed_while_its_batch_is_open_is_refused_until_its_old_name_has_
         if isinstance(event, BatchDone) and event.metrics.batch_id == 1:
             raise RuntimeError("the driver dies between the commit of the sink and that of the checkpoint")
 
-    refused(file, spark, die)
+    refused(file, session, die)
     assert places.ids(sink) == list(range(15))
     rename(file, **{sink: "another"})
-    assert refused(file, spark) == refused(file, spark, accept_duplicates=True) == "SINK_RENAMED"
+    assert refused(file, session) == refused(file, session, accept_duplicates=True) == "SINK_RENAMED"
     (found,) = [one for one in verify_checkpoint(load(file)).findings if one.blocks]
     assert (found.code, found.way_out.splitlines()[0]) == (
         "SINK_RENAMED",
         f"put the name {sink} back, and let a run finish what is open: penstock run FILE",
     )
     rename(file, another=sink)
-    drain(file, spark)
+    drain(file, session)
     rename(file, **{sink: "another"})
-    drain(file, spark)
-    drain(file, spark)
+    drain(file, session)
+    drain(file, session)
     topics.send(topic, [order(n) for n in range(15, 17)])
-    drain(file, spark)
+    drain(file, session)
     rename(file, another="third")
     topics.send(topic, [order(n) for n in range(17, 19)])
-    drain(file, spark)
+    drain(file, session)
     assert places.ids(sink) == list(range(19))
 
 
 def test_sink_renamed_back_while_its_batch_is_open_is_refused(
-    spark: Any, topics: Any, written: Any, places: Places
+    session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written("delta", "out")
     topics.send(topic, [order(n) for n in range(5)])
-    drain(file, spark)
+    drain(file, session)
     rename(file, delta="table", out="topic")
     topics.send(topic, [order(n) for n in range(5, 8)])
 
@@ -561,35 +611,35 @@ def test_sink_renamed_back_while_its_batch_is_open_is_refused(
         if isinstance(event, BatchDone):
             raise RuntimeError("the driver dies between the commit of the sinks and that of the checkpoint")
 
-    refused(file, spark, die)
+    refused(file, session, die)
     for names in ({"table": "delta"}, {"topic": "out"}):
         rename(file, **names)
-        assert refused(file, spark) == "SINK_RENAMED"
+        assert refused(file, session) == "SINK_RENAMED"
         rename(file, **{new: old for old, new in names.items()})
-    drain(file, spark)
+    drain(file, session)
     assert (places.ids("delta"), places.ids("out")) == (list(range(8)), list(range(8)))
 
 
 @pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg", "out"])
 def test_sink_renamed_when_the_checkpoint_is_lost_is_refused_whatever_is_asked(
-    spark: Any, topics: Any, written: Any, places: Places, sink: str
+    session: Any, topics: Any, written: Any, places: Places, sink: str
 ) -> None:
     topic, file = written(sink)
     topics.send(topic, [order(n) for n in range(3)])
-    drain(file, spark)
+    drain(file, session)
     shutil.rmtree(file.parent / "checkpoints")
     rename(file, **{sink: "another"})
     resume = {"resume_from_table": True}
     for options in ({}, resume, {**resume, "catch_up": True}, {"accept_duplicates": True}):
-        assert refused(file, spark, **options) == "SINK_RENAMED"
+        assert refused(file, session, **options) == "SINK_RENAMED"
     assert [one.code for one in verify_checkpoint(load(file)).findings if one.blocks] == ["SINK_RENAMED"]
     rename(file, another=sink)
     topics.send(topic, [order(3)])
-    drain(file, spark, resume_from_table=True)
+    drain(file, session, resume_from_table=True)
     rename(file, **{sink: "another"})
     topics.send(topic, [order(4)])
-    drain(file, spark)
+    drain(file, session)
     shutil.rmtree(file.parent / "checkpoints")
-    assert refused(file, spark) == "SINK_HOLDS_OTHER_RUN"
-    drain(file, spark, resume_from_table=True)
+    assert refused(file, session) == "SINK_HOLDS_OTHER_RUN"
+    drain(file, session, resume_from_table=True)
     assert places.ids(sink) == list(range(5))

@@ -115,7 +115,9 @@ PARTS: dict[str, tuple[pa.DataType, list[Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(PARTS))
+@pytest.mark.parametrize(
+    "kind", ["text", *(pytest.param(kind, marks=pytest.mark.long) for kind in sorted(PARTS) if kind != "text")]
+)
 def test_spark_reads_partition_values_back_from_the_folders(spark: Any, tmp_path: Path, kind: str) -> None:
     arrow, values, sql = PARTS[kind]
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("part", arrow)])
@@ -129,6 +131,7 @@ def test_spark_reads_partition_values_back_from_the_folders(spark: Any, tmp_path
         assert {row["id"]: row["part"] for row in frame.collect()} == dict(enumerate(values))
 
 
+@pytest.mark.long
 def test_spark_reads_text_like_a_number_as_text_when_it_is_told(spark: Any, tmp_path: Path) -> None:
     land(made(tmp_path / "out", SMALL, "part"), 0, [{"id": 1, "part": "007"}], SMALL)
     told = spark.read.schema("id BIGINT, part STRING").parquet(str(tmp_path / "out"))
@@ -148,7 +151,10 @@ def test_spark_reads_columns_that_came_later_without_merging_schemas(spark: Any,
     ]
 
 
-@pytest.mark.parametrize("partition_by", [[], ["part"]], ids=["plain", "partitioned"])
+@pytest.mark.parametrize(
+    "partition_by",
+    [pytest.param([], id="plain", marks=pytest.mark.long), pytest.param(["part"], id="partitioned")],
+)
 def test_spark_is_not_disturbed_by_empty_batches_and_staged_files(
     spark: Any, tmp_path: Path, partition_by: list[str]
 ) -> None:
@@ -166,6 +172,7 @@ def test_spark_is_not_disturbed_by_empty_batches_and_staged_files(
     assert [(row["id"], row["part"]) for row in spark.read.parquet(path).collect()] == [(1, "a")]
 
 
+@pytest.mark.long
 def test_spark_reading_while_batches_are_committed_sees_only_whole_ones(spark: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     sink = made(tmp_path / "out", SMALL, "part")

@@ -76,11 +76,18 @@ def database(postgres: PostgresServer) -> Iterator[Database]:
     postgres.drop_database(made.name)
 
 
+@pytest.fixture(scope="module")
+def mortal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    with running_server(tmp_path_factory.mktemp("mortal")) as server:
+        yield server
+
+
 @pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[Database]:
-    """A database on a server of its own, which the test may kill."""
-    with running_server(tmp_path) as server:
-        yield Database(server)
+def mortal(mortal_server: PostgresServer) -> Database:
+    """A database on a server that the test may kill."""
+    if not mortal_server.processes():
+        mortal_server.start()
+    return Database(mortal_server)
 
 
 def batch_of(schema: pa.Schema, rows: list[dict[str, Any]], first: int = 0) -> pa.RecordBatch:
@@ -168,16 +175,30 @@ TYPES: dict[str, tuple[pa.DataType, str, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", sorted(TYPES))
-def test_created_column_has_the_type_and_gives_every_value_back(database: Database, kind: str) -> None:
-    arrow, declared, values = TYPES[kind]
-    schema = pa.schema([pa.field("n", pa.int64()), pa.field(f'"{kind}" %', arrow), COORDINATES_FIELD])
-    given = [*values, None]
-    rows = [{"n": n, schema.names[1]: list(v.items()) if kind == "map" and v else v} for n, v in enumerate(given)]
+def test_created_columns_have_the_types_and_give_every_value_back(database: Database) -> None:
+    names = {kind: f'"{kind}" %' for kind in TYPES}
+    schema = pa.schema(
+        [pa.field("n", pa.int64()), *(pa.field(names[k], TYPES[k][0]) for k in TYPES), COORDINATES_FIELD]
+    )
+    given = {kind: [*values, None] for kind, (_, _, values) in TYPES.items()}
+    count = max(map(len, given.values()))
+
+    def value(kind: str, n: int) -> Any:
+        return given[kind][n % len(given[kind])]
+
+    def written(kind: str, n: int) -> Any:
+        found = value(kind, n)
+        return list(found.items()) if kind == "map" and found else found
+
+    rows = [{"n": n, **{names[kind]: written(kind, n) for kind in TYPES}} for n in range(count)]
     landed(database.sink(create=True), rows, schema)
-    found = database.run("SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'out'::regclass")
-    assert (declared,) in found
-    assert [row[schema.names[1]] for row in database.rows()] == given
+    declared = database.run(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'out'::regclass"
+    )
+    found = database.rows()
+    for kind, (_, column, _) in TYPES.items():
+        assert (names[kind], column) in declared
+        assert [row[names[kind]] for row in found] == [value(kind, n) for n in range(count)], kind
 
 
 def test_decimals_nested_in_json_keep_all_digits(database: Database) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.cli.command import penstock
+from tests.cli.command import command, penstock
+from tests.orders import order
 
 from penstock.config import load
 from penstock.ops.preview import preview
@@ -18,17 +19,13 @@ pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 
 
-def order(number: int, amount: float = 1.5) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": amount, "event_time": "2026-01-01T00:00:00Z"}
-
-
 def ids(found: Any) -> list[int]:
     return [row["order_id"] for row in found.seen.sinks["out"]]
 
 
 def test_preview_shows_rows_and_bad_records_and_writes_nothing(topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(1)
-    topics.send(topic, [order(1), order(2, -5.0), b"{oops", order(3)])
+    topics.send(topic, [order(1), order(2, amount=-5.0), b"{oops", order(3)])
     file = pipeline_file(topic, transforms=[{"where": "amount >= 0"}, {"derive": {"day": "date(event_time)"}}])
     before = {group.group_id for group in topics.admin.list_consumer_groups().result(10).valid}
     done = penstock("preview", file.name, folder=file.parent)
@@ -50,7 +47,7 @@ def test_preview_shows_rows_and_bad_records_and_writes_nothing(topics: Any, pipe
     ]
     assert [one.name for one in file.parent.iterdir()] == [file.name]
     assert {group.group_id for group in topics.admin.list_consumer_groups().result(10).valid} == before
-    narrow = penstock("preview", file.name, folder=file.parent, COLUMNS="40")
+    narrow = command("preview", file.name, folder=file.parent, COLUMNS="40")
     assert max(map(len, narrow.stdout.splitlines())) <= 40
 
 
@@ -87,7 +84,7 @@ def test_preview_as_json_without_a_quarantine_still_shows_bad_records(topics: An
     topic = topics.create(1)
     topics.send(topic, [order(1), b"\xff"])
     file = pipeline_file(topic, quarantine=None)
-    done = penstock("preview", file.name, "--json", "--limit", "5", folder=file.parent)
+    done = command("preview", file.name, "--json", "--limit", "5", folder=file.parent)
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert (told["messages"], told["lane"]) == (2, "direct")
@@ -105,6 +102,6 @@ def test_preview_frame_lane_uses_spark(topics: Any, spark: Any, pipeline_file: W
 
 def test_preview_topic_missing_names_it(pipeline_file: Write) -> None:
     file = pipeline_file("no-such-topic")
-    done = penstock("preview", file.name, folder=file.parent)
+    done = command("preview", file.name, folder=file.parent)
     assert done.returncode == 3
     assert done.stderr.startswith("TOPIC_MISSING no such topic: no-such-topic")

@@ -106,7 +106,7 @@ def test_reader_offset_before_the_log_start_is_gone_not_skipped(reader: KafkaRea
 
 
 def test_reader_topic_that_is_not_there_is_said(stack: Any) -> None:
-    reader = KafkaReader(KafkaSettings(stack.bootstrap), patience=5)
+    reader = KafkaReader(KafkaSettings(stack.bootstrap), patience=1)
     with pytest.raises((TerminalError, TransientError)) as raised:
         rows(reader, OffsetRange("never-created", 0, 0, 10))
     assert raised.value.code in ("PARTITION_GONE", "BROKER_SILENT")

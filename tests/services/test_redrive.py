@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tests.cli.command import penstock
+from tests.cli.command import command
+from tests.orders import order
 from tests.tables import read_table
 
 from penstock.config import PipelineConfig, load
@@ -27,10 +28,6 @@ STRICT = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE NOT NULL"
 MENDED = "order_id BIGINT NOT NULL, customer_id STRING, amount DOUBLE"
 
 
-def order(number: int, amount: float | None = 1.5, customer: str | None = "c") -> dict[str, Any]:
-    return {"order_id": number, "customer_id": customer, "amount": amount}
-
-
 def decode(columns: str) -> dict[str, str]:
     return {"format": "json", "schema": columns}
 
@@ -39,8 +36,8 @@ def orders_in(path: Path) -> list[int]:
     return sorted(row["order_id"] for row in read_table(path).to_pylist())
 
 
-def redrive(config: PipelineConfig, spark: Any, **more: Any) -> Any:
-    return apply_redrive(plan_redrive(config, Selection(), **more), session=spark)
+def redrive(config: PipelineConfig, session: Any, **more: Any) -> Any:
+    return apply_redrive(plan_redrive(config, Selection(), **more), session=session)
 
 
 def states(config: PipelineConfig) -> dict[str, int]:
@@ -48,17 +45,17 @@ def states(config: PipelineConfig) -> dict[str, int]:
 
 
 def test_redrive_after_the_file_is_mended_brings_records_in_once(
-    topics: Any, spark: Any, pipeline_file: Write, tmp_path: Path
+    topics: Any, session: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(2)
-    bad = [order(number, None) for number in range(10, 20)]
+    bad = [order(number, amount=None) for number in range(10, 20)]
     topics.send(topic, [order(1), *bad, b"{oops", order(2)])
     quarantine = {"table": "lake/quarantine", "max_redrives": 2}
-    run(load(pipeline_file(topic, decode=decode(STRICT), quarantine=quarantine)), session=spark)
+    run(load(pipeline_file(topic, decode=decode(STRICT), quarantine=quarantine)), session=session)
     mended = load(pipeline_file(topic, decode=decode(MENDED), quarantine=quarantine, source={"max_offsets": 4}))
     assert (states(mended), orders_in(tmp_path / "lake/out")) == ({"waiting": 11}, [1, 2])
 
-    done = redrive(mended, spark)
+    done = redrive(mended, session)
     assert (done.redriven, done.failed, done.parked, done.finished) == (10, 1, 0, True)
     assert orders_in(tmp_path / "lake/out") == [1, 2, *range(10, 20)]
     marks = quarantine_of(mended).read_marks()
@@ -66,7 +63,7 @@ def test_redrive_after_the_file_is_mended_brings_records_in_once(
     assert marks.height == 11
     assert marks.filter(pl.col("outcome") == "failed")["code"].to_list() == ["MALFORMED_JSON"]
 
-    again = redrive(mended, spark)
+    again = redrive(mended, session)
     assert (again.redriven, again.failed, again.parked) == (0, 1, 1)
     assert states(mended) == {"parked": 1, "redriven": 10}
     assert plan_redrive(mended, Selection()).records == 0
@@ -74,9 +71,9 @@ def test_redrive_after_the_file_is_mended_brings_records_in_once(
     assert orders_in(tmp_path / "lake/out") == [1, 2, *range(10, 20)]
     assert read_table(tmp_path / "lake/quarantine").num_rows == 11
 
-    run(mended, RunOptions(available_now=True), session=spark)
+    run(mended, RunOptions(available_now=True), session=session)
     topics.send(topic, [order(3)])
-    assert run(mended, RunOptions(available_now=True), session=spark).rows_out == 1
+    assert run(mended, RunOptions(available_now=True), session=session).rows_out == 1
 
     offset = next(row.offset for row in _places(mended) if row.code == "MALFORMED_JSON")
     shown = show_record(mended, (topic, offset[0], offset[1]))
@@ -86,23 +83,23 @@ def test_redrive_after_the_file_is_mended_brings_records_in_once(
 
 
 def test_redrive_from_a_topic_goes_only_to_the_sink_that_refused(
-    topics: Any, spark: Any, pipeline_file: Write, tmp_path: Path
+    topics: Any, session: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic, bad = topics.create(2), topics.create(1, prefix="bad")
-    topics.send(topic, [order(1), order(2, customer=None), order(3, customer=None), b"{oops"])
+    topics.send(topic, [order(1), order(2, customer_id=None), order(3, customer_id=None), b"{oops"])
     sinks = [
         {"name": "every", "type": "delta", "path": "lake/every"},
         {"name": "merged", "type": "delta", "path": "lake/merged", "mode": "merge", "keys": ["customer_id"]},
     ]
     keys = {"decode": decode(MENDED), "quarantine": {"topic": bad}, "sinks": sinks}
-    run(load(pipeline_file(topic, **keys)), session=spark)
+    run(load(pipeline_file(topic, **keys)), session=session)
     assert orders_in(tmp_path / "lake/every") == [1, 2, 3]
     derive = [{"derive": {"customer_id": "coalesce(customer_id, concat('new-', cast(order_id AS STRING)))"}}]
     mended = load(pipeline_file(topic, transforms=derive, **keys))
     plan = plan_redrive(mended, Selection())
     assert plan.ways == {("merged",): 2, ("every", "merged"): 1}
 
-    done = apply_redrive(plan, session=spark)
+    done = apply_redrive(plan, session=session)
     assert (done.redriven, done.failed) == (2, 1)
     assert orders_in(tmp_path / "lake/every") == [1, 2, 3]
     assert orders_in(tmp_path / "lake/merged") == [1, 2, 3]
@@ -111,12 +108,12 @@ def test_redrive_from_a_topic_goes_only_to_the_sink_that_refused(
 
 
 def test_redrive_that_ends_before_its_marks_still_marks_what_a_sink_refused(
-    topics: Any, spark: Any, pipeline_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    topics: Any, session: Any, pipeline_file: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topics.create(1)
-    topics.send(topic, [order(1, customer=None), order(2, None)])
+    topics.send(topic, [order(1, customer_id=None), order(2, amount=None)])
     sinks = [{"name": "merged", "type": "delta", "path": "lake/merged", "mode": "merge", "keys": ["customer_id"]}]
-    run(load(pipeline_file(topic, decode=decode(STRICT), sinks=sinks)), session=spark)
+    run(load(pipeline_file(topic, decode=decode(STRICT), sinks=sinks)), session=session)
     mended = load(pipeline_file(topic, decode=decode(MENDED), sinks=sinks))
 
     def die(self: RedriveMarks, *_: Any) -> None:
@@ -124,30 +121,29 @@ def test_redrive_that_ends_before_its_marks_still_marks_what_a_sink_refused(
 
     with monkeypatch.context() as dying, pytest.raises(TerminalError, match="DEAD"):
         dying.setattr(RedriveMarks, "land", die)
-        redrive(mended, spark)
+        redrive(mended, session)
     assert (states(mended), orders_in(tmp_path / "lake/merged")) == ({"waiting": 2}, [2])
-    done = redrive(mended, spark)
+    done = redrive(mended, session)
     assert (done.redriven, done.failed, len(done.runs)) == (1, 1, 1)
     assert (states(mended), orders_in(tmp_path / "lake/merged")) == ({"failed": 1, "redriven": 1}, [2])
 
 
-@pytest.mark.long
-def test_quarantine_commands_list_drop_and_take_back(topics: Any, spark: Any, pipeline_file: Write) -> None:
+def test_quarantine_commands_list_drop_and_take_back(topics: Any, session: Any, pipeline_file: Write) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(1), b"{oops", b"\xff\x00"])
     file = pipeline_file(topic, decode=decode(MENDED))
-    run(load(file), session=spark)
-    listed = penstock("quarantine", "list", file.name, folder=file.parent)
+    run(load(file), session=session)
+    listed = command("quarantine", "list", file.name, folder=file.parent)
     assert (listed.returncode, listed.stderr) == (0, "")
     assert listed.stdout.startswith("orders  2 records in ")
-    shown = penstock("quarantine", "show", file.name, f"{topic}[0]@2", folder=file.parent)
+    shown = command("quarantine", "show", file.name, f"{topic}[0]@2", folder=file.parent)
     assert shown.returncode == 0
     assert "00000000  ff 00" in shown.stdout
-    assert penstock("quarantine", "drop", file.name, "--code", "INVALID_UTF8", folder=file.parent).returncode == 0
+    assert command("quarantine", "drop", file.name, "--code", "INVALID_UTF8", folder=file.parent).returncode == 0
     assert states(load(file)) == {"waiting": 1, "dropped": 1}
-    planned = penstock("quarantine", "redrive", file.name, "--dry-run", folder=file.parent)
+    planned = command("quarantine", "redrive", file.name, "--dry-run", folder=file.parent)
     assert "redrive of 1 record from" in planned.stdout
-    assert penstock("quarantine", "drop", file.name, "--undo", folder=file.parent).returncode == 0
+    assert command("quarantine", "drop", file.name, "--undo", folder=file.parent).returncode == 0
     assert states(load(file)) == {"waiting": 2}
 
 

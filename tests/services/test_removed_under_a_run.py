@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
-from tests.services.running import PENSTOCK, wait_for
+from tests.cli.command import command
+from tests.orders import drain, ids, order
+from tests.services.running import wait_for
 
 from penstock import load
 from penstock.errors import PenstockError
@@ -24,10 +23,6 @@ from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
 
 
 class Background:
@@ -55,21 +50,20 @@ class Background:
 
 
 def test_table_removed_under_a_run_is_written_again_by_the_way_out_that_is_told(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(0)])
     file = pipeline_file(topic, trigger={"every": "200 ms"})
-    running = Background(file, spark)
+    running = Background(file, session)
     shutil.rmtree(file.parent / "lake/out")
     topics.send(topic, [order(1)])
     told = running.ended_by()
     assert told.code in ("TARGET_WENT_BACK", "SINK_TABLE_GONE") and "--catch-up" in str(told.hint)
     # What the batch staged is there, and no table.
     assert list((file.parent / "lake/out").glob("part-*"))
-    run(load(file).config, RunOptions(available_now=True, catch_up=True), session=spark)
-    rows = DeltaTable(file.parent / "lake/out").to_pyarrow_table(columns=["order_id"]).column(0).to_pylist()
-    assert sorted(rows) == [0, 1]
+    drain(file, session, catch_up=True)
+    assert ids(file) == [0, 1]
 
 
 def test_checkpoint_removed_under_a_run_is_called_so(spark: Any, topics: Any, pipeline_file: Write) -> None:
@@ -77,7 +71,8 @@ def test_checkpoint_removed_under_a_run_is_called_so(spark: Any, topics: Any, pi
     topics.send(topic, [order(0)])
     file = pipeline_file(topic, trigger={"every": "200 ms"})
     running = Background(file, spark)
-    shutil.rmtree(load(file).config.checkpoint)
+    # In one step: the run goes on writing its notes there.
+    Path(load(file).config.checkpoint).rename(file.parent / "removed")
     topics.send(topic, [order(1)])
     told = running.ended_by()
     assert told.code == "CHECKPOINT_GONE", str(told)
@@ -105,14 +100,7 @@ def test_plan_with_a_database_that_cannot_be_asked_says_so_once(
     sink = {"name": "db", "type": "postgres", "url": "${env:PENSTOCK_TEST_URL}", "table": "orders", "mode": "append"}
     file = pipeline_file(topic, sinks=[sink])
     _committed(file.parent / "checkpoints/orders", topic)
-    planned = subprocess.run(
-        [PENSTOCK, "plan", str(file), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PENSTOCK_TEST_URL": url},
-    )
+    planned = command("plan", str(file), "--json", folder=file.parent, PENSTOCK_TEST_URL=url)
     problems = json.loads(planned.stdout)["problems"]
     assert [one["code"] for one in problems] == [code], problems
     assert problems[0]["hint"] and "guess" not in planned.stdout

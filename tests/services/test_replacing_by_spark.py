@@ -51,6 +51,7 @@ def test_delta_table_that_asks_more_of_its_writers_is_replaced_by_spark(
     assert last_commit(again) == REPLAY
 
 
+@pytest.mark.long
 def test_iceberg_table_in_a_hadoop_catalog_is_replaced_on_a_branch(spark: Any, tmp_path: Path) -> None:
     catalog = IcebergCatalog("hadoop", name=f"hadoop{tmp_path.name[-4:]}".replace("-", "_"))
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from tests.committed import committed
+from tests.orders import drain
 from tests.services.running import wait_for
+from tests.sessions import ON_BOTH
 from tests.tables import read_table
 
 from penstock.config import PipelineConfig, load
@@ -57,7 +59,7 @@ def offsets_and_marks(table: Path) -> list[tuple[int, int, str]]:
 
 
 def test_replay_into_another_table_writes_what_was_asked_and_leaves_the_live_run_alone(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(2)
     topics.send(topic, [*orders(0, 100), b"{broken"])
@@ -71,7 +73,7 @@ def test_replay_into_another_table_writes_what_was_asked_and_leaves_the_live_run
         ],
     )
     config, folder = load(file), file.parent
-    run(config, RunOptions(available_now=True), session=spark)
+    drain(file, session)
     before = {path: path.read_bytes() for path in (folder / "checkpoints/orders").rglob("*") if path.is_file()}
 
     request = ReplayRequest(
@@ -83,7 +85,7 @@ def test_replay_into_another_table_writes_what_was_asked_and_leaves_the_live_run
     assert plan.running is None
     assert plan.times is not None
     assert not plan.stored.folder.exists(), "a plan writes nothing"
-    done = apply_replay(plan, session=spark)
+    done = apply_replay(plan, session=session)
     assert done is not None
     assert (done.rows_in, done.rows_out, done.quarantined) == (71, 70, 1)
 
@@ -101,8 +103,9 @@ def test_replay_into_another_table_writes_what_was_asked_and_leaves_the_live_run
     assert json.loads((plan.stored.folder / "summary.json").read_text())["rows_out"] == 70
 
 
+@ON_BOTH
 def test_replay_into_the_live_table_while_the_stream_runs_is_right_to_the_row(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(2)
     topics.send(topic, orders(0, 400))
@@ -119,24 +122,27 @@ def test_replay_into_the_live_table_while_the_stream_runs_is_right_to_the_row(
         if isinstance(event, BatchDone):
             batches.append(event)
 
-    live = threading.Thread(target=run, args=(load(file), RunOptions(), listen, stop, spark))
+    def rows_read() -> int:
+        return sum(event.metrics.rows_in for event in batches)
+
+    live = threading.Thread(target=run, args=(load(file), RunOptions(), listen, stop, session))
     live.start()
     sent = 400
     try:
-        wait_for(lambda: sum(event.metrics.rows_in for event in batches) >= 360, "the live run")
+        wait_for(lambda: rows_read() >= 360, "the live run")
         plan = plan_replay(marked(file, "again"), ReplayRequest("0=30,1=50", "0=170,1=9000"))
         assert plan.running is not None
         assert plan.notices, "the cut of --to is said"
         assert plan.targets[0].replaces == sum(map(len, plan.ranges))
-        replaying = threading.Thread(target=lambda: done.append(apply_replay(plan, session=spark)))
+        replaying = threading.Thread(target=lambda: done.append(apply_replay(plan, session=session)))
         done: list[Any] = []
         replaying.start()
         while replaying.is_alive():
             topics.send(topic, orders(sent, sent + 20))
             sent += 20
+            wait_for(lambda so_far=sent: rows_read() >= so_far, "the live run to read what was sent")  # type: ignore[misc]
         replaying.join()
         assert done[0] is not None
-        wait_for(lambda: sum(event.metrics.rows_in for event in batches) >= sent, "the live run's end")
     finally:
         stop.ask()
         live.join()
@@ -147,7 +153,7 @@ def test_replay_into_the_live_table_while_the_stream_runs_is_right_to_the_row(
 
 
 def test_replay_stopped_behind_a_batch_goes_on_with_the_same_request(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, orders(0, 90))
@@ -157,7 +163,7 @@ def test_replay_stopped_behind_a_batch_goes_on_with_the_same_request(
         transforms=[{"derive": {"mark": "'live'"}}],
         sinks=[{"name": "out", "type": "delta", "path": "lake/out"}],
     )
-    run(load(file), RunOptions(available_now=True), session=spark)
+    drain(file, session)
     stop, request = StopRequest(), ReplayRequest("earliest", "committed")
 
     def stop_after_one(event: Event) -> None:
@@ -165,13 +171,13 @@ def test_replay_stopped_behind_a_batch_goes_on_with_the_same_request(
             stop.ask()
 
     plan = plan_replay(marked(file, "again"), request)
-    assert apply_replay(plan, stop_after_one, stop, session=spark) is None
+    assert apply_replay(plan, stop_after_one, stop, session=session) is None
     assert {mark for *_, mark in offsets_and_marks(file.parent / "lake/out")} == {"live"}, (
         "nothing appears before the end"
     )
     again = plan_replay(marked(file, "again"), request)
     assert (again.stored, again.resumed, again.done) == (plan.stored, True, 1)
-    done = apply_replay(again, session=spark)
+    done = apply_replay(again, session=session)
     assert done is not None
     assert done.batches == 2
     assert offsets_and_marks(file.parent / "lake/out") == [(0, n, "again") for n in range(90)]
@@ -182,7 +188,7 @@ def test_replay_stopped_behind_a_batch_goes_on_with_the_same_request(
 
 
 def test_replay_into_a_merged_table_leaves_rows_of_later_positions(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, orders(0, 60, keys=20))
@@ -192,8 +198,8 @@ def test_replay_into_a_merged_table_leaves_rows_of_later_positions(
         transforms=[{"derive": {"mark": "'live'"}}],
         sinks=[{"name": "out", "type": "delta", "path": "lake/out", "mode": "merge", "keys": ["order_id"]}],
     )
-    run(load(file), RunOptions(available_now=True), session=spark)
-    done = apply_replay(plan_replay(marked(file, "again"), ReplayRequest("0=20", "0=50")), session=spark)
+    drain(file, session)
+    done = apply_replay(plan_replay(marked(file, "again"), ReplayRequest("0=20", "0=50")), session=session)
     assert done is not None
     # Of offsets 40 to 59, which the table has, the replay read those up to 49 again.
     expected = [(0, n, "again" if n < 50 else "live") for n in range(40, 60)]
@@ -201,23 +207,23 @@ def test_replay_into_a_merged_table_leaves_rows_of_later_positions(
 
 
 def test_replay_of_offsets_that_retention_has_eaten_says_so_and_needs_consent(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     from confluent_kafka import TopicPartition
 
     topic = topics.create(1)
     topics.send(topic, orders(0, 50))
     file = pipeline_file(topic, transforms=[{"derive": {"mark": "'live'"}}])
-    run(load(file), RunOptions(available_now=True), session=spark)
+    drain(file, session)
     for future in topics.admin.delete_records([TopicPartition(topic, 0, 20)]).values():
         future.result(30)
     plan = plan_replay(marked(file, "again"), ReplayRequest("0=5", "committed"))
     [lost] = plan.missing
     assert (lost.start, lost.end) == (5, 20)
     with pytest.raises(MissingError) as refused:
-        apply_replay(plan, session=spark)
+        apply_replay(plan, session=session)
     assert refused.value.code == "REPLAY_RANGE_GONE"
     accepted = plan_replay(marked(file, "again"), ReplayRequest("0=5", "committed", accept_missing=True))
-    assert apply_replay(accepted, session=spark) is not None
+    assert apply_replay(accepted, session=session) is not None
     expected = [(0, n, "again" if n >= 20 else "live") for n in range(50)]
     assert offsets_and_marks(file.parent / "lake/out") == expected

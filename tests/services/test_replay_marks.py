@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orders import drain, ids, order
 from tests.tables import read_table
 
 from penstock.config import load
@@ -24,22 +25,18 @@ Write = Callable[..., Path]
 
 
 def test_replay_in_place_of_a_mended_pipeline_marks_what_it_brought_in(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
-    orders = [
-        {"order_id": n, "customer_id": "c", "amount": n / 2, "event_time": "2026-01-01T00:00:00Z"} for n in range(4)
-    ]
-    nobody = {"order_id": 4, "amount": 2.0, "event_time": "2026-01-01T00:00:00Z"}
-    topics.send(topic, [*orders, b"{broken", nobody])
+    topics.send(topic, [*(order(n) for n in range(4)), b"{broken", order(4, customer_id=None)])
     columns = "order_id BIGINT NOT NULL, customer_id STRING NOT NULL, amount DOUBLE, event_time TIMESTAMP"
     file = pipeline_file(topic, decode={"format": "json", "schema": columns})
-    run(load(file), RunOptions(), session=spark)
+    drain(file, session)
     waiting = quarantine_of(load(file)).read()
     assert waiting.select("offset", "state").rows() == [(4, "waiting"), (5, "waiting")]
     mended = load(pipeline_file(topic))
-    apply_replay(plan_replay(mended, ReplayRequest("earliest", "committed", None, (), (), False)), session=spark)
-    assert sorted(read_table(file.parent / "lake/out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2, 3, 4]
+    apply_replay(plan_replay(mended, ReplayRequest("earliest", "committed", None, (), (), False)), session=session)
+    assert ids(file) == [0, 1, 2, 3, 4]
     after = quarantine_of(mended).read()
     assert after.select("offset", "state").rows() == [(4, "waiting"), (5, "redriven")]
     assert read_table(file.parent / "lake/quarantine", ["pipeline"]).num_rows == 2, "bad again, and there already"
@@ -49,17 +46,17 @@ def test_replay_in_place_of_a_mended_pipeline_marks_what_it_brought_in(
     assert (refused.value.code, "--again" in str(refused.value.hint)) == ("REPLAY_FINISHED", True)
     # A stricter file takes the record out of the table again: it waits, and is not lost.
     strict = load(pipeline_file(topic, decode={"format": "json", "schema": columns}))
-    apply_replay(plan_replay(strict, ReplayRequest("earliest", "committed")), session=spark)
-    assert sorted(read_table(file.parent / "lake/out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2, 3]
+    apply_replay(plan_replay(strict, ReplayRequest("earliest", "committed")), session=session)
+    assert ids(file) == [0, 1, 2, 3]
     assert quarantine_of(strict).read().select("offset", "state").rows() == [(4, "waiting"), (5, "waiting")]
     assert read_table(file.parent / "lake/quarantine", ["pipeline"]).to_pylist() == [{"pipeline": "orders"}] * 2
     once_more = plan_replay(load(pipeline_file(topic)), ReplayRequest("earliest", "committed", again=True))
-    assert apply_replay(once_more, session=spark) is not None
-    assert sorted(read_table(file.parent / "lake/out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2, 3, 4]
+    assert apply_replay(once_more, session=session) is not None
+    assert ids(file) == [0, 1, 2, 3, 4]
 
 
 def test_replay_in_place_with_a_quarantine_topic_puts_its_rejects_there_and_a_redrive_brings_them_back(
-    spark: Any, topics: Any, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic, bad = topics.create(1), topics.create(1, prefix="bad")
     topics.send(topic, [{"order_id": n, "customer": "c" if n else None} for n in range(3)])
@@ -75,14 +72,14 @@ def test_replay_in_place_with_a_quarantine_topic_puts_its_rejects_there_and_a_re
         )
         for null in ("NOT NULL", "")
     )
-    run(lenient, RunOptions(), session=spark)
+    run(lenient, RunOptions(), session=session)
     plan = plan_replay(strict, ReplayRequest("earliest", "committed"))
-    assert apply_replay(plan, session=spark) is not None
+    assert apply_replay(plan, session=session) is not None
     assert plan.quarantine == str(tmp_path / f"checkpoints/orders-replays/{plan.stored.id}/quarantine")
     held = quarantine_of(strict)
     assert held.read().select("pipeline", "offset", "state").rows() == [(name, 0, "waiting")]
     apply_drop(plan_drop(strict, Selection()))
     apply_drop(plan_drop(strict, Selection(), undo=True))
-    assert apply_redrive(plan_redrive(lenient, Selection()), session=spark).redriven == 1
+    assert apply_redrive(plan_redrive(lenient, Selection()), session=session).redriven == 1
     assert sorted(read_table(tmp_path / "lake/out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
     assert held.read().select("offset", "state").rows() == [(0, "redriven")]

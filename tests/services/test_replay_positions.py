@@ -108,19 +108,19 @@ def offsets_in(path: Path) -> list[tuple[str, int]]:
     return sorted((row["pipeline"], row["offset"]) for row in read_table(path).to_pylist())
 
 
-def redrive(config: PipelineConfig, spark: Any) -> Any:
-    return apply_redrive(plan_redrive(config, Selection()), session=spark)
+def redrive(config: PipelineConfig, session: Any) -> Any:
+    return apply_redrive(plan_redrive(config, Selection()), session=session)
 
 
 def test_replay_elsewhere_interrupted_without_its_folder_goes_on_once_and_keeps_its_rejects(
-    spark: Any, topics: Any, pipeline_file: Write, database: Any, tmp_path: Path
+    session: Any, topics: Any, pipeline_file: Write, database: Any, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [*(order(n, None if n < 5 else "c") for n in range(30)), b"{broken"])
     name = name_of(topic)
     keys = {"name": name, "sinks": every_sink(topic), "source": {"max_offsets": 15}}
     live = load(pipeline_file(topic, decode=decode(LENIENT), **keys))
-    run(live, session=spark)
+    run(live, session=session)
     held = Targets(tmp_path, topics.brokers, database)
     before = held.every(topic)
     assert set(map(len, before.values())) == {30}
@@ -141,12 +141,12 @@ def test_replay_elsewhere_interrupted_without_its_folder_goes_on_once_and_keeps_
             stop.ask()
 
     first = plan_replay(changed, request)
-    assert apply_replay(first, stop_after_one, stop, spark) is None
+    assert apply_replay(first, stop_after_one, stop, session) is None
     folder = tmp_path / "checkpoints/orders-replays"
     shutil.rmtree(folder)
     again = plan_replay(changed, request)
     assert (again.name, again.done, again.batches) == (first.name, 1, 3)
-    done = apply_replay(again, session=spark)
+    done = apply_replay(again, session=session)
     assert done is not None and done.batches == 2
     for gone in (False, True):
         if gone:
@@ -170,14 +170,14 @@ def test_replay_elsewhere_interrupted_without_its_folder_goes_on_once_and_keeps_
 
 
 def test_replay_in_place_of_tables_that_another_pipeline_writes_to_is_refused(
-    spark: Any, topics: Any, pipeline_file: Write, database: Any, tmp_path: Path
+    session: Any, topics: Any, pipeline_file: Write, database: Any, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n) for n in range(10)])
     for name, where in (("low", "order_id < 5"), ("high", "order_id >= 5")):
         sinks = [{**sink, "where": where} for sink in every_sink(topic, "delta iceberg pg")]
         file = pipeline_file(topic, name, decode=decode(LENIENT), sinks=sinks, checkpoint=f"checkpoints/{name}")
-        run(load(file), session=spark)
+        run(load(file), session=session)
     for sink in ("delta", "iceberg", "pg"):
         with pytest.raises(MissingError) as refused:
             plan_replay(load(file), ReplayRequest("earliest", "committed", sinks=(sink,)))
@@ -185,7 +185,7 @@ def test_replay_in_place_of_tables_that_another_pipeline_writes_to_is_refused(
 
 
 def test_redrive_after_a_replay_of_one_sink_killed_and_begun_elsewhere_brings_each_record_once(
-    spark: Any,
+    session: Any,
     topics: Any,
     pipeline_file: Write,
     database: Any,
@@ -196,10 +196,10 @@ def test_redrive_after_a_replay_of_one_sink_killed_and_begun_elsewhere_brings_ea
     topics.send(topic, [*(order(n, None if n < 4 else "c") for n in range(9)), b"{broken"])
     name = name_of(topic)
     keys = {"name": name, "sinks": every_sink(topic)}
-    run(load(pipeline_file(topic, decode=decode(STRICT), **keys)), session=spark)
+    run(load(pipeline_file(topic, decode=decode(STRICT), **keys)), session=session)
     mended = load(pipeline_file(topic, decode=decode(LENIENT), **keys))
     held = Targets(tmp_path, topics.brokers, database)
-    assert apply_replay(plan_replay(mended, ReplayRequest("earliest", "committed", sinks=("delta",))), session=spark)
+    assert apply_replay(plan_replay(mended, ReplayRequest("earliest", "committed", sinks=("delta",))), session=session)
     assert (held.delta(), held.pg()) == (list(range(9)), list(range(4, 9)))
     assert offsets_in(tmp_path / "lake/quarantine") == [(name, n) for n in (0, 1, 2, 3, 9)]
 
@@ -214,35 +214,35 @@ def test_redrive_after_a_replay_of_one_sink_killed_and_begun_elsewhere_brings_ea
 
     with monkeypatch.context() as dying, pytest.raises(TerminalError, match="DEAD"):
         dying.setattr(RedriveMarks, "land", die)
-        redrive(mended, spark)
+        redrive(mended, session)
     assert set(map(tuple, held.every(topic).values())) == {tuple(range(9))}
     moved = mended.model_copy(update={"checkpoint": str(tmp_path / "checkpoints/moved")})
-    done = redrive(moved, spark)
+    done = redrive(moved, session)
     assert (done.redriven, done.failed) == (4, 1)
     assert set(map(tuple, held.every(topic).values())) == {tuple(range(9))}
     # The folder of the killed one does no harm either.
-    redrive(mended, spark)
+    redrive(mended, session)
     assert set(map(tuple, held.every(topic).values())) == {tuple(range(9))}
 
 
 def test_redrive_after_its_commit_was_taken_back_brings_the_rows_again_and_deleted_ones_stay_deleted(
-    spark: Any, topics: Any, pipeline_file: Write, database: Any, tmp_path: Path
+    session: Any, topics: Any, pipeline_file: Write, database: Any, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n, None if n < 4 else "c") for n in range(9)])
     keys = {"sinks": every_sink(topic, "delta iceberg")}
-    run(load(pipeline_file(topic, decode=decode(STRICT), **keys)), session=spark)
+    run(load(pipeline_file(topic, decode=decode(STRICT), **keys)), session=session)
     mended = load(pipeline_file(topic, decode=decode(LENIENT), **keys))
     held, table = Targets(tmp_path, topics.brokers, database), str(tmp_path / "lake/out")
     before = DeltaTable(table).version()
-    assert redrive(mended, spark).redriven == 4
+    assert redrive(mended, session).redriven == 4
     assert held.delta() == held.iceberg() == list(range(9))
 
     DeltaTable(table).restore(before)
     assert held.delta() == list(range(4, 9))
     plan = plan_redrive(mended, Selection())
     assert (plan.records, plan.taken_back, plan.ways) == (4, 4, {("delta",): 4})
-    assert apply_redrive(plan, session=spark).redriven == 4
+    assert apply_redrive(plan, session=session).redriven == 4
     assert held.delta() == held.iceberg() == list(range(9))
     assert list_records(mended).states == {"redriven": 4}
 

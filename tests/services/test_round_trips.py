@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tables import read_table
-
-from penstock.config import load
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from tests.orders import drain, rows_of
 
 pytestmark = pytest.mark.services
 
@@ -41,14 +37,9 @@ SPARSE = {"order_id": 1, "tags": [], "labels": {}, "place": {"street": None, "no
 NULLS = {"order_id": 2, "tags": [], "labels": {}, "items": []}
 
 
-def rows_of(table: Path) -> list[dict[str, Any]]:
-    found = read_table(table).drop_columns(["_penstock"]).to_pylist()
-    return sorted(found, key=lambda row: row["order_id"])
-
-
 @pytest.mark.parametrize("format", ["avro", "protobuf"])
 def test_rows_written_by_a_registered_schema_are_read_back_equal(
-    spark: Any, topics: Any, registry: Any, pipeline_file: Callable[..., Path], tmp_path: Path, format: str
+    session: Any, topics: Any, registry: Any, pipeline_file: Callable[..., Path], tmp_path: Path, format: str
 ) -> None:
     source, middle = topics.create(1), topics.create(2, prefix="middle")
     columns = COLUMNS + (AVRO_ONLY if format == "avro" else "")
@@ -67,7 +58,7 @@ def test_rows_written_by_a_registered_schema_are_read_back_equal(
             {"name": "topic", "type": "kafka", "topic": middle, "value": value, "key": key},
         ],
     )
-    run(load(first), RunOptions(available_now=True), [].append, session=spark)
+    drain(first, session)
     read, read_key = dict(by), dict(by)
     if format == "protobuf":
         read["message"], read_key["message"] = "shop.Order", "shop.OrderKey"
@@ -77,9 +68,9 @@ def test_rows_written_by_a_registered_schema_are_read_back_equal(
         folder=tmp_path / "second",
         decode={**read, "key": {**read_key, "column": "its_key"}},
     )
-    summary = run(load(second), RunOptions(available_now=True), [].append, session=spark)
+    summary = drain(second, session)
     assert (summary.rows_out, summary.quarantined) == (3, 0)
-    written, found = rows_of(first.parent / "lake/out"), rows_of(second.parent / "lake/out")
+    written, found = rows_of(first), rows_of(second)
     assert [row.pop("its_key") for row in found] == [
         {"order_id": row["order_id"], "customer": row["customer"]} for row in written
     ]

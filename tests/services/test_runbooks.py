@@ -106,21 +106,29 @@ HOLDS: dict[str, dict[str, int]] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, topics: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+def folder(tmp_path: Path, topics: Any, session: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     """The folder of the pages. Commands that need Spark take the session that is there, and leave it open."""
     for name in ("ORDERS_BROKERS", "ORDERS_TOPIC"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(starting, "start_session", lambda *_, **__: spark)
+    monkeypatch.setattr(starting, "start_session", lambda *_, **__: session)
     monkeypatch.setattr(starting, "stop_session", lambda _: None)
     for console in (out, err):
         monkeypatch.setattr(console, "_width", 220)
-    made = folder_for(PAGES, tmp_path / "orders", topics, spark)
+    made = folder_for(PAGES, tmp_path / "orders", topics, session)
     monkeypatch.chdir(made.path)
     yield made
     made.end()
 
 
-@pytest.mark.parametrize("page", sorted(CAUSES))
+# Every page on the stand-in. On Spark the one whose repaired checkpoint Spark goes on from; the others in `make long`.
+ON_SPARK = [
+    pytest.param(page, "spark", marks=[pytest.mark.long] * (page != "damaged-checkpoint")) for page in sorted(CAUSES)
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "session"), [*((page, "local") for page in sorted(CAUSES)), *ON_SPARK], indirect=["session"]
+)
 def test_runbook_followed_word_for_word_leads_out(page: str, folder: Folder) -> None:
     CAUSES[page](folder)
     for typed in commands_of(PAGES / f"{page}.md"):

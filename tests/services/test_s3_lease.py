@@ -161,10 +161,14 @@ def test_lease_that_cannot_be_renewed_stops_commits_until_it_is(s3: Any, checkpo
 
 def test_lease_whose_answers_are_lost_is_kept(s3: Any, checkpoint: str) -> None:
     fs, note = _note(s3, checkpoint)
-    with checkpoint_lock(checkpoint, s3.storage) as hold:
-        s3.fault("swallow", method="PUT", path=LEASE_NOTE, times=3)
+
+    def await_renewal() -> None:
         before = fs.read(note).mark
         wait_for(lambda: fs.read(note).mark != before, "a renewal", 20)
-        time.sleep(1)
+
+    with checkpoint_lock(checkpoint, s3.storage) as hold:
+        s3.fault("swallow", method="PUT", path=LEASE_NOTE, times=3)
+        for _ in range(5):  # of which three are not answered
+            await_renewal()
         assert hold.lost() is None
         hold.check()

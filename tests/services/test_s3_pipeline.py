@@ -17,9 +17,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.committing import commit
+from tests.local_spark import LocalSession
+from tests.orders import order
 from tests.services.lakes import every_table
 from tests.services.running import PENSTOCK, Running, wait_for
-from tests.services.test_run import order
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
@@ -41,14 +42,32 @@ pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 
 
+ON_SPARK_TOO = pytest.mark.parametrize(
+    "session", ["local", pytest.param("spark", marks=pytest.mark.long)], indirect=True
+)
+
+
 @pytest.fixture
-def bucket(s3: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket that the shared Spark session reaches too."""
+def bucket(s3: Any) -> Iterator[str]:
+    yield s3.bucket()
+    s3.calm()
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest, s3: Any) -> Any:
+    """The stand-in, which reaches the store too, or Spark."""
+    if getattr(request, "param", "local") == "local":
+        return LocalSession(storage=s3.storage)
+    return request.getfixturevalue("spark")
+
+
+@pytest.fixture
+def spark(spark: Any, s3: Any) -> Any:
+    """The shared session, which reaches the store too."""
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     for name, value in s3.storage.for_spark().items():
         hadoop.set(name.removeprefix("spark.hadoop."), value)
-    yield s3.bucket()
-    s3.calm()
+    return spark
 
 
 def _sinks(bucket: str, folder: Path) -> list[dict[str, Any]]:
@@ -102,19 +121,20 @@ def _ice_ids(s3: Any, bucket: str, folder: Path) -> list[int]:
     return sorted(rows.column(0).to_pylist())
 
 
+@ON_SPARK_TOO
 def test_everything_on_s3_run_twice_is_there_once(
-    s3: Any, bucket: str, spark: Any, topics: Any, on_s3: Write, tmp_path: Path
+    s3: Any, bucket: str, session: Any, topics: Any, on_s3: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(2)
     topics.send(topic, [*(order(n) for n in range(40)), b"bad"])
     config = load(on_s3(topic))
-    assert run(config, session=spark).rows_out == 40
+    assert run(config, session=session).rows_out == 40
     topics.send(topic, [order(n) for n in range(30, 60)])
-    assert run(config, session=spark).rows_in == 30
+    assert run(config, session=session).rows_in == 30
     # Spark's commit of the last batch is lost, as by a kill at the worst moment.
     s3.remove(f"{bucket}/checkpoints/orders/commits/1")
     events: list[Event] = []
-    run(config, RunOptions(), events.append, session=spark)
+    run(config, RunOptions(), events.append, session=session)
     assert [e.metrics.skipped for e in events if isinstance(e, BatchDone)] == [True]
     twice = sorted([*range(60), *range(30, 40)])
     assert _ids(s3, bucket) == twice
@@ -122,10 +142,10 @@ def test_everything_on_s3_run_twice_is_there_once(
     assert _file_ids(s3, bucket) == twice
     assert _ice_ids(s3, bucket, tmp_path) == twice
     assert _rows(s3, f"s3://{bucket}/lake/quarantine").num_rows == 1
-    _look_around(config, s3, bucket, spark)
+    _look_around(config, s3, bucket, session)
 
 
-def _look_around(config: Any, s3: Any, bucket: str, spark: Any) -> None:
+def _look_around(config: Any, s3: Any, bucket: str, session: Any) -> None:
     """What commands and the dashboard show of it."""
     assert show_checkpoint(config).committed == 1
     assert [one.code for one in verify_checkpoint(config).findings if one.blocks] == []
@@ -138,7 +158,7 @@ def _look_around(config: Any, s3: Any, bucket: str, spark: Any) -> None:
     apply_restore(plan_restore(config))
     assert SparkCheckpoint(config.checkpoint, s3.storage).query_id() == copy.query_id
     plan = plan_compact(config, "out", timedelta(minutes=2), timedelta(hours=1))
-    [done] = apply_compact(plan, session=spark)
+    [done] = apply_compact(plan, session=session)
     assert done.error is None and done.compacted.removed >= 2 and done.compacted.added == 1
     assert len(_ids(s3, bucket)) == 70
 
@@ -157,9 +177,13 @@ def test_spark_writes_its_checkpoint_without_a_rename(
     assert not [one for one in s3.log() if "/checkpoints/orders/" in one["path"] and "copy" in one["agent"].lower()]
 
 
-@pytest.mark.parametrize("through", ["driver", pytest.param("spark", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("through", "session"),
+    [("driver", "local"), pytest.param("spark", "spark", marks=pytest.mark.long)],
+    indirect=["session"],
+)
 def test_merge_on_s3_updates_rows_by_either_way(
-    s3: Any, bucket: str, spark: Any, topics: Any, on_s3: Write, through: str, monkeypatch: pytest.MonkeyPatch
+    s3: Any, bucket: str, session: Any, topics: Any, on_s3: Write, through: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.sinks.delta import merge
 
@@ -168,10 +192,10 @@ def test_merge_on_s3_updates_rows_by_either_way(
     topic = topics.create(1)
     topics.send(topic, [order(n) for n in range(20)])
     config = load(on_s3(topic, sinks=_sinks(bucket, Path())[1:2]))
-    run(config, session=spark)
+    run(config, session=session)
     topics.send(topic, [{**order(n), "amount": 9.0} for n in range(10, 30)])
     s3.forget()
-    run(config, session=spark)
+    run(config, session=session)
     rows = _rows(s3, f"s3://{bucket}/lake/merged", "order_id, amount").to_pylist()
     assert Counter(row["amount"] for row in rows) == {1.5: 10, 9.0: 20}
     log = [one for one in s3.log() if one["method"] == "PUT" and "/_delta_log/0" in one["path"]]
@@ -235,41 +259,41 @@ def _append(sink: Any, ids: list[int]) -> None:
 
 @pytest.mark.parametrize("act", ["swallow", pytest.param("drop", marks=pytest.mark.long)])
 def test_commit_whose_answer_is_lost_is_there_once(
-    s3: Any, bucket: str, spark: Any, topics: Any, on_s3: Write, tmp_path: Path, act: str
+    s3: Any, bucket: str, session: Any, topics: Any, on_s3: Write, tmp_path: Path, act: str
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n) for n in range(20)])
     config = load(on_s3(topic, sinks=[one for one in _sinks(bucket, tmp_path) if one["name"] in ("out", "files")]))
-    run(config, session=spark)
+    run(config, session=session)
     topics.send(topic, [order(n) for n in range(20, 40)])
     s3.fault(act, method="PUT", path=r"/_delta_log/0+2\.json$")
     s3.fault(act, method="PUT", path=r"/_manifest\.json$")
-    run(config, session=spark)
+    run(config, session=session)
     assert _ids(s3, bucket) == list(range(40))
     assert _file_ids(s3, bucket) == list(range(40))
 
 
 def test_store_that_fails_for_a_while_is_tried_again_with_the_cause(
-    s3: Any, bucket: str, spark: Any, topics: Any, on_s3: Write
+    s3: Any, bucket: str, session: Any, topics: Any, on_s3: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(n) for n in range(20)])
     config = load(on_s3(topic, sinks=_sinks(bucket, Path())[:1]))
-    run(config, session=spark)
+    run(config, session=session)
     topics.send(topic, [order(n) for n in range(20, 40)])
     s3.fault("error", method="PUT", path="/lake/out/part-", times=12)
     s3.fault("delay", method="GET", path="/checkpoints/", times=5, seconds=0.5)
     events: list[Event] = []
-    run(config, RunOptions(), events.append, session=spark)
+    run(config, RunOptions(), events.append, session=session)
     assert _ids(s3, bucket) == list(range(40))
     told = [event.error.code for event in events if isinstance(event, Retrying)]
     assert set(told) <= {"STORAGE_UNAVAILABLE", "SINK_UNAVAILABLE"}
 
 
-def test_wrong_key_stops_a_run_at_once(s3: Any, bucket: str, spark: Any, topics: Any, on_s3: Write) -> None:
+def test_wrong_key_stops_a_run_at_once(s3: Any, bucket: str, session: Any, topics: Any, on_s3: Write) -> None:
     topic = topics.create(1)
     config = load(on_s3(topic, storage={**s3.section, "secret_key": "${env:TEST_S3_ACCESS_KEY}"}))
-    for attempt in (lambda: run(config, session=spark), lambda: plan_run(config)):
+    for attempt in (lambda: run(config, session=session), lambda: plan_run(config)):
         with pytest.raises(MissingError) as raised:
             attempt()
         assert raised.value.code == "STORAGE_REFUSED"

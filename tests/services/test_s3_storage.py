@@ -207,7 +207,7 @@ def test_check_conditional_writes_where_nothing_may_be_written_tells_the_cause(s
 
 @pytest.mark.parametrize("place", ["checkpoint", "quarantine", "delta", "parquet"])
 def test_run_and_plan_on_a_store_that_ignores_conditions_are_refused(
-    s3: Any, bucket: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: Any, bucket: str, topics: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_S3_ACCESS_KEY", s3.storage.access_key)
     monkeypatch.setenv("TEST_S3_SECRET_KEY", s3.storage.secret_key)
@@ -216,7 +216,7 @@ def test_run_and_plan_on_a_store_that_ignores_conditions_are_refused(
     file = tmp_path / "orders.yaml"
     body = {
         "name": "orders",
-        "source": {"type": "kafka", "brokers": "127.0.0.1:1", "topics": ["orders"]},
+        "source": {"type": "kafka", "brokers": topics.brokers, "topics": [topics.create()]},
         "decode": {"format": "json", "schema": "id BIGINT NOT NULL"},
         "quarantine": {"table": at["quarantine"]},
         "sinks": [{"name": kind, "type": kind, "path": at[kind]} for kind in ("delta", "parquet")],

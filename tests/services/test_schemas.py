@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from tests.committed import committed
+from tests.orders import drain, forget_commit, rows_of
 from tests.producers import RegistryProducer
+from tests.sessions import LANES, LANES_LONG, ON_BOTH
 from tests.tables import read_table
 
 from penstock.config import InvalidDefinition, load
@@ -18,13 +20,12 @@ from penstock.errors import MissingError
 from penstock.ops.plan import plan_run
 from penstock.ops.schema import plan_schema_check
 from penstock.runtime.listener import BatchDone, Event, Notice, Retrying
-from penstock.runtime.options import RunOptions, RunSummary
+from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
 from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
-LANES = pytest.mark.parametrize("lane", ["direct", "frame"])
 
 
 def record(*fields: Any, name: str = "Order") -> dict[str, Any]:
@@ -49,29 +50,20 @@ def avro(registry: Any, **more: Any) -> dict[str, Any]:
     return {"format": "avro", "registry": {"url": registry.url}, **more}
 
 
-def drain(file: Path, spark: Any, events: list[Event] | None = None) -> RunSummary:
-    return run(load(file), RunOptions(available_now=True), (events if events is not None else []).append, session=spark)
-
-
-def rows_of(file: Path, table: str = "lake/out") -> list[dict[str, Any]]:
-    found = read_table(file.parent / table).drop_columns(["_penstock"]).to_pylist()
-    return sorted(found, key=lambda row: row["order_id"])
-
-
 def codes_of(file: Path) -> list[str]:
     return sorted(read_table(file.parent / "lake/quarantine").column("code").to_pylist())
 
 
-@LANES
+@LANES_LONG
 def test_three_versions_in_one_batch_are_each_read_by_their_own(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
     topic = topics.create(1)
     for number, schema in enumerate((V1, V2, V3, V1)):
         rows = [{"order_id": 4 * n + number, "amount": n / 2, "city": "Bonn", "qty": n} for n in range(5)]
         producer.avro(topic, schema, rows)
     file = pipeline_file(topic, lane=lane, decode=avro(registry), name=f"three-{topic}")
-    assert drain(file, spark).rows_out == 20
+    assert drain(file, session).rows_out == 20
     rows = rows_of(file)
     assert [row["order_id"] for row in rows] == list(range(20))
     assert rows[4] == {"order_id": 4, "amount": 0.5, "city": None, "qty": 1}
@@ -82,16 +74,16 @@ def test_three_versions_in_one_batch_are_each_read_by_their_own(
 class Follower:
     """A run in a thread, that tests can wait for."""
 
-    def __init__(self, file: Path, spark: Any) -> None:
+    def __init__(self, file: Path, session: Any) -> None:
         self.events: list[Event] = []
         self._changed = threading.Condition()
         self._stop = StopRequest()
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(file, spark))
+        self._thread = threading.Thread(target=self._run, args=(file, session))
 
-    def _run(self, file: Path, spark: Any) -> None:
+    def _run(self, file: Path, session: Any) -> None:
         try:
-            run(load(file), RunOptions(), self._hear, self._stop, spark)
+            run(load(file), RunOptions(), self._hear, self._stop, session)
         except BaseException as error:
             self.error = error
         with self._changed:
@@ -133,13 +125,13 @@ class Follower:
 
 @LANES
 def test_new_field_appears_as_a_column_without_a_restart_and_a_dropped_one_goes_null(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
     topic = topics.create(1)
     sink = {"name": "out", "type": "delta", "path": "lake/out", "evolve": "add_columns"}
     file = pipeline_file(topic, lane=lane, decode=avro(registry), sinks=[sink], trigger=None, name=f"new-{topic}")
     producer.avro(topic, V1, [{"order_id": 0, "amount": 1.0}])
-    with Follower(file, spark) as running:
+    with Follower(file, session) as running:
         running.rows(1)
         producer.avro(topic, V2, [{"order_id": 1, "amount": 2.0, "city": "Ulm"}])
         running.rows(2)
@@ -155,32 +147,33 @@ def test_new_field_appears_as_a_column_without_a_restart_and_a_dropped_one_goes_
     assert any("version 2 is taken up: new columns city" in text for text in running.notices)
 
 
-@LANES
+@LANES_LONG
 def test_new_field_stops_a_run_whose_sink_says_fail_before_anything_of_it_is_lost(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
     topic = topics.create(1)
     file = pipeline_file(topic, lane=lane, decode=avro(registry), name=f"fail-{topic}")
     producer.avro(topic, V1, [{"order_id": 0, "amount": 1.0}])
-    drain(file, spark)
+    drain(file, session)
     producer.avro(topic, V2, [{"order_id": 1, "amount": 2.0, "city": "Ulm"}])
     with pytest.raises(MissingError) as stopped:
-        drain(file, spark)
+        drain(file, session)
     assert (stopped.value.code, "lacks city" in stopped.value.summary) == ("SINK_SCHEMA_MISMATCH", True)
     assert [row["order_id"] for row in rows_of(file)] == [0]
     sink = {"name": "out", "type": "delta", "path": "lake/out", "evolve": "add_columns"}
-    drain(pipeline_file(topic, lane=lane, decode=avro(registry), sinks=[sink], name=f"fail-{topic}"), spark)
+    drain(pipeline_file(topic, lane=lane, decode=avro(registry), sinks=[sink], name=f"fail-{topic}"), session)
     assert [row["city"] for row in rows_of(file)] == [None, "Ulm"]
 
 
+@ON_BOTH
 def test_incompatible_change_goes_to_quarantine_with_both_types_and_the_stream_goes_on(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     file = pipeline_file(topic, decode=avro(registry), trigger=None, name=f"broken-{topic}")
     producer.avro(topic, V1, [{"order_id": 0, "amount": 1.0}])
     broken = record(ID, {"name": "amount", "type": "string"})
-    with Follower(file, spark) as running:
+    with Follower(file, session) as running:
         running.rows(1)
         producer.avro(topic, broken, [{"order_id": 1, "amount": "much"}])
         running.rows(2)
@@ -196,7 +189,7 @@ def test_incompatible_change_goes_to_quarantine_with_both_types_and_the_stream_g
     # And again from the beginning of a run, whose newest schema the table does not take.
     producer.avro(topic, V1, [{"order_id": 3, "amount": 4.0}])
     producer.avro(topic, broken, [{"order_id": 4, "amount": "much"}])
-    with Follower(file, spark) as running:
+    with Follower(file, session) as running:
         running.rows(2)
     assert [row["order_id"] for row in rows_of(file)] == [0, 2, 3]
     assert any("reading by version 1" in text for text in running.notices)
@@ -204,7 +197,7 @@ def test_incompatible_change_goes_to_quarantine_with_both_types_and_the_stream_g
 
 @pytest.mark.long
 def test_registry_killed_in_the_middle_costs_no_record_and_quarantines_none(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     decode = avro(registry)
@@ -213,7 +206,7 @@ def test_registry_killed_in_the_middle_costs_no_record_and_quarantines_none(
     file = pipeline_file(topic, decode=decode, sinks=[sink], trigger=None, name=f"killed-{topic}")
     producer.avro(topic, V1, [{"order_id": 0, "amount": 1.0}])
     try:
-        with Follower(file, spark) as running:
+        with Follower(file, session) as running:
             running.rows(1)
             # Made while it is up, sent while it is away: known schemas go on, a new one waits.
             known = _encoded(producer, topic, V1, {"order_id": 1, "amount": 2.0})
@@ -247,7 +240,7 @@ def _encoded(producer: RegistryProducer, topic: str, schema: Any, row: Any) -> b
 
 
 def test_bad_frames_each_have_their_code_and_their_bytes(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     topic, other = topics.create(1), topics.create(1)
     good = _encoded(producer, topic, V1, {"order_id": 1, "amount": 2.0})
@@ -264,14 +257,14 @@ def test_bad_frames_each_have_their_code_and_their_bytes(
         producer.send(topic, value)
     producer.flush()
     file = pipeline_file(topic, decode=avro(registry), name=f"bad-{topic}")
-    assert drain(file, spark).rows_out == 2
+    assert drain(file, session).rows_out == 2
     found = read_table(file.parent / "lake/quarantine").to_pylist()
     assert {row["code"]: row["value"] for row in found} == bad
 
 
-@LANES
+@LANES_LONG
 def test_topics_with_decoders_of_their_own_go_their_routes(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
     orders, payments = topics.create(2, prefix="orders"), topics.create(1, prefix="payments")
     producer.avro(orders, V2, [{"order_id": n, "amount": n * 1.0, "city": "Ulm"} for n in range(6)])
@@ -304,7 +297,7 @@ def test_topics_with_decoders_of_their_own_go_their_routes(
             {"name": "unpaid", "type": "parquet", "path": "lake/unpaid", "coordinates": False},
         ],
     )
-    summary = drain(file, spark)
+    summary = drain(file, session)
     assert (summary.rows_in, summary.rows_out, summary.quarantined) == (13, 10, 1)
     assert [row["order_id"] for row in rows_of(file, "lake/orders")] == [2, 3, 4, 5]
     assert "city" not in rows_of(file, "lake/orders")[0]
@@ -315,16 +308,15 @@ def test_topics_with_decoders_of_their_own_go_their_routes(
     unpaid = ds.dataset(file.parent / "lake/unpaid").to_table(use_threads=False).column("order_id").to_pylist()
     assert sorted(unpaid) == [1, 3, 5]
     # The batch again, as after a crash at the worst moment: every sink has it.
-    for name in ("0", ".0.crc"):
-        (file.parent / "checkpoints/orders/commits" / name).unlink()
-    drain(file, spark)
+    forget_commit(file)
+    drain(file, session)
     assert [row["order_id"] for row in rows_of(file, "lake/paid")] == [0, 2, 4]
     assert codes_of(file) == ["MALFORMED_JSON"]
 
 
-@LANES
+@LANES_LONG
 def test_routes_of_one_topic_share_its_records_and_each_record_is_counted_once(
-    spark: Any, topics: Any, pipeline_file: Write, lane: str
+    session: Any, topics: Any, pipeline_file: Write, lane: str
 ) -> None:
     topic, late = topics.create(2), topics.create(1, prefix="late")
     topics.send(topic, [*({"order_id": n, "paid": [True, False, None][n % 3]} for n in range(12)), b"no json"])
@@ -345,7 +337,7 @@ def test_routes_of_one_topic_share_its_records_and_each_record_is_counted_once(
             {"name": "others", "type": "delta", "path": "lake/others"},
         ],
     )
-    summary = drain(file, spark)
+    summary = drain(file, session)
     assert (summary.rows_in, summary.rows_out, summary.quarantined) == (13, 12, 1)
     assert [(row["order_id"], row["copy"]) for row in rows_of(file, "lake/paid")] == [(0, 0), (3, 3), (6, 6), (9, 9)]
     assert sorted(json.loads(m.value())["order_id"] for m in committed(topics.brokers, late)) == [10, 11]
@@ -353,9 +345,9 @@ def test_routes_of_one_topic_share_its_records_and_each_record_is_counted_once(
     assert codes_of(file) == ["MALFORMED_JSON"]
 
 
-@LANES
+@LANES_LONG
 def test_keys_become_a_column_and_delete_by_tombstones(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
     topic = topics.create(1)
     key = record(ID, name="Key")
@@ -365,12 +357,12 @@ def test_keys_become_a_column_and_delete_by_tombstones(
     decode = avro(registry, key=avro(registry))
     sink = {"name": "out", "type": "delta", "path": "lake/out", "mode": "merge", "keys": ["order_id"]}
     file = pipeline_file(topic, lane=lane, decode=decode, sinks=[sink], name=f"keys-{topic}")
-    drain(file, spark)
+    drain(file, session)
     assert [(row["order_id"], row["key"]) for row in rows_of(file)] == [(0, {"order_id": 0}), (2, {"order_id": 2})]
 
 
 def test_json_with_a_registry_takes_the_columns_of_its_schema(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     schema = {
@@ -381,7 +373,7 @@ def test_json_with_a_registry_takes_the_columns_of_its_schema(
     }
     producer.json(topic, schema, [{"order_id": 1, "tags": ["a"]}, {"order_id": 2}])
     file = pipeline_file(topic, decode={"format": "json", "registry": {"url": registry.url}}, name=f"json-{topic}")
-    drain(file, spark)
+    drain(file, session)
     assert rows_of(file) == [{"order_id": 1, "tags": ["a"]}, {"order_id": 2, "tags": None}]
 
 
@@ -405,13 +397,13 @@ def test_plan_names_the_schema_and_refuses_a_column_that_it_lacks(
 
 
 def test_schema_check_says_what_would_change_and_what_would_break(
-    spark: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
+    session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     producer.avro(topic, V1, [{"order_id": 1, "amount": 1.0}])
     sink = {"name": "out", "type": "delta", "path": "lake/out", "evolve": "add_columns"}
     file = pipeline_file(topic, decode=avro(registry), sinks=[sink], name=f"check-{topic}")
-    drain(file, spark)
+    drain(file, session)
     assert not plan_schema_check(load(file)).breaks
     wider, broken = tmp_path / "wider.avsc", tmp_path / "broken.avsc"
     wider.write_text(json.dumps(V2))

@@ -4,41 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from tests import orders
 from tests.committed import committed
+from tests.orders import drain, forget_commit
+from tests.sessions import LANES, LANES_LONG
 from tests.tables import read_table
 
 from penstock.config import load
 from penstock.ops.plan import plan_run
-from penstock.runtime.options import RunOptions, RunSummary
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
-LANES = pytest.mark.parametrize("lane", ["direct", "frame"])
+rows_of = partial(orders.rows_of, coordinates=True)
 COLUMNS = "order_id BIGINT, customer_id STRING, amount DOUBLE, event_time TIMESTAMP, op STRING"
 
 
-def order(number: int, amount: float = 1.5, op: str = "c", day: int = 1) -> dict[str, Any]:
-    time = f"2026-01-{day:02}T00:00:00Z"
-    return {"order_id": number, "customer_id": f"c{number % 3}", "amount": amount, "event_time": time, "op": op}
-
-
-def drain(file: Path, spark: Any) -> RunSummary:
-    return run(load(file), RunOptions(available_now=True), session=spark)
-
-
-def forget_commit(file: Path, batch: int = 0) -> None:
-    for name in (f"{batch}", f".{batch}.crc"):
-        (file.parent / "checkpoints/orders/commits" / name).unlink()
-
-
-def rows_of(file: Path, table: str) -> list[dict[str, Any]]:
-    return sorted(read_table(file.parent / table).to_pylist(), key=lambda row: row.get("order_id") or -1)
+def order(number: int, amount: float = 1.5, op: str = "c") -> dict[str, Any]:
+    return orders.order(number, customer_id=f"c{number % 3}", amount=amount, op=op)
 
 
 def files_of(file: Path, folder: str) -> list[dict[str, Any]]:
@@ -48,9 +36,9 @@ def files_of(file: Path, folder: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["order_id"])
 
 
-@LANES
+@LANES_LONG
 def test_sinks_with_select_and_where_each_gets_its_own_rows(
-    spark: Any, topics: Any, pipeline_file: Write, lane: str
+    session: Any, topics: Any, pipeline_file: Write, lane: str
 ) -> None:
     topic, clean = topics.create(2), topics.create(3, prefix="clean")
     file = pipeline_file(
@@ -79,9 +67,9 @@ def test_sinks_with_select_and_where_each_gets_its_own_rows(
             },
         ],
     )
-    orders = [order(n, amount=n, op="d" if n % 4 == 0 else "c") for n in range(20)]
-    topics.send(topic, [*orders, b"broken"])
-    assert drain(file, spark).rows_out == 20
+    sent = [order(n, amount=n, op="d" if n % 4 == 0 else "c") for n in range(20)]
+    topics.send(topic, [*sent, b"broken"])
+    assert drain(file, session).rows_out == 20
     assert [row["order_id"] for row in rows_of(file, "lake/all")] == list(range(20))
     large = rows_of(file, "lake/large")
     assert [row["order_id"] for row in large] == list(range(6, 20))
@@ -93,14 +81,14 @@ def test_sinks_with_select_and_where_each_gets_its_own_rows(
     wanted = {n for n in range(20) if n % 3}
     assert {int(m.key()) for m in messages} == wanted
     assert len(messages) == len(wanted)
-    assert all(json.loads(m.value()) == {"order_id": int(m.key()), "op": orders[int(m.key())]["op"]} for m in messages)
-    assert all(m.headers() == [("op", orders[int(m.key())]["op"].encode())] for m in messages)
+    assert all(json.loads(m.value()) == {"order_id": int(m.key()), "op": sent[int(m.key())]["op"]} for m in messages)
+    assert all(m.headers() == [("op", sent[int(m.key())]["op"].encode())] for m in messages)
     assert len(read_table(file.parent / "lake/quarantine")) == 1
 
 
 @LANES
 def test_sinks_batch_run_again_after_the_commits_changes_none_of_them(
-    spark: Any, topics: Any, pipeline_file: Write, lane: str
+    session: Any, topics: Any, pipeline_file: Write, lane: str
 ) -> None:
     topic, clean, bad = topics.create(2), topics.create(1, prefix="clean"), topics.create(1, prefix="bad")
     file = pipeline_file(
@@ -116,7 +104,7 @@ def test_sinks_batch_run_again_after_the_commits_changes_none_of_them(
         ],
     )
     topics.send(topic, [*(order(n) for n in range(10)), b"broken"])
-    drain(file, spark)
+    drain(file, session)
 
     def everything() -> Any:
         topic_rows = [(m.key(), m.value()) for m in committed(topics.brokers, clean)]
@@ -133,13 +121,13 @@ def test_sinks_batch_run_again_after_the_commits_changes_none_of_them(
     assert [len(part) for part in before] == [10, 10, 10, 1, 1]
     assert before[3][0][0] == b"broken"
     forget_commit(file)
-    drain(file, spark)
+    drain(file, session)
     assert everything() == before
 
 
-@LANES
+@LANES_LONG
 def test_merge_keys_deletes_and_tombstones_leave_the_last_word_of_each_key(
-    spark: Any, topics: Any, pipeline_file: Write, lane: str
+    session: Any, topics: Any, pipeline_file: Write, lane: str
 ) -> None:
     topic = topics.create(1)
     file = pipeline_file(
@@ -160,7 +148,7 @@ def test_merge_keys_deletes_and_tombstones_leave_the_last_word_of_each_key(
     )
     topics.send(topic, [order(1, 10), order(2, 20), order(3, 30), order(1, 11), order(4, 40)])
     topics.send(topic, [{"customer_id": "nobody", "amount": 9.0}])
-    drain(file, spark)
+    drain(file, session)
     assert [(r["order_id"], r["amount"]) for r in rows_of(file, "lake/out")] == [(1, 11), (2, 20), (3, 30), (4, 40)]
     [bad] = read_table(file.parent / "lake/quarantine").to_pylist()
     assert (bad["code"], bad["stage"], bad["offset"]) == ("SINK_KEY_NULL", "sink", 5)
@@ -171,7 +159,7 @@ def test_merge_keys_deletes_and_tombstones_leave_the_last_word_of_each_key(
     topics.send(topic, [None], key=b"not a number")
     topics.send(topic, [None], key=b"4")
     topics.send(topic, [order(4, 41)])
-    summary = drain(file, spark)
+    summary = drain(file, session)
     assert [(r["order_id"], r["amount"]) for r in rows_of(file, "lake/out")] == [(1, 11), (4, 41), (5, 50)]
     assert summary.quarantined == 1
     codes = sorted(row["code"] for row in read_table(file.parent / "lake/quarantine").to_pylist())

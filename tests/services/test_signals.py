@@ -16,6 +16,7 @@ import psutil
 import pytest
 import requests
 from deltalake import DeltaTable
+from tests.orders import order
 from tests.services.running import PENSTOCK, Running, wait_for
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
@@ -25,10 +26,6 @@ from penstock.devstack.ports import free_ports
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 NOISE = ("terminate called", "Traceback", "Exception", "at org.apache", "at java.")
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
 
 
 @contextmanager
@@ -89,8 +86,8 @@ def test_run_interrupted_while_spark_starts_ends_at_once(topics: Any, pipeline_f
     with Running(tmp_path, "run", str(file)) as running:
         wait_for(running.look_around, "Spark's process")
         running.interrupt_group()
-        assert running.process.wait(5) == 0, running.complained
-        running.await_nobody_left(2)
+        assert running.process.wait(15) == 0, running.complained
+        running.await_nobody_left()
         assert running.complained.strip() == "stopped before the first batch"
 
 
@@ -115,7 +112,7 @@ def test_run_second_on_one_checkpoint_names_the_first(topics: Any, pipeline_file
     assert told[1].startswith(f"  held by: process {os.getpid()} on ")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_dev_up_interrupted_while_the_broker_starts_leaves_nothing(tmp_path: Path, number: int) -> None:
     port = str(free_ports(1)[0])
     try:

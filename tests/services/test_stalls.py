@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from tests.orders import drain, ids, order
 
 from penstock import load
 from penstock.checkpoint.presence import Presence
@@ -21,10 +21,6 @@ from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
 
 
 class WithoutDescriptors:
@@ -49,23 +45,22 @@ def test_callback_server_that_dies_is_started_again_and_the_batch_commits(
     topic = topics.create(1)
     topics.send(topic, [order(0)])
     file = pipeline_file(topic)
-    config = load(file).config
-    run(config, RunOptions(available_now=True), session=spark)
+    drain(file, spark)
     topics.send(topic, [order(1)])
     server = spark.sparkContext._gateway._callback_server
     server.server_socket = WithoutDescriptors(server.server_socket)
     heard: list[Event] = []
-    run(config, RunOptions(available_now=True), heard.append, session=spark)
+    drain(file, spark, heard.append)
     assert server.server_socket.refused
     assert [event for event in heard if isinstance(event, Stalled) and "ulimit" in str(event.text)]
     assert [event for event in heard if isinstance(event, Notice) and "ulimit" in event.text]
-    assert DeltaTable(file.parent / "lake/out").to_pyarrow_table().num_rows == 2
+    assert ids(file) == [0, 1]
 
 
 def test_batch_that_hangs_is_told_and_given_up(
-    spark: Any, topics: Any, pipeline_file: Write, monkeypatch: pytest.MonkeyPatch
+    session: Any, topics: Any, pipeline_file: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(watchdog, "LOOK_SECONDS", 0.1)
     topic = topics.create(1)
     topics.send(topic, [order(0)])
     config = load(pipeline_file(topic)).config
@@ -80,10 +75,10 @@ def test_batch_that_hangs_is_told_and_given_up(
 
     try:
         with pytest.raises(TransientError) as raised:
-            run(config, RunOptions(available_now=True, stalled_after=4), hang, session=spark)
+            run(config, RunOptions(available_now=True, stalled_after=1), hang, session=session)
     finally:
         goes_on.set()
     assert raised.value.code == "BATCH_STALLED" and "in the phase stage" in raised.value.summary
     assert notes and "no progress" in str(notes[0])
-    for query in spark.streams.active:
+    for query in session.streams.active:
         query.stop()

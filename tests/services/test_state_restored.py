@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
+from penstock.errors import PenstockError
 from penstock.ops.checkpoint_backup import apply_backup, plan_backup
 from penstock.ops.checkpoint_repair import plan_repair
 from penstock.ops.checkpoint_restore import apply_restore, plan_restore
@@ -85,3 +87,22 @@ def test_dedupe_restored_from_an_older_backup_lets_through_what_a_calm_run_does(
     assert rows(file) == rows(calm)
     assert len(rows(file)) > len(before)
     assert verify_checkpoint(config).findings == ()
+
+
+def test_target_of_a_step_with_state_that_went_back_is_not_caught_up(
+    spark: Any, topics: Any, pipeline_file: Callable[..., Path]
+) -> None:
+    topic = topics.create(1)
+    file = pipeline_file(topic, transforms=STEPS)
+    for sent in SENT[:2]:
+        topics.send(topic, [order(*one) for one in sent])
+        run(load(file), RunOptions(), session=spark)
+    before = rows(file)
+    assert [number for number, _ in before] == [1, 2, 3, 4]
+    DeltaTable(file.parent / "lake/out").restore(1)
+    with pytest.raises(PenstockError, match="a step keeps state, which cannot be caught up") as refused:
+        run(load(file), RunOptions(catch_up=True), session=spark)
+    assert refused.value.code == "RESUME_SINKS_DISAGREE"
+    DeltaTable(file.parent / "lake/out").restore(DeltaTable(file.parent / "lake/out").version() - 1)
+    run(load(file), RunOptions(), session=spark)
+    assert rows(file) == before

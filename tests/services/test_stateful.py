@@ -91,10 +91,14 @@ def test_window_emits_changes_into_a_merged_table(
 @pytest.mark.parametrize(
     ("spans", "expected"),
     [
-        ({"size": "10 minutes", "slide": "5 minutes"}, {("23:55", 2), ("00:00", 3), ("00:05", 1)}),
-        ({"gap": "3 minutes"}, {("00:00", 2), ("00:06", 1)}),
+        pytest.param(
+            {"size": "10 minutes", "slide": "5 minutes"},
+            {("23:55", 2), ("00:00", 3), ("00:05", 1)},
+            id="sliding",
+            marks=pytest.mark.long,
+        ),
+        pytest.param({"gap": "3 minutes"}, {("00:00", 2), ("00:06", 1)}, id="session"),
     ],
-    ids=["sliding", "session"],
 )
 def test_windows_that_slide_and_sessions_are_those_of_spark(
     topics: Any, pipeline_file: Callable[..., Path], drain: Callable[..., RunSummary], tmp_path: Path, spans: Any,
@@ -112,6 +116,7 @@ def test_windows_that_slide_and_sessions_are_those_of_spark(
     assert {(r["window_start"].strftime("%H:%M"), r["orders"]) for r in rows(tmp_path / "lake/out")} == expected
 
 
+@pytest.mark.long
 def test_dedupe_within_a_time_forgets_keys_only_then(
     topics: Any, pipeline_file: Callable[..., Path], drain: Callable[..., RunSummary], tmp_path: Path
 ) -> None:

@@ -58,11 +58,11 @@ class Mortal:
     file: Path
     columns: Sequence[str]
     brokers: str
-    spark: Any
+    session: Any
     database: str | None
 
     def drain(self) -> RunSummary:
-        return run(load(self.file), RunOptions(available_now=True), session=self.spark)
+        return run(load(self.file), RunOptions(available_now=True), session=self.session)
 
     @property
     def last(self) -> int:
@@ -128,10 +128,11 @@ Make = Callable[..., Mortal]
 
 
 @pytest.fixture
-def mortal(request: pytest.FixtureRequest, spark: Any, topics: Any, tmp_path: Path) -> Make:
+def mortal(request: pytest.FixtureRequest, topics: Any, tmp_path: Path) -> Make:
     """Makes a pipeline in a folder of its own. Without `kinds` it has one table, and is to be left alone."""
 
-    def make(kinds: Sequence[str] = ("delta",), *, columns: Sequence[str], **keys: Any) -> Mortal:
+    def make(kinds: Sequence[str] = ("delta",), *, columns: Sequence[str], session: Any = None, **keys: Any) -> Mortal:
+        session = session or request.getfixturevalue("spark")
         folder = tmp_path / f"p{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         (folder / "steps.py").write_text(Path(tests.numbering.__file__).read_text())
@@ -152,7 +153,7 @@ def mortal(request: pytest.FixtureRequest, spark: Any, topics: Any, tmp_path: Pa
         }
         file = folder / "pipeline.yaml"
         file.write_text(yaml.safe_dump(body, sort_keys=False))
-        return Mortal(file, columns, topics.brokers, spark, url)
+        return Mortal(file, columns, topics.brokers, session, url)
 
     return make
 
@@ -350,11 +351,11 @@ def test_topic_alone_whose_slots_are_ahead_of_the_quarantine_leaves_it_whole(
 
 
 def test_state_of_a_first_start_that_failed_does_not_bind_the_corrected_file(
-    topics: Any, mortal: Make, database: str
+    session: Any, topics: Any, mortal: Make, database: str
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(1, 0)])
-    one = mortal(columns=["order_id"], source=source(topics, topic), decode=decode(COLUMNS))
+    one = mortal(columns=["order_id"], session=session, source=source(topics, topic), decode=decode(COLUMNS))
     corrected = one.file.read_text()
     nowhere = {"name": "pg", "type": "postgres", "url": "${env:TEST_DB}", "table": "nowhere"}
     wrong = {**yaml.safe_load(corrected), "transforms": WINDOWS["transforms"], "sinks": [nowhere]}

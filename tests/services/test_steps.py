@@ -10,22 +10,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.orders import drain
+from tests.sessions import LANES, LANES_LONG, ON_BOTH
 
-from penstock.config import load
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.ages import first_unread
 from penstock.model import TopicPartition
 from penstock.runtime.listener import BatchDone, Event, Notice
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
 
 COLUMNS = "id BIGINT, who STRING, amount BIGINT, tags ARRAY<STRING>, address STRUCT<city: STRING, zip: STRING>"
 A = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
 """The SHA-256 of an a."""
-LANES = pytest.mark.parametrize("lane", ["direct", "frame"])
 
 
 def order(number: int, who: str | None = "a", amount: int | None = 5, tags: Any = ("x",)) -> dict[str, Any]:
@@ -37,23 +35,13 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return DeltaTable(path).to_pyarrow_table().to_pylist()
 
 
-@pytest.fixture
-def drain(spark: Any) -> Callable[[Path], list[Event]]:
-    def go(file: Path) -> list[Event]:
-        events: list[Event] = []
-        run(load(file), RunOptions(available_now=True), events.append, session=spark)
-        return events
-
-    return go
-
-
 def counts(events: list[Event]) -> dict[str, int]:
     return {n: c for event in events if isinstance(event, BatchDone) for n, c in event.metrics.counts.items()}
 
 
-@LANES
+@LANES_LONG
 def test_everyday_steps_give_the_same_in_both_lanes(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
     topic = topics.create(2)
     rules = {
@@ -76,7 +64,9 @@ def test_everyday_steps_give_the_same_in_both_lanes(
     topics.send(
         topic, [order(1, tags="xy"), order(2, None), order(3, amount=-1), order(4, amount=9), order(5, amount=None)]
     )
-    told = counts(drain(file))
+    events: list[Event] = []
+    drain(file, session, events.append)
+    told = counts(events)
     assert told == {"known": 1, "positive": 2, "small": 2}
     columns = ("id", "tag", "who", "address_city", "address_zip", "cents")
     found = sorted(tuple(row[name] for name in columns) for row in rows(tmp_path / "lake/out"))
@@ -92,7 +82,7 @@ def test_everyday_steps_give_the_same_in_both_lanes(
 
 @LANES
 def test_rule_that_fails_stops_the_run_and_names_the_record(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
     topic = topics.create(1)
     file = pipeline_file(
@@ -103,15 +93,15 @@ def test_rule_that_fails_stops_the_run_and_names_the_record(
     )
     topics.send(topic, [order(1), order(2, amount=-1)])
     with pytest.raises(TerminalError) as stopped:
-        drain(file)
+        drain(file, session)
     assert stopped.value.code == "EXPECTATION_FAILED"
     assert "offset 1" in str(stopped.value)
     assert rows(tmp_path / "lake/out") == []
 
 
-@LANES
+@LANES_LONG
 def test_enrich_follows_the_table_from_batch_to_batch(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
     topic, people = topics.create(2), tmp_path / "lake/people"
     write_deltalake(people, pa.table({"who": ["a", "b"], "tier": ["gold", "tin"]}))
@@ -126,22 +116,22 @@ def test_enrich_follows_the_table_from_batch_to_batch(
         ],
     )
     topics.send(topic, [order(1), order(2, "b"), order(3, "c"), order(4, None)])
-    drain(file)
+    drain(file, session)
     assert sorted((r["id"], r["tier"]) for r in rows(tmp_path / "lake/out")) == [(1, "gold"), (2, "tin")]
     assert {(r["code"], r["stage"]) for r in rows(tmp_path / "lake/quarantine")} == {("ENRICH_MISS", "transform")}
     write_deltalake(people, pa.table({"who": ["c"], "tier": ["new"]}), mode="append")
     topics.send(topic, [order(5, "c")])
-    drain(file)
+    drain(file, session)
     assert {"id": 5, "tier": "new"}.items() <= max(rows(tmp_path / "lake/out"), key=lambda r: r["id"]).items()
     write_deltalake(people, pa.table({"who": ["c"], "tier": ["twice"]}), mode="append")
     topics.send(topic, [order(6, "c")])
     with pytest.raises(MissingError) as refused:
-        drain(file)
+        drain(file, session)
     assert refused.value.code == "TABLE_DUPLICATE_KEYS"
 
 
 def test_sql_over_tables_and_a_table_larger_than_memory_are_joined_by_spark(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+    topics: Any, pipeline_file: Callable[..., Path], spark: Any, tmp_path: Path
 ) -> None:
     topic, people = topics.create(1), tmp_path / "people.csv"
     people.write_text("who,tier\na,gold\nb,tin\n")
@@ -156,7 +146,7 @@ def test_sql_over_tables_and_a_table_larger_than_memory_are_joined_by_spark(
         ],
     )
     topics.send(topic, [order(1), order(2, "b"), order(3, "c")])
-    drain(file)
+    drain(file, spark)
     found = sorted((r["id"], r["tier"], r["large_tier"]) for r in rows(tmp_path / "lake/out"))
     assert found == [(1, "gold", "gold"), (2, "tin", "tin")]
     assert [r["code"] for r in rows(tmp_path / "lake/quarantine")] == ["ENRICH_MISS"]
@@ -165,9 +155,9 @@ def test_sql_over_tables_and_a_table_larger_than_memory_are_joined_by_spark(
 FAST = [{"id": n, "who": who} for n, who in enumerate(["7", "fast", None, "9", "slow"])]
 
 
-@LANES
+@LANES_LONG
 def test_rows_that_steps_fail_on_are_quarantined_and_the_others_go_on(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
     topic = topics.create(2)
     file = pipeline_file(
@@ -190,7 +180,7 @@ def test_rows_that_steps_fail_on_are_quarantined_and_the_others_go_on(
             *(order(n, "2", amount) for n, amount in ((5, 0), (6, 900), (7, None), (0, 4), (11, 4))),
         ],
     )
-    drain(file)
+    drain(file, session)
     found = sorted((r["id"], r["who"], r["each"]) for r in rows(tmp_path / "lake/out"))
     assert found == [(1, 7, 10), (3, None, None)]
     bad = rows(tmp_path / "lake/quarantine")
@@ -205,7 +195,7 @@ def test_rows_that_steps_fail_on_are_quarantined_and_the_others_go_on(
 
 
 def test_rows_that_only_spark_can_fail_on_are_quarantined_and_the_others_go_on(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+    topics: Any, pipeline_file: Callable[..., Path], spark: Any, tmp_path: Path
 ) -> None:
     topic = topics.create(2)
     file = pipeline_file(
@@ -218,15 +208,15 @@ def test_rows_that_only_spark_can_fail_on_are_quarantined_and_the_others_go_on(
         ],
     )
     topics.send(topic, FAST)
-    drain(file)
+    drain(file, spark)
     assert [(r["id"], r["speed"]) for r in rows(tmp_path / "lake/out")] == [(0, 7)]
     assert {r["code"] for r in rows(tmp_path / "lake/quarantine")} == {"EXPRESSION_FAILED"}
     assert {json.loads(r["value"])["who"] for r in rows(tmp_path / "lake/quarantine")} == {"fast", "slow", "9"}
 
 
-@LANES
+@LANES_LONG
 def test_row_that_a_step_fails_on_stops_the_run_where_the_file_says_so(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
     topic = topics.create(1)
     file = pipeline_file(
@@ -237,15 +227,15 @@ def test_row_that_a_step_fails_on_stops_the_run_where_the_file_says_so(
     )
     topics.send(topic, FAST)
     with pytest.raises(TerminalError, match="CAST_INVALID_INPUT") as stopped:
-        drain(file)
+        drain(file, session)
     if lane == "direct":
         assert stopped.value.context["record"] == f"{topic}[0] offset 1"
     assert rows(tmp_path / "lake/out") == rows(tmp_path / "lake/quarantine") == []
 
 
-@LANES
+@LANES_LONG
 def test_row_that_a_step_fails_on_stops_a_run_without_a_quarantine(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
     topic = topics.create(1)
     file = pipeline_file(
@@ -257,7 +247,7 @@ def test_row_that_a_step_fails_on_stops_a_run_without_a_quarantine(
     )
     topics.send(topic, FAST)
     with pytest.raises(TerminalError, match="CAST_INVALID_INPUT"):
-        drain(file)
+        drain(file, session)
     assert rows(tmp_path / "lake/out") == []
 
 
@@ -265,16 +255,16 @@ LATEST = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """A broker otherwise refuses times that lie in the future."""
 
 
-@LANES
+@LANES_LONG
 def test_record_with_a_time_beyond_timestamps_is_quarantined_with_its_bytes(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
     topic = topics.create(1, **LATEST)
     file = pipeline_file(topic, lane=lane, decode={"format": "json", "schema": COLUMNS}, transforms=[])
     for number, time in enumerate((1_700_000_000_000, 2**62, 253_402_300_800_000, 253_402_300_799_999)):
         topics.send(topic, [order(number)], timestamp=time)
     assert first_unread(KafkaSettings(topics.brokers), {TopicPartition(topic, 0): 1}) == {}
-    drain(file)
+    drain(file, session)
     assert sorted(r["id"] for r in rows(tmp_path / "lake/out")) == [0, 3]
     bad = sorted(rows(tmp_path / "lake/quarantine"), key=lambda r: r["offset"])
     assert [(r["stage"], r["code"], r["offset"], r["timestamp"]) for r in bad] == [
@@ -284,8 +274,9 @@ def test_record_with_a_time_beyond_timestamps_is_quarantined_with_its_bytes(
     assert [json.loads(r["value"])["id"] for r in bad] == [1, 2]
 
 
+@pytest.mark.long
 def test_record_with_a_time_beyond_timestamps_is_quarantined_before_a_step_with_state(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+    topics: Any, pipeline_file: Callable[..., Path], spark: Any, tmp_path: Path
 ) -> None:
     topic = topics.create(1, **LATEST)
     file = pipeline_file(
@@ -298,14 +289,14 @@ def test_record_with_a_time_beyond_timestamps_is_quarantined_before_a_step_with_
     )
     for number, time in enumerate((1_700_000_000_000, 253_402_300_800_000)):
         topics.send(topic, [{"id": number, "at": "2026-01-01T00:00:00Z"}], timestamp=time)
-    drain(file)
+    drain(file, spark)
     assert [r["id"] for r in rows(tmp_path / "lake/out")] == [0]
     [bad] = rows(tmp_path / "lake/quarantine")
     assert (bad["code"], bad["offset"], bad["timestamp"]) == ("TIMESTAMP_OUT_OF_RANGE", 1, None)
 
 
 def test_rows_that_fail_before_and_after_a_step_with_state_are_quarantined(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+    topics: Any, pipeline_file: Callable[..., Path], spark: Any, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     file = pipeline_file(
@@ -321,7 +312,7 @@ def test_rows_that_fail_before_and_after_a_step_with_state_are_quarantined(
     )
     whos = ("1", "fast", "7", "2", "2", "2")
     topics.send(topic, [{"id": n, "who": who, "at": "2026-01-01T00:00:00Z"} for n, who in enumerate(whos)])
-    drain(file)
+    drain(file, spark)
     assert sorted(r["id"] for r in rows(tmp_path / "lake/out")) == [0, 3, 5]
     bad = {r["offset"]: r["message"] for r in rows(tmp_path / "lake/quarantine")}
     assert bad == {
@@ -331,9 +322,9 @@ def test_rows_that_fail_before_and_after_a_step_with_state_are_quarantined(
     }
 
 
-@LANES
+@LANES_LONG
 def test_map_arrow_that_raises_quarantines_only_those_rows(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path, lane: str
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
     topic = topics.create(1)
     (tmp_path / "rules.py").write_text(
@@ -350,7 +341,7 @@ def test_map_arrow_that_raises_quarantines_only_those_rows(
         transforms=[{"map_arrow": {"function": "rules.checked", "on_error": "quarantine"}}],
     )
     topics.send(topic, [order(n, amount=13 if n % 10 == 3 else 1) for n in range(100)])
-    drain(file)
+    drain(file, session)
     assert len(rows(tmp_path / "lake/out")) == 90
     bad = rows(tmp_path / "lake/quarantine")
     assert {(r["code"], r["message"]) for r in bad} == {("STEP_FAILED", "ValueError: unlucky (rules.py:4)")}
@@ -358,22 +349,23 @@ def test_map_arrow_that_raises_quarantines_only_those_rows(
 
 
 def test_python_step_is_a_frame_in_and_a_frame_out(
-    topics: Any, pipeline_file: Callable[..., Path], drain: Callable[[Path], list[Event]], tmp_path: Path
+    topics: Any, pipeline_file: Callable[..., Path], spark: Any, tmp_path: Path
 ) -> None:
     topic = topics.create(1)
     (tmp_path / "steps.py").write_text("def doubled(frame):\n    return frame.withColumn('amount', frame.amount * 2)\n")
     file = pipeline_file(topic, decode={"format": "json", "schema": COLUMNS}, transforms=[{"python": "steps.doubled"}])
     topics.send(topic, [order(1)])
-    drain(file)
+    drain(file, spark)
     assert [r["amount"] for r in rows(tmp_path / "lake/out")] == [10]
     (tmp_path / "steps.py").write_text("def tripled(frame):\n    return frame\n")
     with pytest.raises(DefinitionError) as refused:
-        drain(file)
+        drain(file, spark)
     assert "transforms[0]" in str(refused.value) and "doubled" in str(refused.value)
 
 
+@ON_BOTH
 def test_table_that_vanishes_in_a_run_is_waited_for(
-    topics: Any, pipeline_file: Callable[..., Path], spark: Any, tmp_path: Path
+    topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path
 ) -> None:
     topic, people = topics.create(1), tmp_path / "people.csv"
     people.write_text("who,tier\na,gold\n")
@@ -396,7 +388,7 @@ def test_table_that_vanishes_in_a_run_is_waited_for(
         elif isinstance(event, Notice):
             seen.append(event.text)
 
-    run(load(file), RunOptions(available_now=True), watch, session=spark)
+    drain(file, session, watch)
     assert sorted((r["id"], r["tier"]) for r in rows(tmp_path / "lake/out")) == [(1, "gold"), (2, "silver")]
     assert "Retrying" in seen
     assert any("people" in text and "taken up" in text for text in seen)

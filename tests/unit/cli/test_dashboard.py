@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import requests
+from tests.cli.command import command as within
 from tests.services.running import wait_for
 from tests.unit.dashboard.pipelines import SECRET, ago, committed, definition, lag, write_history
 
@@ -40,10 +41,6 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-c", _COMMAND, *words]
 
 
-def refused(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=30)
-
-
 @contextmanager
 def running(folder: Path, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """The command with `--json`, and what it printed."""
@@ -63,7 +60,7 @@ def running(folder: Path, *words: str, **environment: str) -> Iterator[tuple[sub
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_dashboard_of_this_folder_is_served_until_a_signal_ends_it(tmp_path: Path, number: int) -> None:
     for name in ("orders", "returns"):
         file = definition(tmp_path, name)
@@ -109,14 +106,14 @@ def test_dashboard_whose_port_is_taken_takes_the_next_and_says_so(tmp_path: Path
             process.wait(10)
             assert process.stderr is not None
             assert f"port 9500 is taken: this is at {told['port']}" in process.stderr.read()
-        asked = refused(tmp_path, "--port", "9500")
+        asked = within("dashboard", "--port", "9500", folder=tmp_path)
     assert asked.returncode == 3 and "PORT_TAKEN" in asked.stderr
 
 
 def test_dashboard_without_pipelines_says_the_way_out(tmp_path: Path) -> None:
-    none = refused(tmp_path)
+    none = within("dashboard", folder=tmp_path)
     assert none.returncode == 3 and "NO_PIPELINES" in none.stderr and "penstock init" in none.stderr
-    missing = refused(tmp_path, "nowhere.yaml")
+    missing = within("dashboard", "nowhere.yaml", folder=tmp_path)
     assert missing.returncode == 3 and "nowhere.yaml" in missing.stderr
 
 

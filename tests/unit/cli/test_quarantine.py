@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.command import penstock
+from tests.cli.command import command
 from tests.unit.ops.quarantines import bad, pipeline
 
 from penstock.cli.quarantine_show import hex_lines
@@ -21,7 +21,7 @@ def test_hex_lines_show_place_bytes_and_text() -> None:
 
 def test_list_shows_counts_times_and_records(tmp_path: Path) -> None:
     pipeline(tmp_path, [bad(0), bad(1, code="WRONG_TYPE", message="order_id: a [string]")])
-    done = penstock("quarantine", "list", "orders.yaml", "--records", "1", folder=tmp_path)
+    done = command("quarantine", "list", "orders.yaml", "--records", "1", folder=tmp_path)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr) == (0, "")
     assert lines == [
@@ -41,7 +41,7 @@ def test_list_shows_counts_times_and_records(tmp_path: Path) -> None:
 
 def test_redrive_dry_run_says_what_goes_where_and_writes_nothing(tmp_path: Path) -> None:
     pipeline(tmp_path, [bad(0), bad(1)])
-    done = penstock("quarantine", "redrive", "orders.yaml", "--dry-run", "--json", folder=tmp_path)
+    done = command("quarantine", "redrive", "orders.yaml", "--dry-run", "--json", folder=tmp_path)
     told = json.loads(done.stdout)
     assert (told["dry_run"], told["plan"]["records"]) == (True, 2)
     assert told["plan"]["ways"] == [{"sinks": ["out"], "records": 2}]

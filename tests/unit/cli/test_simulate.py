@@ -40,7 +40,20 @@ def measured(tmp_path: Path, file: Path) -> Path:
 
 def test_simulate_measured_pipeline_says_from_what_and_what_comes_of_it(measured: Path) -> None:
     done = CliRunner().invoke(
-        app, [str(measured), "--rate", "500k", "--burst", "10x:60s", "--executors", "10", "--cores", "2"]
+        app,
+        [
+            str(measured),
+            "--rate",
+            "500k",
+            "--burst",
+            "10x:60s",
+            "--for",
+            "30 minutes",
+            "--executors",
+            "10",
+            "--cores",
+            "2",
+        ],
     )
     assert done.exit_code == 0
     assert "cost: 1.00 s for a batch, and 10.0 microseconds of a core for a row" in done.stdout
@@ -71,11 +84,11 @@ def test_simulate_pipeline_that_never_ran_asks_for_a_run_or_a_cost(file: Path) -
     assert isinstance(done.exception, MissingError)
     assert done.exception.code == "COST_UNKNOWN"
     assert "--row-cost" in str(done.exception) and "penstock run orders.yaml --available-now" in str(done.exception)
-    assert CliRunner().invoke(app, [str(file), "--rate", "1000", *COST]).exit_code == 0
+    assert CliRunner().invoke(app, [str(file), "--rate", "1000", "--for", "2 minutes", *COST]).exit_code == 0
 
 
 def test_simulate_cost_by_options_is_said_to_be_a_guess_where_it_is(file: Path) -> None:
-    done = CliRunner().invoke(app, [str(file), "--rate", "1000", "--row-cost", "10us"])
+    done = CliRunner().invoke(app, [str(file), "--rate", "1000", "--for", "2 minutes", "--row-cost", "10us"])
     assert "nothing of it was measured, and --fixed-cost is left out: 0.5 s is a guess" in done.stdout
 
 

@@ -54,7 +54,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_TEST_WORD", "many words")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_load_file_with_odd_values_never_crashes(tmp_path: Path, data: st.DataObject) -> None:
     tree = yaml.safe_load(data.draw(st.sampled_from(TEXTS)))
@@ -71,7 +71,7 @@ def test_load_file_with_odd_values_never_crashes(tmp_path: Path, data: st.DataOb
     check(tmp_path / "pipeline.yaml", yaml.safe_dump(tree, sort_keys=False))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_load_file_with_broken_text_never_crashes(tmp_path: Path, data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(TEXTS))

@@ -1,4 +1,7 @@
 import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,17 @@ def read(tmp_path: Path, text: str) -> Source:
     return read_source(file)
 
 
+@contextmanager
+def peak_below(most_bytes: int) -> Iterator[None]:
+    """What the block allocates at any one time stays below this."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most_bytes
+    finally:
+        tracemalloc.stop()
+
+
 def refusal(tmp_path: Path, text: str) -> str:
     with pytest.raises(InvalidDefinition) as raised:
         read(tmp_path, text)
@@ -23,9 +37,8 @@ def refusal(tmp_path: Path, text: str) -> str:
 def test_read_source_alias_bomb_is_refused_before_it_is_expanded(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
-    began = time.process_time()
-    message = refusal(tmp_path, "\n".join(lines))
-    assert time.process_time() - began < 1
+    with peak_below(10_000_000):
+        message = refusal(tmp_path, "\n".join(lines))
     assert message.startswith("1:1 the file expands to ")
     assert message.endswith("values; a pipeline file has at most 20,000")
 
@@ -34,10 +47,8 @@ def test_read_source_file_of_ten_megabytes_is_refused_without_reading_it(tmp_pat
     file = tmp_path / "huge.yaml"
     with file.open("wb") as opened:
         opened.truncate(10_000_000)
-    began = time.process_time()
-    with pytest.raises(InvalidDefinition) as raised:
+    with peak_below(5_000_000), pytest.raises(InvalidDefinition) as raised:
         read_source(file)
-    assert time.process_time() - began < 0.1
     assert str(raised.value) == f"{file}:1:1 the file has 10,000,000 bytes; a pipeline file has at most 1,048,576"
 
 
@@ -92,11 +103,11 @@ def test_spot_offset_into_text_gives_place_in_file(tmp_path: Path, text: str, pl
     assert spot.at(spot.text.index("x")) == place
 
 
-@pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "1:" + "59:" * 200_000 + "59", "1." + "0" * 5000])
+@pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "1:" + "59:" * 330_000 + "59", "1." + "0" * 5000])
 def test_read_source_number_without_end_is_refused_at_once(tmp_path: Path, number: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(f"name: {number}\n")
     began = time.process_time()
     [problem] = read_source(file).problems
     assert problem.message == f"a number of {len(number):,} signs"
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 10

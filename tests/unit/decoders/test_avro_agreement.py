@@ -22,7 +22,7 @@ from tests.unit.decoders.conftest import RawBatch
 
 from penstock.decoders.avro.decoder import AvroDecoder
 
-quick = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LOGICAL: list[tuple[Any, st.SearchStrategy[Any]]] = [

@@ -126,7 +126,7 @@ def damaged(draw: st.DrawFn) -> str:
 messages = st.one_of(fitting, fitting, loose, damaged(), heaps, heaps.map(lambda heap: "{" + heap + "}")).filter(
     lambda text: text.isascii() or text.encode("utf-8", "ignore").decode() == text
 )
-relaxed = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def reference_rows(texts: list[str], reference: JsonReference) -> list[list[object] | str]:

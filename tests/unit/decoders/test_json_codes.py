@@ -187,6 +187,6 @@ def test_decimal_longer_than_any_needs_is_refused_before_it_is_converted(number)
 
 @pytest.mark.parametrize("end", ["", "\\", "\\\\", '"'])
 def test_depth_of_a_message_full_of_escapes_is_found_in_one_pass(end):
-    began = time.perf_counter()
+    began = time.process_time()
     assert nesting_depth("[" * 101 + '"' + '\\"' * 500_000 + end) == 101
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 10, "from each quote anew it would be minutes"

@@ -198,7 +198,7 @@ def plain(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(encoded=schemas(), data=st.data())
 def test_random_messages_of_random_schemas_come_out_equal(raw_batch, encoded, data):
     pool = descriptor_pool.DescriptorPool()
@@ -249,7 +249,7 @@ def test_mutated_messages_are_good_exactly_where_google_reads_them_and_with_its_
     parts = [made["Order"](**{field.name: value}).SerializeToString() for field, value in order.ListFields()]
     parts += [b"\x9b\x06\x08\x01\x9c\x06", made["Order"](card="x").SerializeToString()]
     chance = random.Random(20260101)
-    values = [mutated(chance, order.SerializeToString(), parts) for _ in range(8000)]
+    values = [mutated(chance, order.SerializeToString(), parts) for _ in range(4000)]
 
     split = ProtobufDecoder(descriptors(NO_MAPS), "shop.Order", framing="none").decode(raw_batch(values))
 
@@ -259,7 +259,7 @@ def test_mutated_messages_are_good_exactly_where_google_reads_them_and_with_its_
     assert len(offsets) + len(bad) == len(values)
     kind = pa.struct(list(split.good.schema)[:-1])
     got = dict(zip(offsets, split.good.to_pylist(), strict=True))
-    assert 1000 < len(got) < 7000
+    assert 500 < len(got) < 3500
     for at, value in enumerate(values):
         try:
             message = made["Order"].FromString(value)

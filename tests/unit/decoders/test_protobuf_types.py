@@ -235,6 +235,12 @@ def test_groups_are_read_one_by_one_and_said_once(raw_batch):
             + "message M5 { int32 x = 1; }",
             "PROTOBUF_TOO_WIDE",
         ),
+        (
+            "message M { M1 a = 1; }"
+            + "".join(f"message M{n} {{ M{n + 1} a = 1; }}" for n in range(1, 31))
+            + "message M31 { int32 x = 1; }",
+            "PROTOBUF_TOO_DEEP",
+        ),
     ],
 )
 def test_message_without_columns_of_its_own_is_refused_at_once(text, code):

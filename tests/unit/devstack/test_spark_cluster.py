@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.devstack.spark_cluster import SparkInstalled, lay_out_cluster
+from penstock.devstack.spark_cluster import SparkInstalled, await_workers, lay_out_cluster, start_idle
 from penstock.devstack.state import StackState, load, read_status, save
 from penstock.errors import MissingError
 from penstock.spark.home import spark_home
@@ -62,3 +62,20 @@ def test_installed_spark_tells_its_workers_where_it_is() -> None:
     environment = SparkInstalled(spark_home(), Path("/java")).environment
     assert environment["SPARK_SCALA_VERSION"] == "2.13"
     assert environment["JAVA_HOME"] == "/java"
+
+
+def test_cluster_whose_master_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None:
+    java = tmp_path / "java/bin/java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho no memory for a heap; exit 3\n")
+    java.chmod(0o755)
+    cluster = lay_out_cluster(tmp_path, None, 1, 1, "1g", ())
+    assert cluster is not None
+    children = start_idle(SparkInstalled(spark_home(), tmp_path / "java"), cluster, lambda known: None)
+    with pytest.raises(MissingError) as refused:
+        await_workers(cluster, children)
+    for child in children.values():
+        child.wait(30)
+    assert refused.value.code == "SPARK_CLUSTER_NOT_STARTED"
+    assert "it ended with status 3" in refused.value.summary
+    assert "no memory for a heap" in str(refused.value)

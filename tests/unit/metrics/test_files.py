@@ -25,7 +25,9 @@ EXPECTED = Path(__file__).with_name("alerts.rules.test.yaml")
 
 
 def promtool(*words: str) -> str:
-    done = subprocess.run([str(program("promtool", "prometheus")), *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [str(program("promtool", package="prometheus")), *words], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

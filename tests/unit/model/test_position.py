@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from penstock.model import BatchToken, OffsetRange, Position, Rule, TopicPartition, Verdict, decide
-
-GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def token(batch: int, *ranges: tuple[int, int, int], query: str = "q1", **more: object) -> BatchToken:
@@ -94,26 +90,3 @@ def test_position_of_a_target_that_went_back_to_nothing_takes_no_batch_but_the_f
 def test_position_carries_the_number_of_commits_of_the_quarantine_forward() -> None:
     held = after(token(0, (0, 0, 5), quarantine={"quarantine": 2}), token(1, (0, 5, 6)))
     assert held.last.quarantine == {"quarantine": 2}
-
-
-def test_position_stored_by_this_version_stays_readable() -> None:
-    """A key that is renamed would make every user's target unreadable: the file changes with a new version only."""
-    for line in (GOLDEN / "positions.jsonl").read_text().splitlines():
-        position = Position.from_json(line)
-        assert json.loads(position.to_json()) == json.loads(line)
-    stored = [Position.from_json(line) for line in (GOLDEN / "positions.jsonl").read_text().splitlines()]
-    moved = replace(token(9, (0, 3, 3), query="moved"), rule=Rule.MOVES, reason="--accept-duplicates")
-    recreated = token(1, (0, 0, 3), topic_ids={"orders": "two"})
-    assert stored == [
-        HELD,
-        after(token(0, (0, 0, 5), (1, 0, 5)), token(1, (0, 5, 10), quarantine={"quarantine": 2})),
-        after(token(0, (0, 0, 5), topic_ids={"orders": "one"}), recreated),
-        after(token(0, (0, 0, 5)), moved),
-    ]
-
-
-def test_token_that_version_0_7_stored_is_a_position_of_its_ends() -> None:
-    old = (GOLDEN / "token_0.7.0.json").read_text()
-    position = Position.from_json(old)
-    assert (position.last.query_id, position.last.batch_id, position.number) == ("5f0c7f3e-0000", 4, 0)
-    assert position.next == {TopicPartition("orders", 0): 20, TopicPartition("orders", 1): 7}

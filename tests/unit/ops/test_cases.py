@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import MissingError
 from penstock.ops.case_update import apply_update
 from penstock.ops.cases import CaseResult, SparkWhenNeeded, run_file
 from penstock.testing import Message, pipeline
@@ -131,3 +132,13 @@ def test_fixture_finds_the_pipeline_beside_the_test(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     assert "1 passed" in done.stdout, done.stdout
+
+
+def test_case_that_is_asked_for_and_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    (tmp_path / "orders.yaml").write_text(PIPELINE)
+    (tmp_path / "orders.test.yaml").write_text("cases: [{name: a, messages: []}, {name: b, messages: []}]")
+    assert [one.case.name for one in run_file(tmp_path / "orders.yaml", SparkWhenNeeded(), ["b"]).cases] == ["b"]
+    with pytest.raises(MissingError) as raised:
+        run_file(tmp_path / "orders.yaml", SparkWhenNeeded(), ["b", "c"])
+    assert (raised.value.code, raised.value.context["cases"]) == ("CASE_MISSING", "a, b")
+    assert "the name c" in raised.value.summary

@@ -12,7 +12,7 @@ from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.manifest import Backup, list_backups
 from penstock.checkpoint.writing import RESTORING, put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig, load
-from penstock.errors import PenstockError, TerminalError
+from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken, OffsetRange, TopicPartition
 from penstock.ops import checkpoint_restore
 from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
@@ -262,3 +262,19 @@ def test_restore_of_state_notes_every_batch_to_run_again(situation: Situation) -
     with pytest.raises(TerminalError) as raised:
         situation.restore(backup)
     assert (raised.value.code, "batch 4" in raised.value.summary) == ("RESTORE_STATE_BEHIND", True)
+
+
+def test_restore_of_a_backup_that_changes_meanwhile_is_to_be_tried_again(situation: Situation) -> None:
+    backup = situation.back_up()
+    plan = plan_restore(situation.config)
+    file = Path(backup.path, "offsets/2")
+    before = file.read_bytes()
+    file.write_bytes(before + b" ")
+    with pytest.raises(TransientError) as raised:
+        apply_restore(plan)
+    assert raised.value.code == "BACKUP_CHANGED"
+    assert "offsets/2" in raised.value.summary
+    assert not (situation.root / "metadata").exists(), "no run takes half a checkpoint for a whole one"
+    file.write_bytes(before)
+    apply_restore(plan)
+    assert situation.checkpoint.query_id() == "query-1"

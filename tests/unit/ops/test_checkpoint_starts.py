@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark_checkpoint import write_checkpoint, write_state
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import load
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TerminalError
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
-from penstock.ops.checkpoint_adopt import plan_adopt
+from penstock.ops.checkpoint_adopt import AdoptPlan, apply_adopt, plan_adopt
+from penstock.ops.checkpoint_fork import ForkPlan, apply_fork
 from penstock.ops.starts import parse_offsets, put_in_place, refuse_occupied, refuse_outside, write_fresh
 
 FILE = """\
@@ -149,3 +151,36 @@ def test_pipeline_that_has_a_checkpoint_adopts_nothing(tmp_path: Path) -> None:
     write_job(tmp_path / "old")
     write_job(tmp_path / "checkpoints/orders")
     assert refused(tmp_path).code == "CHECKPOINT_OCCUPIED"
+
+
+def test_job_that_goes_on_while_it_is_adopted_is_refused(tmp_path: Path) -> None:
+    write_job(tmp_path / "old", batches=2)
+    (tmp_path / "orders.yaml").write_text(FILE)
+    config = load(tmp_path / "orders.yaml")
+    plan = AdoptPlan(config, str(tmp_path / "old"), 1, "query-9", ({FIRST: 1},), ())
+    write_job(tmp_path / "old", batches=3)
+    with pytest.raises(TerminalError) as raised:
+        apply_adopt(plan)
+    assert raised.value.code == "ADOPT_OVERTAKEN"
+    assert SparkCheckpoint(config.checkpoint).query_id() is None
+    write_job(tmp_path / "old", batches=2)
+    (tmp_path / "old/offsets/2").unlink()
+    (tmp_path / "old/commits/2").unlink()
+    apply_adopt(plan)
+    assert SparkCheckpoint(config.checkpoint).starts(0) == {FIRST: 1}
+
+
+def test_fork_of_a_batch_whose_state_is_removed_meanwhile_leaves_nothing(tmp_path: Path) -> None:
+    old, to = write_checkpoint(tmp_path / "old", [{0: 5}, {0: 9}]), tmp_path / "new"
+    write_state(old, 2)
+    plan = ForkPlan("orders", str(old), str(to), "query-9", "behind batch 1", ({FIRST: 9},), 1, {}, ())
+    version = next(old.glob("state/0/0/2.*"))
+    version.rename(tmp_path / version.name)
+    with pytest.raises(TerminalError) as raised:
+        apply_fork(plan)
+    assert raised.value.code == "BATCH_STATE_GONE"
+    assert "state/0/0" in raised.value.context["missing"]
+    assert not to.exists()
+    (tmp_path / version.name).rename(version)
+    apply_fork(plan)
+    assert SparkCheckpoint(str(to)).last_committed() == 1

@@ -27,7 +27,6 @@ from penstock.quarantine.marks import MARK_SCHEMA
 from penstock.readers.stored import StoredReader
 from penstock.sinks import DeltaSink
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 EXPLODE = [{"explode": {"column": "lines"}}]
 
 
@@ -275,17 +274,6 @@ def test_run_on_disk_has_every_record_and_says_when_it_is_done(tmp_path: Path) -
     read.finish({"redriven": 9})
     assert (runs_in(place.folder)[0].finished, plan(config).unfinished) == (True, ())
     assert not read.passes[0].file.exists()
-
-
-def test_run_that_version_0_7_began_is_read_with_its_passes(tmp_path: Path) -> None:
-    folder = tmp_path / "c-redrives" / "20261005-101500-3f2a"
-    folder.mkdir(parents=True)
-    (folder / "plan.json").write_text((GOLDEN / "redrive_plan_0.7.0.json").read_text())
-    [run] = runs_in(str(tmp_path / "c-redrives"))
-    assert (run.name, run.records, run.finished, run.accept_duplicates) == ("20261005-101500-3f2a", 3, False, False)
-    assert [one.sinks for one in run.passes] == [None, ("other",)]
-    assert run.passes[0].query_id == "6c1f2a705a514a0c9a541f6f8f0f9d11"
-    assert run.passes[0].batches == ((OffsetRange("orders", 0, 0, 1), OffsetRange("orders", 1, 1, 2)),)
 
 
 def test_run_half_written_is_none(tmp_path: Path) -> None:

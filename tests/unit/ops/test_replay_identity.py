@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ from tests.unit.ops.test_replay_targets import DELTA, KAFKA, MERGE, RANGES, pipe
 
 from penstock.model import BatchToken, OffsetRange, Position
 from penstock.ops.replay import _batch_offsets, _holds_all
-from penstock.ops.replay_folder import ReplayRequest, new_replay, replay_called, unfinished
+from penstock.ops.replay_folder import ReplayRequest, new_replay, replay_called
 from penstock.ops.replay_identity import replay_id
 from penstock.ops.replay_targets import TargetChoice, Way
 from penstock.runtime.bounded import cut
 
 INTO = (TargetChoice("out", Way.INTO, "/lake/again"),)
 TOPICS = {"orders": "id-1"}
-GOLDEN = Path(__file__).parents[2] / "golden" / "replay_plan_0.7.0.json"
 
 
 def name_of(folder: Path, sink: dict[str, Any] = DELTA, targets: Any = INTO, ranges: Any = RANGES, **keys: Any) -> str:
@@ -95,17 +93,3 @@ def test_replay_done_and_run_again_forgets_that_it_was_done(tmp_path: Path) -> N
     stored.write()
     assert [path.name for path in stored.folder.iterdir()] == ["plan.json"]
     assert replay_called(str(tmp_path / "c"), "x").topic_ids == TOPICS
-
-
-def test_replay_that_version_0_7_began_is_found_and_keeps_its_name_and_batches(tmp_path: Path) -> None:
-    body = json.loads(GOLDEN.read_text())
-    folder = tmp_path / "c-replays" / body["id"]
-    folder.mkdir(parents=True)
-    (folder / "plan.json").write_text(GOLDEN.read_text())
-    (folder / "progress.json").write_text('{"done": 1, "of": 3, "finished": false}')
-    request = ReplayRequest("0=10,1=20", "latest", None, ("out",), ("/lake/again",))
-    found = unfinished(str(tmp_path / "c"), request, (TargetChoice("out", Way.INTO, "/lake/again"),))
-    assert found is not None
-    assert found.pipeline("orders") == "orders.replay-20261005-101500-3f2a"
-    assert (found.query_id, found.batch_offsets, found.topic_ids) == ("6c1f2a70-5a51-4a0c-9a54-1f6f8f0f9d11", 30, {})
-    assert found.ranges == (OffsetRange("orders", 0, 10, 51), OffsetRange("orders", 1, 20, 50))

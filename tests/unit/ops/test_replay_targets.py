@@ -13,6 +13,7 @@ from tests.committing import commit
 from penstock.config import load
 from penstock.errors import MissingError
 from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange
+from penstock.ops.replay import _pipeline, plan_replay
 from penstock.ops.replay_folder import ReplayRequest, new_replay, replay_called, replays_of, unfinished
 from penstock.ops.replay_targets import (
     TargetChoice,
@@ -192,3 +193,24 @@ def test_replay_on_disk_the_same_request_goes_on_until_it_is_finished(tmp_path: 
     with pytest.raises(MissingError) as refused:
         replay_called(checkpoint, "nope")
     assert refused.value.code == "REPLAY_UNKNOWN"
+
+
+def test_replay_of_a_pipeline_that_remembers_is_refused_before_a_broker_is_asked(tmp_path: Path) -> None:
+    steps = [{"watermark": {"column": "at", "delay": "1 minute"}}, {"dedupe": {"keys": ["order_id"], "within": "1 h"}}]
+    live = pipeline(tmp_path, DELTA, transforms=steps)
+    with pytest.raises(MissingError) as refused:
+        plan_replay(live.config, ReplayRequest("earliest", "committed", None, ()))
+    assert refused.value.code == "REPLAY_HAS_STATE"
+    assert "penstock checkpoint fork" in str(refused.value.hint)
+
+
+def test_replay_whose_sink_has_left_the_file_names_it(tmp_path: Path) -> None:
+    live = pipeline(tmp_path, DELTA, {**DELTA, "name": "more", "path": "lake/more"})
+    choices = (TargetChoice("out", Way.REPLACED), TargetChoice("more", Way.REPLACED))
+    request = ReplayRequest("earliest", "committed", None, ("out", "more"))
+    stored = new_replay(live.config.checkpoint, "abc", request, RANGES, 500, choices)
+    assert [sink.name for sink in _pipeline(live.config, stored).sinks] == ["out", "more"]
+    with pytest.raises(MissingError) as refused:
+        _pipeline(pipeline(tmp_path, DELTA).config, stored)
+    assert refused.value.code == "REPLAY_SINK_GONE"
+    assert (refused.value.context["gone"], refused.value.context["in the file"]) == ("more", "out")

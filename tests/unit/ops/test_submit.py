@@ -251,3 +251,12 @@ def test_submission_with_a_file_outside_the_folder_is_refused(folder: Path) -> N
 
 
 PLAIN = {"type": "kafka", "brokers": "kafka:9092", "topics": ["orders"]}
+
+
+def test_kubernetes_folder_larger_than_a_config_map_is_refused_with_its_size(folder: Path) -> None:
+    with (folder / "steps/__init__.py").open("a") as steps:
+        steps.write("#" * 1_100_000)
+    with pytest.raises(MissingError) as refused:
+        planned(folder, "k8s://https://cluster:6443", deploy_mode="cluster", image="registry/orders:1")
+    assert refused.value.code == "CONFIGMAP_TOO_LARGE"
+    assert (refused.value.context["files"], refused.value.context["bytes"][:4]) == ("3", "1,10")

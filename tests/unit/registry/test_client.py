@@ -118,10 +118,9 @@ def test_registry_that_is_not_there_is_transient() -> None:
 
 def test_registry_that_does_not_answer_in_time_is_transient(server: ScriptedServer) -> None:
     server.hold_seconds = 3
-    began = time.monotonic()
     failure = failure_of(RegistryClient(RegistrySettings(server.url, timeout=0.2, retries=1)))
     assert failure.code == "REGISTRY_UNREACHABLE"
-    assert time.monotonic() - began < 2
+    assert "timed out" in failure.context["cause"]
 
 
 @pytest.mark.parametrize("status", [401, 403])

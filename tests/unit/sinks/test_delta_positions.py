@@ -231,21 +231,6 @@ def test_table_of_the_version_before_is_continued_with_every_partition(tmp_path:
     assert {name: found[f"orders/out/orders/{name}"].version for name in (0, 1)} == {0: 3, 1: 2}
 
 
-def test_log_entry_is_stored_as_in_the_golden_file(tmp_path: Path) -> None:
-    sink = made(tmp_path)
-    batch = BatchToken(
-        "orders", "5f0c7f3e-0000", 3, (OffsetRange("orders", 0, 30, 40),), {"orders": "id-1"}, {"bad": 2}, Rule.FORWARD
-    )
-    commit(sink, batch, [])
-    actions = [json.loads(line) for line in (tmp_path / "_delta_log" / f"{1:020}.json").read_text().splitlines()]
-    for action in actions:
-        for body in action.values():
-            body.update({name: 0 for name in ("timestamp", "txnId", "penstock.attempt", "lastUpdated") if name in body})
-    golden = (GOLDEN / "delta_entry.json").read_text()
-    assert "".join(f"{json.dumps(action)}\n" for action in actions) == golden
-    assert Position.from_json(json.loads(golden.splitlines()[0])["commitInfo"]["penstock.token"]) == seen(tmp_path)
-
-
 def test_other_writers_are_named_with_the_sinks_own_replays_and_redrives(tmp_path: Path) -> None:
     sink = made(tmp_path)
     assert sink.other_writers() == []
@@ -381,3 +366,15 @@ def test_rows_into_a_required_column_are_taken_where_they_always_have_a_value(tm
         sink.prepare(required)
         land(sink, token(0, 0, 2), required)
     assert sorted(set(read_table(tmp_path)["id"].to_pylist())) == [0, 1]
+
+
+def test_redrive_into_a_table_that_a_replay_is_replacing_is_refused_until_that_has_ended(tmp_path: Path) -> None:
+    sink = made(tmp_path, "orders.redrive")
+    replay = BatchToken("orders.redrive", "replay-7", 0, (), rule=Rule.HOLDS)
+    redrive = BatchToken("orders.redrive", "redrive-1", 0, (OffsetRange("orders", 0, 3, 4),), rule=Rule.RECORDS)
+    commit(sink, replay, [])
+    with pytest.raises(TerminalError) as refused:
+        commit(made(tmp_path, "orders.redrive"), redrive, [])
+    assert (refused.value.code, refused.value.context) == ("REPLAY_UNFINISHED", {"replay": "replay-7"})
+    commit(made(tmp_path, "orders.redrive"), BatchToken("orders.redrive", "moved", 0, (), rule=Rule.MOVES), [])
+    commit(made(tmp_path, "orders.redrive"), redrive, [])

@@ -229,19 +229,6 @@ def test_position_stored_by_version_0_7_is_continued_with_every_partition(tmp_pa
     assert (held.number, {at.partition: offset for at, offset in held.next.items()}) == (1, {0: 12, 1: 4})
 
 
-def test_position_is_stored_as_before(tmp_path: Path) -> None:
-    sink = prepared(tmp_path)
-    for batch in (wide_token(0, (0, 0, 3), (1, 0, 2)), wide_token(1, (0, 3, 5), (1, 2, 4)), wide_token(2, (0, 5, 9))):
-        commit(sink, batch, [])
-    move(sink, wide_token(3, (0, 9, 9)), "checkpoint fork")
-    made = [
-        {name: value for name, value in each.summary.additional_properties.items() if name.startswith("penstock.")}
-        for each in opened(tmp_path).snapshots()
-        if each.summary is not None
-    ]
-    assert made == stored("iceberg_summaries.json")
-
-
 def test_writers_of_a_table_are_named_with_the_sinks_own_replays_and_redrives(tmp_path: Path) -> None:
     sink = prepared(tmp_path)
     assert make(tmp_path / "none").other_writers() == sink.other_writers() == []

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import KafkaSettings, explain
-from penstock.model import BatchToken, OffsetRange, Position, Rule, TopicPartition
+from penstock.model import BatchToken, OffsetRange, Position, Rule
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic
 from penstock.sinks.kafka.slots import (
@@ -25,7 +24,6 @@ from penstock.sinks.kafka.slots import (
 )
 from penstock.sinks.kafka.stage import slot_has_batch
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 SINK = KafkaSink("orders", "out", KafkaSettings("nowhere:9092"), topic="out")
 
 
@@ -49,27 +47,6 @@ def states(*markers: Marker | None) -> dict[int, SlotState]:
 def test_marker_is_read_back_as_it_was_written() -> None:
     written = Marker(position(3), 4, 12)
     assert Marker.from_bytes(written.to_bytes()) == written
-
-
-def test_marker_written_by_0_7_is_a_position_of_the_last_batch_alone() -> None:
-    found = Marker.from_bytes((GOLDEN / "kafka_marker_0.7.0.json").read_bytes())
-    assert (found.slots, found.number, found.partitions, found.whole) == (4, 42, 6, False)
-    assert (found.position.last.query_id[:8], found.position.last.batch_id) == ("5f0c7f3e", 41)
-    ends = {("orders", 0): 2000, ("orders", 1): 900, ("returns", 0): 12}
-    assert found.position.next == {TopicPartition(*at): end for at, end in ends.items()}
-
-
-def test_marker_of_this_version_is_stored_as_in_the_golden_file() -> None:
-    before = Marker.from_bytes((GOLDEN / "kafka_marker_0.7.0.json").read_bytes())
-    ranges = (OffsetRange("orders", 0, 2000, 2400),)
-    ids = {"orders": "u3Yp0sYVQ2uJ4m0kZ1x9Qg"}
-    following = BatchToken("orders", before.position.last.query_id, 42, ranges, ids, {"quarantine": 3})
-    written = Marker(Position.after(before.position, following), 4, 6)
-    stored = (GOLDEN / "kafka_marker.json").read_bytes().strip()
-    assert written.to_bytes() == stored
-    found = Marker.from_bytes(stored)
-    assert (found, found.number, found.whole) == (written, 43, True)
-    assert found.position.next == written.position.next != following.ends
 
 
 @pytest.mark.parametrize("names", [("orders", "out"), ("a.b", "c"), ("a", "b.c"), ("x" * 200, "y" * 200), ("ü", "o/k")])

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import MissingError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, MergeRules, OffsetRange
-from penstock.sinks.merging import check_rules, one_row_a_key, refuse_null_keys
+from penstock.sinks.merging import check_rules, one_row_a_key, refuse_null_keys, refuse_without_position
 
 ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("part", pa.string()), COORDINATES_FIELD])
 
@@ -108,3 +108,12 @@ def test_one_row_a_key_when_newer_counts_deletes_by_their_version_like_any_row(c
     others: list[Staged] = [("b", 7, 7, False)]
     found = counted(MergeRules(keys=("k",), when_newer="v"), staged + others)
     assert found == {"a": expected, "b": (7, False)}
+
+
+def test_merge_by_position_of_rows_without_coordinates_is_refused_where_the_target_keeps_them() -> None:
+    bare, newest_wins = pa.schema([pa.field("id", pa.int64())]), MergeRules(keys=("id",), by_position=True)
+    refuse_without_position("out", ROWS, newest_wins, kept=True)
+    refuse_without_position("out", bare, newest_wins, kept=False)
+    with pytest.raises(MissingError) as refused:
+        refuse_without_position("out", bare, newest_wins, kept=True)
+    assert (refused.value.code, refused.value.context["columns"]) == ("SINK_NEEDS_COORDINATES", "id")

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from penstock.model import (
     Manifest,
     OffsetRange,
     Position,
-    Rule,
     SlotAttempt,
     TopicPartition,
 )
@@ -412,17 +410,6 @@ def test_target_of_version_0_7_is_continued_where_it_ends(root: Path) -> None:
     assert offsets(root) == sorted([*range(40), *range(1000, 1005)])
     assert ParquetSink("returns", "out", str(root)).other_writers() == ["orders/out"]
     assert sink.records_held([OffsetRange("orders", 1, 3, 9)]) == {("orders", 1, 3), ("orders", 1, 4)}
-
-
-def test_manifest_stored_is_the_golden_one(root: Path) -> None:
-    sink = made(root)
-    topics = {"orders": "Xq3UfRkxSVa1mZc0TQ0aJg"}
-    commit(sink, replace(token(0), topic_ids=topics, ranges=(OffsetRange("orders", 1, 0, 5),)), [])
-    last = replace(token(1), topic_ids=topics, quarantine={"bad": 2}, rule=Rule.MOVES, reason="for the test")
-    commit(sink, last, [])
-    stored = (root / visible(root)[-1] / "_manifest.json").read_text()
-    assert stored + "\n" == (GOLDEN / "parquet_manifest.json").read_text()
-    assert sink.position() == Position.from_body(json.loads(stored)["token"])
 
 
 def test_records_held_are_those_of_the_ranges_whoever_wrote_them(root: Path) -> None:

@@ -6,14 +6,17 @@ import subprocess
 import sys
 
 _PROCESS = """
-import os, resource, socket, time
+import gc, os, resource, socket, threading, time
 from types import SimpleNamespace
 from py4j.java_gateway import CallbackServer, CallbackServerParameters, server_connection_started
 from penstock.spark.calling_back import revive_callback_server
 
 heard = []
 def hear(sender, connection, **more):
-    heard.append(connection.socket.getpeername()[1])
+    try:
+        heard.append(connection.socket.getpeername()[1])
+    except (OSError, AttributeError):  # it was closed, perhaps already by its thread
+        heard.append(None)
 
 server_connection_started.connect(hear)
 parameters = CallbackServerParameters(port=0, daemonize=True, daemonize_connections=True)
@@ -29,6 +32,12 @@ while True:
         break
     except ConnectionRefusedError:
         assert time.monotonic() < deadline
+
+# The thread of that connection closes its socket: later on it would leave a descriptor.
+while not heard or threading.active_count() > 2:
+    assert time.monotonic() < deadline, threading.enumerate()
+    time.sleep(0.01)
+gc.collect()
 
 caller = socket.socket()
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

@@ -65,3 +65,20 @@ def test_pack_makes_the_archive_once_and_whole(home: Path, tmp_path: Path, monke
 def test_version_of_other_packages_is_another_one() -> None:
     own = environment._closure([environment.OWN])
     assert environment._version_of(own) != environment._version_of(environment._closure([environment.OWN, "pytest"]))
+
+
+def test_package_installed_from_a_working_folder_cannot_be_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "their_steps-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: their-steps\nVersion: 1.0\n")
+    (installed / "RECORD").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = environment._closure(["their-steps"])
+    environment._version_of(found)
+    (installed / "direct_url.json").write_text('{"dir_info": {"editable": true}, "url": "file:///src"}')
+    with pytest.raises(MissingError) as refused:
+        environment._version_of(found)
+    assert refused.value.code == "PACKAGE_EDITABLE"
+    assert "their-steps" in refused.value.summary

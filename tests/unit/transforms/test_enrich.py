@@ -313,3 +313,28 @@ def test_key_index_of_keys_with_equal_hashes_tells_them_apart(monkeypatch: pytes
     numbers = index.find([pa.array(["c", "x", "a", None, "b"])])
     assert numbers[[1, 3]].tolist() == [-1, -1]
     assert index.first(numbers[[0, 2, 4]]).tolist() == [2, 0, 1]
+
+
+def test_enrich_without_keys_is_refused() -> None:
+    with pytest.raises(DefinitionError) as raised:
+        Enrich("customers", {}, None, CUSTOMERS.schema)
+    assert raised.value.code == "ENRICH_WITHOUT_KEYS"
+
+
+def test_enrich_on_duplicate_first_of_a_column_without_an_order_is_refused() -> None:
+    schema = pa.schema([("id", pa.int64()), ("names", pa.map_(pa.string(), pa.string()))])
+    Enrich("customers", {"customer": "id"}, None, schema, on_duplicate="all")
+    with pytest.raises(DefinitionError) as raised:
+        Enrich("customers", {"customer": "id"}, None, schema, on_duplicate="first")
+    assert raised.value.code == "ENRICH_WITHOUT_ORDER"
+    assert raised.value.context["column"].startswith("names ")
+
+
+def test_enrich_on_miss_quarantine_of_a_row_that_is_of_no_record_stops_the_batch() -> None:
+    rows = ids(2, 9)
+    nobody = pa.nulls(2, COORDINATES_FIELD.type)
+    made = rows.set_column(1, COORDINATES, nobody)
+    assert values(run(made.slice(0, 1), on_miss="quarantine"), "customer", "name") == [(2, "bob")]
+    with pytest.raises(TerminalError) as raised:
+        run(made, on_miss="quarantine")
+    assert raised.value.code == "ENRICH_WITHOUT_RECORD"
