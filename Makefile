@@ -4,6 +4,8 @@ VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
 UV := $(VENV)/uv/bin/uv
 UV_VERSION := 0.13.7
+# Where PYTHONDONTWRITEBYTECODE is set, pytest would compile every test again for each run and worker.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(PYTHON_IN) -m pytest
 SOURCES := $(shell find src -name '*.py')
 CHECKS := check-types check-imports check-lock check-format check-style
 
@@ -27,13 +29,14 @@ demo: install ## the whole thing on this machine: broker, events, pipeline, tabl
 # Workers take files from one queue, longest first, and each starts the servers that its tests need. ARGS="-n 0" for none.
 TEST_WORKERS := $(or $(PENSTOCK_TEST_WORKERS),2)
 test: install ## the tests, but not those that take minutes each; ARGS=... for pytest
-	$(PYTHON_IN) -m pytest -n $(TEST_WORKERS) -o faulthandler_timeout=300 -m "not long" $(ARGS)
+	$(PYTEST) -n $(TEST_WORKERS) -o faulthandler_timeout=300 -m "not long" $(ARGS)
 
+QUICK = $(addprefix tests/,cli contract hostile lanes model unit)
 test-quick: install ## the short tests that need neither Java nor a server; ARGS=... for pytest
-	$(PYTHON_IN) -m pytest -n $(TEST_WORKERS) -m "not services and not long" --shorter-than 0.5 $(ARGS)
+	$(PYTEST) -n $(TEST_WORKERS) -m "not services and not long" --shorter-than 0.15 $(QUICK) $(ARGS)
 
 long: install ## the tests that take minutes each and are not of `make crash`; ARGS=... for pytest
-	$(PYTHON_IN) -m pytest -m "long and not crash" $(ARGS)
+	$(PYTEST) -m "long and not crash" $(ARGS)
 
 # The checks run side by side; each prints what it has to say at its end, where this make can do that.
 lint: install ## format, lint, types, import contracts, and known vulnerabilities of what is locked
@@ -54,7 +57,7 @@ bench: install ## against the job as a blog would write it; into bench/results
 	$(PYTHON_IN) bench/run.py $(ARGS)
 
 crash: install ## the exactly-once proof: kill things again and again, then count; the figures go into docs/guarantees.md
-	PENSTOCK_CRASH_TABLE=docs/guarantees.md $(PYTHON_IN) -m pytest -n $(TEST_WORKERS) -m crash tests/crash tests/hosts tests/operators $(ARGS)
+	PENSTOCK_CRASH_TABLE=docs/guarantees.md $(PYTEST) -n $(TEST_WORKERS) -m crash tests/crash tests/hosts tests/operators $(ARGS)
 
 soak: install ## all sinks under load and random faults for MINUTES=30, ARGS="--seed N --out DIR"; a report at the end
 	$(PYTHON_IN) -m tests.soak.run --minutes $(or $(MINUTES),30) $(ARGS)

@@ -91,6 +91,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.services)
 
 
+def pytest_collection_finish() -> None:
+    """Modules and tests live to the end: each garbage collection, one after every file, would walk through them."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Keep a test without servers from starting Java, itself or by another process."""

@@ -44,7 +44,7 @@ SERVERS = {
 
 _SPLIT_SECONDS = 120.0
 """A shorter file stays whole: a second worker would first have to start what the file needs."""
-_SLOW_SECONDS = 0.3
+_SLOW_SECONDS = 0.1
 """A test that takes at least this long is recorded on its own."""
 _ONE_WORKER = frozenset({"tests/model/test_model.py"})
 """Files with a test that reads what the tests before it have found."""

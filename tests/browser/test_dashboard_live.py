@@ -18,7 +18,7 @@ from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
-from penstock.dashboard import Dashboard
+from penstock.dashboard import Dashboard, pipeline_watch
 from penstock.runtime.listener import BatchDone, Event
 from penstock.runtime.options import RunOptions
 from penstock.runtime.patience import StopRequest
@@ -63,8 +63,13 @@ def partition_rows(page: Any) -> list[list[int]]:
 
 
 def test_numbers_on_the_page_are_those_of_the_broker_and_the_tables(
-    session: Any, topics: Any, pipeline_file: Callable[..., Path], opened: Callable[..., Any]
+    session: Any,
+    topics: Any,
+    pipeline_file: Callable[..., Path],
+    opened: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pipeline_watch, "_PERIODS", dict.fromkeys(pipeline_watch._PERIODS, 1.0))
     topic = topics.create(3)
     good = [order(number) for number in range(GOOD)]
     topics.send(topic, [*good, *[b"<b>not json</b>"] * BAD])

@@ -282,7 +282,7 @@ def test_text_stands_out_from_its_ground(served: Dashboard, opened: Open, theme:
         assert page.evaluate(CONTRASTS) == []
 
 
-@pytest.mark.parametrize("width", [320, 360, 768, 1100])
+@pytest.mark.parametrize("width", [320, 768, *(pytest.param(width, marks=pytest.mark.long) for width in (360, 1100))])
 def test_narrow_screens_need_no_scrolling_to_the_side(served: Dashboard, opened: Open, width: int) -> None:
     page = opened(served.url, width=width, height=740)
     page.locator("tbody tr").first.wait_for()

@@ -27,6 +27,8 @@ from penstock.contracts import Sink, SqlSink
 from penstock.errors import TerminalError, TransientError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, SlotAttempt, TopicPartition
 from penstock.sinks.commit import move
+from penstock.sinks.iceberg import IcebergSink
+from penstock.sinks.postgres import PostgresSink
 
 
 def test_commit_of_a_batch_shows_every_row_with_its_nested_values(kit: SinkKit) -> None:
@@ -430,7 +432,7 @@ def test_sink_after_a_commit_pickles_small_and_stages_elsewhere(kit: SinkKit) ->
 
 def test_many_commits_the_newest_token_and_every_row_are_there(kit: SinkKit) -> None:
     sink = prepared(kit.sink())
-    commits = 8 if is_slow(kit, sink) else 120
+    commits = 8 if is_slow(kit, sink) else 30 if isinstance(sink, IcebergSink | PostgresSink) else 120
     for batch_id in range(commits):
         land(sink, token(batch_id, batch_id, batch_id + 1))
     fresh = kit.sink()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command import penstock
+from tests.cli.command import command, penstock
 from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
@@ -99,7 +99,9 @@ class Case:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command, FILE standing for the pipeline file."""
-        named = (self.file.name if word == "FILE" else word for word in words)
+        named = [self.file.name if word == "FILE" else word for word in words]
+        if words[0] == "checkpoint":
+            return command(*named, folder=self.file.parent)
         return penstock(*named, folder=self.file.parent, timeout=150)
 
     def done(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -112,8 +114,8 @@ class Case:
         """Run every command that a way out names, as it is printed."""
         commands = re.findall(r"penstock ([^\n(;]+)", way_out)
         assert commands, way_out
-        for command in commands:
-            self.done(*command.split())
+        for one in commands:
+            self.done(*one.split())
 
     def verify(self) -> Verified:
         ended = self.command("checkpoint", "verify", "--json", "FILE")

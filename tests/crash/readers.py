@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from deltalake import DeltaTable
 from tests.crash.checker import Coordinates
+from tests.tables import read_table
 
 READER = Path(__file__).with_name("spark_reader.py")
 Record = tuple[bytes | None, int, Coordinates]
@@ -48,6 +49,11 @@ def read_parquet(folder: Path) -> list[Coordinates]:
     """The folder as any reader of Parquet takes it: whatever files its listing shows."""
     rows = ds.dataset(folder, format="parquet").to_table(columns=["_penstock"], use_threads=False)
     return [_coordinates(at) for at in rows.column(0).to_pylist()]
+
+
+def read_delta(folder: Path) -> list[Coordinates]:
+    """A Delta table without a start of Spark."""
+    return [_coordinates(at) for at in read_table(folder, ["_penstock"]).column(0).to_pylist()]
 
 
 def read_postgres(url: str, table: str, columns: list[str]) -> list[tuple[Any, ...]]:

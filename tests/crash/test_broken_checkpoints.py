@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from deltalake import DeltaTable
 from tests.crash.broken import TWO_SINKS, Case, order
 from tests.crash.harness import Crashes, wait_for
+from tests.sessions import ON_BOTH_LONG
 from tests.spark_checkpoint import lose
 from tests.tables import read_table
 
@@ -44,6 +45,16 @@ def case(spark: Any, topics: Any, pipeline_file: Callable[..., Path]) -> New:
 
     def make(partitions: int = 2, **keys: Any) -> Case:
         return Case(topics, spark, topics.create(partitions), pipeline_file, keys)
+
+    return make
+
+
+@pytest.fixture
+def case_on_session(session: Any, topics: Any, pipeline_file: Callable[..., Path]) -> New:
+    """The same on the stand-in for Spark, or on Spark where a mark asks for it."""
+
+    def make(partitions: int = 2, **keys: Any) -> Case:
+        return Case(topics, session, topics.create(partitions), pipeline_file, keys)
 
     return make
 
@@ -80,10 +91,12 @@ DAMAGES: dict[str, tuple[str, Callable[[Path, int], None]]] = {
 
 
 @pytest.mark.parametrize(
-    "damage", ["offsets_cut", *(pytest.param(name, marks=long) for name in DAMAGES if name != "offsets_cut")]
+    ("damage", "session"),
+    [("offsets_cut", "local"), *(pytest.param(name, "spark", marks=long) for name in DAMAGES)],
+    indirect=["session"],
 )
-def test_run_with_a_damaged_file_is_refused_and_right_after_the_repair(case: New, damage: str) -> None:
-    one = case(sinks=TWO_SINKS)
+def test_run_with_a_damaged_file_is_refused_and_right_after_the_repair(case_on_session: New, damage: str) -> None:
+    one = case_on_session(sinks=TWO_SINKS)
     one.go_on(3)
     code, hurt = DAMAGES[damage]
     hurt(one.root, one.last)
@@ -249,9 +262,10 @@ def test_topic_made_again_is_refused_then_read_from_its_start_with_the_gap_told(
     one.right()
 
 
-def test_topic_made_again_under_an_open_batch_is_read_once(case: New) -> None:
+@ON_BOTH_LONG
+def test_topic_made_again_under_an_open_batch_is_read_once(case_on_session: New) -> None:
     """The batch that was begun ends where the old log did, beyond the end of the new one."""
-    one = case(partitions=1, source=RECORD)
+    one = case_on_session(partitions=1, source=RECORD)
     one.go_on(2)
     old = one.send()
     killed_before_any_sink(one)

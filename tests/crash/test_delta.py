@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.services, pytest.mark.crash]
 
 def test_delta_append_driver_killed_loses_nothing(trial: Any) -> None:
     """The shortest of all: the table has the batch, and Spark does not know."""
-    run = trial(DELTA, rows=3_000)
+    run = trial(DELTA, rows=1_200, max_offsets=400, by_spark=False)
     run.kill(["between"])
     run.prove(run.crashes.finish())
 

@@ -17,8 +17,16 @@ from tests.crash.checker import Verdict, compare, out_of_order, ranges_in_order
 from tests.crash.events import PARTITIONS, Events
 from tests.crash.figures import Figures, HostFigures
 from tests.crash.harness import Crashes, wait_for
-from tests.crash.readers import CommittedReader, commit_ranges, read_by_spark, read_parquet, read_postgres
+from tests.crash.readers import (
+    CommittedReader,
+    commit_ranges,
+    read_by_spark,
+    read_delta,
+    read_parquet,
+    read_postgres,
+)
 from tests.crash.targets import DATABASE, Target
+from tests.tables import read_table
 
 POINTS = ["offsets", "staged", "checked", "write", "between", "committed"]
 TASK_POINTS = ["finish", "finishing", "finished"]
@@ -51,6 +59,8 @@ class Trial:
     reader: CommittedReader | None
     database: str | None
     figures: Callable[[Figures | HostFigures], None] = field(repr=False)
+    by_spark: bool = True
+    """Whether Spark reads the Delta tables, which costs a start of it, or delta-rs."""
     began: float = field(default_factory=time.monotonic)
 
     def kill(self, points: Sequence[str]) -> None:
@@ -97,6 +107,12 @@ class Trial:
         columns = ["topic", "partition", "offset"]
         tables = {QUARANTINE: (f"delta.`{self.folder / 'lake/quarantine'}`", columns)}
         found: dict[str, list[Any]] = {}
+        if not self.by_spark:
+            delta = [target for target in self.targets if target.type == "delta"]
+            assert delta == list(self.targets) and not any(target.merges for target in delta)
+            bad = read_table(self.folder / "lake/quarantine", columns).to_pylist()
+            found[QUARANTINE] = [tuple(row.values()) for row in bad]
+            return found | {target.name: read_delta(self.folder / target.settings["path"]) for target in delta}
         for target in self.targets:
             match target.type:
                 case "kafka":
@@ -125,6 +141,7 @@ def new_trial(
     database: str | None = None,
     within: Sequence[str] = (),
     values: Callable[[Events], Iterable[Any]] = Events.values,
+    by_spark: bool = True,
     **keys: Any,
 ) -> Trial:
     """Send the events, as `values` writes them, and write the pipeline file; `keys` are added to it."""
@@ -162,4 +179,5 @@ def new_trial(
         reader=CommittedReader(topics.brokers, output) if reads else None,
         database=database,
         figures=figures,
+        by_spark=by_spark,
     )

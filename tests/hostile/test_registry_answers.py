@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,33 +20,37 @@ def _referring(*references: Any) -> bytes:
     return json.dumps({"schema": "x", "id": 1, "version": 1, "references": references}).encode()
 
 
-ANSWERS: dict[str, tuple[int, bytes, dict[str, str]]] = {
-    "nothing": (200, b"", {}),
-    "no JSON": (200, b"<html>", {}),
-    "a number of 5 MB": (200, b'{"schema": "x", "id": ' + b"9" * 5_000_000 + b"}", {}),
-    "nested without end": (200, b"[" * 1_000_000, {}),
-    "20 MiB": (200, b'{"schema": "' + b"a" * (20 << 20) + b'"}', {}),
-    "a gzip bomb": (200, gzip.compress(b'{"schema": "' + b"a" * (200 << 20), 6), {"Content-Encoding": "gzip"}),
-    "gzip that is none": (200, b"no gzip", {"Content-Encoding": "gzip"}),
-    "a redirect to a file": (302, b"", {"Location": "file:///etc/passwd"}),
-    "a redirect to itself": (307, b"", {"Location": "/"}),
-    "a redirect elsewhere": (301, b"", {"Location": "http://169.254.169.254/latest"}),
-    "a schema that is an object": (200, b'{"schema": {"type": "int"}}', {}),
-    "half a character": (200, b'{"schema": "\\ud800"}', {}),
-    "references that are a number": (200, b'{"schema": "x", "references": 5}', {}),
-    "a version without end": (
+ANSWERS: dict[str, Callable[[], tuple[int, bytes, dict[str, str]]]] = {
+    "nothing": lambda: (200, b"", {}),
+    "no JSON": lambda: (200, b"<html>", {}),
+    "a number of 5 MB": lambda: (200, b'{"schema": "x", "id": ' + b"9" * 5_000_000 + b"}", {}),
+    "nested without end": lambda: (200, b"[" * 1_000_000, {}),
+    "20 MiB": lambda: (200, b'{"schema": "' + b"a" * (20 << 20) + b'"}', {}),
+    "a gzip bomb": lambda: (200, gzip.compress(b'{"schema": "' + b"a" * (200 << 20), 6), {"Content-Encoding": "gzip"}),
+    "gzip that is none": lambda: (200, b"no gzip", {"Content-Encoding": "gzip"}),
+    "a redirect to a file": lambda: (302, b"", {"Location": "file:///etc/passwd"}),
+    "a redirect to itself": lambda: (307, b"", {"Location": "/"}),
+    "a redirect elsewhere": lambda: (301, b"", {"Location": "http://169.254.169.254/latest"}),
+    "a schema that is an object": lambda: (200, b'{"schema": {"type": "int"}}', {}),
+    "half a character": lambda: (200, b'{"schema": "\\ud800"}', {}),
+    "references that are a number": lambda: (200, b'{"schema": "x", "references": 5}', {}),
+    "a version without end": lambda: (
         200,
         b'{"schema": "x", "references": [{"name": "n", "subject": "s", "version": 1e999}]}',
         {},
     ),
-    "a reference to itself": (200, _referring({"name": "n", "subject": "s", "version": 1}), {}),
-    "many references": (200, _referring(*({"name": f"n{n}", "subject": "s", "version": n} for n in range(5_000))), {}),
-    "a kind that is a list": (200, b'{"schema": "x", "schemaType": ["AVRO"]}', {}),
-    "a list": (200, b"[]", {}),
-    "an error of no registry": (418, b"{}", {}),
-    "an error whose code is text": (404, b'{"error_code": "40403"}', {}),
-    "an error of 5 MB": (404, b'{"error_code": 40499, "message": "' + b"a" * 5_000_000 + b'"}', {}),
-    "informational": (199, b"{}", {}),
+    "a reference to itself": lambda: (200, _referring({"name": "n", "subject": "s", "version": 1}), {}),
+    "many references": lambda: (
+        200,
+        _referring(*({"name": f"n{n}", "subject": "s", "version": n} for n in range(5_000))),
+        {},
+    ),
+    "a kind that is a list": lambda: (200, b'{"schema": "x", "schemaType": ["AVRO"]}', {}),
+    "a list": lambda: (200, b"[]", {}),
+    "an error of no registry": lambda: (418, b"{}", {}),
+    "an error whose code is text": lambda: (404, b'{"error_code": "40403"}', {}),
+    "an error of 5 MB": lambda: (404, b'{"error_code": 40499, "message": "' + b"a" * 5_000_000 + b'"}', {}),
+    "informational": lambda: (199, b"{}", {}),
 }
 
 
@@ -80,7 +84,7 @@ def server() -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_hostile_answer_ends_with_a_code(server: Any, name: str) -> None:
-    server.answer = ANSWERS[name]
+    server.answer = ANSWERS[name]()
     client = RegistryClient(RegistrySettings(f"http://127.0.0.1:{server.server_address[1]}", timeout=2, retries=1))
     for ask in (client.schema, client.subjects, lambda _: client.latest("s"), lambda _: client.versions("s")):
         with bounded(name, growth_mib=150):

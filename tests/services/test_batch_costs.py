@@ -17,7 +17,7 @@ from penstock.runtime.options import RunOptions
 from penstock.runtime.run import run
 
 pytestmark = pytest.mark.services
-BATCHES = 4
+BATCHES = 3
 LANES: dict[str, dict[str, Any]] = {
     "direct": {},
     "frame": {"lane": "frame"},
@@ -43,12 +43,22 @@ FILES = {
 STATE_FILES = {f"files: checkpoints/orders/state/0/{part}{rest}": 1 for part in (0, 1) for rest in ("", "/.*")}
 
 
-@pytest.mark.parametrize(("partitions", "each"), [(24, 1), (2, 6_000)], ids=["caught-up", "backlog"])
+@pytest.mark.parametrize(
+    ("partitions", "each"),
+    [
+        pytest.param(12, 200, id="many of both"),
+        pytest.param(24, 1, id="caught-up", marks=pytest.mark.long),
+        pytest.param(2, 6_000, id="backlog", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("lane", LANES)
 def test_batch_on_spark_asks_for_no_more_than_it_did(
     spark: Any, topics: Any, pipeline_file: Callable[..., Path], lane: str, partitions: int, each: int
 ) -> None:
-    """As many calls, requests and files for a row in each of many partitions as for thousands in two."""
+    """As many calls, requests and files for a row in each of many partitions as for thousands in two.
+
+    What was done for each row or for each partition shows where there are many of both.
+    """
     topic = topics.create(partitions)
     file = pipeline_file(topic, name=f"orders-{topic}", source={"max_offsets": partitions * each}, **LANES[lane])
     row = {"customer_id": "c", "amount": 1.0, "event_time": "2026-01-01T00:00:00Z"}

@@ -30,7 +30,9 @@ def into(config: PipelineConfig, name: str, path: str) -> PipelineConfig:
 
 
 @pytest.mark.parametrize(
-    ("at_once", "session"), [(False, "local"), (True, "local"), (True, "spark")], indirect=["session"]
+    ("at_once", "session"),
+    [(False, "local"), (True, "local"), pytest.param(True, "spark", marks=pytest.mark.long)],
+    indirect=["session"],
 )
 def test_bounded_run_stopped_and_called_again_writes_its_ranges_once(
     session: Any, topics: Any, pipeline_file: Write, at_once: bool

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.conftest import COLUMNS
 from tests.orders import drain, ids, order
-from tests.sessions import ON_BOTH
+from tests.sessions import ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
@@ -39,7 +39,7 @@ def refused(call: Callable[[], object]) -> PenstockError:
     return raised.value
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_restore_of_an_older_backup_leaves_each_record_once(session: Any, topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(2)
     file = pipeline_file(topic)

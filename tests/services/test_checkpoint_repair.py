@@ -209,7 +209,7 @@ def test_verify_and_show_beside_a_running_stream_find_nothing(session: Any, topi
     try:
         wait_for(lambda: checkpoint.last_committed() is not None, "the first batch")
         first, looks = checkpoint.last_committed() or 0, 0
-        while (checkpoint.last_committed() or 0) < first + 8:
+        while (checkpoint.last_committed() or 0) < first + 5:
             topics.send(topic, [order(looks)])
             looks += 1
             found = verify_checkpoint(config)

@@ -111,11 +111,17 @@ def hide(path: Path, kept: Callable[[dict[str, Any]], bool]) -> None:
             (path / action["path"]).unlink()
 
 
+def log_entry(path: Path, version: int) -> dict[str, Any]:
+    """The last action of each kind in a version of the log."""
+    lines = (path / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    return {kind: body for line in lines for kind, body in json.loads(line).items()}
+
+
+@pytest.mark.long
 def test_merge_writes_token_transaction_and_rows_into_one_log_entry(tmp_path: Path, engine: SqlEngine) -> None:
     sink = prepared(tmp_path, engine)
     land(sink, token(3), [{"id": 1}])
-    lines = (tmp_path / "_delta_log" / f"{1:020}.json").read_text().splitlines()
-    actions = {kind: body for line in lines for kind, body in json.loads(line).items()}
+    actions = log_entry(tmp_path, 1)
     assert set(actions) == {"commitInfo", "add", "txn"}
     said = json.loads(actions["commitInfo"]["userMetadata"])
     assert (said["penstock.pipeline"], said["penstock.sink"]) == ("orders", "out")
@@ -206,6 +212,7 @@ def test_merge_by_keys_of_every_type_finds_the_extremes_again(tmp_path: Path, en
     assert sorted(read_table(tmp_path)["note"].to_pylist()) == [f"at {100 + n}" for n in range(6)]
 
 
+@pytest.mark.long
 def test_merge_reads_only_files_whose_keys_the_batch_can_touch(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, ([{"id": 10 * batch_id + n} for n in range(10)] for batch_id in range(4)))
     sink = prepared(tmp_path, engine)
@@ -219,6 +226,30 @@ DAYS = [{"id": n, "day": date(2026, 1, 1 + n)} for n in range(6)]
 """Batch 0: the keys 0, 1, ... each on a day of its own."""
 
 
+def test_merge_is_one_log_entry_and_opens_no_other_partition_and_no_file_of_other_keys(
+    tmp_path: Path, engine: SqlEngine
+) -> None:
+    """Each day has two files, with the keys 0, 1, ... and 10, 11, ... Two of the second ones are left."""
+    later = [{**row, "id": 10 + row["id"]} for row in DAYS]
+    filled(tmp_path, [DAYS, later], BY_ID_AND_DAY, partition_by=["day"])
+    sink = prepared(tmp_path, engine, BY_ID_AND_DAY, partition_by=["day"])
+    assert len(DeltaTable(tmp_path).file_uris()) == 12
+    hide(tmp_path, lambda action: action["min.id"] in (10, 15))
+    version = DeltaTable(tmp_path).version()
+    changed = [{"id": 10, "day": date(2026, 1, 1)}, {"id": 15, "day": date(2026, 1, 6), DELETES: True}]
+    land(sink, token(2), changed, pa.schema([*ROWS, pa.field(DELETES, pa.bool_())]))
+    found = metrics(tmp_path)
+    assert found["numTargetFilesRemoved"] == 2
+    assert (found["numTargetRowsUpdated"], found["numTargetRowsDeleted"]) == (1, 1)
+    actions = log_entry(tmp_path, version + 1)
+    assert set(actions) == {"commitInfo", "add", "remove", "txn"}
+    said = json.loads(actions["commitInfo"]["userMetadata"])
+    assert (said["penstock.pipeline"], said["penstock.sink"]) == ("orders", "out")
+    assert Position.from_json(said["penstock.token"]).last == token(2)
+    assert actions["txn"]["appId"] == "orders/out"
+
+
+@pytest.mark.long
 def test_merge_pruned_by_a_column_opens_no_other_partition(tmp_path: Path, engine: SqlEngine) -> None:
     filled(tmp_path, [DAYS], BY_ID_AND_DAY, partition_by=["day"])
     sink = prepared(tmp_path, engine, BY_ID_AND_DAY, partition_by=["day"])
@@ -279,8 +310,15 @@ def test_rows_from_before_the_pruning_column_was_there_are_still_found(tmp_path:
     assert notes(tmp_path) == {1: "at 100", 2: "at 1"}
 
 
-def test_empty_text_as_key_and_partition_is_refused_with_its_coordinates(tmp_path: Path, engine: SqlEngine) -> None:
-    sink = prepared(tmp_path, engine, MergeRules(keys=("note",)), partition_by=["note"])
+@pytest.mark.parametrize("by_spark", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_empty_text_as_key_and_partition_is_refused_with_its_coordinates(
+    tmp_path: Path, request: pytest.FixtureRequest, by_spark: bool
+) -> None:
+    rules = MergeRules(keys=("note",))
+    sink = DeltaMergeSink("orders", "out", str(tmp_path), rules, partition_by=["note"])
+    if by_spark:
+        sink = merging(tmp_path, request.getfixturevalue("engine"), rules, partition_by=["note"])
+    sink.prepare(ROWS)
     stage = sink.stage(token(0), SlotAttempt(0, "0"), ROWS)
     refused = stage.write(rows_of(token(0), [{"id": 1, "note": ""}, {"id": 2, "note": "a"}, {"id": 3, "note": None}]))
     commit(sink, token(0), [stage.finish()])
@@ -336,6 +374,7 @@ def test_table_with_more_columns_and_fields_than_the_rows_keeps_them(tmp_path: P
     ]
 
 
+@pytest.mark.long
 def test_commit_of_another_writer_during_a_merge_conflicts_and_the_next_try_lands(tmp_path: Path, spark: Any) -> None:
     land(prepared(tmp_path / "t", SparkSql(spark)), token(0), [{"id": 1}, {"id": 3}])
     sink = prepared(tmp_path / "t", meddling(spark, tmp_path / "t", times=1))
@@ -443,10 +482,10 @@ def test_spark_only_table_is_appended_to_through_spark(tmp_path: Path, engine: S
     make_spark_only(tmp_path / "t", engine, "clustering")
     sink = appending(tmp_path / "t", engine)
     assert str(sink.note).startswith("written through Spark")
+    sink.use(LosingAnswer(engine, landed=True))
     land(sink, token(0), [{"id": 1}, {"id": 2}], PAIR)
-    land(appending(tmp_path / "t", LosingAnswer(engine, landed=True)), token(1), [{"id": 3}], PAIR)
-    assert read_by_spark(tmp_path / "t", engine) == [1, 2, 3]
-    assert last_commit(appending(tmp_path / "t", engine)) == token(1)
+    assert read_by_spark(tmp_path / "t", engine) == [1, 2]
+    assert last_commit(appending(tmp_path / "t", engine)) == token(0)
 
 
 @pytest.mark.long

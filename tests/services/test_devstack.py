@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.cli.command import command
 
-from penstock.devstack import DevStack, read_status, stop_stack
+from penstock.devstack import DevStack, broker, read_status, stop_stack
 from penstock.devstack import stack as stack_module
 from penstock.devstack.ports import free_ports
 from penstock.devstack.stopping import kill
@@ -46,13 +47,13 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def penstock(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command that starts or ends something, as a process."""
+    """A command that starts something, as a process: what it starts outlives it."""
     words = (PENSTOCK, "dev", *words, "--dir", str(folder))
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 
 
 def asked(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """One that leaves everything as it is, within this process."""
+    """One that starts nothing, within this process."""
     return command("dev", *words, "--dir", str(folder), folder=folder.parent)
 
 
@@ -64,11 +65,12 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def can_produce(bootstrap: str, topic: str) -> bool:
-    outcome: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "allow.auto.create.topics": "true"})
-    producer.produce(topic, b"x", on_delivery=lambda error, _: outcome.append(error))
+    delivered: list[bool] = []
+    settings = {"allow.auto.create.topics": "true", "topic.metadata.propagation.max.ms": 500}
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
+    producer.produce(topic, b"x", on_delivery=lambda error, _: delivered.append(error is None))
     producer.flush(3)
-    return outcome == [None]
+    return delivered == [True]
 
 
 def test_commands_up_status_up_again_down_tell_one_story(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_commands_up_status_up_again_down_tell_one_story(tmp_path: Path) -> None
         assert other.returncode == 3
         assert "DEV_STACK_DIFFERS" in other.stderr
 
-        ended = penstock("down", folder=folder)
+        ended = asked("down", folder=folder)
         assert ended.returncode == 0, ended.stderr
         assert "1 broker ended" in ended.stdout
         assert not folder.exists()
@@ -182,27 +184,41 @@ def test_up_after_the_broker_was_killed_recovers_with_its_data(tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a stack that was up and is down, with its data."""
-    folder = tmp_path_factory.mktemp("stopped")
-    stack = stack_in(folder)
-    stack.start()
-    stack.stop(keep_data=True)
-    yield folder
+def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, MissingError]]:
+    """The folder of a stack that was given up, for it took too long to start, with its data; and the error."""
+    folder = tmp_path_factory.mktemp("late")
+    started = broker.start_broker
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(MissingError) as caught:
+
+        def start_broker(*given: Any) -> subprocess.Popen[bytes]:
+            patched.setattr(stack_module, "START_TIMEOUT_SECONDS", 0.2)
+            return started(*given)
+
+        # Its storage is prepared in good time.
+        patched.setattr(broker, "start_broker", start_broker)
+        stack_in(folder).start()
+    yield folder, caught.value
     stop_stack(folder)
 
 
-def test_start_of_a_broker_that_dies_shows_its_log_and_leaves_no_process(stopped: Path) -> None:
-    meta = stopped / "node-1" / "data" / "meta.properties"
+def test_start_that_takes_too_long_ends_everything(late: tuple[Path, MissingError]) -> None:
+    folder, error = late
+    assert "no client could produce" in error.summary
+    assert processes_of(folder) == []
+
+
+def test_start_of_a_broker_that_dies_shows_its_log_and_leaves_no_process(late: tuple[Path, MissingError]) -> None:
+    folder, _ = late
+    meta = folder / "node-1" / "data" / "meta.properties"
     good = meta.read_text()
     meta.write_text(good.replace("node.id=1", "node.id=99"))
     with pytest.raises(MissingError) as caught:
-        stack_in(stopped).start()
+        stack_in(folder).start()
     meta.write_text(good)
     assert caught.value.code == "BROKER_NOT_STARTED"
     assert "99" in caught.value.context["its last lines"]
     assert Path(caught.value.context["log"]).is_file()
-    assert processes_of(stopped) == []
+    assert processes_of(folder) == []
 
 
 def test_start_with_storage_that_cannot_be_prepared_says_so(tmp_path: Path) -> None:
@@ -211,14 +227,6 @@ def test_start_with_storage_that_cannot_be_prepared_says_so(tmp_path: Path) -> N
         stack.start()
     assert caught.value.code == "BROKER_NOT_STARTED"
     assert "StorageTool" in caught.value.context["its last lines"]
-
-
-def test_start_that_takes_too_long_ends_everything(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_module, "START_TIMEOUT_SECONDS", 0.2)
-    with pytest.raises(MissingError) as caught:
-        stack_in(stopped).start()
-    assert "no client could produce" in caught.value.summary
-    assert processes_of(stopped) == []
 
 
 @pytest.mark.long

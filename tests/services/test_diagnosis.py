@@ -130,7 +130,7 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
 
 
 def test_healthy_pipeline_has_no_cause_while_it_drains_and_when_it_has(topics: Any, pipeline: Pipeline) -> None:
-    topics.send(pipeline.topic, events(20_000))
+    topics.send(pipeline.topic, events(5_000))
     pipeline.write(flow={"min_offsets": 100, "target_batch": "5 seconds"})
     pipeline.go(batches=2)
     assert pipeline.causes() == ()

@@ -23,7 +23,7 @@ from tests.tables import read_table
 
 from penstock.config import load
 from penstock.ops.case_reports import failure_lines
-from penstock.ops.cases import SparkWhenNeeded, run_file
+from penstock.ops.cases import FileResult, SparkWhenNeeded, run_file
 from penstock.ops.schema import plan_schema_check
 
 pytestmark = pytest.mark.services
@@ -66,20 +66,23 @@ def postgres(table: str, column: str) -> Values:
     return read
 
 
-STATEFUL = {"transforms/metrics.yaml": "cases", "transforms/join.yaml": "cases", "transforms/visits.yaml": "run"}
-"""Those that need Spark, and how each is tried by default; the other way is tried in `make long`."""
+STATEFUL = {
+    "transforms/metrics.yaml": "a window comes when its time has passed",
+    "transforms/join.yaml": "a payment within the hour is joined at once",
+    "transforms/visits.yaml": "a visit ends with the fifth order, and another with half an hour of silence",
+}
+"""Those that need Spark, and the case of each that is tried by default: `make long` has all cases, and runs them."""
 
 
 def name_of(file: Path) -> str:
     return f"{file.parent.name}/{file.name}"
 
 
-def tried(way: str, files: list[Path]) -> pytest.MarkDecorator:
-    """The files as parameters of a test, some of them in `make long` only."""
-    late = {name for name, default in STATEFUL.items() if default != way}
+def tried(files: list[Path]) -> pytest.MarkDecorator:
+    """The files as parameters of a test, those that need Spark in `make long` only."""
     params = [(file, name_of(file)) for file in files]
     return pytest.mark.parametrize(
-        "file", [pytest.param(file, id=name, marks=[pytest.mark.long] * (name in late)) for file, name in params]
+        "file", [pytest.param(file, id=name, marks=[pytest.mark.long] * (name in STATEFUL)) for file, name in params]
     )
 
 
@@ -156,7 +159,7 @@ def session_for(file: Path, request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("spark" if name_of(file) in STATEFUL else "session")
 
 
-@tried("run", FILES)
+@tried(FILES)
 def test_example_run_its_targets_hold_what_it_says(
     file: Path,
     tmp_path: Path,
@@ -183,9 +186,17 @@ def test_example_run_its_targets_hold_what_it_says(
         assert (len(values), len(set(values))) == (count, distinct)
 
 
-@tried("cases", [cases.with_name(cases.name.replace(".test.yaml", ".yaml")) for cases in CASES])
+@tried([cases.with_name(cases.name.replace(".test.yaml", ".yaml")) for cases in CASES])
 def test_example_cases_pass(file: Path, request: pytest.FixtureRequest) -> None:
-    done = run_file(file, SparkWhenNeeded(session_for(file, request)))
+    require_passed(run_file(file, SparkWhenNeeded(session_for(file, request))))
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_example_with_state_passes_a_case(spark: Any, name: str) -> None:
+    require_passed(run_file(EXAMPLES / name, SparkWhenNeeded(spark), [STATEFUL[name]]))
+
+
+def require_passed(done: FileResult) -> None:
     assert [line for case in done.cases if not case.passed for line in (case.case.name, *failure_lines(case))] == []
 
 

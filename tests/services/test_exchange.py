@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.committed import committed
 from tests.orders import ids
-from tests.sessions import LANES
+from tests.sessions import LANES_LONG
 from tests.tables import read_table
 
 from penstock.config import load
@@ -93,7 +93,7 @@ def test_kafka_in_the_frame_lane_commits_no_slot_before_the_bad_records_are_in_t
     assert read_table(file.parent / "lake/quarantine").num_rows == 1
 
 
-@LANES
+@LANES_LONG
 def test_record_refused_behind_a_dedupe_brings_no_older_row_back_into_a_sink_that_waited_for_the_quarantine(
     session: Any, topics: Any, pipeline_file: Callable[..., Path], lane: str
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from tests.cli.command import command
 from tests.conftest import Topics
 from tests.services.running import PENSTOCK, Running, wait_for
 
@@ -156,7 +157,8 @@ def test_place_that_cannot_be_written_is_told_before_a_batch(
     blocked = file.parent / where
     blocked.parent.mkdir()
     blocked.write_text("a file where a folder should be")
-    done = run_to_its_end(file)
+    # It ends before it starts Spark.
+    done = command("run", str(file), folder=file.parent)
     summary = told(done)[0]
     assert (done.returncode, summary.partition(" ")[0]) == (exit_code, code), done.stderr
     assert str(blocked) in done.stderr

@@ -33,25 +33,25 @@ def test_flow_on_an_unknown_backlog_starts_small_grows_and_remembers(
     session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(4)
-    topics.send(topic, orders(0, 30_000))
-    file = pipeline_file(topic, flow={"min_offsets": 100, "max_offsets": 20_000, "memory": "500 MiB"})
+    topics.send(topic, orders(0, 12_000))
+    file = pipeline_file(topic, flow={"min_offsets": 100, "max_offsets": 8_000, "memory": "500 MiB"})
     decisions, batches = drained(file, session)
     sizes = [event.metrics.offsets for event in batches]
     assert decisions[0].reason == "start"
     assert sizes[0] <= 500 < sizes[1]
-    assert max(sizes) <= 20_000
+    assert max(sizes) <= 8_000
     assert all(event.metrics.offsets <= (event.metrics.cap or 0) for event in batches)
     assert [d.before for d in decisions[1:]] == [d.cap for d in decisions[:-1]]
-    assert ids(file) == list(range(30_000))
+    assert ids(file) == list(range(12_000))
     known = history_of(load(file).checkpoint)
     assert [entry["cap"] for entry in known.read(events=("flow",))] == [d.cap for d in decisions]
 
     # What was learned holds from the first batch of the next run on.
-    topics.send(topic, orders(30_000, 5_000))
+    topics.send(topic, orders(12_000, 2_000))
     decisions, batches = drained(file, session)
-    assert [event.metrics.offsets for event in batches] == [5_000]
-    assert decisions[0].cap >= 5_000
-    assert ids(file) == list(range(35_000))
+    assert [event.metrics.offsets for event in batches] == [2_000]
+    assert decisions[0].cap >= 2_000
+    assert ids(file) == list(range(14_000))
 
 
 def test_flow_with_a_fixed_cap_decides_nothing(session: Any, topics: Any, pipeline_file: Write) -> None:
@@ -65,7 +65,7 @@ def test_flow_with_a_fixed_cap_decides_nothing(session: Any, topics: Any, pipeli
 def test_flow_of_two_sources_gives_each_its_share(spark: Any, topics: Any, pipeline_file: Write) -> None:
     left, right = topics.create(1), topics.create(1)
     for topic in (left, right):
-        topics.send(topic, [{"id": n, "at": f"2026-01-01T00:00:{n % 60:02}Z"} for n in range(300)])
+        topics.send(topic, [{"id": n, "at": f"2026-01-01T00:00:{n % 60:02}Z"} for n in range(200)])
     side = {
         "type": "kafka",
         "brokers": topics.brokers,
@@ -85,4 +85,4 @@ def test_flow_of_two_sources_gives_each_its_share(spark: Any, topics: Any, pipel
     decisions, batches = drained(file, spark)
     assert decisions[0].cap == 200
     assert max(event.metrics.offsets for event in batches) == 200
-    assert sum(event.metrics.offsets for event in batches) == 600
+    assert sum(event.metrics.offsets for event in batches) == 400

@@ -21,7 +21,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from tests import orders
 from tests.orders import drain
 from tests.producers import RegistryProducer
-from tests.sessions import LANES
+from tests.sessions import LANES_LONG
 from tests.tables import read_table
 
 pytestmark = pytest.mark.services
@@ -145,7 +145,7 @@ def as_read(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@LANES
+@LANES_LONG
 def test_every_avro_type_comes_out_equal(
     session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,25 @@ VALUES = (
 )
 
 
+NAMES = ("id", "way", *COLUMNS)
+# Iceberg is merged by Spark alone, and so is a Delta table with a quotation mark in a name.
+MERGED = {"keys": ["id", COLUMNS[1]], "select": ["id", "way", *COLUMNS[1:]]}
+MERGED_BY_SPARK = {"keys": ["id", COLUMNS[0]]}
+
+
+@pytest.mark.parametrize(
+    ("session", "merged", "iceberg"),
+    [
+        ("local", MERGED, {}),
+        pytest.param("spark", MERGED_BY_SPARK, {"mode": "merge", **MERGED_BY_SPARK}, marks=pytest.mark.long),
+    ],
+    indirect=["session"],
+    ids=["local", "spark"],
+)
 def test_names_and_values_cannot_break_out_of_any_sink(
-    spark: Any,
+    session: Any,
+    merged: dict[str, Any],
+    iceberg: dict[str, Any],
     topics: Any,
     postgres: Any,
     pipeline_file: Callable[..., Path],
@@ -59,24 +76,26 @@ def test_names_and_values_cannot_break_out_of_any_sink(
         sinks=[
             {"name": "pg", "type": "postgres", "url": "${env:HOSTILE_DB}", "table": "rows", "create": True,
              "mode": "upsert", "keys": ["id", hostile]},
-            {"name": "merged", "type": "delta", "path": "lake/merged", "mode": "merge", "keys": ["id", hostile]},
+            {"name": "merged", "type": "delta", "path": "lake/merged", "mode": "merge", **merged},
             {"name": "parted", "type": "delta", "path": "lake/parted", "partition_by": ["way"]},
             {"name": "files", "type": "parquet", "path": "lake/files", "partition_by": ["way"]},
-            {"name": "ice", "type": "iceberg", "table": "shop.orders", "warehouse": warehouse, "mode": "merge",
-             "keys": ["id", hostile]},
+            {"name": "ice", "type": "iceberg", "table": "shop.orders", "warehouse": warehouse, **iceberg},
         ],
         spark={},
     )  # fmt: skip
     for _ in range(2):
-        run(load(file), RunOptions(available_now=True), session=spark)
+        run(load(file), RunOptions(available_now=True), session=session)
         topics.send(topic, sent)
     expected = {row["id"]: row for row in sent}
     assert postgres.execute("SELECT id FROM victim", database) == [(1,)]
-    names = ", ".join('"' + name.replace('"', '""') + '"' for name in ("id", "way", *COLUMNS))
+    names = ", ".join('"' + name.replace('"', '""') + '"' for name in NAMES)
     # psycopg takes a percent sign for a value's place only where values are given.
     stored = postgres.execute(f"SELECT {names} FROM rows ORDER BY id", database)
-    assert [dict(zip(("id", "way", *COLUMNS), row, strict=True)) for row in stored] == list(expected.values())
-    assert _by_id(DeltaTable(tmp_path / "lake/merged").to_pyarrow_table().to_pylist()) == expected
+    assert [dict(zip(NAMES, row, strict=True)) for row in stored] == list(expected.values())
+    found = DeltaTable(tmp_path / "lake/merged").to_pyarrow_table().to_pylist()
+    names_merged = merged.get("select", NAMES)
+    assert len(found) == len(sent)
+    assert _by_id(found, names_merged) == {row["id"]: {name: row[name] for name in names_merged} for row in sent}
     parted = DeltaTable(tmp_path / "lake/parted").to_pyarrow_table().to_pylist()
     assert len(parted) == 2 * len(sent) and _by_id(parted) == expected
     hive = ds.partitioning(pa.schema([("way", pa.string())]), flavor="hive")
@@ -84,7 +103,7 @@ def test_names_and_values_cannot_break_out_of_any_sink(
     assert len(files) == 2 * len(sent) and _by_id(files) == expected
     catalog = SqlCatalog("penstock", uri=f"sqlite:///{tmp_path}/{warehouse}/catalog.db", warehouse=warehouse)
     iced = catalog.load_table("shop.orders").scan().to_arrow().to_pylist()
-    assert len(iced) == len(sent) and _by_id(iced) == expected
+    assert len(iced) == len(sent) * (1 if iceberg else 2) and _by_id(iced) == expected
     beside = {path.name for path in tmp_path.iterdir()}
     assert beside == {"lake", "checkpoints", file.name}
     assert {path.name for path in (tmp_path / "lake").iterdir()} <= {
@@ -98,11 +117,11 @@ def test_names_and_values_cannot_break_out_of_any_sink(
     assert not Path("/etc/outside").exists()
 
 
-def _by_id(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    return {row["id"]: {name: row[name] for name in ("id", "way", *COLUMNS)} for row in rows}
+def _by_id(rows: list[dict[str, Any]], names: Sequence[str] = NAMES) -> dict[int, dict[str, Any]]:
+    return {row["id"]: {name: row[name] for name in names} for row in rows}
 
 
-def test_terminal_is_given_no_order_by_a_message(spark: Any, topics: Any, pipeline_file: Callable[..., Path]) -> None:
+def test_terminal_is_given_no_order_by_a_message(session: Any, topics: Any, pipeline_file: Callable[..., Path]) -> None:
     from typer.testing import CliRunner
 
     from penstock.cli.main import app
@@ -110,7 +129,7 @@ def test_terminal_is_given_no_order_by_a_message(spark: Any, topics: Any, pipeli
     topic = topics.create(1)
     topics.send(topic, [json.dumps({"text": "\x1b]0;owned\x07"}).encode(), b"\x1b]0;owned\x07 not json"])
     file = pipeline_file(topic, decode={"format": "json", "schema": "text STRING"})
-    run(load(file), RunOptions(available_now=True), session=spark)
+    run(load(file), RunOptions(available_now=True), session=session)
     for words in (
         ["preview", str(file)],
         ["quarantine", "list", str(file)],

@@ -202,6 +202,7 @@ def test_partitions_by_transforms_are_those_that_spark_makes(lake: Lake, texts: 
         assert lake.sql(f"SELECT id FROM {TABLE} WHERE id = {number}") == [{"id": number}]
 
 
+@pytest.mark.long
 def test_expire_snapshots_by_spark_keeps_the_newest_token_even_behind_others_commits(lake: Lake) -> None:
     sink = lake.sink()
     for batch in range(3):
@@ -310,6 +311,7 @@ def test_merge_that_changes_nothing_is_committed_with_its_token(lake: Lake, mode
     assert {row["id"]: row["note"] for row in open_table(lake.folder).scan().to_arrow().to_pylist()} == lake.notes()
 
 
+@pytest.mark.long
 def test_merge_into_many_files_rewrites_only_those_that_the_keys_can_be_in(lake: Lake) -> None:
     sink = lake.sink(rules=BY_ID, partition_by=["bucket(8, id)"])
     land(sink, token(0, 0, 200))

@@ -98,7 +98,7 @@ def test_fleet_with_one_bad_sink_lets_the_others_go_on_and_it_catches_up_when_me
     # Where its table should be is a file.
     (tmp_path / "lake/bad").write_text("in the way")
     topics.send(bad, orders(20))
-    with Sailing(session, files) as fleet:
+    with Sailing(session, files, give_up=0.5) as fleet:
         fleet.await_started("good")
         told = fleet.await_told(Waiting, "bad", count=2)
         topics.send(good, orders(30))
@@ -323,7 +323,7 @@ def test_jobs_of_one_engine_are_broken_off_without_those_of_another(spark: Any) 
 
     ended: dict[str, BaseException | None] = {}
     engines = {name: SparkSql(spark) for name in ("broken off", "left alone")}
-    slow = "SELECT count(*) AS n FROM range(0, 200000000, 1, 8) WHERE hash(id) % 7 = 3"
+    slow = "SELECT count(*) AS n FROM range(0, 100000000, 1, 8) WHERE hash(id) % 7 = 3"
 
     def work(name: str) -> None:
         try:

@@ -28,7 +28,7 @@ from tests import orders
 from tests.committed import committed
 from tests.orders import order
 from tests.services.running import wait_for
-from tests.sessions import LANES, LANES_LONG, ON_BOTH
+from tests.sessions import LANES_LONG, ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.checkpoint.writing import put_offsets
@@ -69,6 +69,11 @@ def rename(file: Path, **names: str) -> None:
     edit(file, sinks=[{**sink, "name": names.get(sink["name"], sink["name"])} for sink in sinks])
 
 
+def in_long(*sinks: str) -> list[Any]:
+    """Sinks that `make long` tries: where another one of their family is in the default run."""
+    return [pytest.param(sink, marks=pytest.mark.long) for sink in sinks]
+
+
 def quarantined(file: Path) -> list[int]:
     """The offsets in the quarantine."""
     return sorted(row["offset"] for row in read_table(file.parent / "lake/quarantine").to_pylist())
@@ -83,6 +88,8 @@ class Places:
     clean: str
     fixture: Callable[[str], Any]
     pointer: str = ""
+    slots: int = 2
+    """Of the Kafka sink."""
 
     @property
     def database(self) -> Any:
@@ -102,7 +109,7 @@ class Places:
                 "create": True,
                 "coordinates": True,
             },
-            {"name": "out", "type": "kafka", "topic": self.clean, "key": "order_id", "slots": 2},
+            {"name": "out", "type": "kafka", "topic": self.clean, "key": "order_id", "slots": self.slots},
         ]
 
     def ids(self, sink: str) -> list[int]:
@@ -193,7 +200,7 @@ def written(topics: Any, pipeline_file: Write, places: Places) -> Callable[..., 
     return write
 
 
-@LANES
+@LANES_LONG
 def test_definition_edited_after_a_failed_batch_adds_the_newly_bad_record_to_the_quarantine(
     session: Any, topics: Any, written: Any, places: Places, lane: str
 ) -> None:
@@ -273,12 +280,12 @@ def test_table_restored_to_before_its_first_batch_gets_nothing_from_before_the_s
     assert places.ids("delta") == [5, 6, 7]
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_driver_that_hangs_while_another_takes_over_commits_nothing_when_it_wakes_up(
     session: Any, topics: Any, written: Any, places: Places
 ) -> None:
     topic, file = written()
-    topics.send(topic, [order(n) for n in range(20)])
+    topics.send(topic, [order(n) for n in range(15)])
     hangs, wakes = threading.Event(), threading.Event()
 
     def hang(event: Event) -> None:
@@ -297,7 +304,7 @@ def test_driver_that_hangs_while_another_takes_over_commits_nothing_when_it_wake
     driver = threading.Thread(target=first)
     driver.start()
     assert hangs.wait(60)
-    topics.send(topic, [order(n) for n in range(20, 40)])
+    topics.send(topic, [order(n) for n in range(15, 20)])
     second = file.with_name("second.yaml")
     second.write_text(file.read_text())
     edit(second, checkpoint="checkpoints/second")
@@ -305,9 +312,9 @@ def test_driver_that_hangs_while_another_takes_over_commits_nothing_when_it_wake
     wakes.set()
     driver.join(120)
     assert [error.code for error in stopped] == ["FENCED"]
-    assert places.every() == {sink["name"]: list(range(40)) for sink in places.sinks()}
+    assert places.every() == {sink["name"]: list(range(20)) for sink in places.sinks()}
     drain(second, session)
-    assert places.every() == {sink["name"]: list(range(40)) for sink in places.sinks()}
+    assert places.every() == {sink["name"]: list(range(20)) for sink in places.sinks()}
 
 
 def test_checkpoint_lost_after_the_quarantine_was_committed_resumes_with_nothing_lost_or_doubled(
@@ -427,7 +434,9 @@ def test_fresh_checkpoint_with_accepted_duplicates_moves_every_position_and_says
 
 
 @pytest.mark.parametrize(
-    ("loss", "session"), [("fail", "local"), ("record", "local"), ("record", "spark")], indirect=["session"]
+    ("loss", "session"),
+    [("fail", "local"), ("record", "local"), pytest.param("record", "spark", marks=pytest.mark.long)],
+    indirect=["session"],
 )
 def test_topic_that_appears_by_a_pattern_and_is_created_again_is_noticed(
     session: Any, topics: Any, written: Any, places: Places, loss: str
@@ -537,7 +546,7 @@ def test_tables_that_require_values_are_written_where_the_columns_are_never_null
     assert (places.ids("delta"), places.ids("iceberg")) == ([1, 2], [1, 2])
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_stop_while_a_batch_waits_for_its_log_end_is_answered_at_once(
     session: Any, topics: Any, written: Any, places: Places
 ) -> None:
@@ -565,10 +574,11 @@ def test_stop_while_a_batch_waits_for_its_log_end_is_answered_at_once(
     assert places.ids("delta") == list(range(15))
 
 
-@pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg", "out"])
+@pytest.mark.parametrize("sink", [*in_long("delta", "files"), "iceberg", "pg", "out"])
 def test_sink_renamed_while_its_batch_is_open_is_refused_until_its_old_name_has_finished_it(
     session: Any, topics: Any, written: Any, places: Places, sink: str
 ) -> None:
+    places.slots = 1
     topic, file = written(sink)
     topics.send(topic, [order(n) for n in range(15)])
 
@@ -601,6 +611,7 @@ def test_sink_renamed_while_its_batch_is_open_is_refused_until_its_old_name_has_
 def test_sink_renamed_back_while_its_batch_is_open_is_refused(
     session: Any, topics: Any, written: Any, places: Places
 ) -> None:
+    places.slots = 1
     topic, file = written("delta", "out")
     topics.send(topic, [order(n) for n in range(5)])
     drain(file, session)
@@ -620,10 +631,11 @@ def test_sink_renamed_back_while_its_batch_is_open_is_refused(
     assert (places.ids("delta"), places.ids("out")) == (list(range(8)), list(range(8)))
 
 
-@pytest.mark.parametrize("sink", ["delta", "iceberg", "files", "pg", "out"])
+@pytest.mark.parametrize("sink", ["delta", *in_long("iceberg", "files"), "pg", "out"])
 def test_sink_renamed_when_the_checkpoint_is_lost_is_refused_whatever_is_asked(
     session: Any, topics: Any, written: Any, places: Places, sink: str
 ) -> None:
+    places.slots = 1
     topic, file = written(sink)
     topics.send(topic, [order(n) for n in range(3)])
     drain(file, session)

@@ -13,7 +13,7 @@ import pytest
 from tests.committed import committed
 from tests.orders import drain
 from tests.services.running import wait_for
-from tests.sessions import ON_BOTH
+from tests.sessions import ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.config import PipelineConfig, load
@@ -103,15 +103,15 @@ def test_replay_into_another_table_writes_what_was_asked_and_leaves_the_live_run
     assert json.loads((plan.stored.folder / "summary.json").read_text())["rows_out"] == 70
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_replay_into_the_live_table_while_the_stream_runs_is_right_to_the_row(
     session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(2)
-    topics.send(topic, orders(0, 400))
+    topics.send(topic, orders(0, 160))
     file = pipeline_file(
         topic,
-        source={"max_offsets": 60},
+        source={"max_offsets": 40},
         transforms=[{"derive": {"mark": "'live'"}}],
         sinks=[{"name": "out", "type": "delta", "path": "lake/out"}],
         trigger={"every": "200 ms"},
@@ -127,10 +127,10 @@ def test_replay_into_the_live_table_while_the_stream_runs_is_right_to_the_row(
 
     live = threading.Thread(target=run, args=(load(file), RunOptions(), listen, stop, session))
     live.start()
-    sent = 400
+    sent = 160
     try:
-        wait_for(lambda: rows_read() >= 360, "the live run")
-        plan = plan_replay(marked(file, "again"), ReplayRequest("0=30,1=50", "0=170,1=9000"))
+        wait_for(lambda: rows_read() >= 120, "the live run")
+        plan = plan_replay(marked(file, "again"), ReplayRequest("0=10,1=30", "0=50,1=9000"))
         assert plan.running is not None
         assert plan.notices, "the cut of --to is said"
         assert plan.targets[0].replaces == sum(map(len, plan.ranges))
@@ -147,7 +147,7 @@ def test_replay_into_the_live_table_while_the_stream_runs_is_right_to_the_row(
         stop.ask()
         live.join()
     replayed = {(r.partition, offset) for r in plan.ranges for offset in range(r.start, r.end)}
-    assert (0, 30) in replayed and (0, 170) not in replayed and (1, 49) not in replayed
+    assert (0, 10) in replayed and (0, 50) not in replayed and (1, 29) not in replayed
     expected = [(p, o, "again" if (p, o) in replayed else "live") for p in (0, 1) for o in range(sent // 2)]
     assert offsets_and_marks(table) == expected
 

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import NewPartitions
 from tests.orders import drain, forget_commit, ids, order
-from tests.sessions import LANES, ON_BOTH
+from tests.sessions import LANES_LONG, ON_BOTH, ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
@@ -196,7 +196,7 @@ def test_run_aborted_transactions_are_no_loss(session: Any, topics: Any, stack: 
     assert ids(file) == [0, 2]
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_run_open_transaction_is_waited_for_not_lost(
     session: Any, topics: Any, stack: Any, pipeline_file: Write
 ) -> None:
@@ -238,7 +238,7 @@ def test_run_compacted_topic_holes_are_no_loss(session: Any, topics: Any, stack:
     assert ids(file)[-1] == 1_999
 
 
-@LANES
+@LANES_LONG
 def test_run_without_quarantine_stops_at_the_bad_record(
     session: Any, topics: Any, pipeline_file: Write, lane: str
 ) -> None:
@@ -269,7 +269,7 @@ def test_run_quarantine_keeps_bytes_and_coordinates(session: Any, topics: Any, p
     assert (bad["topic"], bad["partition"], bad["offset"]) == (topic, 0, 1)
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_run_fresh_checkpoint_on_an_old_table_stops_then_resumes_from_it(
     session: Any, topics: Any, pipeline_file: Write
 ) -> None:
@@ -431,7 +431,7 @@ def test_run_few_offsets_wait_until_there_are_enough(spark: Any, topics: Any, pi
             batches.append(event.metrics.rows_in)
             if len(batches) == 1:
                 topics.send(topic, [order(5), order(6)])
-                threading.Timer(3, lambda: topics.send(topic, [order(n) for n in range(7, 11)])).start()
+                threading.Timer(1, lambda: topics.send(topic, [order(n) for n in range(7, 11)])).start()
             else:
                 stop.ask()
 

@@ -13,18 +13,29 @@ from penstock.config import FlowConfig, PipelineConfig
 from penstock.flow.cost import Cost
 from penstock.flow.simulation import Arrivals, Burst, Work, adaptive, simulate
 from penstock.metrics.history import History
-from penstock.ops.simulate import Asked, capacity, simulate_pipeline
+from penstock.ops.simulate import Asked, Report, capacity, simulate_pipeline
 from penstock.ops.simulate_cost import measure
 from penstock.ops.simulate_words import assumptions, findings
 
 COST = Cost(1.0, 1e-5)
-ASKED = Asked(500_000, 3600, cores=20, partitions=200, cost=COST, record_bytes=200.0)
+SECONDS = 1200.0
+ASKED = Asked(500_000, SECONDS, cores=20, partitions=200, cost=COST, record_bytes=200.0)
 BURST = replace(ASKED, bursts=(Burst(5_000_000, start=300, seconds=60),))
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path) -> PipelineConfig:
-    return config(tmp_path)
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> PipelineConfig:
+    return config(tmp_path_factory.mktemp("pipeline"))
+
+
+@pytest.fixture(scope="module")
+def steady(pipeline: PipelineConfig) -> Report:
+    return simulate_pipeline(pipeline, ASKED)
+
+
+@pytest.fixture(scope="module")
+def burst(pipeline: PipelineConfig) -> Report:
+    return simulate_pipeline(pipeline, BURST)
 
 
 def record(history: History, work: Work, waiting: float = 1e8, seconds: float = 300, **facts: Any) -> None:
@@ -83,10 +94,10 @@ def test_measure_stream_that_keeps_up_since_long_still_goes_by_its_large_batches
     assert found.per_offset == pytest.approx(15e-6, rel=0.2) and found.fixed == pytest.approx(0.85, rel=0.2)
 
 
-def test_findings_of_batches_far_larger_than_any_measured_say_so(tmp_path: Path, pipeline: PipelineConfig) -> None:
+def test_findings_of_batches_far_larger_than_any_measured_say_so(tmp_path: Path, burst: Report) -> None:
     history = History(tmp_path / "history")
     record(history, Work(1.0, 1e-5, cores=2, split=True), waiting=20_000, seconds=10)
-    told = findings(simulate_pipeline(pipeline, BURST), measure(history.read()))
+    told = findings(burst, measure(history.read()))
     assert "drain a larger backlog to be surer" in told[-1]
 
 
@@ -105,11 +116,10 @@ def test_measure_batches_of_one_size_are_said_not_to_tell_the_parts_apart(
     assert any("measured on 5 batches of this pipeline, on 2 cores" in line for line in told)
 
 
-def test_simulate_rate_below_the_capacity_holds_it(pipeline: PipelineConfig) -> None:
-    report = simulate_pipeline(pipeline, ASKED)
-    assert report.capacity > 500_000 and report.caught_up is not None
-    assert report.run.backlog(3600) < 500_000 * 60
-    assert report.cores_to_hold is not None and report.cores_to_hold <= 20
+def test_simulate_rate_below_the_capacity_holds_it(steady: Report) -> None:
+    assert steady.capacity > 500_000 and steady.caught_up is not None
+    assert steady.run.backlog(SECONDS) < 500_000 * 60
+    assert steady.cores_to_hold is not None and steady.cores_to_hold <= 20
 
 
 def test_simulate_rate_above_the_capacity_never_catches_up_and_says_what_would(pipeline: PipelineConfig) -> None:
@@ -120,16 +130,18 @@ def test_simulate_rate_above_the_capacity_never_catches_up_and_says_what_would(p
     assert f"cores to hold 500,000 a second: {report.cores_to_hold}" in told
 
 
-def test_simulate_cores_to_hold_are_the_fewest_that_do(pipeline: PipelineConfig) -> None:
-    cores = simulate_pipeline(pipeline, ASKED).cores_to_hold
+def test_simulate_cores_to_hold_are_the_fewest_that_do(pipeline: PipelineConfig, steady: Report) -> None:
+    cores = steady.cores_to_hold
     assert cores is not None
     enough, fewer = (simulate_pipeline(pipeline, replace(ASKED, cores=number)) for number in (cores, cores - 1))
-    assert enough.run.backlog(3600) < fewer.run.backlog(3600)
+    assert enough.run.backlog(SECONDS) < fewer.run.backlog(SECONDS)
     assert fewer.asked.rate >= fewer.capacity and enough.asked.rate < enough.capacity
 
 
-def test_simulate_cores_to_catch_up_do_so_about_in_time_and_half_of_them_do_not(pipeline: PipelineConfig) -> None:
-    cores = simulate_pipeline(pipeline, BURST).cores_to_catch_up
+def test_simulate_cores_to_catch_up_do_so_about_in_time_and_half_of_them_do_not(
+    pipeline: PipelineConfig, burst: Report
+) -> None:
+    cores = burst.cores_to_catch_up
     assert cores is not None
     taken = simulate_pipeline(pipeline, replace(BURST, cores=cores)).caught_up
     assert taken is not None and taken <= 1.15 * BURST.within
@@ -137,13 +149,12 @@ def test_simulate_cores_to_catch_up_do_so_about_in_time_and_half_of_them_do_not(
     assert half is None or half > BURST.within
 
 
-def test_simulate_backlog_of_a_burst_is_seen_at_its_height_and_gone_afterwards(pipeline: PipelineConfig) -> None:
-    report = simulate_pipeline(pipeline, BURST)
-    waits, when = report.peak
+def test_simulate_backlog_of_a_burst_is_seen_at_its_height_and_gone_afterwards(burst: Report) -> None:
+    waits, when = burst.peak
     assert 300 < when <= 400 and waits >= 100_000_000
-    assert max(row.backlog for row in report.rows) == waits
-    assert report.rows[-1].until == pytest.approx(3600)
-    assert report.rows[-1].backlog < waits / 10
+    assert max(row.backlog for row in burst.rows) == waits
+    assert burst.rows[-1].until == pytest.approx(SECONDS)
+    assert burst.rows[-1].backlog < waits / 10
 
 
 def test_simulate_whole_partitions_bound_the_cores_and_a_hot_one_bounds_the_rate(pipeline: PipelineConfig) -> None:
@@ -171,9 +182,9 @@ def test_simulate_fixed_cap_that_is_too_low_is_said_to_be(tmp_path: Path) -> Non
     assert "source.max_offsets" in findings(report)[-1]
 
 
-def test_simulate_json_has_what_is_printed(pipeline: PipelineConfig) -> None:
-    told = simulate_pipeline(pipeline, BURST).as_json()
+def test_simulate_json_has_what_is_printed(burst: Report) -> None:
+    told = burst.as_json()
     assert told["holds"] is True
     assert told["most_waiting"] >= 100_000_000
-    assert told["series"][-1]["until"] == 3600
+    assert told["series"][-1]["until"] == SECONDS
     assert told["decisions"][0]["reason"] == "start"
