@@ -31,7 +31,7 @@ SLOWEST = 20
 RUN_ID = "PENSTOCK_TEST_RUN"
 
 SERVERS = {
-    "spark": 20.0,
+    "spark": 60.0,
     "stack": 5.0,
     "registry": 6.0,
     "postgres": 2.0,

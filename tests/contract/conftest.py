@@ -14,7 +14,7 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path) -> SinkKit:
 # What a kit that commits through Spark, or to a store, has of its own; the rest it shares with one that does not.
 _COMMITS = ("crash_inside", "without_an_answer", "two_drivers_with_one_token")
 _SHORT: dict[str, tuple[str, ...]] = {
-    "[delta_merge_spark": ("landed_without_an_answer",),
+    "[delta_merge_spark": (),
     "[iceberg_merge": ("landed_without_an_answer", "late_rows"),
     "[delta_s3": _COMMITS,
     "[delta_merge_s3": ("crash_inside",),

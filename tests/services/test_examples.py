@@ -71,7 +71,7 @@ STATEFUL = {
     "transforms/join.yaml": "a payment within the hour is joined at once",
     "transforms/visits.yaml": "a visit ends with the fifth order, and another with half an hour of silence",
 }
-"""Those that need Spark, and the case of each that is tried by default: `make long` has all cases, and runs them."""
+"""Those that need Spark, and a case of each that stands for the others: `make long` has all cases, and runs them."""
 
 
 def name_of(file: Path) -> str:
@@ -191,7 +191,9 @@ def test_example_cases_pass(file: Path, request: pytest.FixtureRequest) -> None:
     require_passed(run_file(file, SparkWhenNeeded(session_for(file, request))))
 
 
-@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * ("visits" in name)) for name in STATEFUL]
+)
 def test_example_with_state_passes_a_case(spark: Any, name: str) -> None:
     require_passed(run_file(EXAMPLES / name, SparkWhenNeeded(spark), [STATEFUL[name]]))
 

@@ -91,6 +91,7 @@ def test_run_interrupted_while_spark_starts_ends_at_once(topics: Any, pipeline_f
         assert running.complained.strip() == "stopped before the first batch"
 
 
+@pytest.mark.long
 def test_run_killed_leaves_no_spark_behind(topics: Any, pipeline_file: Write, tmp_path: Path) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(0)])

@@ -73,6 +73,7 @@ def test_window_gives_each_window_once_and_keeps_late_rows(
     assert windows(tmp_path / "lake/out")[3:] == [("00:20", "a", 1, 1), ("00:30", "a", 1, 1)]
 
 
+@pytest.mark.long
 def test_window_emits_changes_into_a_merged_table(
     topics: Any, pipeline_file: Callable[..., Path], drain: Callable[..., RunSummary], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ found in the same go.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -129,28 +130,31 @@ def _report_all(parts: Parts, errors: list[Any]) -> None:
 def _fill_valid(parts: Parts, context: dict[str, FilePath]) -> None:
     """Validate every part by itself; what is refused stays None."""
 
-    def valid(adapter: TypeAdapter[Any], value: Any) -> Any:
+    def valid(name: str, value: Any) -> Any:
         try:
-            return adapter.validate_python(value, context=context)
+            return _adapter(name).validate_python(value, context=context)
         except ValidationError:
             return None
 
     data = parts.file.data
-    adapter: TypeAdapter[Any]
-    for name, kind in _PARTS.items():
+    for name in _PARTS:
         if name in data:
-            setattr(parts, name, valid(TypeAdapter(kind), data[name]))
-    for name, kind in _NAMED.items():
+            setattr(parts, name, valid(name, data[name]))
+    for name in _NAMED:
         named = data.get(name)
-        adapter = TypeAdapter(kind)
         if isinstance(named, dict):
-            setattr(parts, name, {key: valid(adapter, item) for key, item in named.items()})
-    for name, kind in _LISTS.items():
+            setattr(parts, name, {key: valid(name, item) for key, item in named.items()})
+    for name in _LISTS:
         items = data.get(name)
-        adapter = TypeAdapter(kind)
         # What is no list at all counts as one refused entry: nothing is known of what it should have said.
         refused = (None,) if items is not None else ()
-        setattr(parts, name, tuple(valid(adapter, item) for item in items) if isinstance(items, list) else refused)
+        setattr(parts, name, tuple(valid(name, item) for item in items) if isinstance(items, list) else refused)
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    """Of a part, made once: making them takes longer than the rest of the loader."""
+    return TypeAdapter({**_PARTS, **_NAMED, **_LISTS}[name])
 
 
 def path_of(data: Mapping[str, Any], error: Any) -> Path:
