@@ -50,6 +50,9 @@ os.environ.update(
     AWS_EC2_METADATA_DISABLED="true",
 )
 
+# Spark's JVM, also below a command that a test starts: it ends before its second compiler has paid off.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
 _JAVA = frozenset({"java", "spark-submit"})
 _NO_JAVA = "-XX:StartedByATestThatIsNotMarkedServices"
 """As JDK_JAVA_OPTIONS it keeps every Java from starting: it prints the option, which it does not know, and ends."""
@@ -91,8 +94,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.services)
 
 
+def pytest_collection() -> None:
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Modules and tests live to the end: each garbage collection, one after every file, would walk through them."""
+    """Modules and tests live to the end: each garbage collection would walk through them."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -134,17 +134,18 @@ class Reached:
         return sorted(found, key=lambda test: (self.seconds.get(test, 1.0), test))
 
 
-def make_map(work: Path) -> Path:
+def make_map(work: Path, workers: int) -> Path:
     """Run the default suite under coverage, and keep which test reaches which line."""
     settings = work / "coveragerc"
-    settings.write_text(f"[run]\nsource = {ROOT / 'src/penstock'}\nparallel = true\n")
+    settings.write_text(f"[run]\nsource = {ROOT / 'src/penstock'}\nparallel = true\npatch = subprocess\n")
     report = work / "durations.json"
     environment = {**os.environ, "COVERAGE_FILE": str(work / "coverage"), "PENSTOCK_MUTANT_DURATIONS": str(report)}
-    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-m", "not long"]
+    pytest = ["-m", "pytest", "-n", str(workers), "-m", "not long", "-p", "reached_plugin", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", *pytest]
     plugin = work / "reached_plugin.py"
     plugin.write_text(_PLUGIN)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(work), os.environ.get("PYTHONPATH")]))
-    subprocess.run([*command, "-p", "reached_plugin", "-p", "no:cacheprovider"], cwd=ROOT, env=environment, check=False)
+    subprocess.run(command, cwd=ROOT, env=environment, check=False)
     return collect_map(work)
 
 
@@ -164,6 +165,10 @@ def pytest_runtest_logreport(report):
 def pytest_sessionfinish():
     name = os.environ["PENSTOCK_MUTANT_DURATIONS"]
     Path(f"{name}.{os.getpid()}").write_text(json.dumps(seconds))
+    current = coverage.Coverage.current()
+    if current is not None:
+        current.stop()
+        current.save()
 """
 
 
@@ -246,7 +251,7 @@ def main() -> int:
     asked = parser.parse_args()
     work: Path = asked.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    reached = Reached(**json.loads((asked.map or make_map(work)).read_text()))
+    reached = Reached(**json.loads((asked.map or make_map(work, asked.workers)).read_text()))
     trees: SimpleQueue[Path] = SimpleQueue()
     for number in range(asked.workers):
         tree = work / f"tree{number}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.orders import drain, ids
-from tests.sessions import ON_BOTH
+from tests.sessions import ON_BOTH_LONG
 
 from penstock.config import load
 from penstock.metrics.history import history_of
@@ -28,7 +28,7 @@ def drained(file: Path, session: Any) -> tuple[list[FlowChanged], list[BatchDone
     return [e for e in heard if isinstance(e, FlowChanged)], [e for e in heard if isinstance(e, BatchDone)]
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_flow_on_an_unknown_backlog_starts_small_grows_and_remembers(
     session: Any, topics: Any, pipeline_file: Write
 ) -> None:

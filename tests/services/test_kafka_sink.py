@@ -6,10 +6,9 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -36,7 +35,7 @@ from penstock.model import (
     TopicPartition,
 )
 from penstock.sinks.commit import move
-from penstock.sinks.kafka import ChosenTopics, KafkaAtLeastOnceSink, KafkaSink
+from penstock.sinks.kafka import ChosenTopics, KafkaSink
 from penstock.sinks.kafka.slots import change_needed, order_of_change
 from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome
 from penstock.sinks.kafka.transaction import SlotTransaction
@@ -764,39 +763,6 @@ def test_run_with_another_number_of_slots_beside_this_one_is_stopped(make: Calla
     ready(make(slots=3))
     with pytest.raises(TerminalError, match="SINK_SLOTS_CHANGED"):
         begin(old, token(1, 4, 8), 1)
-
-
-@pytest.fixture
-def at_least_once(spark: Any, topics: Any, tmp_path: Path) -> Iterator[KafkaAtLeastOnceSink]:
-    from penstock.spark.sql import SparkSql
-
-    sink = KafkaAtLeastOnceSink(
-        "orders", "out", KafkaSettings(topics.brokers), str(tmp_path / "staging"), topic=topics.create(1, prefix="alo")
-    )
-    sink.use(SparkSql(spark))
-    yield sink
-
-
-def test_at_least_once_sends_the_records_through_spark_and_removes_its_files(
-    at_least_once: KafkaAtLeastOnceSink, tmp_path: Path
-) -> None:
-    sink = at_least_once
-    sink.prepare(SCHEMA)
-    batch = token(0, 0, 3)
-    keyed = records(range(3)).append_column("_penstock_key", pa.array(["a", None, "c"]))
-    rows = keyed.append_column("_penstock_header:kind", pa.array(["order", "order", None]))
-    for attempt in ("dead", "counted"):
-        stage = sink.stage(batch, SlotAttempt(0, attempt), SCHEMA)
-        assert not stage.write(rows)
-        manifest = stage.finish()
-    commit(sink, batch, [manifest])
-    sink.discard(batch, [manifest])
-    found = committed(sink.settings.brokers, str(sink.topic))
-    assert [json.loads(m.value())["note"] for m in found] == ["note 0", "note 1", "note 2"]
-    assert [m.key() for m in found] == [b"a", None, b"c"]
-    assert found[0].headers() == [("kind", b"order")]
-    assert list((tmp_path / "staging").rglob("*.parquet")) == []
-    assert sink.position() is None
 
 
 def test_slot_transaction_after_death_of_its_maker_is_replaced_in_order(make: Callable[..., KafkaSink]) -> None:

@@ -84,8 +84,11 @@ def ways_in(broker: SecuredBroker, issuer: Issuer, folder: Path) -> dict[str, tu
     "way",
     [
         # By SCRAM-SHA-512 the pipelines below come.
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
-        *("OAUTHBEARER", "certificate"),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+        ),
+        "certificate",
     ],
 )
 def test_pipeline_is_let_in_by_every_way_and_all_its_clients_are(
@@ -262,13 +265,12 @@ def plan(config: PipelineConfig) -> None:
 
 
 COMMANDS: dict[str, Callable[[PipelineConfig], object]] = {"plan": plan, "run": run, "lag": find_lag}
-OFTEN = (wrong_password, wrong_host)
 
 
 @pytest.mark.parametrize(
     ("broken", "command"),
     [
-        pytest.param(broken, command, marks=() if command == "plan" or broken in OFTEN else pytest.mark.long)
+        pytest.param(broken, command, marks=() if command == "plan" or broken == wrong_password else pytest.mark.long)
         for broken in REFUSALS
         for command in COMMANDS
     ],

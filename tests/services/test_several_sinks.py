@@ -13,7 +13,7 @@ import pytest
 from tests import orders
 from tests.committed import committed
 from tests.orders import drain, forget_commit
-from tests.sessions import LANES, LANES_LONG
+from tests.sessions import LANES_LONG
 from tests.tables import read_table
 
 from penstock.config import load
@@ -86,7 +86,7 @@ def test_sinks_with_select_and_where_each_gets_its_own_rows(
     assert len(read_table(file.parent / "lake/quarantine")) == 1
 
 
-@LANES
+@LANES_LONG
 def test_sinks_batch_run_again_after_the_commits_changes_none_of_them(
     session: Any, topics: Any, pipeline_file: Write, lane: str
 ) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.orders import drain
-from tests.sessions import LANES, LANES_LONG, ON_BOTH
+from tests.sessions import LANES_LONG, ON_BOTH_LONG
 
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.kafka import KafkaSettings
@@ -80,7 +80,7 @@ def test_everyday_steps_give_the_same_in_both_lanes(
     assert b'"id": 2' in bad["value"]
 
 
-@LANES
+@LANES_LONG
 def test_rule_that_fails_stops_the_run_and_names_the_record(
     topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path, lane: str
 ) -> None:
@@ -363,7 +363,7 @@ def test_python_step_is_a_frame_in_and_a_frame_out(
     assert "transforms[0]" in str(refused.value) and "doubled" in str(refused.value)
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_table_that_vanishes_in_a_run_is_waited_for(
     topics: Any, pipeline_file: Callable[..., Path], session: Any, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from penstock.sinks.kafka.records import RECORD_SCHEMA
 
 _DEFAULTS = {
     "log_level": 0,
+    "allow.auto.create.topics": False,
     "linger.ms": 50,
     "compression.type": "lz4",
     "batch.num.messages": 100_000,
@@ -37,6 +38,7 @@ _DEFAULTS = {
     # As Java's clients place keys, Spark's sink among them.
     "partitioner": "murmur2_random",
 }
+_CONNECT_SECONDS = 2.0
 _INIT_SECONDS = 30.0
 _INIT_STEP_SECONDS = 3.0
 _ABORT_SECONDS = 5.0
@@ -175,11 +177,22 @@ class SlotTransaction:
                     **({"logger": _SILENT} if of.settings.is_secured else {}),
                 }
             )
+            self._connect(producer)
             self._init(producer)
         except KafkaException as error:
             producer = None  # not held on to by the traceback
             raise self._lost(error, "taking the slot over") from None
         return producer
+
+    def _connect(self, producer: Any) -> None:
+        """Connect to a broker by its own address. `_init` reports brokers that cannot be reached.
+
+        The client closes its bootstrap connection when the first metadata arrives. If it looks for its transaction
+        coordinator before it has another connection, it sleeps for half a second.
+        """
+        with suppress(KafkaException):
+            for _ in range(2):
+                producer.list_topics(self._of.markers, _CONNECT_SECONDS)
 
     def _init(self, producer: Any) -> None:
         """Take the slot over; brokers that refuse us are not waited for to the end."""
