@@ -1,7 +1,7 @@
 """A plugin of the test run: deals files to workers, ends what the run has started, and prints what the run took.
 
 With `-n 2` (pytest-xdist) all files are one queue. A worker that is free takes the file with the longest recorded time;
-a server that it runs already counts for a file, and one that it would have to start counts against it. A file that
+a server that it runs already counts for a file, and one that another worker runs counts against it. A file that
 takes more than a worker's share of the run is dealt by its test functions. `--record-durations` writes
 `tests/durations.json` anew; `--shorter-than` leaves out the tests that took longer when that was last done.
 
@@ -111,9 +111,10 @@ class LongestFirst(LoadScopeScheduling):
 
     def _rank(self, scope: str, node: Any) -> float:
         recorded = self._recorded(scope)
-        running = self._running[node]
-        servers = sum(SERVERS[name] if name in running else -SERVERS[name] for name in recorded["servers"])
-        return recorded["seconds"] + servers
+        here = self._running[node]
+        elsewhere = {name for other, running in self._running.items() if other is not node for name in running}
+        counts = {name: 1 if name in here else -1 for name in here | elsewhere}
+        return recorded["seconds"] + sum(SERVERS[name] * counts.get(name, 0) for name in recorded["servers"])
 
     def _recorded(self, scope: str) -> Recorded:
         file = scope.partition("::")[0]
