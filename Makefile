@@ -27,7 +27,7 @@ demo: install ## the whole thing on this machine: broker, events, pipeline, tabl
 	$(VENV)/bin/penstock demo $(ARGS)
 
 # Workers take files from one queue, longest first, and each starts the servers that its tests need. ARGS="-n 0" for none.
-# Three, for a test that has a broker waits for half of its time.
+# More workers than cores: a test with a broker spends half of its time waiting.
 TEST_WORKERS := $(or $(PENSTOCK_TEST_WORKERS),3)
 test: install ## the tests, but not those that take minutes each; ARGS=... for pytest
 	$(PYTEST) -n $(TEST_WORKERS) -o faulthandler_timeout=300 -m "not long" $(ARGS)

@@ -50,7 +50,7 @@ os.environ.update(
     AWS_EC2_METADATA_DISABLED="true",
 )
 
-# Spark's JVM, also below a command that a test starts: it ends before its second compiler has paid off.
+# Spark's JVMs in tests, also those of commands, are too short-lived for the C2 compiler to pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 _JAVA = frozenset({"java", "spark-submit"})
@@ -99,7 +99,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests live to the end: each garbage collection would walk through them."""
+    """Modules and tests live until the end of the run: keep the garbage collector from scanning them every time."""
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -1,6 +1,6 @@
 """A plugin of the test run: deals files to workers, ends what the run has started, and prints what the run took.
 
-With `-n 2` (pytest-xdist) all files are one queue. A worker that is free takes the file with the longest recorded time;
+With `-n` (pytest-xdist) all files are one queue. A worker that is free takes the file with the longest recorded time;
 a server that it runs already counts for a file, and one that another worker runs counts against it. A file that
 takes more than a worker's share of the run is dealt by its test functions. `--record-durations` writes
 `tests/durations.json` anew; `--shorter-than` leaves out the tests that took longer when that was last done.

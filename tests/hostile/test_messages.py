@@ -60,7 +60,7 @@ JSON: dict[str, Callable[[], bytes]] = {
     "zeros": lambda: b"\0" * BIG,
     "blanks": lambda: b" " * BIG,
     "time of digits": lambda: _json("at", b'"' + b"2026-01-01T00:00:00." + b"9" * BIG + b'"'),
-    "base64 that is none": lambda: _json("raw", b'"' + b"A" * (BIG + 1) + b'="'),
+    "invalid base64": lambda: _json("raw", b'"' + b"A" * (BIG + 1) + b'="'),
     "map with one key very often": lambda: _json("labels", b"{" + b'"k":1,' * (BIG // 6) + b'"k":1}'),
 }
 AVRO: dict[str, Callable[[], bytes]] = {

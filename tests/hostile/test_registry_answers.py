@@ -27,7 +27,7 @@ ANSWERS: dict[str, Callable[[], tuple[int, bytes, dict[str, str]]]] = {
     "nested without end": lambda: (200, b"[" * 1_000_000, {}),
     "20 MiB": lambda: (200, b'{"schema": "' + b"a" * (20 << 20) + b'"}', {}),
     "a gzip bomb": lambda: (200, gzip.compress(b'{"schema": "' + b"a" * (200 << 20), 6), {"Content-Encoding": "gzip"}),
-    "gzip that is none": lambda: (200, b"no gzip", {"Content-Encoding": "gzip"}),
+    "not gzip": lambda: (200, b"no gzip", {"Content-Encoding": "gzip"}),
     "a redirect to a file": lambda: (302, b"", {"Location": "file:///etc/passwd"}),
     "a redirect to itself": lambda: (307, b"", {"Location": "/"}),
     "a redirect elsewhere": lambda: (301, b"", {"Location": "http://169.254.169.254/latest"}),

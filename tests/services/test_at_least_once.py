@@ -1,4 +1,4 @@
-"""The Kafka sink without transactions: Spark sends what was staged, and a batch that runs again is sent again."""
+"""The Kafka sink with `guarantee: at_least_once`: Spark sends what was staged."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _fill_valid(parts: Parts, context: dict[str, FilePath]) -> None:
 
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
-    """Of a part, made once: making them takes longer than the rest of the loader."""
+    """The validator of a part. It is built once: building all of them takes longer than loading a file."""
     return TypeAdapter({**_PARTS, **_NAMED, **_LISTS}[name])
 
 

@@ -54,7 +54,7 @@ OWNED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.streaming.stopTimeout": "30s",
-    # Else an event that some listener is slow to take is logged whole: a job's has every setting, secrets among them.
+    # Otherwise Spark logs in full what a slow listener received; a job's event has every setting, secrets included.
     "spark.scheduler.listenerbus.logSlowEvent": "false",
 }
 

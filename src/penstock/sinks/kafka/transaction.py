@@ -185,10 +185,11 @@ class SlotTransaction:
         return producer
 
     def _connect(self, producer: Any) -> None:
-        """Connect to a broker by its own address. `_init` reports brokers that cannot be reached.
+        """Connect to a broker before the client looks for its transaction coordinator.
 
-        The client closes its bootstrap connection when the first metadata arrives. If it looks for its transaction
-        coordinator before it has another connection, it sleeps for half a second.
+        The client closes its bootstrap connection once it has metadata. If it has no other connection when it looks
+        for the coordinator, it retries only after half a second. The first request ends the bootstrap connection, the
+        second one opens another. Errors are ignored here: `_init` reports brokers that cannot be reached.
         """
         with suppress(KafkaException):
             for _ in range(2):
