@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import logging
 import os
 import signal
 import sys
@@ -53,6 +54,7 @@ os.environ.update(
 # Spark's JVMs in tests, also those of commands, are too short-lived for the C2 compiler to pay off.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
+_HANDLERS_OF_COMMANDS = (logging.StreamHandler, logging.NullHandler)
 _JAVA = frozenset({"java", "spark-submit"})
 _NO_JAVA = "-XX:StartedByATestThatIsNotMarkedServices"
 """As JDK_JAVA_OPTIONS it keeps every Java from starting: it prints the option, which it does not know, and ends."""
@@ -137,6 +139,14 @@ def no_clients_left() -> Iterator[None]:
     """Kafka clients in cycles are closed when these are found: a whole suite has too many descriptors otherwise."""
     yield
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def no_log_handlers_left() -> Iterator[None]:
+    """A command run in this process adds its handler to the root logger, and its stream ends with the test."""
+    yield
+    log = logging.getLogger()
+    log.handlers[:] = [found for found in log.handlers if type(found) not in _HANDLERS_OF_COMMANDS]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import signal
 import subprocess
@@ -60,14 +59,12 @@ def command(*words: str, folder: Path, **environment: str) -> subprocess.Complet
 def _as_a_program() -> Iterator[None]:
     """What `main` sets for its process is this one's only while it runs, and so is the name in the usage line."""
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    log = logging.getLogger()
-    handlers, module = list(log.handlers), sys.modules["__main__"]
+    module = sys.modules["__main__"]
     # By this module the usage line tells how the program was started.
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = module
-        log.handlers[:] = handlers
         for number, handler in signals.items():
             signal.signal(number, handler)
