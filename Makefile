@@ -37,7 +37,7 @@ test-quick: install ## the short tests that need neither Java nor a server; ARGS
 	$(PYTEST) -n $(TEST_WORKERS) -m "not services and not long" --shorter-than 0.15 $(QUICK) $(ARGS)
 
 long: install ## the tests that take minutes each and are not of `make crash`; ARGS=... for pytest
-	$(PYTEST) -m "long and not crash" $(ARGS)
+	$(PYTEST) -n $(TEST_WORKERS) -m "long and not crash" $(ARGS)
 
 # The checks run side by side; each prints what it has to say at its end, where this make can do that.
 lint: install ## format, lint, types, import contracts, and known vulnerabilities of what is locked

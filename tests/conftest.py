@@ -51,9 +51,11 @@ os.environ.update(
     AWS_EC2_METADATA_DISABLED="true",
 )
 
-# Spark's JVMs in tests, also those of commands, are too short-lived for the C2 compiler to pay off.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+# The JVMs of tests, also those of commands, are too short-lived for the C2 compiler to pay off.
+for variable in ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS"):
+    os.environ.setdefault(variable, "-XX:TieredStopAtLevel=1")
 
+_UNIT = Path(__file__).with_name("unit")
 _HANDLERS_OF_COMMANDS = (logging.StreamHandler, logging.NullHandler)
 _JAVA = frozenset({"java", "spark-submit"})
 _NO_JAVA = "-XX:StartedByATestThatIsNotMarkedServices"
@@ -135,10 +137,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_clients_left() -> Iterator[None]:
+def no_clients_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Kafka clients in cycles are closed when these are found: a whole suite has too many descriptors otherwise."""
     yield
-    gc.collect()
+    if _UNIT not in request.path.parents:
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

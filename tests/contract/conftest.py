@@ -15,7 +15,7 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path) -> SinkKit:
 _COMMITS = ("crash_inside", "without_an_answer", "two_drivers_with_one_token")
 _SHORT: dict[str, tuple[str, ...]] = {
     "[delta_merge_spark": (),
-    "[iceberg_merge": ("landed_without_an_answer", "late_rows"),
+    "[iceberg_merge": (),
     "[delta_s3": _COMMITS,
     "[delta_merge_s3": ("crash_inside",),
     "[iceberg_s3": ("crash_inside", "landed_without_an_answer"),

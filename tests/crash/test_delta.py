@@ -11,6 +11,7 @@ from tests.crash.trial import POINTS
 pytestmark = [pytest.mark.services, pytest.mark.crash]
 
 
+@pytest.mark.long
 def test_delta_append_driver_killed_loses_nothing(trial: Any) -> None:
     """The shortest of all: the table has the batch, and Spark does not know."""
     run = trial(DELTA, rows=1_200, max_offsets=400, by_spark=False)

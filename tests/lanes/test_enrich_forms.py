@@ -95,7 +95,14 @@ def in_arrow(step: Enrich, table: pa.Table, rows: pa.RecordBatch) -> pa.RecordBa
     return good
 
 
-@pytest.mark.parametrize(("on_miss", "on_duplicate"), [("keep", "all"), ("drop", "all"), ("quarantine", "first")])
+@pytest.mark.parametrize(
+    ("on_miss", "on_duplicate"),
+    [
+        pytest.param("keep", "all", marks=pytest.mark.long),
+        pytest.param("drop", "all", marks=pytest.mark.long),
+        ("quarantine", "first"),
+    ],
+)
 @settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(rows=some_rows(), table=some_table())
 def test_enrich_in_arrow_equals_its_spark_form(

@@ -478,6 +478,7 @@ def appending(path: Path, engine: SqlEngine) -> DeltaSink:
     return sink
 
 
+@pytest.mark.long
 def test_spark_only_table_is_appended_to_through_spark(tmp_path: Path, engine: SqlEngine) -> None:
     make_spark_only(tmp_path / "t", engine, "clustering")
     sink = appending(tmp_path / "t", engine)

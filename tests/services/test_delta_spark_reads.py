@@ -212,7 +212,7 @@ MORE_PREDICATES = [
 @pytest.mark.parametrize(
     ("predicate", "files"),
     [
-        ("id = 12", 1),
+        pytest.param("id = 12", 1, marks=pytest.mark.long),
         ("_penstock.offset BETWEEN 5 AND 24", 3),
         *(pytest.param(*of, marks=pytest.mark.long) for of in MORE_PREDICATES),
     ],

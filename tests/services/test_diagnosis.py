@@ -288,6 +288,7 @@ def test_small_files_are_first_where_nothing_joins_them(topics: Any, pipeline: P
     assert pipeline.first() == "SMALL_FILES"
 
 
+@pytest.mark.long
 def test_state_grows_is_first_where_event_time_stands_still(topics: Any, on_spark: Pipeline) -> None:
     topics.send(on_spark.topic, events(1_000, seconds=0))
     on_spark.write(transforms=[WATERMARK, DEDUPE], source={"max_offsets": 250})

@@ -192,7 +192,7 @@ def test_example_cases_pass(file: Path, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * ("visits" in name)) for name in STATEFUL]
+    "name", [pytest.param(name, marks=[pytest.mark.long] * ("join" not in name)) for name in STATEFUL]
 )
 def test_example_with_state_passes_a_case(spark: Any, name: str) -> None:
     require_passed(run_file(EXAMPLES / name, SparkWhenNeeded(spark), [STATEFUL[name]]))

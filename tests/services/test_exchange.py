@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.committed import committed
 from tests.orders import ids
-from tests.sessions import LANES_LONG
+from tests.sessions import LANES_LONG, ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.config import load
@@ -28,8 +28,9 @@ pytestmark = pytest.mark.services
 PARTITIONS = 5
 
 
+@ON_BOTH_LONG
 def test_dedupe_in_four_slots_by_two_keys_in_turn_keeps_the_newest_row_of_each(
-    spark: Any, topics: Any, pipeline_file: Callable[..., Path]
+    session: Any, topics: Any, pipeline_file: Callable[..., Path]
 ) -> None:
     chance = random.Random(4)
     values: list[list[Any]] = [
@@ -55,7 +56,7 @@ def test_dedupe_in_four_slots_by_two_keys_in_turn_keeps_the_newest_row_of_each(
     ]
     file = pipeline_file(topic, name=f"orders-{topic}", sinks=sinks, transforms=steps)
     rows = read_sent(topics, topic)
-    summary = run(load(file), RunOptions(available_now=True), session=spark)
+    summary = run(load(file), RunOptions(available_now=True), session=session)
     bad = {place for place, value in rows if value is None or value["amount"] >= 6}
     by_order = {value["order_id"]: (place, value["customer_id"]) for place, value in rows if place not in bad}
     left = sorted(by_order.values(), key=lambda one: age(one[0]))

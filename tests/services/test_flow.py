@@ -62,6 +62,7 @@ def test_flow_with_a_fixed_cap_decides_nothing(session: Any, topics: Any, pipeli
     assert {event.metrics.cap for event in batches} == {40}
 
 
+@pytest.mark.long
 def test_flow_of_two_sources_gives_each_its_share(spark: Any, topics: Any, pipeline_file: Write) -> None:
     left, right = topics.create(1), topics.create(1)
     for topic in (left, right):

@@ -439,6 +439,7 @@ def test_commit_conflict_inside_spark_is_judged_by_its_java_class(lake: Lake, sp
     assert (is_conflict(error), is_passing(error)) == (True, False)
 
 
+@pytest.mark.long
 def test_hadoop_catalog_takes_appends_exactly_once(hadoop: Lake, spark: Any) -> None:
     sink = hadoop.sink(partition_by=["bucket(2, id)"])
     assert sink.needs_sql

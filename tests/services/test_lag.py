@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPart
 from confluent_kafka import TopicPartition as ClientPartition
 from tests.orders import drain, order
 from tests.services.running import wait_for
-from tests.sessions import ON_BOTH
+from tests.sessions import ON_BOTH_LONG
 from tests.spark_checkpoint import write_checkpoint
 from typer.testing import CliRunner
 
@@ -243,7 +243,7 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
     assert "5 behind, the oldest unread record is 1 min" in done.stdout
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_group_is_never_ahead_of_a_sink_whose_commit_failed(session: Any, topics: Any, pipeline_file: Write) -> None:
     topic = topics.create(2)
     name = f"orders-{topic}"

@@ -29,7 +29,9 @@ LANES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("lane", "loss"), [("frame", "record"), ("state", "record"), ("state", "fail")])
+@pytest.mark.parametrize(
+    ("lane", "loss"), [("frame", "record"), pytest.param("state", "record", marks=pytest.mark.long), ("state", "fail")]
+)
 def test_log_start_that_moves_before_spark_reads_is_a_gap_or_stops_the_run_with_the_exact_range(
     spark: Any, topics: Any, pipeline_file: Callable[..., Path], lane: str, loss: str
 ) -> None:

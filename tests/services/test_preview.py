@@ -92,6 +92,7 @@ def test_preview_as_json_without_a_quarantine_still_shows_bad_records(topics: An
     assert [(bad["code"], bad["value"]) for bad in told["quarantine"]] == [("INVALID_UTF8", "0xff")]
 
 
+@pytest.mark.long
 def test_preview_frame_lane_uses_spark(topics: Any, spark: Any, pipeline_file: Write) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(1), order(2)])

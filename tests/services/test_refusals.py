@@ -248,20 +248,20 @@ def test_case_in_which_time_passes_needs_a_watermark(spark: Any, tmp_path: Path,
 
 
 def test_quarantine_that_went_back_beside_a_kafka_sink_cannot_be_recovered(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic, out = topics.create(1), topics.create(1, prefix="out")
     name = f"lost-{next(_numbers)}-{topic}"
     file = pipeline_file(topic, name=name, sinks=[{"name": "out", "type": "kafka", "topic": out, "slots": 1}])
     topics.send(topic, [order(0), b"bad"])
-    drain(file, spark)
+    drain(file, session)
     topics.send(topic, [order(1), b"worse"])
-    drain(file, spark)
+    drain(file, session)
     DeltaTable(file.parent / "lake/quarantine").restore(0)
     with pytest.raises(TerminalError) as back:
-        drain(file, spark)
+        drain(file, session)
     assert back.value.code == "TARGET_WENT_BACK"
     with pytest.raises(MissingError) as refused:
-        drain(file, spark, catch_up=True)
+        drain(file, session, catch_up=True)
     assert refused.value.code == "QUARANTINE_NOT_RECOVERABLE"
     assert "sink out" in refused.value.summary

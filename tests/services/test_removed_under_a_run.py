@@ -80,11 +80,11 @@ def test_checkpoint_removed_under_a_run_is_called_so(spark: Any, topics: Any, pi
 
 
 def test_topic_removed_under_a_run_is_not_called_brokers_that_are_away(
-    spark: Any, topics: Any, pipeline_file: Write
+    session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     topic = topics.create(1)
     topics.send(topic, [order(0)])
-    running = Background(pipeline_file(topic, trigger={"every": "200 ms"}), spark)
+    running = Background(pipeline_file(topic, trigger={"every": "200 ms"}), session)
     topics.admin.delete_topics([topic])[topic].result(10)
     told = running.ended_by()
     assert (told.code, told.exit_code) == ("TOPIC_GONE", 75)

@@ -14,7 +14,7 @@ from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.spark.sql import SparkSql
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.long]
 RANGES = (OffsetRange("orders", 0, 1, 3), OffsetRange("orders", 0, 5, 6))
 REPLAY = BatchToken("orders.replay-1", "replay", 0, RANGES)
 EXPECTED = [(n, "again" if n in (1, 2, 5) else f"note {n}") for n in range(8)]
@@ -25,9 +25,7 @@ def replayed(sink: Any) -> None:
     assert holds(sink, REPLAY)
 
 
-@pytest.mark.parametrize(
-    "setting", [pytest.param("delta.enableChangeDataFeed", marks=pytest.mark.long), "delta.constraints.some"]
-)
+@pytest.mark.parametrize("setting", ["delta.enableChangeDataFeed", "delta.constraints.some"])
 def test_delta_table_that_asks_more_of_its_writers_is_replaced_by_spark(
     spark: Any, tmp_path: Path, setting: str
 ) -> None:
@@ -51,7 +49,6 @@ def test_delta_table_that_asks_more_of_its_writers_is_replaced_by_spark(
     assert last_commit(again) == REPLAY
 
 
-@pytest.mark.long
 def test_iceberg_table_in_a_hadoop_catalog_is_replaced_on_a_branch(spark: Any, tmp_path: Path) -> None:
     catalog = IcebergCatalog("hadoop", name=f"hadoop{tmp_path.name[-4:]}".replace("-", "_"))
 

@@ -103,7 +103,7 @@ def test_run_assign_reads_only_the_partitions_named(session: Any, topics: Any, p
     assert ids(file) == [0, 2, 3, 5, 6, 8]
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_run_start_offsets_and_time_are_honoured(
     session: Any, topics: Any, pipeline_file: Write, tmp_path: Path
 ) -> None:
@@ -313,7 +313,7 @@ def test_run_lost_metadata_file_stops(session: Any, topics: Any, pipeline_file: 
     assert raised.value.code == "CHECKPOINT_METADATA_LOST"
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_run_checkpoint_with_other_offsets_stops_with_both_sides(
     session: Any, topics: Any, pipeline_file: Write
 ) -> None:

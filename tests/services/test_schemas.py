@@ -12,7 +12,7 @@ import pytest
 from tests.committed import committed
 from tests.orders import drain, forget_commit, rows_of
 from tests.producers import RegistryProducer
-from tests.sessions import LANES, LANES_LONG, ON_BOTH
+from tests.sessions import LANES_LONG, ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.config import InvalidDefinition, load
@@ -123,7 +123,7 @@ class Follower:
         return [event.text for event in self.events if isinstance(event, Notice)]
 
 
-@LANES
+@LANES_LONG
 def test_new_field_appears_as_a_column_without_a_restart_and_a_dropped_one_goes_null(
     session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write, lane: str
 ) -> None:
@@ -165,7 +165,7 @@ def test_new_field_stops_a_run_whose_sink_says_fail_before_anything_of_it_is_los
     assert [row["city"] for row in rows_of(file)] == [None, "Ulm"]
 
 
-@ON_BOTH
+@ON_BOTH_LONG
 def test_incompatible_change_goes_to_quarantine_with_both_types_and_the_stream_goes_on(
     session: Any, topics: Any, registry: Any, producer: RegistryProducer, pipeline_file: Write
 ) -> None:

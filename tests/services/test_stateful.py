@@ -98,7 +98,7 @@ def test_window_emits_changes_into_a_merged_table(
             id="sliding",
             marks=pytest.mark.long,
         ),
-        pytest.param({"gap": "3 minutes"}, {("00:00", 2), ("00:06", 1)}, id="session"),
+        pytest.param({"gap": "3 minutes"}, {("00:00", 2), ("00:06", 1)}, id="session", marks=pytest.mark.long),
     ],
 )
 def test_windows_that_slide_and_sessions_are_those_of_spark(
@@ -193,7 +193,7 @@ def join_file(topics: Any, pipeline_file: Callable[..., Path]) -> Callable[..., 
     [
         pytest.param("inner", [(1, 10)], marks=pytest.mark.long),
         pytest.param("left", [(1, 10), (2, None)], marks=pytest.mark.long),
-        ("full", [(1, 10), (2, None), (None, 70)]),
+        pytest.param("full", [(1, 10), (2, None), (None, 70)], marks=pytest.mark.long),
     ],
 )
 def test_join_of_two_sources_gives_matches_and_what_found_none(

@@ -130,6 +130,7 @@ def test_enrich_follows_the_table_from_batch_to_batch(
     assert refused.value.code == "TABLE_DUPLICATE_KEYS"
 
 
+@pytest.mark.long
 def test_sql_over_tables_and_a_table_larger_than_memory_are_joined_by_spark(
     topics: Any, pipeline_file: Callable[..., Path], spark: Any, tmp_path: Path
 ) -> None:

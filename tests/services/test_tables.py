@@ -247,6 +247,7 @@ def test_view_of_a_table_is_the_same_in_memory_and_by_spark(spark: Any, tmp_path
         assert held.select(ROWS.column_names).to_pylist() == ROWS.to_pylist(), kind
 
 
+@pytest.mark.long
 def test_view_follows_the_version_that_was_taken_up(spark: Any, tmp_path: Path) -> None:
     from deltalake import write_deltalake
 
@@ -278,6 +279,7 @@ def test_view_of_a_large_database_table_is_refused(session: Any, database: Datab
     assert raised.value.code == "TABLE_TOO_LARGE"
 
 
+@pytest.mark.long
 def test_delta_table_with_deletion_vectors_is_read_without_its_deleted_rows(spark: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     spark.sql(

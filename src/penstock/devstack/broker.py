@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -71,6 +73,8 @@ def start_format(java: Path, classpath: str, stack: StackState, node: Node) -> s
 def start_broker(java: Path, classpath: str, node: Node) -> subprocess.Popen[bytes]:
     """Start the broker; it is ready some seconds later."""
     flags = ["-Xms256m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError", f"-Dlog4j2.configurationFile={_LOGGING}"]
+    # As in Kafka's own scripts.
+    flags += shlex.split(os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", ""))
     secure = SecureStack.of(node.folder.parent)
     flags += secure.jvm_flags() if secure is not None else []
     return spawn([*_java(java, classpath, *flags), "kafka.Kafka", str(node.properties)], node)
