@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.command import command, penstock
+from tests.orders import order
 from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
@@ -20,10 +21,6 @@ from penstock.runtime.options import RunOptions, RunSummary
 from penstock.runtime.run import run
 
 TWO_SINKS = [{"name": name, "type": "delta", "path": f"lake/{name}"} for name in ("out", "more")]
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
 
 
 @dataclass

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 from deltalake import DeltaTable
-from tests.crash.broken import TWO_SINKS, Case, order
+from tests.crash.broken import TWO_SINKS, Case
 from tests.crash.harness import Crashes, wait_for
+from tests.orders import order
 from tests.sessions import ON_BOTH_LONG
 from tests.spark_checkpoint import lose
 from tests.tables import read_table

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.cli.command import command
 from tests.conftest import Topics
+from tests.orders import order
 from tests.services.running import PENSTOCK, Running, wait_for
 
 import penstock
@@ -26,10 +27,6 @@ from penstock.spark.java import find_java
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 STACK = ("Traceback", "at org.apache", "at java.", "Py4J", "py4j")
-
-
-def order(number: int, **more: Any) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z", **more}
 
 
 def run_to_its_end(file: Path) -> subprocess.CompletedProcess[str]:

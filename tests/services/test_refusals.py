@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from pydantic import TypeAdapter
 from pyiceberg.catalog.sql import SqlCatalog
 from tests.contract.rows import SCHEMA
+from tests.orders import drain, order
 
 from penstock.config import load
 from penstock.config.cases import Case
@@ -30,8 +31,6 @@ from penstock.ops.replay_folder import ReplayRequest
 from penstock.readers import KafkaReader
 from penstock.registry import RegistryClient, RegistrySettings
 from penstock.runtime.build import build
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
 from penstock.runtime.starting import pinned_slots
 from penstock.runtime.tables import Tables
 from penstock.runtime.trial_registry import build_offline
@@ -44,14 +43,6 @@ from penstock.tables.postgres import PostgresLookup
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
 _numbers = itertools.count()
-
-
-def order(number: int) -> dict[str, Any]:
-    return {"order_id": number, "customer_id": "c", "amount": 1.5, "event_time": "2026-01-01T00:00:00Z"}
-
-
-def drain(file: Path, spark: Any, **options: Any) -> None:
-    run(load(file), RunOptions(available_now=True, **options), session=spark)
 
 
 def kafka_sink(topics: Any, **settings: Any) -> KafkaSink:

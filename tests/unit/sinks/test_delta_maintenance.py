@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures
 from tests.committing import commit, holds, last_commit
 from tests.contract.rows import SCHEMA, land, records, stage, token
-from tests.tables import read_table
+from tests.tables import ids
 
 from penstock.checkpoint.turns import Turns
 from penstock.errors import TerminalError
@@ -41,10 +41,6 @@ def small_files(path: Path, batches: int, **settings: Any) -> DeltaSink:
     for number in range(batches):
         land(sink, token(number, number, number + 1))
     return sink
-
-
-def ids(path: Path) -> list[int]:
-    return sorted(read_table(path)["id"].to_pylist())
 
 
 def age(path: Path, days: float) -> None:

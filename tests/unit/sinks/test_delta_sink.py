@@ -13,7 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from tests.committing import commit, holds, last_commit
-from tests.tables import read_table
+from tests.tables import ids, read_table
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.model import BatchToken, OffsetRange, Position, SlotAttempt, TopicPartition
@@ -37,10 +37,6 @@ def land(sink: DeltaSink, batch: BatchToken) -> None:
     stage = sink.stage(batch, SlotAttempt(0, "0"), ROWS)
     stage.write(pa.RecordBatch.from_pylist([{"id": batch.batch_id, "note": "n"}], schema=ROWS))
     commit(sink, batch, [stage.finish()])
-
-
-def ids(path: Path) -> list[int]:
-    return sorted(read_table(path)["id"].to_pylist())
 
 
 def entry(path: Path, version: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from tests.committing import commit, holds, last_commit
-from tests.tables import read_table
+from tests.tables import ids
 
 from penstock.errors import PenstockError, TerminalError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
@@ -38,10 +38,6 @@ def land(sink: DeltaSink, batch: BatchToken) -> None:
 
 def others(path: Path) -> None:
     write_deltalake(str(path), pa.table({"id": [-1], "note": ["other"]}), mode="append")
-
-
-def ids(path: Path) -> list[int]:
-    return sorted(read_table(path)["id"].to_pylist())
 
 
 @pytest.fixture
