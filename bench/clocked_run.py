@@ -17,12 +17,13 @@ from socketserver import ThreadingMixIn
 from typing import Any
 
 from penstock.config import load
+from penstock.engine import batch
+from penstock.engine.listener import BatchDone, Event, Started
+from penstock.engine.patience import StopRequest
 from penstock.kafka import ages
-from penstock.runtime import batch, sight
-from penstock.runtime.listener import BatchDone, Event, Started
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
 from penstock.spark.garbage import Garbage
+from penstock.supervision import sight
+from penstock.supervision.run import run
 
 _LOOK_SECONDS = 0.2
 _HEARD = "history, metrics and group"

@@ -21,9 +21,9 @@ from unittest.mock import patch
 import deltalake
 import psycopg
 
+from penstock.engine.listener import BatchDone, BatchPhase, Event
 from penstock.kafka import cluster
 from penstock.readers.kafka import KafkaReader
-from penstock.runtime.listener import BatchDone, BatchPhase, Event
 
 _MEMORY = "m\n"
 """How a command begins by which Python tells the JVM that it has forgotten an object: sent whenever that is found."""

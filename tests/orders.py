@@ -12,9 +12,9 @@ from typing import Any
 from tests.tables import read_table
 
 from penstock.config import load
-from penstock.runtime.listener import Event
-from penstock.runtime.options import RunOptions, RunSummary
-from penstock.runtime.run import run
+from penstock.engine.listener import Event
+from penstock.preflight.options import RunOptions, RunSummary
+from penstock.supervision.run import run
 
 EVENT_TIME = "2026-01-01T00:00:00Z"
 

@@ -29,8 +29,12 @@ from tests.committing import commit
 from tests.tables import read_table
 from tests.unit.ops.quarantines import MOMENT, pipeline
 from tests.unit.ops.test_redrive import hold
-from tests.unit.runtime.test_bounded import bounded
+from tests.unit.supervision.test_bounded import bounded
 
+from penstock.assembly.build import Pipeline, build
+from penstock.assembly.reaching import settings_of
+from penstock.assembly.state import note_state
+from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.backup import backups_of, make_backup
 from penstock.checkpoint.lease import LEASE_NOTE, Claim
@@ -41,6 +45,7 @@ from penstock.config import PipelineConfig, load
 from penstock.devstack import Node, Registry, Secured, SecureStack, SparkCluster, SparkMaster, StackState
 from penstock.devstack.secure import ExtraListener, Tokens
 from penstock.devstack.state import SparkWorker, save
+from penstock.engine.listener import AlertChanged, BatchDone, FlowChanged, Notice, Retrying, Started, StateKept
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings
 from penstock.metrics import BatchMetrics
@@ -69,16 +74,6 @@ from penstock.ops.replay_targets import TargetChoice, Way
 from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA, Gap, gap_rows
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, as_commits, as_marks
 from penstock.quarantine.states import Outcome
-from penstock.runtime.alerting import _FiringNote
-from penstock.runtime.bounded import _attempt, _note, cut
-from penstock.runtime.build import Pipeline, build
-from penstock.runtime.gathered import GatheredSink
-from penstock.runtime.listener import AlertChanged, BatchDone, FlowChanged, Notice, Retrying, Started, StateKept
-from penstock.runtime.lookout import Seen
-from penstock.runtime.reaching import settings_of
-from penstock.runtime.sight import Sight, sighted
-from penstock.runtime.state import note_state
-from penstock.runtime.targets import Targets, build_targets
 from penstock.sinks import DeltaSink
 from penstock.sinks.commit import move
 from penstock.sinks.delta.beside import STAGED
@@ -103,6 +98,11 @@ from penstock.sinks.parquet.stage import StagedFile as ParquetFile
 from penstock.sinks.postgres.names import TableName, sink_mark, staged_name
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, StagedColumn, StagedTable
 from penstock.storage import Storage
+from penstock.supervision.alerting import _FiringNote
+from penstock.supervision.bounded import _attempt, _note, cut
+from penstock.supervision.gathered import GatheredSink
+from penstock.supervision.lookout import Seen
+from penstock.supervision.sight import Sight, sighted
 
 GOLDEN = Path(__file__).parent / "golden"
 DEFINITIONS = Path(__file__).parent / "definitions" / "valid"

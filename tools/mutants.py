@@ -26,7 +26,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("runtime", "sinks", "ops")
+PACKAGES = ("assembly", "preflight", "engine", "supervision", "sinks", "ops")
 SECONDS = 400
 """A run of tests that takes longer hangs because of the mutant."""
 _COMPARES: dict[type[ast.cmpop], type[ast.cmpop]] = {

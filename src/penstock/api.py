@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.config import PipelineConfig
+    from penstock.engine.listener import Listener
+    from penstock.engine.patience import StopRequest
     from penstock.ops.plan import RunPlan
-    from penstock.runtime.listener import Listener
-    from penstock.runtime.options import RunSummary
-    from penstock.runtime.patience import StopRequest
+    from penstock.preflight.options import RunSummary
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Pipeline:
 
         The pipeline itself stays as it was loaded; to run the edited file, load it again.
         """
-        from penstock.runtime.user_code import refuse_missing_code
+        from penstock.assembly.user_code import refuse_missing_code
 
         refuse_missing_code(load(self.path).config)
 
@@ -60,13 +60,13 @@ class Pipeline:
     ) -> RunSummary:
         """Run until the topics are drained (`available_now`), `stop` is asked, or it cannot go on.
 
-        `listener` is called with each event of `penstock.runtime.listener`, in order. A given `session` is used
+        `listener` is called with each event of `penstock.engine.listener`, in order. A given `session` is used
         and left open; without one Spark is started and stopped. Faults that may pass are tried again for
         `give_up_after` seconds; a batch without any progress for `stalled_after` seconds is given up.
         """
-        from penstock.runtime.options import RunOptions
-        from penstock.runtime.run import run
+        from penstock.preflight.options import RunOptions
         from penstock.spark.cache import cache_home
+        from penstock.supervision.run import run
 
         options = RunOptions(
             available_now=available_now,

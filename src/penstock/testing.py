@@ -78,10 +78,10 @@ class PipelineTrial:
 
         `tables` gives the rows of the pipeline's `tables`, by name.
         """
+        from penstock.assembly.trial_registry import build_offline
+        from penstock.assembly.trial_tables import given_tables
         from penstock.config.cases import AdvanceCase, Case
         from penstock.ops.cases import see
-        from penstock.runtime.trial_registry import build_offline
-        from penstock.runtime.trial_tables import given_tables
 
         batches: list[tuple[MessageCase, ...] | AdvanceCase] = [
             AdvanceCase(advance=batch) if isinstance(batch, timedelta) else tuple(_message(one) for one in batch)

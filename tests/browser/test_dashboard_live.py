@@ -19,10 +19,10 @@ from tests.tables import read_table
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.dashboard import Dashboard, pipeline_watch
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.engine.listener import BatchDone, Event
+from penstock.engine.patience import StopRequest
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 GOOD, BAD, LATER = 300, 4, 50

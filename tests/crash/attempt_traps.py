@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 from pyspark import TaskContext
 
+from penstock.engine.outlet import Outlet
 from penstock.model import BAD_SCHEMA, Manifest
-from penstock.runtime.outlet import Outlet
 
 _KIND, _, _TIMES = os.environ.get("PENSTOCK_TEST_ATTEMPTS", "none:0").partition(":")
 _FOLDER = Path(os.environ.get("PENSTOCK_TEST_ATTEMPTS_IN", "."))

@@ -17,8 +17,8 @@ from tests.tables import read_table
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.ops.gaps import find_gaps
-from penstock.runtime.options import RunOptions, RunSummary
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions, RunSummary
+from penstock.supervision.run import run
 
 TWO_SINKS = [{"name": name, "type": "delta", "path": f"lake/{name}"} for name in ("out", "more")]
 

@@ -23,10 +23,10 @@ from tests.crash import traps
 
 from penstock.checkpoint.lock import Locked
 from penstock.cli.main import main
-from penstock.runtime.batch import BatchRunner
+from penstock.engine.batch import BatchRunner
 
-_run_module: Any = importlib.import_module("penstock.runtime.run")
-_starting_module: Any = importlib.import_module("penstock.runtime.starting")
+_run_module: Any = importlib.import_module("penstock.supervision.run")
+_starting_module: Any = importlib.import_module("penstock.assembly.starting")
 _TRAPS = ("tests.crash.task_traps", "tests.crash.attempt_traps")
 _committing: list[str] = []
 

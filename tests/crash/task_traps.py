@@ -12,8 +12,8 @@ from typing import Any
 from tests.crash import traps
 
 from penstock.contracts import SlotSink
+from penstock.engine.outlet import Outlet
 from penstock.model import Manifest
-from penstock.runtime.outlet import Outlet
 
 _outlet: Any = Outlet
 _finish: Callable[..., list[Manifest]] = Outlet.finish

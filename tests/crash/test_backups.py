@@ -18,19 +18,19 @@ from typing import Any
 import pytest
 from tests.tables import read_table
 
+from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.backup import backups_of, make_backup
 from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.manifest import Backup
 from penstock.config import load
+from penstock.engine.listener import BatchDone, Event
+from penstock.engine.patience import StopRequest
 from penstock.ops.checkpoint_restore import apply_restore, plan_restore
-from penstock.runtime.agreement import sink_findings
-from penstock.runtime.build import build
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
-from penstock.runtime.standings import standings
+from penstock.preflight.agreement import sink_findings
+from penstock.preflight.options import RunOptions
+from penstock.preflight.standings import standings
+from penstock.supervision.run import run
 
 pytestmark = [pytest.mark.services, pytest.mark.long]
 SECONDS = int(os.environ.get("PENSTOCK_BACKUP_SECONDS", "60"))

@@ -26,12 +26,12 @@ from tests.spark_checkpoint import lose
 from tests.tables import read_table
 
 from penstock.config import load
+from penstock.engine.listener import BatchDone, Event
+from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
 from penstock.ops.checkpoint_verify import verify_checkpoint
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = [pytest.mark.services, pytest.mark.crash]
 long = pytest.mark.long
@@ -283,7 +283,7 @@ def test_topic_made_again_under_an_open_batch_is_read_once(case_on_session: New)
 
 def killed_before_any_sink(one: Case) -> None:
     """A batch is begun, and no sink has it: its run ends when it is to be staged."""
-    from penstock.runtime.batch import BatchRunner
+    from penstock.engine.batch import BatchRunner
 
     def die(*_: Any) -> None:
         raise RuntimeError("the driver dies here")

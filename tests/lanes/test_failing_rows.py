@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lanes.expression_cases import edge_table, failing_cases
 
+from penstock.engine.steps import Told, apply_steps
+from penstock.engine.tried import with_tried
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal
-from penstock.runtime.steps import Told, apply_steps
-from penstock.runtime.tried import with_tried
 from penstock.transforms import (
     ArrowExpression,
     Cast,

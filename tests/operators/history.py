@@ -27,7 +27,7 @@ from penstock.ops.quarantine_place import Selection, quarantine_of
 from penstock.ops.redrive import _CLOSED, _returned, apply_redrive, plan_redrive
 from penstock.ops.replay import apply_replay, give_up_replay, plan_replay
 from penstock.ops.replay_folder import ReplayRequest
-from penstock.runtime.options import RunOptions
+from penstock.preflight.options import RunOptions
 
 SINKS = ("delta", "iceberg", "files", "pg", "out")
 SHARED = ("delta", "pg")

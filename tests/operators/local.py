@@ -16,27 +16,27 @@ from uuid import uuid4
 
 from tests.local_spark import CORES, LocalSession
 
+from penstock.assembly.build import build
+from penstock.assembly.starting import pinned_slots
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig
+from penstock.engine.batch import BatchRunner
+from penstock.engine.batches import LoggedBatches
+from penstock.engine.flows import CurrentFlows
+from penstock.engine.patience import StopRequest
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BatchToken
 from penstock.ops import replay, replay_rejects
-from penstock.runtime import bounded
-from penstock.runtime.batch import BatchRunner
-from penstock.runtime.batches import LoggedBatches
-from penstock.runtime.bounded import OfSession
-from penstock.runtime.build import build
-from penstock.runtime.catch_up import CatchUp
-from penstock.runtime.flows import CurrentFlows
-from penstock.runtime.gathered import GatheredSink
-from penstock.runtime.loop import forget_open_batch, move_positions
-from penstock.runtime.options import RunOptions, RunSummary
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.recreated import TopicIds
-from penstock.runtime.run import _check
-from penstock.runtime.starting import pinned_slots
+from penstock.preflight.options import RunOptions, RunSummary
+from penstock.preflight.recreated import TopicIds
+from penstock.supervision import bounded
+from penstock.supervision.bounded import OfSession
+from penstock.supervision.catch_up import CatchUp
+from penstock.supervision.gathered import GatheredSink
+from penstock.supervision.loop import forget_open_batch, move_positions
+from penstock.supervision.run import _check
 
 Phase = Callable[[int, str], None]
 

@@ -19,12 +19,12 @@ from tests.tables import read_table
 
 from penstock.checkpoint.writing import put_offsets
 from penstock.config import load
+from penstock.engine import batch as batch_module
+from penstock.engine import direct
+from penstock.engine.batch import BatchRunner
+from penstock.engine.slots import pinned_slot
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import TopicPartition
-from penstock.runtime import batch as batch_module
-from penstock.runtime import direct
-from penstock.runtime.batch import BatchRunner
-from penstock.runtime.slots import pinned_slot
 
 Write = Callable[..., Path]
 

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from tests.services.running import wait_for
 
+from penstock.engine.listener import BatchDone, Started
+from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
-from penstock.runtime.fleet import Fleet
-from penstock.runtime.fleet_events import FleetEvent, FleetOptions, FleetSummary
-from penstock.runtime.listener import BatchDone, Started
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
+from penstock.preflight.options import RunOptions
+from penstock.supervision.fleet import Fleet
+from penstock.supervision.fleet_events import FleetEvent, FleetOptions, FleetSummary
 
 
 class Sailing:

@@ -23,10 +23,10 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.whereabouts import find_run
 from penstock.cli.main import main
 from penstock.config import load
+from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```$|^<!-- then: (\S+) -->$", re.MULTILINE | re.DOTALL)
 _EXITS = re.compile(r"\s+# exits (\d+)$")

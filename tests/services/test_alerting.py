@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 from tests.conftest import Topics
 from tests.receiver import receiving
 from tests.services.running import wait_for
-from tests.unit.runtime.test_alerting import running
+from tests.unit.supervision.test_alerting import running
 
 from penstock.config import load
 

@@ -20,8 +20,8 @@ from penstock.config import load
 from penstock.errors import MissingError
 from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
 from penstock.ops.plan import plan_run
-from penstock.runtime.run import run
 from penstock.storage.reaching import check_reachable
+from penstock.supervision.run import run
 
 pytestmark = [pytest.mark.services, pytest.mark.long]
 

@@ -13,8 +13,8 @@ import pytest
 from tests.costs import counting, exceeded
 
 from penstock.config import load
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 BATCHES = 3

@@ -12,13 +12,13 @@ import pytest
 from tests.orders import drain, ids, order
 from tests.tables import read_table
 
+from penstock.assembly.build import build
 from penstock.config import PipelineConfig, load
+from penstock.engine.listener import BatchDone, Event
+from penstock.engine.patience import StopRequest
 from penstock.errors import TerminalError
 from penstock.model import OffsetRange
-from penstock.runtime.bounded import BoundedRun, batches_done, cut, run_bounded
-from penstock.runtime.build import build
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.patience import StopRequest
+from penstock.supervision.bounded import BoundedRun, batches_done, cut, run_bounded
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -187,7 +187,7 @@ from pathlib import Path
 import psutil
 
 from penstock.config import load
-from penstock.runtime.reaching import spark_settings_of
+from penstock.assembly.reaching import spark_settings_of
 from penstock.spark.session import start_session, stop_session
 
 faulthandler.dump_traceback_later(500)  # If it hangs, the test says where.

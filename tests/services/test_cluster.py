@@ -17,12 +17,12 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.services.running import PENSTOCK, Running, wait_for
 
+from penstock.assembly import starting
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.runtime import starting
-from penstock.runtime.run import run
 from penstock.spark.home import spark_home
 from penstock.spark.jars import jar_folder
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 

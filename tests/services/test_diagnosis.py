@@ -18,12 +18,12 @@ from tests.services.running import Running, wait_for
 from tests.slow_proxy import slowed
 
 from penstock.config import load
+from penstock.engine.listener import BatchDone, Event
+from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
 from penstock.ops.diagnosis import Cause, diagnose
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

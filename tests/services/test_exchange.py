@@ -1,4 +1,4 @@
-"""Rows that are exchanged by key between slots, on Spark: `tests/unit/runtime/test_exchange` shows the rest without it.
+"""Rows that are exchanged by key between slots, on Spark: `tests/unit/engine/test_exchange` shows the rest without it.
 
 And sinks that commit in their slot, in the lane whose slots do not know the bad records of their rows.
 """
@@ -19,10 +19,10 @@ from tests.sessions import LANES_LONG, ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.config import load
+from penstock.engine.listener import BatchPhase, Event
 from penstock.errors import PenstockError
-from penstock.runtime.listener import BatchPhase, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 PARTITIONS = 5

@@ -11,8 +11,8 @@ from tests.orders import drain, ids
 from tests.sessions import ON_BOTH_LONG
 
 from penstock.config import load
+from penstock.engine.listener import BatchDone, Event, FlowChanged
 from penstock.metrics.history import history_of
-from penstock.runtime.listener import BatchDone, Event, FlowChanged
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -18,10 +18,10 @@ from tests.mutations import mutated
 from tests.orders import drain
 from tests.tables import read_table
 
+from penstock.assembly.build import build
 from penstock.config import load
 from penstock.contracts import Decoder
 from penstock.model import COORDINATES, RAW_SCHEMA, Split
-from penstock.runtime.build import build
 
 pytestmark = pytest.mark.services
 

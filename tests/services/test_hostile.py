@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from penstock.config import load
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 COLUMNS = ('a"; DROP TABLE victim; --', "b'; DROP TABLE victim; --", "c`d", "e\\f", "g%sh", "i.j")
 VALUES = (

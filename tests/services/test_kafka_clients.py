@@ -23,10 +23,10 @@ from penstock.errors import TransientError
 from penstock.kafka import Cluster, KafkaSettings, Subscription
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import TopicPartition
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java
+from penstock.supervision.run import run
 
 NOBODY = "no-such-topic"
 

@@ -14,6 +14,7 @@ from tests.contract.rows import SCHEMA, records, token
 from tests.secured import SecuredBroker, running_secured, write_pipeline
 from tests.services.running import wait_for
 
+from penstock.assembly.reaching import settings_of
 from penstock.config import load
 from penstock.devstack import DevStack
 from penstock.kafka import KafkaSettings
@@ -21,7 +22,6 @@ from penstock.kafka.topics import TopicAdmin
 from penstock.model import Position, SlotAttempt
 from penstock.ops.acls import Right
 from penstock.quarantine import QUARANTINE_SCHEMA
-from penstock.runtime.reaching import settings_of
 from penstock.sinks.kafka import KafkaSink, QuarantineTopic
 from penstock.sinks.kafka.marker_admin import MarkerAdmin
 from penstock.spark.jars import broker_classpath

@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from penstock.checkpoint import SparkCheckpoint
 from penstock.cli.lag import lag
 from penstock.config import load
+from penstock.engine.listener import BatchDone, Event
 from penstock.errors import MissingError, PenstockError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.ages import first_unread
@@ -33,8 +34,7 @@ from penstock.metrics.history import history_of
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint_look import sinks_of
 from penstock.ops.lag import LagReport, find_lag
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.standings import standings
+from penstock.preflight.standings import standings
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

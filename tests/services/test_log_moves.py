@@ -10,10 +10,10 @@ import pytest
 from tests.operators.test_log_moves import gaps, ids, order, trim
 
 from penstock.config import load
+from penstock.engine.listener import BatchPhase, Event
 from penstock.errors import PenstockError
-from penstock.runtime.listener import BatchPhase, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 COLUMNS = "order_id BIGINT, amount DOUBLE, event_time TIMESTAMP"

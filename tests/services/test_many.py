@@ -20,8 +20,8 @@ from tests.sessions import ON_BOTH_LONG
 
 from penstock.config import InvalidDefinition
 from penstock.config.application import STATIC_SQL, is_of_application
-from penstock.runtime.fleet_events import Ended, FileChanged, FileRefused, Waiting
-from penstock.runtime.listener import BatchDone, Retrying, Started
+from penstock.engine.listener import BatchDone, Retrying, Started
+from penstock.supervision.fleet_events import Ended, FileChanged, FileRefused, Waiting
 
 Write = Callable[..., Path]
 
@@ -305,7 +305,7 @@ def test_accumulators_made_by_many_threads_are_each_their_own_and_are_let_go(spa
 
     from pyspark.accumulators import _accumulatorRegistry
 
-    from penstock.runtime.steps import Told
+    from penstock.engine.steps import Told
 
     before = len(_accumulatorRegistry)
     with ThreadPoolExecutor(16) as threads:

@@ -33,14 +33,14 @@ from tests.tables import read_table
 
 from penstock.checkpoint.writing import put_offsets
 from penstock.config import load
+from penstock.engine.listener import BatchDone, BatchPhase, Event
+from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint_verify import verify_checkpoint
 from penstock.ops.redrive import Selection, apply_redrive, plan_redrive
-from penstock.runtime.listener import BatchDone, BatchPhase, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -18,9 +18,9 @@ from penstock.ops.quarantine import list_records
 from penstock.ops.quarantine_place import Selection, quarantine_of
 from penstock.ops.quarantine_show import show_record
 from penstock.ops.redrive import apply_redrive, plan_redrive
+from penstock.preflight.options import RunOptions
 from penstock.quarantine.marks import RedriveMarks
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -17,6 +17,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.contract.rows import SCHEMA
 from tests.orders import drain, order
 
+from penstock.assembly.build import build
+from penstock.assembly.starting import pinned_slots
+from penstock.assembly.tables import Tables
+from penstock.assembly.trial_registry import build_offline
 from penstock.config import load
 from penstock.config.cases import Case
 from penstock.config.tables import LookupConfig
@@ -30,10 +34,6 @@ from penstock.ops.replay import plan_replay
 from penstock.ops.replay_folder import ReplayRequest
 from penstock.readers import KafkaReader
 from penstock.registry import RegistryClient, RegistrySettings
-from penstock.runtime.build import build
-from penstock.runtime.starting import pinned_slots
-from penstock.runtime.tables import Tables
-from penstock.runtime.trial_registry import build_offline
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka.markers import KEY
 from penstock.sinks.postgres import PostgresSink

@@ -15,11 +15,11 @@ from tests.orders import drain, ids, order
 from tests.services.running import wait_for
 
 from penstock import load
+from penstock.engine.listener import BatchDone, Event, Retrying
+from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
-from penstock.runtime.listener import BatchDone, Event, Retrying
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

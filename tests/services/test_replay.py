@@ -17,14 +17,14 @@ from tests.sessions import ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.config import PipelineConfig, load
+from penstock.engine.listener import BatchDone, Event
+from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, OffsetRange
 from penstock.ops.replay import apply_replay, plan_replay
 from penstock.ops.replay_folder import ReplayRequest
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

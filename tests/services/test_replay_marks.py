@@ -17,8 +17,8 @@ from penstock.ops.quarantine_place import Selection, quarantine_of
 from penstock.ops.redrive import apply_redrive, plan_redrive
 from penstock.ops.replay import apply_replay, plan_replay
 from penstock.ops.replay_folder import ReplayRequest
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -17,6 +17,8 @@ from tests.committed import committed
 from tests.tables import read_table
 
 from penstock.config import PipelineConfig, load
+from penstock.engine.listener import BatchDone, Event
+from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError, TerminalError
 from penstock.ops.quarantine import list_records
 from penstock.ops.quarantine_place import Selection
@@ -25,9 +27,7 @@ from penstock.ops.redrive_trial import try_redrive
 from penstock.ops.replay import apply_replay, plan_replay
 from penstock.ops.replay_folder import ReplayRequest
 from penstock.quarantine.marks import RedriveMarks
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

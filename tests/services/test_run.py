@@ -20,14 +20,14 @@ from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
+from penstock.engine.listener import BatchDone, Event, Notice
+from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.model import OffsetRange
+from penstock.preflight.options import RunOptions
 from penstock.readers import KafkaReader
-from penstock.runtime.listener import BatchDone, Event, Notice
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -13,7 +13,7 @@ import pytest
 from tests.services.runbooks import Folder, commands_of, folder_for, missing_line
 from tests.tables import read_table
 
-import penstock.runtime.starting as starting
+import penstock.assembly.starting as starting
 from penstock.cli.render import err, out
 
 PAGES = Path(__file__).parents[2] / "docs" / "runbooks"

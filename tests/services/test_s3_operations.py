@@ -14,6 +14,8 @@ import pytest
 import yaml
 from tests.committing import commit, last_commit
 
+from penstock.assembly.reaching import checkpoint_of, storage_of
+from penstock.assembly.tables import open_table
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig, load
@@ -26,8 +28,6 @@ from penstock.ops.checkpoint_restore import apply_restore, plan_restore
 from penstock.ops.compact import apply_compact, plan_compact
 from penstock.ops.gaps import find_gaps
 from penstock.ops.stop import ask, plan_stop
-from penstock.runtime.reaching import checkpoint_of, storage_of
-from penstock.runtime.tables import open_table
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.parquet import ParquetSink
 

@@ -26,6 +26,7 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.dashboard.looks import look_at_files
 from penstock.dashboard.quarantine_look import QuarantineLook
+from penstock.engine.listener import BatchDone, Event, Retrying
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
 from penstock.ops.checkpoint_backup import apply_backup, plan_backup
@@ -34,9 +35,8 @@ from penstock.ops.checkpoint_show import show_checkpoint
 from penstock.ops.checkpoint_verify import verify_checkpoint
 from penstock.ops.compact import apply_compact, plan_compact
 from penstock.ops.plan import plan_run
-from penstock.runtime.listener import BatchDone, Event, Retrying
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

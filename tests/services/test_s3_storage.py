@@ -16,10 +16,10 @@ import yaml
 from penstock.config import load
 from penstock.errors import MissingError, TransientError
 from penstock.ops.plan import plan_run
-from penstock.runtime.run import run
 from penstock.storage import ChangedError, Storage
 from penstock.storage.reaching import check_conditional_writes, check_reachable
 from penstock.storage.stores import SHORT
+from penstock.supervision.run import run
 
 
 @pytest.fixture

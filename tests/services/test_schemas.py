@@ -16,13 +16,13 @@ from tests.sessions import LANES_LONG, ON_BOTH_LONG
 from tests.tables import read_table
 
 from penstock.config import InvalidDefinition, load
+from penstock.engine.listener import BatchDone, Event, Notice, Retrying
+from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError
 from penstock.ops.plan import plan_run
 from penstock.ops.schema import plan_schema_check
-from penstock.runtime.listener import BatchDone, Event, Notice, Retrying
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -21,7 +21,7 @@ from penstock.errors import MissingError, PenstockError
 from penstock.ops.acls import Right, plan_rights
 from penstock.ops.lag import find_lag
 from penstock.ops.plan import plan_run
-from penstock.runtime.run import run
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 MOST_SECONDS = 20

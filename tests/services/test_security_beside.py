@@ -18,14 +18,14 @@ from tests.registry import guarded, make_certificate
 from tests.secured import write_pipeline
 from tests.services.running import PENSTOCK
 
+from penstock.assembly.reaching import database_tls
+from penstock.assembly.schemas import registry_settings
 from penstock.config import load
 from penstock.config.security import SecurityConfig
 from penstock.devstack.certificates import Authority
 from penstock.errors import MissingError
 from penstock.kafka.handshake import speaks_tls
 from penstock.registry import client_of
-from penstock.runtime.reaching import database_tls
-from penstock.runtime.schemas import registry_settings
 from penstock.sinks.postgres import PostgresSink
 from penstock.tables.postgres import PostgresLookup
 

@@ -13,11 +13,11 @@ from tests.orders import drain, ids, order
 
 from penstock import load
 from penstock.checkpoint.presence import Presence
+from penstock.engine.listener import BatchPhase, Event, Notice, Stalled
 from penstock.errors import TransientError
-from penstock.runtime import watchdog
-from penstock.runtime.listener import BatchPhase, Event, Notice, Stalled
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision import watchdog
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -13,15 +13,15 @@ from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
+from penstock.engine.listener import BatchDone, Event
+from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
 from penstock.ops.checkpoint_backup import apply_backup, plan_backup
 from penstock.ops.checkpoint_repair import plan_repair
 from penstock.ops.checkpoint_restore import apply_restore, plan_restore
 from penstock.ops.checkpoint_verify import verify_checkpoint
-from penstock.runtime.listener import BatchDone, Event
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.runtime.options import RunOptions, RunSummary
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions, RunSummary
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 

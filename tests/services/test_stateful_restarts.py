@@ -28,11 +28,11 @@ from tests.tables import read_table
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.errors import MissingError, PenstockError
-from penstock.runtime.options import RunOptions, RunSummary
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions, RunSummary
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergSink
 from penstock.sinks.parquet import ParquetSink
+from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services
 

@@ -13,11 +13,11 @@ from deltalake import DeltaTable, write_deltalake
 from tests.orders import drain
 from tests.sessions import LANES_LONG, ON_BOTH_LONG
 
+from penstock.engine.listener import BatchDone, Event, Notice
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.ages import first_unread
 from penstock.model import TopicPartition
-from penstock.runtime.listener import BatchDone, Event, Notice
 
 pytestmark = pytest.mark.services
 

@@ -16,9 +16,9 @@ import pytest
 from pydantic import TypeAdapter
 from tests.postgres import PASSWORD, USER, PostgresServer
 
+from penstock.assembly.tables import Tables
 from penstock.config.tables import LookupConfig
 from penstock.errors import MissingError, TransientError
-from penstock.runtime.tables import Tables
 from penstock.tables.delta import DeltaLookup
 from penstock.tables.postgres import PostgresLookup
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.main import main
-from penstock.runtime.batch import BatchRunner
+from penstock.engine.batch import BatchRunner
 
 BREAK, FILES = "PENSTOCK_SOAK_BREAK", "PENSTOCK_SOAK_FILES"
 WAYS = ("thread", "handle", "memory", "lost", "twice")

@@ -20,8 +20,11 @@ CONTRACTS = [
 
 # The contract, the package that breaks it, and how.
 VIOLATIONS = [
-    ("Layers", "decoders", "import penstock.runtime"),
+    ("Layers", "decoders", "import penstock.assembly"),
     ("Layers", "sinks", "import penstock.transforms"),
+    ("Layers", "assembly", "import penstock.preflight"),
+    ("Layers", "preflight", "import penstock.engine"),
+    ("Layers", "engine", "import penstock.supervision"),
     ("Layers", "devstack", "import penstock.spark"),
     ("Layers", "model", "import penstock.config"),
     ("What runs in a task", "readers", "import pyspark"),

@@ -80,9 +80,11 @@ from tests.stored_formats import (
 )
 from tests.unit.ops.quarantines import MOMENT
 from tests.unit.ops.test_redrive import hold
-from tests.unit.runtime.test_bounded import bounded
 from tests.unit.sinks.test_iceberg_sink import opened
+from tests.unit.supervision.test_bounded import bounded
 
+from penstock.assembly.build import build
+from penstock.assembly.state import check_state
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.files import NotedSink
 from penstock.checkpoint.lease import _claim_in
@@ -111,10 +113,6 @@ from penstock.quarantine.marks import IDENTITIES
 from penstock.quarantine.records import _quarantined
 from penstock.quarantine.states import Outcome
 from penstock.readers.stored import StoredReader
-from penstock.runtime.alerting import _FiringNote
-from penstock.runtime.bounded import BoundedRun, _attempt
-from penstock.runtime.build import build
-from penstock.runtime.state import check_state
 from penstock.sinks.delta.history import own_commit
 from penstock.sinks.delta.transactions import Applied, position_of
 from penstock.sinks.files import staged_batch
@@ -124,6 +122,8 @@ from penstock.sinks.parquet.columns import Columns
 from penstock.sinks.postgres.names import StagedName
 from penstock.storage import Storage
 from penstock.storage.objects import Held
+from penstock.supervision.alerting import _FiringNote
+from penstock.supervision.bounded import BoundedRun, _attempt
 
 VERSIONS = pytest.mark.parametrize("version", ["", "_0.7.0"])
 

@@ -46,9 +46,9 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Copy the checkpoint, while the stream runs or not; `--list` shows the copies."""
+    from penstock.assembly.reaching import storage_of
     from penstock.config import load
     from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
-    from penstock.runtime.reaching import storage_of
 
     config, place = load(file), _absolute(to) if to is not None else None
     if listing:
@@ -119,9 +119,9 @@ def fork(
     as_json: Json = False,
 ) -> None:
     """Make a new checkpoint that begins where you say; the old one stays as it is."""
+    from penstock.assembly.reaching import storage_of
     from penstock.config import load
     from penstock.ops.checkpoint_fork import apply_fork, plan_fork
-    from penstock.runtime.reaching import storage_of
 
     if at is not None and offsets is not None:
         raise typer.BadParameter("give --at or --offsets, not both")

@@ -18,7 +18,7 @@ from penstock.ops.wording import counted
 if TYPE_CHECKING:
     from penstock.model.upkeep import TableFigures
     from penstock.ops.compact import CompactPlan
-    from penstock.runtime.upkeep import Tended
+    from penstock.supervision.upkeep import Tended
 
 _NUMBERS = ("files", "small", "size", "versions", "removed")
 

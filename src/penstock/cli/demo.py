@@ -21,9 +21,9 @@ from penstock.cli.render import out, table
 from penstock.cli.run import run as run_command
 from penstock.cli.signals import undisturbed
 from penstock.devstack import DevStack
+from penstock.engine.listener import BatchDone, Event, Notice, Started
 from penstock.ops.demo import DemoSummary, fresh_folder, live_demo, run_demo
 from penstock.ops.wording import counted
-from penstock.runtime.listener import BatchDone, Event, Notice, Started
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java
 

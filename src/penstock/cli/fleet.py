@@ -15,14 +15,14 @@ from penstock.cli.fleet_view import choose_fleet_view
 from penstock.cli.render import err, out, show_error
 from penstock.cli.signals import StopOnSignal
 from penstock.config.files import pipeline_files
+from penstock.engine.listener import Notice, Started
+from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError
 from penstock.ops.wording import counted
-from penstock.runtime.fleet import run_fleet
-from penstock.runtime.fleet_events import FileChanged, FleetEvent, FleetOptions, FleetSummary
-from penstock.runtime.listener import Notice, Started
-from penstock.runtime.options import RunOptions
-from penstock.runtime.patience import StopRequest
+from penstock.preflight.options import RunOptions
 from penstock.spark.cache import cache_home
+from penstock.supervision.fleet import run_fleet
+from penstock.supervision.fleet_events import FileChanged, FleetEvent, FleetOptions, FleetSummary
 
 if TYPE_CHECKING:
     from penstock.dashboard import Dashboard

@@ -15,10 +15,10 @@ from rich.markup import escape
 
 from penstock.cli.render import err, out, table
 from penstock.cli.watch import JsonView, LineView, alert_line, stamp
+from penstock.engine.listener import AlertChanged, BatchDone, Notice, Retrying, Started, Stopping
 from penstock.metrics import BatchMetrics
 from penstock.ops.wording import counted
-from penstock.runtime.fleet_events import Ended, FileChanged, FileRefused, FleetEvent, Waiting
-from penstock.runtime.listener import AlertChanged, BatchDone, Notice, Retrying, Started, Stopping
+from penstock.supervision.fleet_events import Ended, FileChanged, FileRefused, FleetEvent, Waiting
 
 _REMOVED = "[yellow]stopping[/], its file is gone"
 

@@ -75,8 +75,8 @@ def _options(
 @app.command()
 def validate(file: File, as_json: Json = False) -> None:
     """Check a pipeline file alone: no network, no JVM."""
+    from penstock.assembly.user_code import refuse_missing_code
     from penstock.config import InvalidDefinition, load
-    from penstock.runtime.user_code import refuse_missing_code
 
     try:
         config = load(file)

@@ -202,9 +202,9 @@ def _selection(
 def _redriven(plan: RedrivePlan, *, quiet: bool) -> RedriveResult:
     from penstock.cli.quarantine_show import RedriveProgress
     from penstock.cli.signals import StopOnSignal
+    from penstock.engine.listener import Event, Started
+    from penstock.engine.patience import StopRequest
     from penstock.ops.redrive import apply_redrive
-    from penstock.runtime.listener import Event, Started
-    from penstock.runtime.patience import StopRequest
     from penstock.spark.cache import cache_home
 
     stop = StopRequest()

@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from penstock.cli.render import err, out, table
+from penstock.engine.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
 from penstock.ops.quarantine import Listing
 from penstock.ops.quarantine_show import ShownRecord, Verdict, describe
 from penstock.ops.redrive import RedrivePlan
 from penstock.ops.redrive_trial import RedriveTrial
 from penstock.ops.wording import counted
-from penstock.runtime.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
 
 _BAR = 40
 _BYTES_SHOWN = 256

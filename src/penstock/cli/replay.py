@@ -15,8 +15,8 @@ from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:
+    from penstock.engine.listener import Event
     from penstock.ops.replay import ReplayPlan
-    from penstock.runtime.listener import Event
 
 _SHOWN = 20
 
@@ -155,10 +155,10 @@ def _replaced(rows: int | None) -> str:
 
 def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
     from penstock.cli.signals import StopOnSignal
+    from penstock.engine.listener import Started
+    from penstock.engine.patience import StopRequest
     from penstock.errors import TransientError
     from penstock.ops.replay import apply_replay
-    from penstock.runtime.listener import Started
-    from penstock.runtime.patience import StopRequest
     from penstock.spark.cache import cache_home
 
     stop = StopRequest()
@@ -199,7 +199,7 @@ class _Bar:
     def __init__(self, plan: ReplayPlan, *, shown: bool) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from penstock.runtime.bounded import cut
+        from penstock.supervision.bounded import cut
 
         self._sizes = [sum(map(len, batch)) for batch in cut(plan.ranges, plan.stored.batch_offsets)]
         self._at_once = plan.at_once
@@ -226,7 +226,7 @@ class _Bar:
 
     def __call__(self, event: Event) -> None:
         """Take in what happened."""
-        from penstock.runtime.listener import BatchDone, Notice, Retrying, Started, Stopping
+        from penstock.engine.listener import BatchDone, Notice, Retrying, Started, Stopping
 
         match event:
             case Started():

@@ -27,7 +27,7 @@ from penstock.ops.wording import counted
 if TYPE_CHECKING:
     from penstock.config import PipelineConfig
     from penstock.dashboard import Dashboard
-    from penstock.runtime.options import RunOptions
+    from penstock.preflight.options import RunOptions
 
 
 def run(
@@ -58,7 +58,7 @@ def run(
     Of several, one that cannot go on stops alone and is tried again, after 10 seconds at first and 5 minutes at most.
     The exit code is then that of the worst, 0 where all ended well.
     """
-    from penstock.runtime.options import RunOptions
+    from penstock.preflight.options import RunOptions
 
     options = RunOptions(
         available_now=available_now,
@@ -90,10 +90,10 @@ def run_one(
 
     from penstock.cli.signals import StopOnSignal
     from penstock.cli.watch import choose_view
-    from penstock.runtime.listener import Event, Notice, Started
-    from penstock.runtime.patience import StopRequest
-    from penstock.runtime.run import run as run_pipeline
+    from penstock.engine.listener import Event, Notice, Started
+    from penstock.engine.patience import StopRequest
     from penstock.spark.cache import cache_home
+    from penstock.supervision.run import run as run_pipeline
 
     stop = StopRequest()
     signals = StopOnSignal(stop)

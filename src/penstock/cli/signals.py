@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 # Every command loads this module, few run a pipeline.
 if TYPE_CHECKING:
-    from penstock.runtime.patience import StopRequest
+    from penstock.engine.patience import StopRequest
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _DOUBLED_SECONDS = 1.0

@@ -28,7 +28,7 @@ from penstock.cli.run import run_one
 
 # Every command loads this module.
 if TYPE_CHECKING:
-    from penstock.runtime.options import RunOptions
+    from penstock.preflight.options import RunOptions
 
 _PACKING = "packing the Python packages, once"
 
@@ -72,7 +72,7 @@ def submit(
     """
     from penstock.config import load
     from penstock.ops.submit import Submission, apply_submission, cluster_of, plan_submission, write_submission
-    from penstock.runtime.options import RunOptions
+    from penstock.preflight.options import RunOptions
 
     config = load(file).with_spark(_settings(conf or ())).on_master(master)
     options = RunOptions(available_now, resume_from_table, accept_duplicates, catch_up, give_up_after, stalled_after)

@@ -15,10 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.render import err, out, size
-from penstock.errors import PenstockError
-from penstock.metrics import BatchMetrics
-from penstock.ops.wording import counted
-from penstock.runtime.listener import (
+from penstock.engine.listener import (
     AlertChanged,
     BatchDone,
     BatchPhase,
@@ -31,6 +28,9 @@ from penstock.runtime.listener import (
     StateKept,
     Stopping,
 )
+from penstock.errors import PenstockError
+from penstock.metrics import BatchMetrics
+from penstock.ops.wording import counted
 
 
 class LineView:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.assembly.reaching import checkpoint_of, settings_of
 from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, LogBounds, Subscription
 from penstock.metrics.history import Lists, in_lists
 from penstock.model import TopicPartition
-from penstock.runtime.reaching import checkpoint_of, settings_of
 
 _PATIENCE = 3.0
 

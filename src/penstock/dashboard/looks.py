@@ -8,12 +8,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.assembly.reaching import checkpoint_of
 from penstock.checkpoint.findings import file_findings
 from penstock.config import PipelineConfig
 from penstock.dashboard.facts import Looked
 from penstock.dashboard.recent import in_utc
 from penstock.errors import PenstockError
-from penstock.runtime.reaching import checkpoint_of
 
 Found = dict[str, Any]
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.presence import RUN_NOTE
 from penstock.checkpoint.whereabouts import find_run
 from penstock.config import PipelineConfig, load
@@ -29,7 +30,6 @@ from penstock.dashboard.views import Sent, Views
 from penstock.errors import PenstockError
 from penstock.metrics.history import Lists, history_of, in_lists
 from penstock.model import TopicPartition
-from penstock.runtime.reaching import storage_of
 from penstock.storage import is_local
 
 _RUN_SECONDS = 3.0

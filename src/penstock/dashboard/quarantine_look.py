@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from penstock.assembly.reaching import settings_of, storage_of
 from penstock.config import PipelineConfig
 from penstock.contracts import Reader
 from penstock.dashboard.recent import in_utc
@@ -20,7 +21,6 @@ from penstock.model import OffsetRange
 from penstock.ops.quarantined import quarantined_since
 from penstock.quarantine.records import HeldInTopic
 from penstock.readers import KafkaReader
-from penstock.runtime.reaching import settings_of, storage_of
 from penstock.storage import Storage
 
 _SAMPLES = 12

@@ -17,16 +17,16 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import config as cfg
+from penstock.assembly.build import Pipeline
+from penstock.assembly.trial_registry import Given, build_offline
+from penstock.assembly.trial_tables import given_tables
 from penstock.config.case_load import load_cases
 from penstock.config.cases import AdvanceCase, Case, CaseFile, MessageCase, case_file_of, topics_of
+from penstock.engine.trial import Batch, BatchResult, trial_of
 from penstock.errors import DefinitionError, MissingError, PenstockError
 from penstock.model import RAW_SCHEMA
 from penstock.ops.case_rows import TableDiff, compare, rows_of
 from penstock.ops.case_skeleton import skeleton
-from penstock.runtime.build import Pipeline
-from penstock.runtime.trial import Batch, BatchResult, trial_of
-from penstock.runtime.trial_registry import Given, build_offline
-from penstock.runtime.trial_tables import given_tables
 
 FIRST_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 """The time of the first message, unless a case says another."""
@@ -91,7 +91,7 @@ class SparkWhenNeeded:
 
             own = {name: value for name, value in self.settings.items() if name != "spark.master"}
             settings = {"spark.sql.shuffle.partitions": "2", **own}
-            self._session = start_session("penstock test", settings, preload=("penstock.runtime.frame",))
+            self._session = start_session("penstock test", settings, preload=("penstock.engine.frame",))
         return self._session
 
     def stop(self) -> None:

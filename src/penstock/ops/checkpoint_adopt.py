@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
 
+from penstock.assembly.build import build
+from penstock.assembly.reaching import checkpoint_of, storage_of
 from penstock.checkpoint import Offsets, SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.backup import files_of
 from penstock.checkpoint.writing import read_text
@@ -20,9 +22,7 @@ from penstock.errors import MissingError, PenstockError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import TopicPartition
 from penstock.ops.starts import by_source, refuse_outside, write_fresh
-from penstock.runtime.build import build
-from penstock.runtime.preflight import check_brokers
-from penstock.runtime.reaching import checkpoint_of, storage_of
+from penstock.preflight.checks import check_brokers
 
 OpenBatch = Literal["again", "skip"]
 _BY_KEY = {"reservoirId": "a Delta table", "logOffset": "files", "rampUpTimeSeconds": "rate", "shardId": "Kinesis"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.assembly.reaching import checkpoint_of, storage_of
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.backup import backups_of, belongs, files_of, make_backup
 from penstock.checkpoint.manifest import Backup, Progress, list_backups
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
-from penstock.runtime.reaching import checkpoint_of, storage_of
 from penstock.storage import Storage
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from penstock.assembly.build import Pipeline, build
+from penstock.assembly.reaching import checkpoint_of
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.backup import belongs, copy_files, files_of, missing_files
 from penstock.checkpoint.writing import put_metadata
@@ -19,11 +21,9 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster
 from penstock.model import Guarantee
 from penstock.ops.starts import by_source, parse_offsets, put_in_place, refuse_occupied, refuse_outside, write_fresh
-from penstock.runtime.build import Pipeline, build
-from penstock.runtime.preflight import check_brokers
-from penstock.runtime.reaching import checkpoint_of
-from penstock.runtime.recreated import recreated_topics
-from penstock.runtime.standings import Standing, standings
+from penstock.preflight.checks import check_brokers
+from penstock.preflight.recreated import recreated_topics
+from penstock.preflight.standings import Standing, standings
 from penstock.storage import Storage
 
 _OF_ITS_QUERY = frozenset({"metadata", ".metadata.crc", ".penstock.again"})

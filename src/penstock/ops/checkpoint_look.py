@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of
+from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.findings import Finding, from_error
 from penstock.checkpoint.logs import CheckpointFiles, read_files
@@ -19,10 +21,8 @@ from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import Guarantee, TopicPartition
-from penstock.runtime.reaching import checkpoint_of, settings_of, storage_of
-from penstock.runtime.renamed import FormerName, former_names
-from penstock.runtime.standings import Standing, standings
-from penstock.runtime.targets import Targets, build_targets
+from penstock.preflight.renamed import FormerName, former_names
+from penstock.preflight.standings import Standing, standings
 
 _PATIENCE_SECONDS = 3.0
 
@@ -125,8 +125,8 @@ def foreign_findings(seen: Looked) -> list[Finding]:
     """Targets that hold batches of this pipeline while the checkpoint is fresh: what a run would say of them."""
     if seen.files.restoring is not None or seen.files.begun is not None:
         return []
-    from penstock.runtime.build import build
-    from penstock.runtime.preflight import check_agreement
+    from penstock.assembly.build import build
+    from penstock.preflight.checks import check_agreement
 
     try:
         check_agreement(build(seen.config), seen.checkpoint)

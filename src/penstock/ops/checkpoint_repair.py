@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from penstock.assembly.reaching import storage_of
 from penstock.checkpoint import checkpoint_lock, to_spark_json
 from penstock.checkpoint.backup import save_aside
 from penstock.checkpoint.findings import Finding, findings_in
@@ -28,8 +29,7 @@ from penstock.errors import MissingError
 from penstock.ops.checkpoint_backup import backup_place
 from penstock.ops.checkpoint_look import Looked, look
 from penstock.ops.repair_rules import Change, Refused, RepairRules
-from penstock.runtime.agreement import compare_sinks
-from penstock.runtime.reaching import storage_of
+from penstock.preflight.agreement import compare_sinks
 from penstock.storage import Storage
 
 

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.assembly.build import build
+from penstock.assembly.reaching import checkpoint_of, storage_of
 from penstock.checkpoint import Offsets, SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.backup import belongs, copy_files, files_of, save_aside
 from penstock.checkpoint.manifest import Backup, CopiedFile, Progress, check_files, read_backup
@@ -21,9 +23,7 @@ from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken
 from penstock.ops.checkpoint_backup import backup_place, backups_there, newest_backup
 from penstock.ops.reconcile import CheckpointPlace, Reconciled, reconcile
-from penstock.runtime.build import build
-from penstock.runtime.reaching import checkpoint_of, storage_of
-from penstock.runtime.standings import standings
+from penstock.preflight.standings import standings
 from penstock.storage import Storage
 
 _SAVED = "what was there is in "

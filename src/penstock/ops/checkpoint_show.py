@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.findings import findings_in, usable_ends
 from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.state_stores import StateStore
@@ -16,9 +17,8 @@ from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint_look import Looked, foreign_findings, look
-from penstock.runtime.agreement import compare_sinks
-from penstock.runtime.reaching import storage_of
-from penstock.runtime.standings import Standing
+from penstock.preflight.agreement import compare_sinks
+from penstock.preflight.standings import Standing
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from penstock.config import PipelineConfig
 from penstock.ops.checkpoint_backup import backups_there
 from penstock.ops.checkpoint_look import Looked, foreign_findings, look
 from penstock.ops.checkpoint_repair import RepairPlan, plan_of
-from penstock.runtime.recreated import recreated_topics
-from penstock.runtime.source_agreement import log_findings, partition_findings, topic_findings
+from penstock.preflight.recreated import recreated_topics
+from penstock.preflight.source_agreement import log_findings, partition_findings, topic_findings
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from penstock.assembly.reaching import settings_of, spark_settings_of
+from penstock.assembly.targets import build_targets
 from penstock.config import PipelineConfig
 from penstock.contracts import MaintainedSink
 from penstock.errors import DefinitionError, MissingError, TransientError
 from penstock.model.upkeep import Cleaned, TableFigures
-from penstock.runtime.reaching import settings_of, spark_settings_of
-from penstock.runtime.targets import build_targets
-from penstock.runtime.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
 from penstock.sinks.bites import FreeTurn
+from penstock.supervision.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
 
 _WHY_NOT = {
     "ParquetSink": "a Parquet folder has no log: its files are the batches, and joining them would show rows twice",

@@ -18,15 +18,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
 
+from penstock.assembly.build import build
 from penstock.config import load
 from penstock.devstack import DevStack
+from penstock.engine.listener import Listener
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster
 from penstock.ops.demo_events import BATCH_OFFSETS, PARTITIONS, Expected, demo_messages
-from penstock.runtime.build import build
-from penstock.runtime.listener import Listener
-from penstock.runtime.options import RunOptions
-from penstock.runtime.run import run
+from penstock.preflight.options import RunOptions
+from penstock.supervision.run import run
 
 _MARK = ".penstock-demo"
 _LIVE_RATE, _TICK_SECONDS = 1_500, 0.2

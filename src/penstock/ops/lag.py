@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from statistics import median_low
 from typing import Any
 
+from penstock.assembly.reaching import settings_of
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.findings import findings_in
 from penstock.config import PipelineConfig
@@ -24,7 +25,6 @@ from penstock.ops.lag_group import GroupView, ask_group, group_note
 from penstock.ops.lag_place import Place, committed_in, place_of
 from penstock.ops.lag_rates import Rates, Sample, looks_at_rest, looks_in_run, rates_of, window_of
 from penstock.ops.lag_words import describe, noise
-from penstock.runtime.reaching import settings_of
 
 _AGE_SECONDS = 2.0
 _HOT_TIMES, _HOT_OFFSETS = 3, 1000

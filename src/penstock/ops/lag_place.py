@@ -12,8 +12,8 @@ from penstock.config import PipelineConfig
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, TopicPartition
 from penstock.ops.checkpoint_look import Looked
-from penstock.runtime.recreated import recreated_topics
-from penstock.runtime.standings import Standing
+from penstock.preflight.recreated import recreated_topics
+from penstock.preflight.standings import Standing
 
 
 @dataclass(frozen=True)

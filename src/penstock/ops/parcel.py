@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.assembly.user_code import code_to_ship, folder_of, name_below
 from penstock.config import PipelineConfig
 from penstock.config.files import files_behind, secret_files
 from penstock.config.references import variables_named
 from penstock.errors import MissingError
-from penstock.runtime.user_code import code_to_ship, folder_of, name_below
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from penstock.assembly.build import Flow, Pipeline, build, joined_schema
+from penstock.assembly.columns import step_output
+from penstock.assembly.faults import nothing_passes
+from penstock.assembly.lookups import Lookups
+from penstock.assembly.placing import check_places, open_ports, placement_of
+from penstock.assembly.reaching import checkpoint_of, committed_places_of, places_of, storage_of
+from penstock.assembly.state import check_state
+from penstock.assembly.transforming import Placed
 from penstock.config import PipelineConfig, merges
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
@@ -20,23 +28,15 @@ from penstock.errors import PenstockError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, COMPUTED, COORDINATES
 from penstock.ops.plan_words import checkpoint_words, flow_words, trigger_words
-from penstock.quarantine import GAPS_SCHEMA
-from penstock.runtime.build import Flow, Pipeline, build, joined_schema
-from penstock.runtime.columns import step_output
-from penstock.runtime.faults import nothing_passes
-from penstock.runtime.lookups import Lookups
-from penstock.runtime.options import RunOptions
-from penstock.runtime.placing import check_places, open_ports, placement_of
-from penstock.runtime.preflight import (
+from penstock.preflight.checks import (
     StartPoint,
     check_agreement,
     check_brokers,
     check_checkpoint,
     start_point,
 )
-from penstock.runtime.reaching import checkpoint_of, committed_places_of, places_of, storage_of
-from penstock.runtime.state import check_state
-from penstock.runtime.transforming import Placed
+from penstock.preflight.options import RunOptions
+from penstock.quarantine import GAPS_SCHEMA
 from penstock.spark.master import check_master
 from penstock.spark.placement import DeployMode
 from penstock.storage.reaching import check_conditional_writes, check_reachable

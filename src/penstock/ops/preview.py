@@ -12,14 +12,14 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.assembly.build import build
 from penstock.config import PipelineConfig, reveal
 from penstock.contracts import Reader
+from penstock.engine.trial import trial_of
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import RAW_SCHEMA, OffsetRange, TopicPartition
 from penstock.ops.cases import Seen, SparkWhenNeeded, seen_in
-from penstock.runtime.build import build
-from penstock.runtime.preflight import check_brokers
-from penstock.runtime.trial import trial_of
+from penstock.preflight.checks import check_brokers
 
 From = Literal["latest", "earliest"]
 

@@ -11,6 +11,8 @@ import polars as pl
 import pyarrow as pa
 
 from penstock import config as cfg
+from penstock.assembly.reaching import settings_of, storage_of
+from penstock.assembly.targets import way_in
 from penstock.checkpoint import checkpoint_lock
 from penstock.contracts import Sink
 from penstock.errors import DefinitionError, MissingError
@@ -33,8 +35,6 @@ from penstock.quarantine.records import (
 )
 from penstock.quarantine.states import with_states
 from penstock.readers import KafkaReader
-from penstock.runtime.reaching import settings_of, storage_of
-from penstock.runtime.targets import way_in
 from penstock.sinks.commit import commit, is_committed
 
 _REPLICAS = 3

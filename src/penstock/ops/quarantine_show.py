@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import polars as pl
 import pyarrow as pa
 
+from penstock.assembly.reaching import settings_of
 from penstock.config import PipelineConfig
 from penstock.errors import DefinitionError, MissingError, PenstockError
 from penstock.kafka import Cluster
@@ -20,7 +21,6 @@ from penstock.ops.quarantine_place import QuarantinePlace, quarantine_of
 from penstock.quarantine import QUARANTINE_SCHEMA
 from penstock.quarantine.records import PLACE, REFUSED_BY, SCHEMA_ID, Place, raw_records
 from penstock.readers import KafkaReader
-from penstock.runtime.reaching import settings_of
 
 _PATIENCE = 3.0
 _NEIGHBOURS = (-2, -1, 1, 2)
@@ -179,8 +179,8 @@ def _standing(config: PipelineConfig, at: TopicPartition, offsets: list[int]) ->
 
 
 def _verdict(config: PipelineConfig, record: pa.Table) -> Verdict:
-    from penstock.runtime.build import build
-    from penstock.runtime.trial import trial_of
+    from penstock.assembly.build import build
+    from penstock.engine.trial import trial_of
 
     try:
         pipeline = build(config)

@@ -9,10 +9,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from penstock.assembly.reaching import storage_of
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError
 from penstock.kafka import Cluster, KafkaSettings, Subscription
-from penstock.runtime.reaching import storage_of
 from penstock.storage import Storage
 
 

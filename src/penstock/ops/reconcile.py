@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from penstock.checkpoint import Offsets
 from penstock.errors import MissingError, PenstockError, TerminalError
 from penstock.model import BatchToken, Guarantee
-from penstock.runtime.loss import ranges_of_batch
-from penstock.runtime.standings import Standing
+from penstock.preflight.loss import ranges_of_batch
+from penstock.preflight.standings import Standing
 
 
 @dataclass(frozen=True)

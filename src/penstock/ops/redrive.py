@@ -19,6 +19,8 @@ import polars as pl
 
 from penstock import config as cfg
 from penstock.contracts import Sink
+from penstock.engine.listener import Listener, Notice
+from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError
 from penstock.model import RAW_SCHEMA, BatchToken, Rule, redrives_of
 from penstock.ops.quarantine_place import QuarantinePlace, Selection, chosen, columns_for, quarantine_of, write_marks
@@ -28,8 +30,6 @@ from penstock.ops.redrive_ways import find_ways, narrowed, reached_by
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, commit_numbers
 from penstock.quarantine.records import PLACE, Place, frame_of, read_records
 from penstock.quarantine.states import State
-from penstock.runtime.listener import Listener, Notice
-from penstock.runtime.patience import StopRequest
 
 MOST_RECORDS = 200_000
 """How many records a batch has, unless `max_offsets` of the source says another number."""
@@ -249,7 +249,7 @@ def _carry(
     place: QuarantinePlace, run: StoredRun, listener: Listener, stop: StopRequest, session: Any, log: Path | None
 ) -> bool:
     """Run what is left of a redrive; false where a stop was asked for before its end."""
-    from penstock.runtime.bounded import run_bounded
+    from penstock.supervision.bounded import run_bounded
 
     for one in run.passes:
         bounded = _bounded(place, run, one)
@@ -263,9 +263,9 @@ def _carry(
 
 
 def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
+    from penstock.assembly.build import build
     from penstock.readers.stored import StoredReader
-    from penstock.runtime.bounded import BoundedRun
-    from penstock.runtime.build import build
+    from penstock.supervision.bounded import BoundedRun
 
     name, reader = redrives_of(place.config.name), StoredReader(str(one.file))
     narrowed(place.config, one.names if one.sinks is None else one.sinks)  # refuses sinks that are gone

@@ -12,7 +12,10 @@ from itertools import groupby
 import polars as pl
 
 from penstock import config as cfg
+from penstock.assembly.reaching import settings_of
+from penstock.assembly.targets import build_targets
 from penstock.contracts import RecordSink, Sink
+from penstock.engine.excluded import Excluded
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, redrives_of
 from penstock.ops.redrive_ways import narrowed
@@ -20,9 +23,6 @@ from penstock.quarantine.marks import commit_numbers
 from penstock.quarantine.records import IDENTITY, PLACE, Place, frame_of
 from penstock.quarantine.states import Outcome
 from penstock.readers.stored import StoredReader
-from penstock.runtime.excluded import Excluded
-from penstock.runtime.reaching import settings_of
-from penstock.runtime.targets import build_targets
 
 _LONGEST_GAP = 64
 """Records that are this close are asked for in one range."""

@@ -39,8 +39,8 @@ class RedriveTrial:
 
 def try_redrive(plan: RedrivePlan) -> RedriveTrial:
     """Run the records of a plan through the pipeline as it is now. Only Spark can do so for the frame lane."""
-    from penstock.runtime.build import build
-    from penstock.runtime.trial import trial_of
+    from penstock.assembly.build import build
+    from penstock.engine.trial import trial_of
 
     failed: dict[Place, str] = {}
     rows: Counter[str] = Counter()

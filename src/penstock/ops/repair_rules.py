@@ -17,8 +17,8 @@ from penstock.checkpoint.logs import CheckpointFiles, LogFile
 from penstock.checkpoint.state_stores import StateFiles
 from penstock.checkpoint.writing import RESTORING
 from penstock.model import BatchToken, Guarantee, Rule
-from penstock.runtime.agreement import other_ends
-from penstock.runtime.standings import Standing
+from penstock.preflight.agreement import other_ends
+from penstock.preflight.standings import Standing
 
 Act = Literal["remove", "remove checksum", "write offsets", "write commit", "write metadata", "write start"]
 

@@ -14,10 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.assembly.build import Pipeline, build
+from penstock.assembly.reaching import storage_of
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import held_by
 from penstock.config import PipelineConfig
 from penstock.contracts import RecordSink, SharedSink, Sink
+from penstock.engine.listener import Listener, Notice
+from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import Guarantee, OffsetRange, Position, TopicPartition, replay_of
@@ -52,14 +56,10 @@ from penstock.ops.replay_targets import (
     retargeted,
 )
 from penstock.ops.replay_times import first_times, times_of
+from penstock.preflight.checks import check_brokers
+from penstock.preflight.options import RunSummary
 from penstock.quarantine.marks import commit_numbers
-from penstock.runtime.bounded import BoundedRun, batches_done, cut, run_bounded
-from penstock.runtime.build import Pipeline, build
-from penstock.runtime.listener import Listener, Notice
-from penstock.runtime.options import RunSummary
-from penstock.runtime.patience import StopRequest
-from penstock.runtime.preflight import check_brokers
-from penstock.runtime.reaching import storage_of
+from penstock.supervision.bounded import BoundedRun, batches_done, cut, run_bounded
 
 BATCH_OFFSETS = 500_000
 _ASKED_AT_ONCE = 1_000_000

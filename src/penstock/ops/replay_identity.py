@@ -11,13 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.assembly.build import Pipeline
+from penstock.assembly.schemas import read_schema_file
+from penstock.assembly.user_code import code_behind
 from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
 from penstock.model import OffsetRange
 from penstock.ops.replay_targets import TargetChoice, place_of
-from penstock.runtime.build import Pipeline
-from penstock.runtime.schemas import read_schema_file
-from penstock.runtime.user_code import code_behind
 
 _OF_SINKS = (
     *("type", "mode", "select", "where", "keys", "when_newer", "delete_when", "insert_only", "coordinates", "evolve"),

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 import polars as pl
 import pyarrow as pa
 
+from penstock.assembly.reaching import settings_of, storage_of
+from penstock.assembly.targets import build_targets
 from penstock.config import PipelineConfig
 from penstock.contracts import Sink
 from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Position, Rule, redrives_of, replay_of
@@ -24,8 +26,6 @@ from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine, stage_table
 from penstock.quarantine.marks import MARK_SCHEMA, as_commits
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, HeldInTable, read_records
 from penstock.quarantine.states import Outcome, State
-from penstock.runtime.reaching import settings_of, storage_of
-from penstock.runtime.targets import build_targets
 from penstock.sinks.commit import land_on_current
 
 _OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)

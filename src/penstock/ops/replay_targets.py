@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
 from penstock import config as cfg
+from penstock.assembly.build import Flow, Pipeline
 from penstock.contracts import SharedSink, Sink
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, OffsetRange, live_name
-from penstock.runtime.build import Flow, Pipeline
 
 
 class Way(Enum):

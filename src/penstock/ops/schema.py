@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock import config as cfg
+from penstock.assembly.build import Pipeline, build
+from penstock.assembly.faults import nothing_passes
+from penstock.assembly.schemas import Place, Registered, Schemas, registered
 from penstock.contracts import EvolvingSink
 from penstock.decoders import JudgingDecoder
 from penstock.errors import DefinitionError, MissingError, PenstockError
 from penstock.registry import RegisteredSchema
-from penstock.runtime.build import Pipeline, build
-from penstock.runtime.faults import nothing_passes
-from penstock.runtime.schemas import Place, Registered, Schemas, registered
 
 Level = Literal["fits", "changes", "breaks", "unknown"]
 

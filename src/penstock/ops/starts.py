@@ -10,12 +10,12 @@ from uuid import uuid4
 
 from fsspec.implementations.local import LocalFileSystem
 
+from penstock.assembly.build import Pipeline
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.writing import put_initial, put_metadata
 from penstock.errors import MissingError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import TopicPartition
-from penstock.runtime.build import Pipeline
 from penstock.storage import Storage
 
 _NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d+)=(?P<offset>\d+)")

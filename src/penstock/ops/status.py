@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.assembly.reaching import checkpoint_of, settings_of
+from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.backup import backups_of
 from penstock.checkpoint.findings import Finding, file_findings
@@ -24,12 +26,10 @@ from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import TopicPartition
 from penstock.ops.quarantined import Quarantined, quarantined_since
-from penstock.runtime.agreement import sink_findings
-from penstock.runtime.reaching import checkpoint_of, settings_of
-from penstock.runtime.recreated import recreated_topics
-from penstock.runtime.source_agreement import log_findings, topic_findings
-from penstock.runtime.standings import standings
-from penstock.runtime.targets import Targets, build_targets
+from penstock.preflight.agreement import sink_findings
+from penstock.preflight.recreated import recreated_topics
+from penstock.preflight.source_agreement import log_findings, topic_findings
+from penstock.preflight.standings import standings
 
 _BROKER_SECONDS = 2.0
 _OPEN_TOO_LONG = timedelta(minutes=10)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.files import SparkCheckpoint
 from penstock.checkpoint.presence import Presence
 from penstock.checkpoint.whereabouts import Whereabouts, find_run
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError
-from penstock.runtime.reaching import storage_of
 from penstock.storage import Storage, is_local
 
 Outcome = Literal["not running", "asked", "stopped", "failed", "killed", "silent", "still running"]

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.assembly.placing import check_places, placement_of
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.ops.parcel import parcel_of
 from penstock.ops.submit_kubernetes import kubernetes_files
 from penstock.ops.submit_script import script_files
 from penstock.ops.submit_terms import SCRIPT, Submission, Terms
-from penstock.runtime.placing import check_places, placement_of
 from penstock.spark.environment import Progress
 from penstock.spark.home import spark_home
 from penstock.spark.java import find_java

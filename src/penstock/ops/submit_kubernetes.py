@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
+from penstock.assembly.placing import shipping_of
 from penstock.errors import MissingError
 from penstock.ops.image_files import DOCKERFILE, DOCKERIGNORE, ENTRYPOINT
 from penstock.ops.submit_terms import APP, APP_TEXT, SCRIPT, Terms
-from penstock.runtime.placing import shipping_of
 
 _MOUNT = "/opt/penstock/pipeline"
 _MOST_BYTES = 1_000_000

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from penstock.assembly.placing import shipping_of
 from penstock.ops.submit_terms import APP, APP_TEXT, SCRIPT, Terms
-from penstock.runtime.placing import shipping_of
 from penstock.spark.cache import link_or_copy
 from penstock.spark.environment import Progress
 from penstock.spark.jars import put_jars

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from penstock.assembly.reaching import spark_settings_of
 from penstock.config import PipelineConfig, reveal
 from penstock.ops.parcel import Parcel
-from penstock.runtime.reaching import spark_settings_of
 from penstock.spark.jars import stores_of
 from penstock.spark.placement import DeployMode, Placement
 from penstock.spark.redaction import redaction

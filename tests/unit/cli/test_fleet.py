@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from penstock.cli.fleet_view import FleetJson, FleetLines, FleetTable, choose_fleet_view
 from penstock.cli.main import app
+from penstock.engine.listener import BatchDone, Notice, Retrying, Started, Stopping
 from penstock.errors import MissingError
 from penstock.metrics import BatchMetrics
-from penstock.runtime.fleet_events import Ended, FileChanged, FileRefused, FleetEvent, Waiting
-from penstock.runtime.listener import BatchDone, Notice, Retrying, Started, Stopping
-from penstock.runtime.options import RunSummary
+from penstock.preflight.options import RunSummary
+from penstock.supervision.fleet_events import Ended, FileChanged, FileRefused, FleetEvent, Waiting
 
 ERROR = MissingError("TOPIC_MISSING", "no such topic: orders", context={"brokers": "b:1"}, hint="create the topic")
 

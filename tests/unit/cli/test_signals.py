@@ -12,7 +12,7 @@ import pytest
 
 from penstock.cli import signals
 from penstock.cli.signals import StopOnSignal, interrupt_on_sigterm, undisturbed
-from penstock.runtime.patience import StopRequest
+from penstock.engine.patience import StopRequest
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from penstock.cli import watch
 from penstock.cli.watch import JsonView, LineView, LiveView, choose_view
+from penstock.engine.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
 from penstock.errors import TransientError
 from penstock.metrics import BatchMetrics
-from penstock.runtime.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
 
 AWAY = TransientError(
     "BROKER_UNREACHABLE", "no answer from the brokers", context={"brokers": "a:1", "cause": "timed out"}

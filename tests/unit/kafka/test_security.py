@@ -160,8 +160,8 @@ def test_database_tls_verifies_the_host_unless_it_is_off(made: Path) -> None:
 def test_section_is_read_into_the_settings_of_the_source_and_its_sinks(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.runtime.reaching import settings_of
-    from penstock.runtime.targets import build_targets
+    from penstock.assembly.reaching import settings_of
+    from penstock.assembly.targets import build_targets
 
     monkeypatch.setenv("WORD", "hunter2")
     file = tmp_path / "orders.yaml"

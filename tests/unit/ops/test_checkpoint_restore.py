@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.committing import commit
 
+from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.manifest import Backup, list_backups
@@ -17,7 +18,6 @@ from penstock.model import BatchToken, OffsetRange, TopicPartition
 from penstock.ops import checkpoint_restore
 from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
 from penstock.ops.checkpoint_restore import RestorePlan, apply_restore, plan_restore
-from penstock.runtime.build import build
 
 FILE = """\
 name: orders

@@ -11,13 +11,13 @@ import yaml
 from deltalake import DeltaTable
 from tests.contract.rows import SCHEMA, land, token
 
+from penstock.assembly.build import build
 from penstock.config import PipelineConfig, load
 from penstock.errors import DefinitionError, MissingError, TransientError
 from penstock.model.upkeep import Compacted
 from penstock.ops.compact import CompactPlan, apply_compact, plan_compact, raise_what_is_left
-from penstock.runtime.build import build
-from penstock.runtime.upkeep import Tended, needs_spark, upkeep
 from penstock.sinks.delta import DeltaSink
+from penstock.supervision.upkeep import Tended, needs_spark, upkeep
 
 MINUTE, WEEK = timedelta(minutes=1), timedelta(days=7)
 

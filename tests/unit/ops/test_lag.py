@@ -25,7 +25,7 @@ from penstock.ops.lag_group import GroupView, group_note
 from penstock.ops.lag_place import place_of
 from penstock.ops.lag_rates import Sample, looks_at_rest, looks_in_run, rates_of, samples_in, window_of
 from penstock.ops.wording import spell
-from penstock.runtime.standings import Standing
+from penstock.preflight.standings import Standing
 
 NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.assembly.build import build
 from penstock.config import load
 from penstock.ops.plan import _unverified
-from penstock.runtime.build import build
 
 
 def test_plan_warns_of_every_option_that_turns_verification_off(tmp_path: Path) -> None:

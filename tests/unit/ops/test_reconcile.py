@@ -11,7 +11,7 @@ from penstock.checkpoint import Offsets
 from penstock.errors import PenstockError
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.reconcile import CheckpointPlace, Reconciled, reconcile
-from penstock.runtime.standings import Standing
+from penstock.preflight.standings import Standing
 
 QUERY, OTHER = "query-1", "query-2"
 

@@ -13,7 +13,7 @@ from penstock.checkpoint.logs import read_files
 from penstock.checkpoint.state_stores import read_state
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.repair_rules import Change, Refused, RepairRules
-from penstock.runtime.standings import Standing
+from penstock.preflight.standings import Standing
 
 ENDS = [{0: 5, 1: 5}, {0: 10, 1: 10}, {0: 15, 1: 15}]
 

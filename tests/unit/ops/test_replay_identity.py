@@ -14,7 +14,7 @@ from penstock.ops.replay import _batch_offsets, _holds_all
 from penstock.ops.replay_folder import ReplayRequest, new_replay, replay_called
 from penstock.ops.replay_identity import replay_id
 from penstock.ops.replay_targets import TargetChoice, Way
-from penstock.runtime.bounded import cut
+from penstock.supervision.bounded import cut
 
 INTO = (TargetChoice("out", Way.INTO, "/lake/again"),)
 TOPICS = {"orders": "id-1"}

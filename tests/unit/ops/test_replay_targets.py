@@ -10,6 +10,7 @@ import pytest
 import yaml
 from tests.committing import commit
 
+from penstock.assembly.build import Pipeline, build
 from penstock.config import load
 from penstock.errors import MissingError
 from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange
@@ -24,7 +25,6 @@ from penstock.ops.replay_targets import (
     refuse_shared,
     retargeted,
 )
-from penstock.runtime.build import Pipeline, build
 from penstock.sinks import DeltaSink
 
 RANGES = (OffsetRange("orders", 0, 10, 20),)

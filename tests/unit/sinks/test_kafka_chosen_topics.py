@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.assembly.targets import build_targets
 from penstock.config import load
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicFacts
 from penstock.model import COORDINATES_FIELD
-from penstock.runtime.targets import build_targets
 from penstock.sinks.kafka import fitting
 from penstock.sinks.kafka.fitting import ChosenTopics, TopicBook
 from penstock.sinks.kafka.records import RowRecords

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of
+from penstock.assembly.schemas import registry_settings
+from penstock.assembly.targets import build_targets
 from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.whereabouts import Whereabouts, find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
@@ -23,10 +26,7 @@ from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Eviden
 from penstock.ops.diagnosis.figures import batches_in, input_in, kept_in, recent_batches, retries_in
 from penstock.ops.wording import counted
 from penstock.registry.exchange import Exchange
-from penstock.runtime.reaching import checkpoint_of, settings_of, storage_of
-from penstock.runtime.schemas import registry_settings
-from penstock.runtime.targets import build_targets
-from penstock.runtime.upkeep import tables_of
+from penstock.supervision.upkeep import tables_of
 
 _PATIENCE = 3.0
 _AGE_SECONDS = 2.0

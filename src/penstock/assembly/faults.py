@@ -1,0 +1,154 @@
+"""What comes out of Spark, in Penstock's terms: the cause on top, and whether it may pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.assembly.kafka_faults import not_let_in
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError, from_wire
+from penstock.storage.room import disk_full, is_full
+
+_PASSING_CAUSES = (
+    "org.apache.kafka.common.errors.TimeoutException",
+    "org.apache.kafka.common.errors.DisconnectException",
+    "org.apache.kafka.common.errors.NetworkException",
+    "Timed out waiting for a node assignment",
+    "Failed to create new KafkaAdminClient",
+    "NotLeaderOrFollowerException",
+    "LeaderNotAvailableException",
+)
+_TOPIC_GONE = "UnknownTopicOrPartitionException: This server does not host"
+_STORE_PASSING = re.compile(
+    r"SlowDown|\bStatus Code: 5\d\d|AWSStatus500Exception|AWSServiceThrottledException|AWSClientIOException"
+    r"|AWSServiceIOException|awssdk\.core\.exception\.(SdkClientException|ApiCall\w*Timeout\w*)"
+)
+"""What S3A raises, inside Spark, when a store does not answer as it should."""
+_OVERTAKEN = re.compile(r"(RemoteFileChangedException|PreconditionFailed|Status Code: 412)")
+_UNFIT_PYTHON = re.compile(r"No module named '?penstock|PYTHON_VERSION_MISMATCH|Cannot run program \"[^\"]*python")
+_MOST = 500
+# Spark's own wrappings; what they hold is the cause.
+_WRAPPING = re.compile(
+    r"^.*?(terminated with exception: |most recent failure: Lost task \S+ in stage .*?\): )", re.DOTALL
+)
+_JAVA_PACKAGE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*: )")
+_CONDITION = re.compile(r"\[(?!STREAM_FAILED|FAILED_EXECUTE_UDF)[A-Z][A-Z0-9_.]{3,}\] [^\n]+")
+_PYTHON_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S[^\n]*)")
+_PLACES = ("at ", 'File "', "Traceback", "...", "JVM stacktrace", "^", "===", "An error occurred while calling")
+
+
+def only_reporting_failed(error: BaseException) -> bool:
+    """Whether Spark fell over its own progress report, after the batch was done and committed.
+
+    Spark 4.1's Kafka source does so for a batch that is run again after a restart: the report wants offsets
+    that were not asked for (SPARK-57438). Starting the query again goes on with the next batch.
+    """
+    return 'Cannot invoke "scala.collection.IterableOps.map(' in str(error)
+
+
+def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockError:
+    """Whatever came out of Spark as one of Penstock's errors: the cause on top, no Java stack."""
+    if isinstance(error, PenstockError):
+        return error
+    text = _whole_text(error)
+    found = from_wire(text)
+    if found is not None:
+        return found
+    cause = _cause(text) or type(error).__name__
+    if "CONCURRENT_STREAM_LOG_UPDATE" in text or (_OVERTAKEN.search(text) and "MetadataLog" in text):
+        return TerminalError(
+            "CHECKPOINT_SHARED",
+            "writing to the checkpoint: another run of this pipeline was quicker",
+            context={"cause": cause},
+            hint="only one run may use a checkpoint; nothing was lost or written twice, and the other run goes on",
+        )
+    if (refusal := not_let_in(text, brokers)) is not None:
+        return refusal
+    if _UNFIT_PYTHON.search(text):
+        return MissingError(
+            "EXECUTOR_PYTHON_UNFIT",
+            "starting tasks on the executors: their Python is missing, of another version, or lacks Penstock",
+            context={"cause": cause},
+            hint="name a Python of this minor version: cluster: {python: PATH}\n"
+            "and have the packages sent along: cluster: {environment: pack}, or installed there",
+        )
+    if is_full(text):
+        return disk_full("running the batch", {"cause": cause})
+    if _STORE_PASSING.search(text):
+        return TransientError(
+            "STORAGE_UNAVAILABLE",
+            "reaching the object store through Spark: it does not answer as it should",
+            context={"cause": cause},
+            hint="is the endpoint right, and can this machine reach it?",
+        )
+    if _TOPIC_GONE in text:
+        return TransientError(
+            "TOPIC_GONE",
+            "asking for offsets through Spark: the brokers do not know a topic of this pipeline any more",
+            context={**({"brokers": brokers} if brokers else {}), "cause": cause},
+            hint="was the topic deleted?  remove it from the source, or create it again: a new topic of the same name\n"
+            "begins at its first record, and on_data_loss decides what follows",
+        )
+    if any(sign in text for sign in _PASSING_CAUSES):
+        return TransientError(
+            "BROKER_UNREACHABLE",
+            "asking for offsets through Spark: no answer from the brokers",
+            context={**({"brokers": brokers} if brokers else {}), "cause": cause},
+            hint="is the broker running?  try: penstock dev status",
+        )
+    return TerminalError(
+        "BATCH_FAILED",
+        "running the batch: Spark gave up",
+        context={"cause": cause},
+        hint="Spark's log has the whole story; --debug shows the stack",
+    )
+
+
+def checkpoint_gone(path: str, cause: PenstockError) -> TerminalError:
+    """What a run that finds its checkpoint removed ends with, whatever it was that failed first."""
+    return TerminalError(
+        "CHECKPOINT_GONE",
+        f"checkpoint {path}: it was removed while the pipeline ran",
+        context={"cause": cause.context.get("cause", cause.summary)},
+        hint="put a copy back: penstock checkpoint restore FILE\n"
+        "or go on without one, from where the targets stand: penstock run FILE --resume-from-table",
+    )
+
+
+def refused_step(place: str, step: object, error: BaseException) -> MissingError:
+    """A transform that Spark's analysis does not take: an unknown function, types that do not go together."""
+    return MissingError(
+        "SQL_REFUSED",
+        f"{place}: Spark refuses the query",
+        context={"cause": _cause(_whole_text(error)) or type(error).__name__, "step": step},
+        hint="correct the expression in the pipeline file; nothing was read or written",
+    )
+
+
+def _whole_text(error: BaseException) -> str:
+    """The message, and the Java stack that PySpark keeps beside it: a cause may be named in there alone."""
+    return f"{error}\n{getattr(error, '_stackTrace', '')}"
+
+
+def _cause(text: str) -> str:
+    """The one line of a Java or Python report that says what went wrong."""
+    raised = _PYTHON_RAISED.search(text)
+    named = _CONDITION.search(text)
+    if raised is not None:
+        line = raised.group(1)
+    elif named is not None:
+        line = named.group()
+    else:
+        lines = (_JAVA_PACKAGE.sub("", _WRAPPING.sub("", line.strip(": \t"))) for line in text.splitlines())
+        line = next((line for line in lines if line and not line.startswith(_PLACES)), "")
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", line)[:_MOST]
+
+
+@contextmanager
+def nothing_passes() -> Iterator[None]:
+    """What is away at the start is missing: a run has nothing to go on with, and trying again would hide it."""
+    try:
+        yield
+    except TransientError as error:
+        raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None

@@ -1,0 +1,167 @@
+"""A step of the file becomes a transform here, with `build`, `targets` and `decoding` the only such places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from penstock import config as cfg
+from penstock.assembly.faults import nothing_passes
+from penstock.assembly.lookups import Awaited
+from penstock.assembly.tables import Tables
+from penstock.config.arrow_types import parse_columns
+from penstock.contracts import Transform
+from penstock.transforms import (
+    Cast,
+    Dedupe,
+    DedupeWithin,
+    Derive,
+    Drop,
+    Enrich,
+    ExpectRule,
+    Explode,
+    Flatten,
+    Join,
+    Joined,
+    Mask,
+    MaskRule,
+    Rename,
+    Sql,
+    Watermark,
+    Where,
+    Window,
+    enrich_steps,
+    expect_steps,
+)
+from penstock.transforms.failing import OnError
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What steps are made with beside their own settings."""
+
+    folder: Path
+    """Where the user's own modules are."""
+    topics: tuple[str, ...] | None
+    tables: Tables
+    times: Mapping[str, str]
+    """The column of the event time of each source that is joined."""
+    on_error: OnError
+    """What happens to a row that a step fails on, where the step does not say: it is quarantined if it can be."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A transform and where it stands in the file."""
+
+    place: str
+    transform: Transform
+
+
+def build_transforms(
+    steps: Sequence[cfg.TransformConfig | None], around: Surroundings, prefix: str = ""
+) -> tuple[Placed, ...]:
+    """The transforms of some steps, in order; a step may become several."""
+    found: list[Placed] = []
+    time: str | None = None
+    for index, step in enumerate(steps):
+        if step is None:
+            continue
+        if isinstance(step, cfg.WatermarkConfig):
+            time = step.watermark.column
+        place = f"{prefix}transforms[{index}]" + (f" {step.name}" if step.name is not None else "")
+        found += [Placed(place, transform) for transform in _transforms(step, around, time)]
+    return tuple(found)
+
+
+def watermark_column(steps: Sequence[cfg.TransformConfig | None]) -> str | None:
+    """The column of the watermark among some steps."""
+    return next((step.watermark.column for step in steps if isinstance(step, cfg.WatermarkConfig)), None)
+
+
+def _transforms(step: cfg.TransformConfig, around: Surroundings, time: str | None) -> tuple[Transform, ...]:
+    match step:
+        case cfg.ExpectConfig():
+            rules = [ExpectRule(name, rule.rule, rule.action) for name, rule in step.expect.items()]
+            return expect_steps(rules, step.on_error or around.on_error)
+        case cfg.EnrichConfig():
+            return _enrich(step, around.tables)
+    return (_transform(step, around, time),)
+
+
+def _transform(step: cfg.TransformConfig, around: Surroundings, time: str | None) -> Transform:
+    folder = str(around.folder)
+    match step:
+        case cfg.WhereConfig():
+            return Where(step.where, step.on_error or around.on_error)
+        case cfg.DeriveConfig():
+            return Derive(step.derive, step.on_error or around.on_error)
+        case cfg.RenameConfig():
+            return Rename(step.rename)
+        case cfg.DropConfig():
+            return Drop(step.drop)
+        case cfg.CastConfig():
+            return Cast(step.cast, step.on_error or around.on_error)
+        case cfg.ExplodeConfig():
+            exploded = step.explode
+            return Explode(exploded.column, exploded.into, exploded.position, exploded.keep_empty)
+        case cfg.FlattenConfig():
+            return Flatten(step.flatten.columns, step.flatten.separator, step.flatten.depth)
+        case cfg.MaskConfig():
+            return Mask({name: _mask(how) for name, how in step.mask.items()})
+        case cfg.DedupeConfig():
+            if step.dedupe.within is None:
+                return Dedupe(step.dedupe.keys)
+            return DedupeWithin(step.keys, time or "", step.dedupe.within)
+        case cfg.MapArrowConfig():
+            from penstock.transforms.map_arrow import MapArrow
+
+            mapped = step.map_arrow
+            columns = parse_columns(mapped.columns) if mapped.columns is not None else None
+            return MapArrow(folder, mapped.function, mapped.on_error, columns)
+        case cfg.PythonConfig():
+            from penstock.transforms.python_frame import PythonFrame
+
+            return PythonFrame(folder, step.python)
+        case cfg.SqlConfig():
+            return Sql(step.sql)
+        case cfg.WatermarkConfig():
+            return Watermark(step.watermark.column, step.watermark.delay, step.watermark.late)
+        case cfg.WindowConfig():
+            one = step.window
+            return Window(time or "", one.aggregates, one.by, one.size, one.slide, one.gap, one.emit, around.topics)
+        case cfg.JoinConfig():
+            return _join(step, around)
+        case cfg.StatefulConfig():
+            from penstock.transforms.stateful import Stateful
+
+            own = step.stateful
+            return Stateful(folder, own.cls, own.keys, parse_columns(own.columns), own.time, own.ttl, own.rows)
+    raise AssertionError(f"{step.kind} is built with its neighbours")
+
+
+def _enrich(step: cfg.EnrichConfig, tables: Tables) -> tuple[Transform, ...]:
+    """The join with a table: one over Arrow where its rows fit in memory."""
+    one = step.enrich
+    with nothing_passes():
+        schema, fits = tables.schema(one.table), tables.may_fit(one.table)
+    first, *others = enrich_steps(one.table, one.on, one.take, schema, one.on_miss, one.on_duplicate)
+    assert isinstance(first, Enrich)
+    return (first.holding(Awaited()) if fits else first, *others)
+
+
+def _join(step: cfg.JoinConfig, around: Surroundings) -> Join:
+    settings = step.join
+    before, after = settings.bounds or (timedelta(), timedelta())
+    left, right = (Joined(name, around.times[name]) for name in (settings.left, settings.right))
+    return Join(left, right, settings.on, before, after, settings.type)
+
+
+def _mask(how: str | cfg.MaskSettings) -> MaskRule:
+    if not isinstance(how, cfg.MaskSettings):
+        return MaskRule("hash" if how == "hash" else "redact")
+    if how.hash is not None:
+        return MaskRule("hash", how.hash.get_secret_value())
+    return MaskRule("keep_last", None, how.keep_last or 0)

@@ -1,0 +1,109 @@
+"""Schemas from files in place of a registry, so that a trial asks nobody.
+
+Each file counts as registered under its subject; its id is its place in the list, from 1 up. A record that names
+another id cannot be read: it is said, and the network is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import pyarrow as pa
+
+from penstock import config as cfg
+from penstock.assembly.build import Pipeline, build
+from penstock.assembly.schemas import read_schema_file, registered, registry_settings
+from penstock.assembly.tables import Tables
+from penstock.errors import MissingError
+from penstock.registry import RegisteredSchema, RegistrySettings, client_of
+from penstock.registry.schemas import SchemaKind
+
+_KINDS: Mapping[str, SchemaKind] = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the registries of a pipeline would answer. Small, and goes along with the reader into a task."""
+
+    registries: tuple[RegistrySettings, ...] = ()
+    schemas: tuple[RegisteredSchema, ...] = ()
+
+    def remember(self) -> None:
+        """Let the clients of this process know the schemas, as if they had asked."""
+        for registry in self.registries:
+            client = client_of(registry)
+            for schema in self.schemas:
+                client.remember(schema)
+
+
+def build_offline(
+    config: cfg.PipelineConfig, files: Mapping[str, str], tables: Mapping[str, pa.Table] | None = None
+) -> tuple[Pipeline, Given]:
+    """A pipeline whose registries are stood in for by schema files, by subject, and its tables by rows."""
+    given = Given(
+        tuple(dict.fromkeys(_registries(config))), tuple(_schema(n, *one) for n, one in enumerate(files.items(), 1))
+    )
+    by_subject = {schema.subject: schema for schema in given.schemas}
+    wanted = registered(config)
+    missing = sorted({one.subject for one in wanted.values()} - by_subject.keys())
+    if missing:
+        raise MissingError(
+            "CASE_SCHEMA_MISSING",
+            f"reading by the schemas of a registry: the case file gives none for {', '.join(missing)}",
+            context={"given": ", ".join(files) or "none"},
+            hint=f"a test asks no registry; add to the case file:\nschemas:\n  {missing[0]}: FILE.avsc",
+        )
+    stand_ins = {name: MemoryTable(name, rows) for name, rows in (tables or {}).items()}
+    schemas = {place: by_subject[one.subject] for place, one in wanted.items()}
+    return build(config, schemas, Tables(config.tables, stand_ins)), given
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """Implements `LookupTable` over rows in memory."""
+
+    name: str
+    rows: pa.Table
+
+    @property
+    def target(self) -> str:
+        """It is in the case file."""
+        return "rows of the case"
+
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self.rows.schema
+
+    def version(self) -> str:
+        """It never changes."""
+        return "given"
+
+    def read(self, columns: Sequence[str], most_bytes: int | None = None) -> pa.Table | None:
+        """The rows, however large: the pipeline is tried as one whose table fits."""
+        return self.rows.select(list(columns))
+
+    def estimated_bytes(self) -> int | None:
+        """Not to be asked for its size."""
+        return None
+
+
+def _schema(number: int, subject: str, file: str) -> RegisteredSchema:
+    kind = _KINDS.get(PurePath(file).suffix)
+    if kind is None:
+        raise MissingError(
+            "CASE_SCHEMA_UNKNOWN",
+            f"reading the schema of {subject}: its kind cannot be told from the file's name",
+            context={"file": PurePath(file).name, "known": ", ".join(_KINDS)},
+        )
+    return RegisteredSchema(number, kind, read_schema_file(file).decode(errors="replace"), (), subject, 1)
+
+
+def _registries(config: cfg.PipelineConfig) -> Iterator[RegistrySettings]:
+    for flow in cfg.flows(config):
+        for value, _, _ in flow.decoders:
+            for decode in (value, getattr(value, "key", None)):
+                registry = getattr(decode, "registry", None)
+                if registry is not None:
+                    yield registry_settings(registry)

@@ -1,0 +1,1 @@
+"""What Spark calls for a batch, and what a task does: the query, the batch, its slots, the lanes."""

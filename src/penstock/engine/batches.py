@@ -1,0 +1,106 @@
+"""Where the batches of a run come from: Spark's log ahead of each batch, or a list that was made before the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.kafka import Cluster, LogBounds
+from penstock.model import BatchToken, OffsetRange, TopicPartition
+from penstock.preflight.loss import BatchRanges, ranges_of_batch
+
+Bounds = dict[TopicPartition, LogBounds]
+_RECENT_SECONDS = 5.0
+
+
+class Batches(Protocol):
+    """Which ranges a batch has, and what the brokers still have of them."""
+
+    def ranges(self, batch_id: int) -> BatchRanges:
+        """What a batch covers."""
+        ...
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """Where the logs begin and end now."""
+        ...
+
+    def recent_bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """Where the logs end now, and began a moment ago: a reader notices where they begin later by now."""
+        ...
+
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
+        """How many offsets of each partition lie behind a batch."""
+        ...
+
+
+@dataclass
+class LoggedBatches:
+    """The batches that Spark writes ahead into a checkpoint."""
+
+    checkpoint: SparkCheckpoint
+    cluster: Cluster
+    recreated: frozenset[str] = field(default=frozenset())
+    """Topics that are others than those the checkpoint was made with: the next batch begins where they do."""
+    gone: frozenset[str] = field(default=frozenset())
+    """Topics that were made again since the batch was begun, which a sink has already: the rest of it is lost."""
+    _starts: Offsets = field(default_factory=dict)
+    _asked_at: float = 0.0
+
+    def ranges(self, batch_id: int) -> BatchRanges:
+        """By the offsets of the batch and of the one before."""
+        found = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id), self.recreated)
+        return found if batch_id else replace(found, seen=frozenset())
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """As the brokers say, of the topics that the batch is of."""
+        bounds = self.cluster.bounds(at for at in partitions if at.topic not in self.gone)
+        self._starts, self._asked_at = {at: log.start for at, log in bounds.items()}, time.monotonic()
+        return bounds
+
+    def recent_bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """Half of the questions, which for a thousand partitions is a good part of a short batch."""
+        wanted = [at for at in partitions if at.topic not in self.gone]
+        if time.monotonic() - self._asked_at < _RECENT_SECONDS and all(at in self._starts for at in wanted):
+            ends = self.cluster.ends(wanted)
+            if all(at in ends and ends[at] >= self._starts[at] for at in wanted):
+                return {at: LogBounds(self._starts[at], ends[at]) for at in wanted}
+        return self.bounds(wanted)
+
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
+        """What the logs hold behind the batch."""
+        return {at: max(0, bounds[at].end - end) for at, end in token.ends.items() if at in bounds}
+
+
+@dataclass(frozen=True)
+class GivenBatches:
+    """Batches that are known before the run begins. Without a cluster all of them are there."""
+
+    batches: Sequence[tuple[OffsetRange, ...]]
+    cluster: Cluster | None
+    first: int = 0
+    """The id of the first batch."""
+
+    def ranges(self, batch_id: int) -> BatchRanges:
+        """As given."""
+        return BatchRanges(tuple(sorted(self.batches[batch_id - self.first])), ())
+
+    def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """As the brokers say, or all that is asked for."""
+        if self.cluster is not None:
+            return self.cluster.bounds(partitions)
+        ends = {r.topic_partition: r.end for batch in self.batches for r in batch}
+        return {at: LogBounds(0, ends[at]) for at in partitions}
+
+    def recent_bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
+        """The same."""
+        return self.bounds(partitions)
+
+    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
+        """The batches that follow."""
+        left: Offsets = {}
+        for one in (r for batch in self.batches[token.batch_id - self.first + 1 :] for r in batch):
+            left[one.topic_partition] = left.get(one.topic_partition, 0) + len(one)
+        return left

@@ -1,0 +1,311 @@
+"""The flows of a run as they are now: staged by their lanes, following the registries where the file says `latest`.
+
+Before a batch is staged the registries are asked. A newer schema that the tables take is taken up at once: new columns
+appear without a restart, or stop the run where a sink says `evolve: fail`. Types that the tables do not take are said
+and left: the decoders stay at the last schema that fits, and records that cannot be read by it go to the quarantine
+with both types named. A registry that is away stops nothing as long as every schema in the batch is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.assembly.build import Flow, Pipeline, as_nullable
+from penstock.assembly.faults import in_our_terms, nothing_passes, refused_step
+from penstock.assembly.lookups import Lookups
+from penstock.assembly.schemas import Following, Place, registered
+from penstock.assembly.transforming import Placed
+from penstock.config import reveal
+from penstock.contracts import SqlSink, Transform
+from penstock.engine.batch import StagedFlow, StageLane
+from penstock.engine.direct import can_share, stage_direct
+from penstock.engine.outlet import SlotWork
+from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError
+from penstock.model import BatchToken
+from penstock.registry import RegisteredSchema
+from penstock.spark.sql import SparkSql
+from penstock.transforms import Join
+
+if TYPE_CHECKING:
+    from penstock.engine.stream import Stream
+
+_MISMATCH = "SINK_SCHEMA_MISMATCH"
+
+
+@dataclass
+class CurrentFlows:
+    """Gives the flows of each batch. `prepare` comes first, and makes the sinks ready."""
+
+    pipeline: Pipeline
+    session: Any
+    tell: Callable[[str], None]
+    late_by: Callable[[int], int] = lambda batch_id: 0
+    """The watermark by which rows of a batch are late, in milliseconds."""
+    pinned: int | None = None
+    _schemas: tuple[pa.Schema, ...] = ()
+    """The columns that reach the inlets of each flow."""
+    staged: tuple[StagedFlow, ...] = ()
+    """The flows as they were put together last."""
+    stream: Stream | None = None
+    """The streaming frame of a flow with state; made by `prepare`, and anew for every start of the query."""
+    _refused: dict[Place, RegisteredSchema] = field(default_factory=dict)
+    """The newest schema of each decoder that the tables did not take."""
+    stale: bool = False
+    """Whether the streaming frame was made with a table that has changed since."""
+
+    @cached_property
+    def _following(self) -> Following:
+        """The decoders that take up newer schemas as they come. With state the columns stay what they were."""
+        if any(flow.layout() is not None for flow in self.pipeline.flows):
+            return Following({})
+        return Following({place: one for place, one in registered(self.pipeline.config).items() if one.follows})
+
+    @cached_property
+    def _lookups(self) -> Lookups:
+        sides = (step for flow in self.pipeline.flows for side in flow.sides for step in side.transforms)
+        steps = (*sides, *(step for flow in self.pipeline.flows for step in flow.steps))
+        return Lookups(self.pipeline.tables, steps, self.session, self.tell)
+
+    def prepare(self) -> tuple[pa.Schema, ...]:
+        """Make every sink ready for the newest schemas that it takes; give the columns of each flow."""
+        for flow in self.pipeline.flows:
+            for inlet in flow.inlets:
+                if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
+                    inlet.sink.use(SparkSql(self.session, reveal(self.pipeline.config.spark)))
+        with nothing_passes():
+            self._lookups.refresh()
+            if self.session is not None:
+                self._lookups.views(self.session)
+            self._prepare_sinks(*self._fitting())
+        return self._schemas
+
+    def stage(self) -> None:
+        """Put together what the tasks of each flow need to know, for the schemas as they are."""
+        pipeline = self.pipeline
+        reading: set[Place] = set()
+        staged: list[StagedFlow] = []
+        for flow, schema in zip(pipeline.flows, self._schemas, strict=True):
+            stage: StageLane = stage_direct
+            layout = flow.layout()
+            if layout is not None:
+                stage = partial(self._stage_stream, after=self._lookups.held(flow.steps[layout.after :]))
+            elif flow.lane.lane == "frame":
+                from penstock.engine.frame import stage_frame
+
+                stage = partial(stage_frame, steps=self._lookups.held(flow.steps), views=self._lookups.views)
+            feed = (*flow.config.decode_path, *(flow.config.topics or ()))
+            work = SlotWork(
+                token=BatchToken(pipeline.config.name, "", 0, ()),
+                reader=pipeline.reader,
+                decoder=flow.decoder,
+                transforms=self._lookups.held(flow.steps) if stage is stage_direct else (),
+                inlets=flow.inlets,
+                quarantines=pipeline.quarantines,
+                schema=schema,
+                tombstones=flow.tombstones(schema),
+                deleting=flow.deleting,
+                pinned=self.pinned,
+                route=flow.name,
+                counts=feed not in reading,
+            )
+            reading.add(feed)
+            topics = frozenset(flow.config.topics) if flow.config.topics else None
+            before = next((at for at, other in enumerate(staged) if _shares(other, stage, work, topics)), None)
+            if before is None:
+                staged.append(
+                    StagedFlow(stage, (work,), topics, streaming=layout is not None, direct=stage is stage_direct)
+                )
+            else:
+                staged[before] = replace(staged[before], works=(*staged[before].works, work))
+        self.staged = tuple(staged)
+
+    def new_stream(self) -> Stream | None:
+        """The streaming frame for a start of the query, where a flow keeps state."""
+        layout = next((found for flow in self.pipeline.flows if (found := flow.layout()) is not None), None)
+        if layout is not None:
+            from penstock.engine.stream import Stream
+
+            self.stream, self.stale = Stream.over(self.session, layout.with_steps(self._lookups.held)), False
+        return self.stream
+
+    def _stage_stream(self, frame: Any, works: Sequence[SlotWork], _: object, after: Sequence[Transform]) -> Any:
+        assert self.stream is not None, "made before the query starts"
+        [work] = works
+        self._lookups.views(frame.sparkSession)
+        return self.stream.stage(frame, work, self.late_by(work.token.batch_id), after)
+
+    def now(self) -> tuple[StagedFlow, ...]:
+        """The flows for the batch in hand."""
+        fresh = self._lookups.refresh()
+        if fresh:
+            if self.stream is not None and any(name in fresh for name in self.stream.layout.tables):
+                self.stale = True
+                raise TransientError("TABLE_CHANGED", "a table that is joined before the state has changed")
+            self.stage()
+        was_away, newest = self._following.away, self._following.newest(self._known)
+        if newest is None:
+            if not was_away and self._following.away is not None:
+                self.tell(f"going on with the schemas that are known: {self._following.away.summary}")
+            return self._frozen()
+        for place, schema in newest.items():
+            if schema is not self._known(place):
+                self._take_up(place, schema)
+        return self.staged
+
+    def try_again(self) -> None:
+        """A batch is to be run again: it may be a registry that it waited for."""
+        self._following.ask_at_once()
+
+    def _known(self, place: Place) -> RegisteredSchema:
+        return self._refused.get(place, self.pipeline.schemas[place])
+
+    def _take_up(self, place: Place, schema: RegisteredSchema) -> None:
+        try:
+            newer = self.pipeline.reading({**self.pipeline.schemas, place: schema})
+            if [flow.lane.lane for flow in newer.flows] != [flow.lane.lane for flow in self.pipeline.flows]:
+                self._leave(place, schema, "it needs the other lane, which only a restart can take")
+                return
+            schemas = self._columns(newer)
+            _check_sinks(newer, schemas)
+        except (MissingError, DefinitionError) as error:
+            if error.code == _MISMATCH and _only_lacks(newer, schemas, self._schemas):
+                raise
+            self._leave(place, schema, error.line)
+            return
+        self._refused.pop(place, None)
+        added = sorted(_decoded_names(newer) - _decoded_names(self.pipeline))
+        self._prepare_sinks(newer, schemas)
+        self.stage()
+        self.tell(f"{_named(schema)} is taken up" + (f": new columns {', '.join(added)}" if added else ""))
+
+    def _leave(self, place: Place, schema: RegisteredSchema, why: str) -> None:
+        """Stay at the schema before this one."""
+        self._refused[place] = schema
+        self.tell(f"{_named(schema)} is not taken up: {why}")
+
+    def _frozen(self) -> tuple[StagedFlow, ...]:
+        frozen = self.pipeline.reading(self.pipeline.schemas, frozen=True)
+        decoders = {id(now.decoder): then.decoder for now, then in zip(self.pipeline.flows, frozen.flows, strict=True)}
+        return tuple(
+            replace(staged, works=tuple(replace(work, decoder=decoders[id(work.decoder)]) for work in staged.works))
+            for staged in self.staged
+        )
+
+    def _fitting(self) -> tuple[Pipeline, tuple[pa.Schema, ...]]:
+        """The pipeline with the newest schemas that the sinks take, and its columns; or the refusal of the newest."""
+        newest, schemas = self.pipeline, self._columns(self.pipeline)
+        try:
+            _check_sinks(newest, schemas)
+            return newest, schemas
+        except MissingError as error:
+            if error.code != _MISMATCH:
+                raise
+            refusal = error
+        for place, one in self._following.items():
+            refused = newest.schemas[place]
+            for older in one.older(refused):
+                try:
+                    candidate = newest.reading({**newest.schemas, place: older})
+                    columns = self._columns(candidate)
+                    _check_sinks(candidate, columns)
+                except (MissingError, DefinitionError):
+                    continue
+                if _only_lacks(newest, schemas, columns):
+                    raise refusal
+                self._refused[place] = refused
+                self.tell(f"{_named(refused)} is not taken up, reading by version {older.version}: {refusal.line}")
+                return candidate, columns
+        raise refusal
+
+    def _prepare_sinks(self, pipeline: Pipeline, schemas: tuple[pa.Schema, ...]) -> None:
+        """Make the sinks ready for a pipeline, which is the one in force from now on."""
+        for flow, schema in zip(pipeline.flows, schemas, strict=True):
+            for inlet in flow.inlets:
+                inlet.sink.prepare(inlet.schema(schema))
+        self.pipeline, self._schemas = pipeline, schemas
+
+    def _columns(self, pipeline: Pipeline) -> tuple[pa.Schema, ...]:
+        return tuple(self._schema(flow) for flow in pipeline.flows)
+
+    def _schema(self, flow: Flow) -> pa.Schema:
+        """The columns that reach the inlets of a flow."""
+        if flow.lane.lane == "direct":
+            found = flow.schema
+            assert found is not None, "the direct lane knows its columns"
+            return found
+        return as_nullable(self._schema_by_spark(flow))
+
+    def _schema_by_spark(self, flow: Flow) -> pa.Schema:
+        """The columns that leave the last step; a step that Spark refuses is named."""
+        if flow.sides:
+            from penstock.engine.steps import schema_joined
+
+            sides = {}
+            for side in flow.sides:
+                sides[side.name] = self._through(side.decoder.schema, side.placed)
+            [join, *others] = flow.placed
+            assert isinstance(join.transform, Join)
+            try:
+                entering = schema_joined(self.session, join.transform, sides)
+            except Exception as error:
+                raise refused_step(join.place, join.transform, error) from error
+        else:
+            entering, others = flow.decoder.schema, list(flow.placed)
+        computed = [Placed("", flow.computed)] if flow.computed is not None else []
+        return self._through(entering, [*others, *computed], flow.name)
+
+    def _through(self, schema: pa.Schema, placed: Sequence[Placed], name: str = "") -> pa.Schema:
+        from penstock.engine.steps import schema_after
+
+        steps = [one.transform for one in placed]
+        try:
+            return schema_after(self.session, schema, steps)
+        except Exception as error:
+            for number, one in enumerate(placed):
+                try:
+                    schema_after(self.session, schema, steps[: number + 1])
+                except PenstockError:
+                    raise
+                except Exception as refusal:
+                    place = f"{name}.{one.place}" if name and one.place else one.place or "where"
+                    raise refused_step(place, one.transform, refusal) from refusal
+            raise in_our_terms(error) from error
+
+
+def _shares(staged: StagedFlow, stage: StageLane, work: SlotWork, topics: frozenset[str] | None) -> bool:
+    """Whether a flow can go along with one that is staged: then its records are read and decoded once."""
+    return (
+        stage is stage_direct
+        and staged.stage is stage_direct
+        and staged.topics == topics
+        and can_share(staged.works[0], work)
+    )
+
+
+def _check_sinks(pipeline: Pipeline, schemas: Sequence[pa.Schema]) -> None:
+    for flow, schema in zip(pipeline.flows, schemas, strict=True):
+        for inlet in flow.inlets:
+            inlet.sink.check(inlet.schema(schema))
+
+
+def _only_lacks(newer: Pipeline, schemas: Sequence[pa.Schema], older: Sequence[pa.Schema]) -> bool:
+    """Whether the sinks refuse a newer schema for its new columns alone: then `evolve: fail` is meant to stop."""
+    kept = [pa.schema([f for f in new if f.name in old.names]) for new, old in zip(schemas, older, strict=True)]
+    try:
+        _check_sinks(newer, kept)
+    except MissingError:
+        return False
+    return True
+
+
+def _named(schema: RegisteredSchema) -> str:
+    return f"{schema.subject} version {schema.version}"
+
+
+def _decoded_names(pipeline: Pipeline) -> set[str]:
+    return {name for flow in pipeline.flows for name in flow.decoder.schema.names}

@@ -1,0 +1,60 @@
+"""How long a run goes on trying: faults that may pass are met with growing pauses, up to a limit."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from penstock.engine.listener import Listener, Retrying
+from penstock.errors import TransientError
+
+_LONGEST_DELAY = 30.0
+
+
+class StopRequest:
+    """Asks a run to stop after the batch in hand. Safe from a signal handler and from other threads."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        # Not an Event: a signal handler that sets one may meet the lock that its own thread holds in `wait`.
+        self._wake: SimpleQueue[None] = SimpleQueue()
+
+    def ask(self) -> None:
+        """Ask."""
+        self._asked = True
+        self._wake.put(None)
+
+    def asked(self, within: float = 0.0) -> bool:
+        """Whether it was asked, waiting at most `within` seconds."""
+        if within and not self._asked:
+            with suppress(Empty):
+                self._wake.get(timeout=within)
+        return self._asked
+
+
+@dataclass
+class Patience:
+    """Counts the tries of one fault. Raises it when it has lasted longer than `give_up_after` seconds."""
+
+    give_up_after: float
+    listener: Listener
+    stop: StopRequest
+    _delay: float = 1.0
+    _since: float | None = None
+    _attempt: int = 0
+
+    def met(self, error: TransientError, *, progress: bool) -> bool:
+        """Wait before the next try; false where a stop was asked for meanwhile."""
+        now = time.monotonic()
+        if progress or self._since is None:
+            self._delay, self._since, self._attempt = 1.0, now, 0
+        if now - self._since > self.give_up_after:
+            raise error
+        self._attempt += 1
+        self.listener(Retrying(error, self._attempt, self._delay))
+        if self.stop.asked(self._delay):
+            return False
+        self._delay = min(self._delay * 2, _LONGEST_DELAY)
+        return True

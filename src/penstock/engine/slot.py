@@ -1,0 +1,176 @@
+"""One slot's work, inside a Spark task: read, decode, split, transform, stage for every sink in one pass.
+
+What enters is picklable and small; what leaves is a report with the manifests. Both lanes use these parts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.contracts import TellingDecoder, Transform
+from penstock.engine.excluded import EVERYWHERE
+from penstock.engine.outlet import Outlet, Sides, SlotWork
+from penstock.engine.refused import Refused, read_again
+from penstock.engine.slot_report import SlotReport
+from penstock.model import OffsetRange, TopicPartition
+from penstock.transforms import Dedupe
+
+Settle = Callable[[pa.RecordBatch], None]
+"""Takes raw records whose rows have gone through: what was refused of them still has its bytes here."""
+
+
+def decoded(
+    work: SlotWork,
+    ranges: Sequence[OffsetRange],
+    sides: Sides,
+    report: SlotReport,
+    settle: Settle = lambda raw: None,
+) -> Iterator[pa.RecordBatch]:
+    """The good rows of some ranges; what is bad or deletes goes to the sides on the way."""
+    batches = work.reader.read(ranges)
+    while True:
+        with report.timed("read"):
+            raw = next(batches, None)
+        if raw is None:
+            break
+        if work.counts:
+            report.rows_in += raw.num_rows
+            report.bytes_in += raw.column("value").nbytes
+        raw = whole = work.excluded.raw(raw)
+        with report.timed("decode"):
+            if work.tombstones is not None and raw.column("value").null_count:
+                raw = _take_out_tombstones(raw, work, sides, report)
+            split = work.decoder.decode(raw)
+        if work.counts:
+            quarantine(split.bad, work, sides, report)
+        yield work.excluded.decoded(split.good, work.route)
+        settle(whole)
+    if isinstance(work.decoder, TellingDecoder):
+        report.notices.update(work.decoder.notices())
+
+
+def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> pa.RecordBatch:
+    assert work.tombstones is not None
+    empty = pc.is_null(raw.column("value"))
+    split = work.tombstones.decode(raw.filter(empty))
+    sides.deletes.write(split.good)
+    report.rows_out += split.good.num_rows
+    if work.counts:
+        quarantine(split.bad, work, sides, report)
+    return raw.filter(pc.invert(empty))
+
+
+def transformed(
+    rows: Iterable[pa.RecordBatch], transforms: Sequence[Transform], report: SlotReport
+) -> Iterator[pa.RecordBatch]:
+    """Rows through transforms. A dedupe waits for all of the slot's rows; the others stream."""
+    if not transforms:
+        yield from rows
+        return
+    first = next((i for i, t in enumerate(transforms) if isinstance(t, Dedupe)), len(transforms))
+    streamed = (apply_all(batch, transforms[:first], report) for batch in rows)
+    if first == len(transforms):
+        yield from streamed
+        return
+    whole = joined(list(streamed))
+    if whole is not None:
+        yield from transformed(
+            [apply_all(whole, transforms[first : first + 1], report)], transforms[first + 1 :], report
+        )
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """Some record batches as one."""
+    batches = [b for b in batches if b.num_rows]
+    return pa.concat_batches(batches) if batches else None
+
+
+def apply_all(rows: pa.RecordBatch, transforms: Sequence[Transform], report: SlotReport) -> pa.RecordBatch:
+    """Rows through transforms that need nothing but these rows."""
+    with report.timed("transform"):
+        for transform in transforms:
+            rows = report.take(transform.apply(rows))
+    return rows
+
+
+def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> None:
+    """Stage bad records, and count them. Those that an earlier attempt of the batch quarantined are there already."""
+    if work.excluded and bad.num_rows:
+        bad = bad.filter(pa.array([not known for known in _known(bad, work)], pa.bool_()))
+    if bad.num_rows:
+        if work.lacking:
+            named = pc.if_else(pc.is_null(bad.column("refused_by")), _lacking(bad, work), bad.column("refused_by"))
+            bad = bad.set_column(bad.schema.get_field_index("refused_by"), "refused_by", named)
+        report.quarantined += bad.num_rows
+        for code, count in Counter(bad.column("code").to_pylist()).items():
+            report.codes[code] = report.codes.get(code, 0) + count
+        if work.pinned is not None:
+            names = ("refused_by", "stage", "topic", "partition", "offset")
+            for by, stage, *place in zip(*(bad.column(name).to_pylist() for name in names), strict=True):
+                report.bad += [(name, (place[0], place[1], place[2]), stage) for name in (by or EVERYWHERE).split(",")]
+        sides.bad.write(bad)
+
+
+def _known(bad: pa.RecordBatch, work: SlotWork) -> list[bool]:
+    """For each bad record, whether every sink that it is refused for leaves it out already."""
+    columns = (bad.column(name).to_pylist() for name in ("refused_by", "topic", "partition", "offset"))
+    everybody = work.lacking or EVERYWHERE
+    return [work.excluded.has((by or everybody).split(","), (t, p, o)) for by, t, p, o in zip(*columns, strict=True)]
+
+
+def _lacking(bad: pa.RecordBatch, work: SlotWork) -> pa.Array:
+    """For each bad record the sinks that want the batch, without those that it stays out of or that hold it already."""
+    names = work.lacking.split(",")
+    out = {name: work.excluded.offsets.get(name, {}) for name in names}
+    places = zip(*(bad.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+    found = [",".join(n for n in names if o not in out[n].get(TopicPartition(t, p), ())) for t, p, o in places]
+    return pa.array([some or work.lacking for some in found], pa.string())
+
+
+def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) -> None:
+    """Write rows to every sink's stage."""
+    for batch in rows:
+        with report.timed("stage"):
+            report.rows_out += batch.num_rows - out.write(batch)
+
+
+class RefusedRows:
+    """What the steps and targets of a slot refuse, on its way to the quarantine.
+
+    While the rows of some records go through, these are still at hand, and a refused one keeps its bytes. What is
+    refused later, behind a dedupe, is read again at the end.
+    """
+
+    def __init__(self, report: SlotReport, ends: Sequence[tuple[SlotWork, Sides, Outlet | None]]) -> None:
+        self._report = report
+        self._ends = ends
+        self._waiting = [Refused() for _ in ends]
+
+    def settle(self, raw: pa.RecordBatch) -> None:
+        """Quarantine what was refused of these records."""
+        self._take()
+        for waiting, (work, sides, _) in zip(self._waiting, self._ends, strict=True):
+            if waiting.waiting:
+                quarantine(waiting.found_in(raw), work, sides, self._report)
+
+    def finish(self) -> None:
+        """Quarantine the rest. All is read now: the reader is free."""
+        self._take()
+        for waiting, (work, sides, _) in zip(self._waiting, self._ends, strict=True):
+            for bad in read_again(work.reader, waiting):
+                quarantine(bad, work, sides, self._report)
+
+    def _take(self) -> None:
+        for waiting, (work, sides, out) in zip(self._waiting, self._ends, strict=True):
+            if len(self._ends) == 1:
+                self._report.refused_on(work.route)
+            mine = [r for r in self._report.refused if len(self._ends) == 1 or r.by == work.route]
+            self._report.refused = [r for r in self._report.refused if r not in mine] if mine else self._report.refused
+            waiting.add(mine)
+            for outlet in (sides.deletes, *((out,) if out is not None else ())):
+                waiting.add(outlet.refused)
+                outlet.refused = []

@@ -1,0 +1,1 @@
+"""Do the checkpoint, the topics and the targets agree, before a row is read?"""

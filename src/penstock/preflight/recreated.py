@@ -1,0 +1,180 @@
+"""Topics that were deleted and created again under the same name: found by the ids that the brokers give them.
+
+Offsets alone do not tell: once the new log has grown past the checkpoint, its first records would be skipped without
+a word. The id of every topic is pinned when it is first read, kept with the checkpoint and in the targets' positions,
+and compared before and after every read. With `on_data_loss: record` the next batch begins where the new log does, and
+the rest of the old one is a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from penstock.assembly.faults import nothing_passes
+from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.writing import remove_file
+from penstock.errors import PenstockError, TerminalError, TransientError
+from penstock.kafka import Cluster, KafkaSettings
+from penstock.model import BatchToken, Position
+from penstock.preflight.loss import ranges_of_batch
+
+if TYPE_CHECKING:
+    from penstock.engine.batch import BatchRunner
+
+
+def recreated_topics(noted: dict[str, str], now: dict[str, str]) -> frozenset[str]:
+    """The topics whose ids are others than those noted."""
+    return frozenset(topic for topic, one in now.items() if topic in noted and noted[topic] != one)
+
+
+@dataclass
+class TopicIds:
+    """The ids of a checkpoint's topics, in one run."""
+
+    checkpoint: SparkCheckpoint
+    cluster: Cluster
+    on_data_loss: str
+    recreated: frozenset[str] = frozenset()
+    """The topics that are others than those noted, until a batch has begun where they do."""
+    _now: dict[str, str] = field(default_factory=dict)
+    """The ids of the topics that this run reads."""
+    _former: dict[str, str] = field(default_factory=dict)
+    """For the batch in hand: the ids of topics that are gone, and that the batch was planned for."""
+    _stateful: bool = False
+
+    def compare(self, topics: set[str], *, stateful: bool) -> None:
+        """Look at the topics before the first batch; refuse where one is another, unless gaps are recorded."""
+        self._stateful = stateful
+        with nothing_passes():
+            self._now = self.cluster.topic_ids(topics)
+        noted = self.checkpoint.topic_ids()
+        if self.checkpoint.last_begun() is not None or self.checkpoint.initial() is not None:
+            self.recreated = recreated_topics(noted, self._now)
+        if self.recreated and (stateful or self.on_data_loss == "fail"):
+            raise topic_recreated(self.recreated, noted, self._now, stateful=stateful)
+        self._note(noted)
+
+    @property
+    def now(self) -> Mapping[str, str]:
+        """The ids of the topics that this run reads."""
+        return self._now
+
+    def look_again(self) -> None:
+        """The same under a run, where a topic was made again meanwhile."""
+        self.compare(set(self._now), stateful=self._stateful)
+
+    def forget_open_batch(self, held: Iterable[BatchToken | None]) -> None:
+        """A batch that was begun on the old topics, and of which no sink has anything, never was: Spark begins it anew.
+
+        Its ends say nothing of the new logs, which may be shorter.
+        """
+        begun, done = self.checkpoint.last_begun(), self.checkpoint.last_committed()
+        if not self.recreated or begun is None or begun == done:
+            return
+        query_id = self.checkpoint.query_id()
+        if not any(token is not None and (token.query_id, token.batch_id) == (query_id, begun) for token in held):
+            remove_file(self.checkpoint.path, f"offsets/{begun}", self.checkpoint.storage)
+
+    def of_batch(self, batch_id: int, runner: BatchRunner) -> tuple[frozenset[str], frozenset[str]]:
+        """The topics from whose beginning a batch is to be read, and those of which nothing of it is left.
+
+        A batch that a sink holds with its own offsets was read before the topics were created again.
+        """
+        self._former = {}
+        if not self.recreated:
+            return self.recreated, frozenset()
+        batch = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id))
+        plain = replace(runner.token, batch_id=batch_id, ranges=batch.ranges)
+        if any(position is not None and position.last == plain for position in _positions(runner)):
+            noted = self.checkpoint.topic_ids()
+            self._former = {topic: noted[topic] for topic in self.recreated if topic in noted}
+            return frozenset(), self.recreated
+        return self.recreated, frozenset()
+
+    def of_token(self, token: BatchToken) -> dict[str, str]:
+        """The ids of a batch's topics, asked now. Raises where one was created again since it was first read.
+
+        A topic that appeared during the run, by a pattern, is pinned here, before its first record is read.
+        """
+        topics = {r.topic for r in token.ranges}
+        now = self.cluster.topic_ids(topics)
+        new = {topic: one for topic, one in now.items() if topic not in self._now}
+        known = self._now
+        if new:
+            noted = self.checkpoint.topic_ids()
+            known = {**known, **{topic: noted.get(topic, one) for topic, one in new.items()}}
+        changed = recreated_topics(known, now)
+        if changed:
+            raise self._changed(changed, known, now)
+        if new:
+            self._now = known
+            self._note(noted)
+        return {topic: self._former.get(topic, known[topic]) for topic in topics if topic in known}
+
+    def _changed(self, changed: frozenset[str], known: dict[str, str], now: dict[str, str]) -> PenstockError:
+        self._now = known
+        error: PenstockError = topic_recreated(changed, known, now, stateful=self._stateful)
+        if self.on_data_loss == "record" and not self._stateful:
+            error = TransientError(
+                error.code, error.summary, context=error.context, hint="the run begins anew with the new topic"
+            )
+        return error
+
+    def settle(self, recreated: frozenset[str]) -> None:
+        """A batch is committed that began where these topics do: from now on their offsets count."""
+        if recreated:
+            self.recreated = frozenset()
+            self._note({})
+
+    def _note(self, noted: dict[str, str]) -> None:
+        known = {**self._now, **{topic: one for topic, one in noted.items() if topic in self.recreated}}
+        if {**noted, **known} != noted:
+            self.checkpoint.note_topic_ids({**noted, **known})
+
+
+def topic_recreated(
+    topics: frozenset[str], noted: dict[str, str], now: dict[str, str], *, stateful: bool
+) -> TerminalError:
+    """The error for offsets that are of other topics of the same names."""
+    way_out = (
+        "set `on_data_loss: record` to read the new topic from its beginning and have the gap written down\n"
+        "then: penstock gaps FILE"
+    )
+    if stateful:
+        way_out = (
+            "what the steps remember is of the old topic: begin anew with a checkpoint of its own\n"
+            "penstock checkpoint fork FILE --to PATH --offsets earliest"
+        )
+    return TerminalError(
+        "TOPIC_RECREATED",
+        f"{', '.join(sorted(topics))}: deleted and created again since it was first read; the "
+        "offsets of the checkpoint belong to the old topic",
+        context={
+            topic: f"id {noted[topic]} in the checkpoint, {now[topic]} at the brokers" for topic in sorted(topics)
+        },
+        hint=way_out,
+    )
+
+
+def _positions(runner: BatchRunner) -> list[Position | None]:
+    return [sink.position() for sink in runner.sinks]
+
+
+@dataclass(frozen=True)
+class SameTopics:
+    """In a task, before its slot commits: raises where a topic was created again since the batch was planned."""
+
+    settings: KafkaSettings
+    topic_ids: Mapping[str, str]
+
+    def __call__(self) -> None:
+        """Ask the brokers."""
+        changed = recreated_topics(dict(self.topic_ids), Cluster(self.settings).topic_ids(self.topic_ids))
+        if changed:
+            raise TransientError(
+                "TOPIC_RECREATED",
+                f"{', '.join(sorted(changed))}: deleted and created again while the batch was read",
+                hint="the batch is planned anew",
+            )

@@ -1,1 +1,0 @@
-"""From parts to a running pipeline: build, batch, the two lanes, the run."""

@@ -1,0 +1,355 @@
+"""A run over ranges that are known before it begins: a replay, or a redrive. Exactly once, and resumable.
+
+What enters is a pipeline whose name has positions of its own in the targets, and a list of batches that does not
+change. The batches are carried as in a live run, by the same lanes into the same sinks. How far it is, the targets
+say: a run which was killed goes on after the last batch that all of them hold. The small file in its folder is a hint,
+for people and for targets that keep no position.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from penstock.assembly.build import Pipeline
+from penstock.assembly.faults import in_our_terms, nothing_passes
+from penstock.assembly.placing import check_places, placement_of
+from penstock.assembly.room import full_disks_named
+from penstock.assembly.starting import pinned_slots, session_for
+from penstock.checkpoint import checkpoint_lock
+from penstock.checkpoint.whole import put_whole
+from penstock.contracts import Reader, RecordSink, Sink
+from penstock.engine.batch import BatchRunner
+from penstock.engine.batches import GivenBatches
+from penstock.engine.excluded import Excluded
+from penstock.engine.flows import CurrentFlows
+from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping
+from penstock.engine.patience import Patience, StopRequest
+from penstock.engine.strays import Strays
+from penstock.errors import TerminalError, TransientError
+from penstock.kafka import Cluster
+from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
+from penstock.preflight.options import RunSummary
+from penstock.preflight.recreated import SameTopics, recreated_topics
+from penstock.sinks.commit import move
+from penstock.spark.attempts import Attempts
+from penstock.spark.executors import Executors
+from penstock.spark.placement import Placement
+from penstock.supervision.gathered import GatheredSink
+from penstock.supervision.upkeep import turn_at
+
+_PROGRESS, _ATTEMPT = "progress.json", "attempt.json"
+
+
+@dataclass(frozen=True)
+class BoundedRun:
+    """What is run."""
+
+    pipeline: Pipeline
+    """Its name is the one under which the targets keep its position."""
+    run_id: str
+    """The query id of its tokens."""
+    batches: tuple[tuple[OffsetRange, ...], ...]
+    folder: Path
+    """Where it notes how far it is."""
+    reader: Reader | None = None
+    """Left out: the topics themselves."""
+    marks: Sink | None = None
+    """In place of the quarantine: given the bad records, and committed as the last sink of every batch."""
+    at_once: bool = False
+    """Whether every sink is committed once, at the end, with one token over all the ranges."""
+    rule: Rule = Rule.FOLLOWS
+    excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
+    """For a batch: which of its records stay out of which sinks, by what these hold."""
+    settle: Callable[[], object] = lambda: None
+    """Called once every batch is carried, before what is committed at the end."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids that the topics had when the ranges were chosen; others are pinned by their first batch."""
+    check_log: bool = True
+    """Whether the ranges are of topics that must still have them."""
+    beside: str | None = None
+    """The checkpoint of a stream that may write to the same tables: commits take turns with it."""
+    give_up_after: float = 300.0
+
+    @property
+    def noted(self) -> int:
+        """How many batches were committed when that was last noted: a hint."""
+        return int(self._progress().get("done", 0))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was noted that nothing is left to do: a hint."""
+        return bool(self._progress().get("finished"))
+
+    def _progress(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / _PROGRESS).read_text())
+            return found
+        except FileNotFoundError:
+            return {}
+
+
+def batches_done(run: BoundedRun) -> int:
+    """How many batches all targets hold, by their own positions; by the note where no target keeps one."""
+    pipeline, _ = _gathering(run)
+    targets = (*pipeline.sinks, *((run.marks,) if run.marks is not None else ()))
+    exact = [sink for sink in targets if sink.guarantee is Guarantee.EXACTLY_ONCE]
+    if not exact:
+        return run.noted
+    return min(min(_held(run, sink.position()) for sink in exact), len(run.batches))
+
+
+def is_done(run: BoundedRun) -> bool:
+    """Whether every target holds all of it."""
+    _, gathered = _gathering(run)
+    return batches_done(run) == len(run.batches) and all(sink.published for sink in gathered)
+
+
+def _held(run: BoundedRun, position: Position | None) -> int:
+    if position is None or position.last.batch_id < 0:
+        return 0
+    if position.last.query_id == run.run_id:
+        return position.last.batch_id + 1
+    # Redrives of one pipeline share a position; which records the target holds is asked for each batch.
+    return run.noted if run.rule is Rule.RECORDS else 0
+
+
+def cut(ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[OffsetRange, ...], ...]:
+    """Batches of at most `most` offsets, in the order of the ranges."""
+    batches: list[tuple[OffsetRange, ...]] = []
+    current: list[OffsetRange] = []
+    room = most
+    for whole in ranges:
+        start = whole.start
+        while start < whole.end:
+            end = min(whole.end, start + room)
+            current.append(replace(whole, start=start, end=end))
+            room -= end - start
+            start = end
+            if not room:
+                batches.append(tuple(current))
+                current, room = [], most
+    return (*batches, tuple(current)) if current else tuple(batches)
+
+
+def run_bounded(
+    run: BoundedRun,
+    listener: Listener = lambda event: None,
+    stop: StopRequest | None = None,
+    session: Any = None,
+    log: Path | None = None,
+) -> RunSummary:
+    """Carry the batches that are left. A stop ends it after a batch; the same call goes on there."""
+    began, stop, summary = time.monotonic(), stop or StopRequest(), RunSummary()
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with full_disks_named(run.pipeline.config), checkpoint_lock(str(run.folder)):
+        if run.rule is not Rule.RECORDS or not run.finished:
+            run = _attempt(run)
+            _start_again(run)
+            if is_done(run):
+                run.settle()
+                _note(run, len(run.batches), finished=True)
+            else:
+                _carry(run, listener, stop, session, log, summary)
+    summary.seconds = time.monotonic() - began
+    return summary
+
+
+def _carry(
+    run: BoundedRun, listener: Listener, stop: StopRequest, session: Any, log: Path | None, summary: RunSummary
+) -> None:
+    pipeline, gathered = _gathering(run)
+    pipeline = _reading(run, pipeline)
+    cluster = Cluster(pipeline.settings) if run.check_log else None
+    with nothing_passes():
+        for quarantine in pipeline.quarantines:
+            quarantine.prepare(BAD_SCHEMA)
+    placement = placement_of(pipeline.config) if session is None else Placement(session.sparkContext.master)
+    for notice in check_places(pipeline.config, placement):
+        listener(Notice(notice))
+    first = batches_done(run)
+    with session_for(pipeline, log, session, tell=lambda text: listener(Notice(text))) as spark:
+        told: set[str] = set()
+
+        def tell(text: str) -> None:
+            if text not in told:
+                told.add(text)
+                listener(Notice(text))
+
+        executors = Executors(spark)
+        flows = CurrentFlows(pipeline, spark, tell)
+        schemas = flows.prepare()
+        flows.pinned = pinned_slots(pipeline, executors.slots(), schemas, tell)
+        flows.stage()
+        listener(Started(pipeline.config.name, pipeline.lane.lane, pipeline.lane.reason, _partitions(run), run.run_id))
+        runner = BatchRunner(
+            token=BatchToken(pipeline.config.name, run.run_id, 0, (), rule=run.rule),
+            flows=flows.now,
+            sinks=pipeline.sinks if run.marks is None else (*pipeline.sinks, run.marks),
+            quarantines=pipeline.quarantines if run.marks is None else (),
+            batches=GivenBatches(run.batches, cluster),
+            reader=pipeline.reader,
+            gaps=None,
+            cores=executors.slots,
+            tell=tell,
+            marks=run.marks,
+            turn=partial(turn_at, run.beside or pipeline.config.checkpoint),
+            strays=Strays(Attempts(spark)),
+            excluded=run.excluded,
+            topic_ids=_pinned_ids(run, cluster),
+            same_topics=partial(SameTopics, pipeline.settings) if cluster is not None else None,
+            stopped=stop.asked,
+            claims=False,
+        )
+        whole = _all_batches(run, first, runner, flows, listener, stop, summary)
+        runner.end()
+        if whole:
+            run.settle()
+            for sink in gathered:
+                with turn_at(run.beside or pipeline.config.checkpoint, sink):
+                    sink.publish()
+            _note(run, len(run.batches), finished=True)
+
+
+def _all_batches(
+    run: BoundedRun,
+    number: int,
+    runner: BatchRunner,
+    flows: CurrentFlows,
+    listener: Listener,
+    stop: StopRequest,
+    summary: RunSummary,
+) -> bool:
+    patience, progress = Patience(run.give_up_after, listener, stop), False
+    while number < len(run.batches):
+        if stop.asked():
+            listener(Stopping())
+            return False
+        try:
+            metrics = runner.run(OfSession(flows.session), number)
+        except Exception as error:
+            told = in_our_terms(error, run.pipeline.settings.brokers)
+            runner.after_restart = True
+            if not isinstance(told, TransientError):
+                raise told from error
+            if not patience.met(told, progress=progress):
+                return False
+            flows.try_again()
+            runner.token = replace(runner.token, query_id=_attempt(run).run_id)
+            progress = False
+            continue
+        number, progress = number + 1, True
+        _note(run, number)
+        summary.add(metrics)
+        listener(BatchDone(metrics))
+    return True
+
+
+def _gathering(run: BoundedRun) -> tuple[Pipeline, list[GatheredSink]]:
+    """The pipeline as it is run, and its sinks that are committed at the end."""
+    gathered: list[GatheredSink] = []
+    if not run.at_once:
+        return run.pipeline, gathered
+    whole = _whole(run)
+
+    def later(sink: Sink) -> Sink:
+        gathered.append(GatheredSink(sink, whole, run.batches, run.folder / "gathered" / sink.name))
+        return gathered[-1]
+
+    return run.pipeline.with_sinks(later), gathered
+
+
+def _attempt(run: BoundedRun) -> BoundedRun:
+    """A redrive under a query id that no target has committed yet, where each can say which records it holds.
+
+    What a killed attempt committed may have been made by another definition: a record that was bad then and is good
+    now is in none of the targets that have the batch. So a batch is not taken as committed by its token where each
+    target can be asked which of its records it holds. What is staged is named after the query and the batch: under the
+    same name the files of both attempts would be taken for one batch, and those of the first for left-overs.
+    """
+    if run.rule is not Rule.RECORDS:
+        return run
+    note = run.folder / _ATTEMPT
+    known: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"query_id": run.run_id, "onto": {}}
+    exact = [sink for sink in run.pipeline.sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
+    held = {sink.name: sink.position() for sink in exact}
+    numbers = {name: position.number if position is not None else 0 for name, position in held.items()}
+    own = {name for name, position in held.items() if position and position.last.query_id == known["query_id"]}
+    if all(isinstance(sink, RecordSink) and sink.records_held(()) is not None for sink in exact):
+        own = set()
+    if any(name not in own and numbers[name] != known["onto"].get(name) for name in held):
+        known = {"query_id": uuid4().hex, "onto": numbers}
+        put_whole(note, json.dumps(known).encode())
+    return replace(run, run_id=known["query_id"])
+
+
+def _start_again(run: BoundedRun) -> None:
+    """Let a target that was restored to before the first batch take it again: its position moves to the start."""
+    starts: dict[TopicPartition, int] = {}
+    for one in (r for batch in run.batches for r in batch):
+        starts[one.topic_partition] = min(one.start, starts.get(one.topic_partition, one.start))
+    nothing = tuple(OffsetRange(at.topic, at.partition, start, start) for at, start in starts.items())
+    for sink in run.pipeline.sinks:
+        held = sink.position()
+        if run.rule is Rule.FOLLOWS and held is not None and held.last.batch_id < 0:
+            token = BatchToken(run.pipeline.config.name, run.run_id, -1, nothing)
+            move(sink, token, "the target was restored to before the first batch, which is written again")
+
+
+def _reading(run: BoundedRun, pipeline: Pipeline) -> Pipeline:
+    if run.marks is not None:
+        pipeline = replace(pipeline, targets=replace(pipeline.targets, quarantines=(run.marks,)))
+    return pipeline if run.reader is None else replace(pipeline, reader=run.reader)
+
+
+def _pinned_ids(run: BoundedRun, cluster: Cluster | None) -> Callable[[BatchToken], dict[str, str]]:
+    """The ids of a batch's topics, asked now. Raises where a topic is another than the one of the ranges."""
+    known = dict(run.topic_ids)
+
+    def of_token(token: BatchToken) -> dict[str, str]:
+        topics = {r.topic for r in token.ranges}
+        now = cluster.topic_ids(topics) if cluster is not None else {}
+        changed = recreated_topics(known, now)
+        if changed:
+            raise TerminalError(
+                "TOPIC_RECREATED",
+                f"{', '.join(sorted(changed))}: deleted and created again since the ranges to read were chosen",
+                context={topic: f"id {known[topic]} then, {now[topic]} now" for topic in sorted(changed)},
+                hint="the records are gone; choose ranges of the new topic",
+            )
+        known.update({topic: one for topic, one in now.items() if topic not in known})
+        return {topic: known[topic] for topic in topics if topic in known}
+
+    return of_token
+
+
+def _partitions(run: BoundedRun) -> int:
+    return len({r.topic_partition for batch in run.batches for r in batch})
+
+
+def _whole(run: BoundedRun) -> BatchToken:
+    """One token over all the ranges; those of one partition that touch are one."""
+    joined: list[OffsetRange] = []
+    for one in sorted(r for batch in run.batches for r in batch):
+        if joined and joined[-1].topic_partition == one.topic_partition and joined[-1].end == one.start:
+            joined[-1] = replace(joined[-1], end=one.end)
+        else:
+            joined.append(one)
+    return BatchToken(run.pipeline.config.name, run.run_id, 0, tuple(joined))
+
+
+def _note(run: BoundedRun, done: int, finished: bool = False) -> None:
+    put_whole(run.folder / _PROGRESS, json.dumps({"done": done, "of": len(run.batches), "finished": finished}).encode())
+
+
+@dataclass(frozen=True)
+class OfSession:
+    """What the lanes need of a batch's frame."""
+
+    sparkSession: Any  # noqa: N815  Spark's own name

@@ -1,0 +1,253 @@
+"""Bringing targets that went back to where the checkpoint stands, before the first batch of a run.
+
+What a target lacks is read again and committed onto its own position, batch by batch: the position is all that is
+remembered, so a catch-up that was killed goes on where the target stands. Records that are in the quarantine stay out
+of the target. A quarantine that went back gets again what is bad today; a record of the ranges that is good today and
+that its target does not hold was quarantined before, and is quarantined again, so that a redrive can bring it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.assembly.build import Pipeline
+from penstock.contracts import RecordSink, Sink, SlotSink
+from penstock.engine.batch import BatchRunner
+from penstock.engine.batches import GivenBatches
+from penstock.engine.excluded import Excluded, Place
+from penstock.engine.flows import CurrentFlows
+from penstock.engine.patience import StopRequest
+from penstock.errors import MissingError
+from penstock.kafka import Cluster
+from penstock.metrics import BatchMetrics
+from penstock.model import (
+    COORDINATES,
+    BatchToken,
+    Guarantee,
+    Manifest,
+    OffsetRange,
+    Position,
+    Refusal,
+    Rule,
+    SlotAttempt,
+    TopicPartition,
+)
+from penstock.preflight.checks import Agreement
+from penstock.preflight.standings import carried_number, standings
+from penstock.quarantine import Quarantine
+from penstock.sinks.commit import move
+from penstock.supervision.bounded import cut
+
+BATCH_OFFSETS = 500_000
+QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
+"""The code of a record that is good today and was in a quarantine that went back: its target does not hold it."""
+
+
+@dataclass
+class CatchUp:
+    """Catches the targets of a run up."""
+
+    pipeline: Pipeline
+    cluster: Cluster
+    flows: CurrentFlows
+    cores: Callable[[], int]
+    tell: Callable[[str], None]
+    count: Callable[[BatchMetrics], None]
+    topic_ids: Callable[[BatchToken], Mapping[str, str]]
+    stop: StopRequest
+    frame: Any
+    """What the lanes need of a batch's frame: the session."""
+
+    def run(self, agreed: Agreement) -> bool:
+        """Bring every target forward; false where the run was asked to stop first."""
+        behind = dict(agreed.behind)
+        for name, token in agreed.torn.items():
+            # Targets that lack the same batch get it with the others: a bad record is then quarantined once for all.
+            sinks = [s for s in self.pipeline.sinks if s.name == name or _begins(behind.get(s.name, ()), token)]
+            behind |= {s.name: _without(behind[s.name], token) for s in sinks if s.name in behind}
+            self.tell(f"sink {name}: batch {token.batch_id} is carried out again: not every slot holds it")
+            runner = self._runner(self.flows, sinks, GivenBatches([token.ranges], self.cluster, token.batch_id), token)
+            self.count(runner.run(self.frame, token.batch_id))
+        # The quarantine first: what the sinks lack is brought without the records that it holds.
+        for quarantine in self.pipeline.quarantines:
+            ranges = behind.get(quarantine.name)
+            if ranges is None or not isinstance(quarantine, Quarantine):
+                continue
+            if ranges and not self._recover(quarantine, ranges):
+                return False
+            self._level(quarantine, ranges, agreed.next)
+        together: dict[tuple[OffsetRange, ...], list[Sink]] = {}
+        for sink in self.pipeline.sinks:
+            together.setdefault(tuple(behind.get(sink.name, ())), []).append(sink)
+        return all(
+            self._catch_up(", ".join(sink.name for sink in sinks), self.flows, sinks, ranges)
+            for ranges, sinks in together.items()
+        )
+
+    def _catch_up(self, names: str, flows: CurrentFlows, sinks: Sequence[Sink], ranges: Sequence[OffsetRange]) -> bool:
+        batches = cut(ranges, self.pipeline.config.source.max_offsets or BATCH_OFFSETS)
+        if batches:
+            self.tell(f"{names}: catching up {sum(map(len, ranges)):,} offsets in {len(batches)} batches")
+        token = BatchToken(self.pipeline.config.name, f"catch-up-{uuid4()}", 0, ())
+        for sink in sinks if batches else ():
+            held = sink.position()
+            if held is not None and held.last.batch_id < 0:
+                # It went back to before its first commit, and that need not have been at the start of the log.
+                starts = tuple(replace(r, end=r.start) for r in ranges)
+                moved = replace(token, query_id=f"moved-{uuid4()}", ranges=starts)
+                move(sink, moved, "caught up from where the checkpoint begins")
+        runner = self._runner(flows, sinks, GivenBatches(batches, self.cluster), token)
+        for batch_id in range(len(batches)):
+            if self.stop.asked():
+                return False
+            self.count(runner.run(self.frame, batch_id))
+        return True
+
+    def _recover(self, quarantine: Quarantine, ranges: Sequence[OffsetRange]) -> bool:
+        """Put into a quarantine again what it lost."""
+        # Of a topic, only the position tells what the stream wrote: not which records it left out.
+        blind = [s.name for s in self.pipeline.sinks if isinstance(s, SlotSink) or _records_held(s, ranges) is None]
+        if blind:
+            raise MissingError(
+                "QUARANTINE_NOT_RECOVERABLE",
+                f"{quarantine.name}: cannot determine which records it lost: sink {', '.join(blind)} does not tell "
+                "which records its target holds",
+                context={"quarantine": quarantine.target},
+                hint="restore the quarantine; or, to go on without what it lost: penstock run FILE --accept-duplicates",
+            )
+        pipeline = self.pipeline.with_sinks(LostRecords)
+        flows = CurrentFlows(pipeline, self.flows.session, self.tell)
+        flows.prepare()
+        flows.stage()
+        return self._catch_up(quarantine.name, flows, pipeline.sinks, ranges)
+
+    def _level(self, quarantine: Quarantine, ranges: Sequence[OffsetRange], batch: BatchToken | None) -> None:
+        """Let a quarantine that has everything again stand where the sinks saw it."""
+        carried = carried_number(quarantine.name, standings(self.pipeline))
+        position = quarantine.position()
+        name = self.pipeline.config.name
+        token = BatchToken(name, f"catch-up-{quarantine.name}", carried, (), rule=Rule.MOVES)
+        if batch is not None and any(r.end > batch.starts.get(r.topic_partition, r.end) for r in ranges):
+            # It stands as after the first attempt of the batch, which is bound by what was quarantined.
+            token = replace(batch, pipeline=name, rule=Rule.FORWARD)
+        token = replace(token, reason="caught up")
+        quarantine.land(Position.after(position, token, carried), (), position)
+
+    def _runner(
+        self, flows: CurrentFlows, sinks: Sequence[Sink], batches: GivenBatches, token: BatchToken
+    ) -> BatchRunner:
+        recovers = any(isinstance(sink, LostRecords) for sink in sinks)
+        return BatchRunner(
+            token,
+            flows.now,
+            sinks,
+            self.pipeline.quarantines,
+            batches,
+            self.pipeline.reader,
+            self.pipeline.targets.gaps,
+            self.cores,
+            self.tell,
+            excluded=_held_already,
+            topic_ids=self.topic_ids,
+            stopped=self.stop.asked,
+            late=True,
+            recovers=recovers,
+            claims=not recovers,
+        )
+
+
+class LostRecords:
+    """Implements `contracts.Sink` in place of a sink: every row that it is given is refused, and so quarantined.
+
+    It is given the rows of records that the sink does not hold. Those beyond the sink's position are not lost: it has
+    yet to be caught up.
+    """
+
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+    def __init__(self, sink: Sink) -> None:
+        position = sink.position()
+        self.name = sink.name
+        self.target = sink.target
+        self.sink = sink
+        self.next = dict(position.next) if position is not None else {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "sink": None}
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """There is nothing to prepare."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """There is nothing to check."""
+
+    def position(self) -> Position | None:
+        """It keeps none."""
+        return None
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefuseLost:
+        """In a task: refuse every row."""
+        return _RefuseLost(self.name, writer, self.next)
+
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """There is nothing to commit."""
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """There is nothing to remove."""
+
+
+@dataclass(frozen=True)
+class _RefuseLost:
+    sink: str
+    writer: SlotAttempt
+    next: Mapping[TopicPartition, int]
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        coordinates = rows.column(COORDINATES)
+        places = zip(
+            *(pc.struct_field(coordinates, part).to_pylist() for part in ("topic", "partition", "offset")), strict=True
+        )
+        message = f"sink {self.sink} does not hold it, and the quarantine that held it went back"
+        lost = [(t, p, o) for t, p, o in places if o < self.next.get(TopicPartition(t, p), 0)]
+        return [Refusal(OffsetRange(t, p, o, o + 1), QUARANTINED_BEFORE, message) for t, p, o in lost]
+
+    def finish(self) -> Manifest:
+        return Manifest(self.sink, self.writer, 0, 0)
+
+    def abort(self) -> None:
+        pass
+
+
+def _begins(ranges: Sequence[OffsetRange], token: BatchToken) -> bool:
+    """Whether what a target lacks begins with a batch."""
+    lacking = {r.topic_partition: r for r in ranges}
+    return bool(ranges) and all(
+        r.topic_partition in lacking
+        and lacking[r.topic_partition].start == r.start
+        and lacking[r.topic_partition].end >= r.end
+        for r in token.ranges
+        if len(r)
+    )
+
+
+def _without(ranges: Sequence[OffsetRange], token: BatchToken) -> tuple[OffsetRange, ...]:
+    """What a target still lacks after the batch that begins it."""
+    left = (replace(r, start=token.ends.get(r.topic_partition, r.start)) for r in ranges)
+    return tuple(r for r in left if len(r))
+
+
+def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[Place] | None:
+    return sink.records_held(ranges) if isinstance(sink, RecordSink) else None
+
+
+def _held_already(token: BatchToken, sinks: Sequence[Sink]) -> Excluded:
+    """The records that the sinks hold, as far as they can tell: a redrive may have brought some."""
+    asked = [(one.name, one.sink if isinstance(one, LostRecords) else one) for one in sinks]
+    held = [(name, _records_held(sink, token.ranges)) for name, sink in asked]
+    return Excluded.of((name, place) for name, places in held for place in places or ())

@@ -1,0 +1,203 @@
+"""A fleet: pipelines that run together in one Spark application, and have nothing else in common.
+
+Each runs as `run` runs it: in a thread and a session of its own, in its own pool of a fair scheduler, with its own
+checkpoint, patience and history. One that cannot go on stops alone, and is tried again. Where files are watched, one
+that is changed finishes its batch and goes on with the new definition; a wrong one leaves the running one as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from penstock.assembly.user_code import code_behind, refuse_missing_code
+from penstock.config import InvalidDefinition, PipelineConfig, load
+from penstock.config.collisions import find_collisions
+from penstock.config.files import files_behind, pipeline_files
+from penstock.engine.listener import BatchDone, Notice
+from penstock.engine.patience import StopRequest
+from penstock.errors import DefinitionError, PenstockError
+from penstock.preflight.options import RunSummary
+from penstock.supervision.fleet_events import (
+    FileChanged,
+    FileRefused,
+    FleetEvent,
+    FleetListener,
+    FleetOptions,
+    FleetSummary,
+)
+from penstock.supervision.fleet_session import FleetApplication
+from penstock.supervision.fleet_watch import Changes, FileWatch
+from penstock.supervision.member import NEVER, Member
+
+_TICK = 0.1
+_AFTER_INTERRUPT = 5.0
+_READS = 3
+"""How often a file is read that is written meanwhile."""
+
+
+def run_fleet(
+    paths: Sequence[Path],
+    options: FleetOptions = FleetOptions(),
+    listener: FleetListener = lambda name, event: None,
+    stop: StopRequest | None = None,
+    session: Any = None,
+) -> FleetSummary:
+    """Run the pipelines of some files and folders until all have ended or a stop is asked for.
+
+    A session that is given is used and left open. Raises `InvalidDefinition` where some of them cannot run together:
+    nothing has begun then.
+    """
+    return Fleet(paths, options, listener, stop or StopRequest()).run(session)
+
+
+class Fleet:
+    """The pipelines of some files, looked after by one thread."""
+
+    def __init__(
+        self, paths: Sequence[Path], options: FleetOptions, listener: FleetListener, stop: StopRequest
+    ) -> None:
+        self._paths, self._options, self._stop = tuple(paths), options, stop
+        self._listener, self._telling = listener, Lock()
+        self._carried = RunSummary()
+        self._watch = FileWatch(paths)
+        self._made_of: dict[Path, frozenset[Path]] = {}
+        self._application: FleetApplication | None = None
+        self.members: dict[Path, Member] = {}
+
+    def run(self, session: Any = None) -> FleetSummary:
+        """Run until the end."""
+        for file in pipeline_files(self._paths):
+            self.members[file] = Member(file, self._options, self._tell)
+            self._read(self.members[file], time.monotonic())
+        configs = self._configs()
+        application = FleetApplication(configs, len(self.members), self._options)
+        if problems := [*find_collisions(configs), *application.problems]:
+            raise InvalidDefinition(problems)
+        self._application = application
+        try:
+            if configs or self._options.watch:
+                opened = self._application.opened(lambda text: self._tell("", Notice(text)))
+                with opened if session is None else nullcontext(session) as base:
+                    self._tend(base)
+        finally:
+            deadline = time.monotonic() + _AFTER_INTERRUPT
+            for member in self.members.values():
+                member.join(max(0.0, deadline - time.monotonic()))
+        return FleetSummary({member.name: member.outcome for member in self.members.values()}, self._carried)
+
+    def _tend(self, session: Any) -> None:
+        """Start what is due, see to what has ended, look at the files; until all is over."""
+        assert self._application is not None
+        looked, asked = time.monotonic(), False
+        while True:
+            now = time.monotonic()
+            if self._stop.asked() and not asked:
+                asked = True
+                for member in self.members.values():
+                    member.ask_stop()
+            for member in list(self.members.values()):
+                self._see_to(member, session, now)
+            if not any(member.running for member in self.members.values()) and (asked or self._is_over()):
+                return
+            if self._options.watch and not asked and now - looked >= self._options.look_every:
+                looked = now
+                self._take_up(self._watch.look(self._made_of), now)
+            self._application.refuse_lost(session)
+            if asked:
+                time.sleep(_TICK)
+            else:
+                self._stop.asked(within=_TICK)
+
+    def _is_over(self) -> bool:
+        """Whether nothing runs, nothing will, and nobody looks for more."""
+        return not self._options.watch and all(member.due == NEVER for member in self.members.values())
+
+    def _see_to(self, member: Member, session: Any, now: float) -> None:
+        if member.settle(now) and member.removed:
+            del self.members[member.file]
+        elif member.due <= now and not member.running:
+            if member.config is None:
+                self._read(member, now)
+            else:
+                member.start(session, len(self.members))
+
+    def _read(self, member: Member, now: float) -> None:
+        """Take the definition as its file has it, where there is none yet."""
+        try:
+            member.take(self._load(member), now)
+        except PenstockError as error:
+            self._watch.know(member.file, self._made_of.get(member.file, ()))
+            member.refuse(error, now)
+
+    def _take_up(self, changes: Changes, now: float) -> None:
+        for file in changes.removed:
+            self._let_go(self.members[file])
+        for file in (*changes.added, *changes.changed):
+            known = file in self.members
+            member = self.members.setdefault(file, Member(file, self._options, self._tell))
+            try:
+                config = self._load(member)
+            except PenstockError as error:
+                self._tell(member.name, FileRefused(file, error, member.running))
+                if not member.running:
+                    member.refuse(error, now, told=True)
+                continue
+            self._tell(config.name, FileChanged(file, "changed" if known else "added"))
+            member.take(config, now)
+
+    def _let_go(self, member: Member) -> None:
+        self._tell(member.name, FileChanged(member.file, "removed"))
+        member.removed = True
+        member.ask_stop()
+        if not member.running:
+            del self.members[member.file]
+
+    def _load(self, member: Member) -> PipelineConfig:
+        """The definition, if it can join the others; what it is made of is known as it was then.
+
+        Raises a `PenstockError` alone: whatever else goes wrong with one file is that pipeline's state too, and the
+        others go on.
+        """
+        try:
+            return self._load_unguarded(member)
+        except PenstockError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise DefinitionError("FILE_UNUSABLE", f"reading {member.file}: {what}") from error
+
+    def _load_unguarded(self, member: Member) -> PipelineConfig:
+        file = member.file
+        for _ in range(_READS):
+            before = _written(file)
+            config = load(file)
+            refuse_missing_code(config)
+            self._made_of[file] = files_behind(config) | code_behind(config)
+            self._watch.know(file, self._made_of[file])
+            if _written(file) == before:
+                break
+        if self._application is not None:
+            others = [one.next or one.config for one in self.members.values() if one is not member]
+            problems = find_collisions([*(one for one in others if one is not None), config])
+            problems += self._application.problems_with(config)
+            if problems:
+                raise InvalidDefinition(problems)
+        return config
+
+    def _configs(self) -> list[PipelineConfig]:
+        return [member.config for member in self.members.values() if member.config is not None]
+
+    def _tell(self, name: str, event: FleetEvent) -> None:
+        with self._telling:
+            if isinstance(event, BatchDone):
+                self._carried.add(event.metrics)
+            self._listener(name, event)
+
+
+def _written(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0

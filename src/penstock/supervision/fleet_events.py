@@ -1,0 +1,95 @@
+"""What a fleet is asked, what it tells beside the events of its runs, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from penstock.engine.listener import Event
+from penstock.errors import PenstockError
+from penstock.preflight.options import RunOptions, RunSummary
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """What the command line may ask of a fleet. What `run` says holds for every pipeline."""
+
+    run: RunOptions = field(default_factory=RunOptions)
+    watch: bool = False
+    """Whether files that are added, changed and removed are taken up."""
+    first_delay: float = 10.0
+    longest_delay: float = 300.0
+    look_every: float = 1.0
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A pipeline stopped alone by an error. It is tried again in `delay` seconds, or never by itself."""
+
+    error: PenstockError
+    attempt: int
+    delay: float | None
+    again: bool
+    """Whether the same was told before, with nothing in between."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A pipeline is drained, or stopped as it was asked to."""
+
+    summary: RunSummary
+
+
+@dataclass(frozen=True)
+class FileChanged:
+    """A file was taken up, or let go."""
+
+    file: Path
+    change: Literal["added", "changed", "removed"]
+
+
+@dataclass(frozen=True)
+class FileRefused:
+    """A file that was added or changed cannot be taken up as it is now."""
+
+    file: Path
+    error: PenstockError
+    running: bool
+    """Whether the pipeline goes on as it was."""
+
+
+FleetEvent = Event | Waiting | Ended | FileChanged | FileRefused
+FleetListener = Callable[[str, FleetEvent], None]
+"""Hears the name of the pipeline, or the file that holds none, and what happened; from any thread, one at a time."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one pipeline: the error that it ended by, or waits with; none where it ended well."""
+
+    error: PenstockError | None = None
+
+
+_WORST = (4, 3, 2, 75)
+
+
+@dataclass
+class FleetSummary:
+    """What became of each pipeline, by its name, and what all of them carried."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    carried: RunSummary = field(default_factory=RunSummary)
+    """Every batch, also of pipelines that were started again, and of files that are no longer there."""
+
+    @property
+    def errors(self) -> dict[str, PenstockError]:
+        """Those that did not end well."""
+        return {name: one.error for name, one in self.outcomes.items() if one.error is not None}
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all ended well; else that of the worst, one that cannot go on before one that may later."""
+        found = {error.exit_code for error in self.errors.values()}
+        return next((code for code in _WORST if code in found), 0)

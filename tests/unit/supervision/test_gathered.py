@@ -1,0 +1,98 @@
+"""Sinks whose batches are committed together, and how far a bounded run is by what its targets say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tests.committing import commit
+from tests.tables import read_table
+
+from penstock.errors import TransientError
+from penstock.model import COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, SlotAttempt
+from penstock.sinks import DeltaSink
+from penstock.supervision.bounded import cut
+from penstock.supervision.gathered import GatheredSink
+
+SCHEMA = pa.schema([pa.field("order_id", pa.int64()), COORDINATES_FIELD])
+RANGES = (OffsetRange("orders", 0, 10, 40),)
+BATCHES = cut(RANGES, 10)
+WHOLE = BatchToken("orders.replay-x", "query", 0, RANGES)
+
+
+def gathered(folder: Path) -> GatheredSink:
+    sink = DeltaSink("orders.replay-x", "out", str(folder / "out"))
+    sink.prepare(SCHEMA)
+    return GatheredSink(sink, WHOLE, BATCHES, folder / "gathered")
+
+
+def token(number: int) -> BatchToken:
+    return BatchToken("orders.replay-x", "query", number, BATCHES[number])
+
+
+def stage(sink: GatheredSink, number: int) -> list[Manifest]:
+    made = sink.stage(token(number), SlotAttempt(0, "0"), SCHEMA)
+    made.write(pa.RecordBatch.from_pylist([{"order_id": number}], schema=SCHEMA))
+    return [made.finish()]
+
+
+def test_gathered_batches_are_staged_in_order_and_published_in_one_commit(tmp_path: Path) -> None:
+    sink = gathered(tmp_path)
+    assert sink.position() is None
+    before = DeltaTable(tmp_path / "out").version()
+    for number in range(2):
+        commit(sink, token(number), stage(sink, number))
+    again = gathered(tmp_path)
+    position = again.position()
+    assert position is not None
+    assert (position.last, list(position.next.values()), again.published) == (token(1), [30], False)
+    commit(again, token(2), stage(again, 2))
+    assert DeltaTable(tmp_path / "out").version() == before
+    again.publish()
+    assert DeltaTable(tmp_path / "out").version() == before + 1
+    assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
+
+
+def test_gathered_sink_published_holds_every_batch_without_its_notes(tmp_path: Path) -> None:
+    sink = gathered(tmp_path)
+    for number in range(3):
+        commit(sink, token(number), stage(sink, number))
+    sink.publish()
+    sink.publish()
+    for note in (tmp_path / "gathered").iterdir():
+        note.unlink()
+    again = gathered(tmp_path)
+    assert again.published
+    again.publish()
+    position = again.position()
+    assert position is not None and position.last == token(2)
+    assert read_table(tmp_path / "out").num_rows == 3
+
+
+def test_gathered_sink_whose_target_was_restored_is_not_published(tmp_path: Path) -> None:
+    sink = gathered(tmp_path)
+    before = DeltaTable(tmp_path / "out").version()
+    for number in range(3):
+        commit(sink, token(number), stage(sink, number))
+    sink.publish()
+    DeltaTable(tmp_path / "out").restore(before)
+    assert not gathered(tmp_path).published
+
+
+def test_gathered_batch_whose_files_went_with_a_restored_folder_is_staged_again(tmp_path: Path) -> None:
+    sink = gathered(tmp_path)
+    staged = [stage(sink, number) for number in range(3)]
+    for number, manifests in enumerate(staged):
+        commit(sink, token(number), manifests)
+    (tmp_path / "out" / staged[1][0].items[0].path).unlink()  # type: ignore[attr-defined]
+    with pytest.raises(TransientError, match="SINK_STAGED_GONE"):
+        sink.publish()
+    again = gathered(tmp_path)
+    position = again.position()
+    assert position is not None and position.last == token(0)
+    for number in (1, 2):
+        commit(again, token(number), stage(again, number))
+    again.publish()
+    assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
