@@ -66,11 +66,11 @@ from penstock.model import (
     replay_of,
 )
 from penstock.ops.gaps import find_gaps
-from penstock.ops.quarantine_place import quarantine_of, write_marks
-from penstock.ops.redrive_runs import runs_in, write_run
-from penstock.ops.replay_folder import ReplayRequest, new_replay, replays_of
-from penstock.ops.replay_identity import replay_id
-from penstock.ops.replay_targets import TargetChoice, Way
+from penstock.ops.quarantine.place import quarantine_of, write_marks
+from penstock.ops.redrive.runs import runs_in, write_run
+from penstock.ops.replay.folder import ReplayRequest, new_replay, replays_of
+from penstock.ops.replay.identity import replay_id
+from penstock.ops.replay.targets import TargetChoice, Way
 from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA, Gap, gap_rows
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, as_commits, as_marks
 from penstock.quarantine.states import Outcome

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.config import PipelineConfig
     from penstock.config.cases import AdvanceCase, MessageCase
-    from penstock.ops.cases import Seen, SparkWhenNeeded
+    from penstock.ops.cases.run import Seen, SparkWhenNeeded
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 """The rows of tables, by name."""
@@ -81,7 +81,7 @@ class PipelineTrial:
         from penstock.assembly.trial_registry import build_offline
         from penstock.assembly.trial_tables import given_tables
         from penstock.config.cases import AdvanceCase, Case
-        from penstock.ops.cases import see
+        from penstock.ops.cases.run import see
 
         batches: list[tuple[MessageCase, ...] | AdvanceCase] = [
             AdvanceCase(advance=batch) if isinstance(batch, timedelta) else tuple(_message(one) for one in batch)
@@ -110,7 +110,7 @@ def _message(given: Any) -> MessageCase:
 
 
 def _spark(session: Any) -> SparkWhenNeeded:
-    from penstock.ops.cases import SparkWhenNeeded
+    from penstock.ops.cases.run import SparkWhenNeeded
 
     if session is not None:
         return SparkWhenNeeded(session)

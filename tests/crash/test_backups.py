@@ -26,7 +26,7 @@ from penstock.checkpoint.manifest import Backup
 from penstock.config import load
 from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest
-from penstock.ops.checkpoint_restore import apply_restore, plan_restore
+from penstock.ops.checkpoint.restore import apply_restore, plan_restore
 from penstock.preflight.agreement import sink_findings
 from penstock.preflight.options import RunOptions
 from penstock.preflight.standings import standings

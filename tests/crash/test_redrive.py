@@ -19,8 +19,8 @@ from tests.services.running import PENSTOCK
 from tests.tables import read_table
 
 from penstock.config import load
-from penstock.ops.quarantine import list_records
-from penstock.ops.quarantine_place import quarantine_of
+from penstock.ops.quarantine.listing import list_records
+from penstock.ops.quarantine.place import quarantine_of
 
 pytestmark = [pytest.mark.services, pytest.mark.crash]
 STRICT = "order_id BIGINT NOT NULL, amount DOUBLE NOT NULL"

@@ -23,10 +23,10 @@ from tests.tables import read_table
 
 from penstock.config import PipelineConfig, load
 from penstock.errors import PenstockError
-from penstock.ops.quarantine_place import Selection, quarantine_of
-from penstock.ops.redrive import _CLOSED, _returned, apply_redrive, plan_redrive
-from penstock.ops.replay import apply_replay, give_up_replay, plan_replay
-from penstock.ops.replay_folder import ReplayRequest
+from penstock.ops.quarantine.place import Selection, quarantine_of
+from penstock.ops.redrive.redrive import _CLOSED, _returned, apply_redrive, plan_redrive
+from penstock.ops.replay.folder import ReplayRequest
+from penstock.ops.replay.replay import apply_replay, give_up_replay, plan_replay
 from penstock.preflight.options import RunOptions
 
 SINKS = ("delta", "iceberg", "files", "pg", "out")

@@ -28,7 +28,8 @@ from penstock.engine.patience import StopRequest
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BatchToken
-from penstock.ops import replay, replay_rejects
+from penstock.ops.replay import rejects as replay_rejects
+from penstock.ops.replay import replay
 from penstock.preflight.options import RunOptions, RunSummary
 from penstock.preflight.recreated import TopicIds
 from penstock.supervision import bounded

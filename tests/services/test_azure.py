@@ -18,7 +18,7 @@ from tests.services.lakes import every_table
 
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
+from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_backup
 from penstock.ops.plan import plan_run
 from penstock.storage.reaching import check_reachable
 from penstock.supervision.run import run

@@ -19,10 +19,10 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.errors import PenstockError
 from penstock.model import TopicPartition
-from penstock.ops.checkpoint_adopt import apply_adopt, plan_adopt
-from penstock.ops.checkpoint_backup import apply_backup, plan_backup
-from penstock.ops.checkpoint_fork import apply_fork, plan_fork
-from penstock.ops.checkpoint_restore import apply_restore, plan_restore
+from penstock.ops.checkpoint.adopt import apply_adopt, plan_adopt
+from penstock.ops.checkpoint.backup import apply_backup, plan_backup
+from penstock.ops.checkpoint.fork import apply_fork, plan_fork
+from penstock.ops.checkpoint.restore import apply_restore, plan_restore
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

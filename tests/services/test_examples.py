@@ -22,8 +22,8 @@ from tests.orders import drain
 from tests.tables import read_table
 
 from penstock.config import load
-from penstock.ops.case_reports import failure_lines
-from penstock.ops.cases import FileResult, SparkWhenNeeded, run_file
+from penstock.ops.cases.reports import failure_lines
+from penstock.ops.cases.run import FileResult, SparkWhenNeeded, run_file
 from penstock.ops.schema import plan_schema_check
 
 pytestmark = pytest.mark.services

@@ -22,7 +22,7 @@ from tests.services.running import Running
 from penstock.checkpoint import checkpoint_lock
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
+from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_backup
 from penstock.ops.plan import plan_run
 from penstock.storage import ChangedError, Storage
 from penstock.storage.reaching import check_reachable

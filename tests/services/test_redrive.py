@@ -14,10 +14,10 @@ from tests.tables import read_table
 
 from penstock.config import PipelineConfig, load
 from penstock.errors import TerminalError
-from penstock.ops.quarantine import list_records
-from penstock.ops.quarantine_place import Selection, quarantine_of
-from penstock.ops.quarantine_show import show_record
-from penstock.ops.redrive import apply_redrive, plan_redrive
+from penstock.ops.quarantine.listing import list_records
+from penstock.ops.quarantine.place import Selection, quarantine_of
+from penstock.ops.quarantine.show import show_record
+from penstock.ops.redrive.redrive import apply_redrive, plan_redrive
 from penstock.preflight.options import RunOptions
 from penstock.quarantine.marks import RedriveMarks
 from penstock.supervision.run import run

@@ -28,10 +28,10 @@ from penstock.errors import MissingError, PenstockError, TerminalError, Transien
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
-from penstock.ops.cases import see
+from penstock.ops.cases.run import see
 from penstock.ops.demo import _send
-from penstock.ops.replay import plan_replay
-from penstock.ops.replay_folder import ReplayRequest
+from penstock.ops.replay.folder import ReplayRequest
+from penstock.ops.replay.replay import plan_replay
 from penstock.readers import KafkaReader
 from penstock.registry import RegistryClient, RegistrySettings
 from penstock.sinks.kafka import KafkaSink

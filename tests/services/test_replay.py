@@ -21,8 +21,8 @@ from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, OffsetRange
-from penstock.ops.replay import apply_replay, plan_replay
-from penstock.ops.replay_folder import ReplayRequest
+from penstock.ops.replay.folder import ReplayRequest
+from penstock.ops.replay.replay import apply_replay, plan_replay
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 

@@ -12,11 +12,11 @@ from tests.tables import read_table
 
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.ops.quarantine import apply_drop, plan_drop
-from penstock.ops.quarantine_place import Selection, quarantine_of
-from penstock.ops.redrive import apply_redrive, plan_redrive
-from penstock.ops.replay import apply_replay, plan_replay
-from penstock.ops.replay_folder import ReplayRequest
+from penstock.ops.quarantine.listing import apply_drop, plan_drop
+from penstock.ops.quarantine.place import Selection, quarantine_of
+from penstock.ops.redrive.redrive import apply_redrive, plan_redrive
+from penstock.ops.replay.folder import ReplayRequest
+from penstock.ops.replay.replay import apply_replay, plan_replay
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 

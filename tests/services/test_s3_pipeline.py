@@ -29,10 +29,10 @@ from penstock.dashboard.quarantine_look import QuarantineLook
 from penstock.engine.listener import BatchDone, Event, Retrying
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
-from penstock.ops.checkpoint_backup import apply_backup, plan_backup
-from penstock.ops.checkpoint_restore import apply_restore, plan_restore
-from penstock.ops.checkpoint_show import show_checkpoint
-from penstock.ops.checkpoint_verify import verify_checkpoint
+from penstock.ops.checkpoint.backup import apply_backup, plan_backup
+from penstock.ops.checkpoint.restore import apply_restore, plan_restore
+from penstock.ops.checkpoint.show import show_checkpoint
+from penstock.ops.checkpoint.verify import verify_checkpoint
 from penstock.ops.compact import apply_compact, plan_compact
 from penstock.ops.plan import plan_run
 from penstock.preflight.options import RunOptions

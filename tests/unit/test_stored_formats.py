@@ -103,11 +103,11 @@ from penstock.metrics.history import History
 from penstock.model import RAW_SCHEMA, BatchToken, OffsetRange, Position, Rule, TopicPartition, redrives_of
 from penstock.ops.diagnosis.figures import batches_in, kept_in, retries_in
 from penstock.ops.gaps import find_gaps
-from penstock.ops.lag_rates import samples_in
-from penstock.ops.quarantine_place import quarantine_of
-from penstock.ops.redrive_runs import runs_in
-from penstock.ops.replay_folder import ReplayRequest, replay_called, unfinished
-from penstock.ops.replay_targets import TargetChoice, Way
+from penstock.ops.lag.rates import samples_in
+from penstock.ops.quarantine.place import quarantine_of
+from penstock.ops.redrive.runs import runs_in
+from penstock.ops.replay.folder import ReplayRequest, replay_called, unfinished
+from penstock.ops.replay.targets import TargetChoice, Way
 from penstock.quarantine import QUARANTINE_SCHEMA
 from penstock.quarantine.marks import IDENTITIES
 from penstock.quarantine.records import _quarantined

@@ -18,8 +18,8 @@ from penstock.ops.wording import counted
 
 if TYPE_CHECKING:
     from penstock.checkpoint.findings import Finding
-    from penstock.ops.checkpoint_repair import RepairPlan
-    from penstock.ops.checkpoint_show import BatchView, CheckpointView
+    from penstock.ops.checkpoint.repair import RepairPlan
+    from penstock.ops.checkpoint.show import BatchView, CheckpointView
 
 app = typer.Typer(help="Look at a checkpoint, check it, keep copies of it, put it right.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def show(
 ) -> None:
     """Show batches, offsets and lag, state, and what each sink's own token says; no JVM."""
     from penstock.config import load
-    from penstock.ops.checkpoint_show import show_batch, show_checkpoint
+    from penstock.ops.checkpoint.show import show_batch, show_checkpoint
 
     found: BatchView | CheckpointView
     found = show_batch(load(file), batch) if batch is not None else show_checkpoint(load(file))
@@ -52,7 +52,7 @@ def show(
 def verify(file: File, as_json: Json = False) -> None:
     """Check a checkpoint against itself, the brokers and the sinks; exit 3 on anything that blocks a run."""
     from penstock.config import load
-    from penstock.ops.checkpoint_verify import verify_checkpoint
+    from penstock.ops.checkpoint.verify import verify_checkpoint
 
     found = verify_checkpoint(load(file))
     if as_json:
@@ -78,7 +78,7 @@ def repair(
 ) -> None:
     """Put a damaged checkpoint right where that is provably safe; a copy is made first. Exit 3 where it is not."""
     from penstock.config import load
-    from penstock.ops.checkpoint_repair import plan_repair
+    from penstock.ops.checkpoint.repair import plan_repair
 
     plan = plan_repair(load(file))
     if not dry_run and plan.changes:
@@ -92,7 +92,7 @@ def repair(
 
 
 def _with_progress(plan: RepairPlan) -> RepairPlan:
-    from penstock.ops.checkpoint_repair import apply_repair
+    from penstock.ops.checkpoint.repair import apply_repair
 
     with bar_of("copying what is there", bytewise=True) as progress:
         return apply_repair(plan, progress)

@@ -19,9 +19,9 @@ from penstock.ops.wording import counted
 if TYPE_CHECKING:
     from penstock.checkpoint.manifest import Backup
     from penstock.model import TopicPartition
-    from penstock.ops.checkpoint_adopt import AdoptPlan
-    from penstock.ops.checkpoint_fork import ForkPlan
-    from penstock.ops.checkpoint_restore import RestorePlan
+    from penstock.ops.checkpoint.adopt import AdoptPlan
+    from penstock.ops.checkpoint.fork import ForkPlan
+    from penstock.ops.checkpoint.restore import RestorePlan
 
 _SHOWN = 12
 
@@ -48,7 +48,7 @@ def backup(
     """Copy the checkpoint, while the stream runs or not; `--list` shows the copies."""
     from penstock.assembly.reaching import storage_of
     from penstock.config import load
-    from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
+    from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_backup
 
     config, place = load(file), _absolute(to) if to is not None else None
     if listing:
@@ -90,7 +90,7 @@ def restore(
 ) -> None:  # fmt: skip
     """Put the checkpoint back from a backup, and make it agree with what the sinks hold: none lost, none twice."""
     from penstock.config import load
-    from penstock.ops.checkpoint_restore import apply_restore, plan_restore
+    from penstock.ops.checkpoint.restore import apply_restore, plan_restore
 
     config = load(file)
     with bar_of("checking", bytewise=True, quiet=as_json) as tell:
@@ -121,7 +121,7 @@ def fork(
     """Make a new checkpoint that begins where you say; the old one stays as it is."""
     from penstock.assembly.reaching import storage_of
     from penstock.config import load
-    from penstock.ops.checkpoint_fork import apply_fork, plan_fork
+    from penstock.ops.checkpoint.fork import apply_fork, plan_fork
 
     if at is not None and offsets is not None:
         raise typer.BadParameter("give --at or --offsets, not both")
@@ -147,7 +147,7 @@ def adopt(
 ) -> None:
     """Go on where another Structured Streaming job on Kafka stopped; its checkpoint stays as it is."""
     from penstock.config import load
-    from penstock.ops.checkpoint_adopt import apply_adopt, plan_adopt
+    from penstock.ops.checkpoint.adopt import apply_adopt, plan_adopt
 
     plan = plan_adopt(load(file), _absolute(source), open_batch)
     if not dry_run:

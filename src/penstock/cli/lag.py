@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 # Every command loads this module.
 if TYPE_CHECKING:
     from penstock.config import PipelineConfig
-    from penstock.ops.lag import LagReport, PartitionLag
+    from penstock.ops.lag.lag import LagReport, PartitionLag
 
 _SHOWN = 20
 _EVERY_SECONDS = 2.0
@@ -37,7 +37,7 @@ def lag(
     offsets and in time, how it moves, and what the consumer group says. No JVM; nothing is changed.
     """
     from penstock.config import load
-    from penstock.ops.lag import find_lag
+    from penstock.ops.lag.lag import find_lag
 
     config = load(file)
     if watch:
@@ -99,7 +99,7 @@ def _aside(one: PartitionLag) -> str:
 
 
 def _watch(config: PipelineConfig, *, everything: bool, as_json: bool) -> None:
-    from penstock.ops.lag import find_lag
+    from penstock.ops.lag.lag import find_lag
 
     looks: deque[LagReport] = deque([find_lag(config)], maxlen=_LOOKS_BACK)
     # Unlike what is printed, what is drawn again has to end where the screen does.

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from penstock.cli.render import out
 from penstock.cli.test import cell_text
-from penstock.ops.case_rows import Row, shown_columns, to_plain
+from penstock.ops.cases.rows import Row, shown_columns, to_plain
 from penstock.ops.preview import Preview
 from penstock.ops.wording import counted
 

@@ -18,8 +18,8 @@ from penstock.ops.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:
-    from penstock.ops.quarantine_place import Selection
-    from penstock.ops.redrive import RedrivePlan, RedriveResult
+    from penstock.ops.quarantine.place import Selection
+    from penstock.ops.redrive.redrive import RedrivePlan, RedriveResult
 
 app = typer.Typer(help="Bad records, with their bytes, and the way back in.", no_args_is_help=True)
 
@@ -62,7 +62,7 @@ def list_command(
     """Count what is in quarantine: by code, topic, schema id, how it stands, and time."""
     from penstock.cli.quarantine_show import show_listing
     from penstock.config import load
-    from penstock.ops.quarantine import list_records
+    from penstock.ops.quarantine.listing import list_records
 
     columns = [name.strip() for name in by.split(",") if name.strip()]
     found = list_records(load(file), _selection(code, topic, since, until, where), columns, records)
@@ -85,7 +85,7 @@ def show_command(
     """Show one record: its bytes as text and hex, its neighbours, why it is here, and what would happen to it now."""
     from penstock.cli.quarantine_show import show_shown
     from penstock.config import load
-    from penstock.ops.quarantine_show import parse_place, show_record
+    from penstock.ops.quarantine.show import parse_place, show_record
 
     shown = show_record(load(file), parse_place(record))
     if raw:
@@ -121,8 +121,8 @@ def redrive(
     """Bring records back in through the pipeline as it is now, exactly once. Ctrl-C finishes the batch in hand."""
     from penstock.cli.quarantine_show import show_plan, show_trial
     from penstock.config import load
-    from penstock.ops.redrive import plan_redrive
-    from penstock.ops.redrive_trial import try_redrive
+    from penstock.ops.redrive.redrive import plan_redrive
+    from penstock.ops.redrive.trial import try_redrive
 
     plan = plan_redrive(
         load(file),
@@ -164,7 +164,7 @@ def drop(
 ) -> None:
     """Give records up: they are marked, and no redrive takes them. Nothing is removed, and --undo takes it back."""
     from penstock.config import load
-    from penstock.ops.quarantine import apply_drop, plan_drop
+    from penstock.ops.quarantine.listing import apply_drop, plan_drop
 
     plan = plan_drop(load(file), _selection(code, topic, since, until, where, limit), undo=undo)
     told = f"{'take back' if undo else 'drop'} {counted(plan.records, 'record')}"
@@ -194,7 +194,7 @@ def _selection(
     where: str | None,
     limit: int | None = None,
 ) -> Selection:
-    from penstock.ops.quarantine_place import Selection
+    from penstock.ops.quarantine.place import Selection
 
     return Selection(tuple(code or ()), tuple(topic or ()), since, until, where, limit)
 
@@ -204,7 +204,7 @@ def _redriven(plan: RedrivePlan, *, quiet: bool) -> RedriveResult:
     from penstock.cli.signals import StopOnSignal
     from penstock.engine.listener import Event, Started
     from penstock.engine.patience import StopRequest
-    from penstock.ops.redrive import apply_redrive
+    from penstock.ops.redrive.redrive import apply_redrive
     from penstock.spark.cache import cache_home
 
     stop = StopRequest()

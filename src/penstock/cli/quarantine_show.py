@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from penstock.cli.render import err, out, table
 from penstock.engine.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
-from penstock.ops.quarantine import Listing
-from penstock.ops.quarantine_show import ShownRecord, Verdict, describe
-from penstock.ops.redrive import RedrivePlan
-from penstock.ops.redrive_trial import RedriveTrial
+from penstock.ops.quarantine.listing import Listing
+from penstock.ops.quarantine.show import ShownRecord, Verdict, describe
+from penstock.ops.redrive.redrive import RedrivePlan
+from penstock.ops.redrive.trial import RedriveTrial
 from penstock.ops.wording import counted
 
 _BAR = 40

@@ -16,7 +16,7 @@ from penstock.ops.wording import counted
 # Every command loads this module.
 if TYPE_CHECKING:
     from penstock.engine.listener import Event
-    from penstock.ops.replay import ReplayPlan
+    from penstock.ops.replay.replay import ReplayPlan
 
 _SHOWN = 20
 
@@ -84,8 +84,8 @@ def replay(
 ) -> None:
     """Run some offsets again, beside the live run, into another target or where that is safe into the same one."""
     from penstock.config import load
-    from penstock.ops.replay import give_up_replay, plan_replay, refuse_missing
-    from penstock.ops.replay_folder import ReplayRequest
+    from penstock.ops.replay.folder import ReplayRequest
+    from penstock.ops.replay.replay import give_up_replay, plan_replay, refuse_missing
 
     if give_up is not None:
         sinks = give_up_replay(load(file), give_up)
@@ -158,7 +158,7 @@ def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
     from penstock.engine.listener import Started
     from penstock.engine.patience import StopRequest
     from penstock.errors import TransientError
-    from penstock.ops.replay import apply_replay
+    from penstock.ops.replay.replay import apply_replay
     from penstock.spark.cache import cache_home
 
     stop = StopRequest()

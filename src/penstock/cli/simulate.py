@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from penstock.config import PipelineConfig
     from penstock.flow.cost import Cost
     from penstock.flow.simulation import Burst
-    from penstock.ops.simulate import Report
-    from penstock.ops.simulate_cost import Measured
+    from penstock.ops.simulate.cost import Measured
+    from penstock.ops.simulate.simulate import Report
 
 _WIDE = 24
 _LONGEST_SECONDS = 7 * 86_400
@@ -66,10 +66,10 @@ def simulate(
     """
     from penstock.config import load
     from penstock.metrics.history import history_of
-    from penstock.ops.simulate import Asked, simulate_pipeline
-    from penstock.ops.simulate_cost import measure
-    from penstock.ops.simulate_words import assumptions, decisions, findings
-    from penstock.ops.splitting import whole_partitions
+    from penstock.ops.simulate.cost import measure
+    from penstock.ops.simulate.simulate import Asked, simulate_pipeline
+    from penstock.ops.simulate.splitting import whole_partitions
+    from penstock.ops.simulate.words import assumptions, decisions, findings
 
     base, seconds = _count(rate, "--rate"), duration(span, "--for").total_seconds()
     if seconds > _LONGEST_SECONDS:

@@ -17,10 +17,10 @@ from rich.text import Text
 from penstock.cli.render import out, show_error, table, visible
 from penstock.config.cases import case_file_of
 from penstock.errors import PenstockError, TerminalError
-from penstock.ops.case_reports import junit_xml, results_json, summary
-from penstock.ops.case_rows import Row, RowDiff, TableDiff, shown_columns, to_plain
-from penstock.ops.case_update import apply_update
-from penstock.ops.cases import CaseResult, FileResult, SparkWhenNeeded, run_file
+from penstock.ops.cases.reports import junit_xml, results_json, summary
+from penstock.ops.cases.rows import Row, RowDiff, TableDiff, shown_columns, to_plain
+from penstock.ops.cases.run import CaseResult, FileResult, SparkWhenNeeded, run_file
+from penstock.ops.cases.update import apply_update
 from penstock.ops.wording import counted
 
 _SAME_SHOWN = 3

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from penstock.dashboard.recent import Numbers, Place, Recent
 from penstock.model import TopicPartition
-from penstock.ops.lag import hot_partitions
+from penstock.ops.lag.lag import hot_partitions
 
 
 def partitions_json(recent: Recent, ages: Mapping[Place, float | None]) -> str:

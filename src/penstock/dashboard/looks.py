@@ -44,7 +44,7 @@ class LagLook:
 
     def __call__(self, config: PipelineConfig) -> Found:
         """The report; `places` and `ages` are for the heat strip."""
-        from penstock.ops.lag import find_lag
+        from penstock.ops.lag.lag import find_lag
 
         same = self._before is not None and self._before.pipeline == config.name
         report = self._before = find_lag(config, before=self._before if same else None)
@@ -60,8 +60,8 @@ class LagLook:
 
 def look_at_checkpoint(config: PipelineConfig) -> Found:
     """The checkpoint against the tables, and what `checkpoint verify` finds."""
-    from penstock.ops.checkpoint_show import show_checkpoint
-    from penstock.ops.checkpoint_verify import verify_checkpoint
+    from penstock.ops.checkpoint.show import show_checkpoint
+    from penstock.ops.checkpoint.verify import verify_checkpoint
 
     view, verified = show_checkpoint(config), verify_checkpoint(config)
     return {

@@ -18,7 +18,7 @@ from penstock.dashboard.recent import in_utc
 from penstock.errors import MissingError
 from penstock.kafka import KafkaSettings
 from penstock.model import OffsetRange
-from penstock.ops.quarantined import quarantined_since
+from penstock.ops.quarantine.counted import quarantined_since
 from penstock.quarantine.records import HeldInTopic
 from penstock.readers import KafkaReader
 from penstock.storage import Storage

@@ -25,7 +25,7 @@ from penstock.config import PipelineConfig, flows, load, remembers
 from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import TopicPartition
-from penstock.ops.quarantined import Quarantined, quarantined_since
+from penstock.ops.quarantine.counted import Quarantined, quarantined_since
 from penstock.preflight.agreement import sink_findings
 from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.source_agreement import log_findings, topic_findings

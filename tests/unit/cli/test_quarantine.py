@@ -65,7 +65,8 @@ def test_reading_loads_no_spark(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from penstock.config import load\n"
         "from penstock.cli import quarantine_show\n"
-        "from penstock.ops.quarantine import list_records; from penstock.ops.quarantine_show import show_record\n"
+        "from penstock.ops.quarantine.listing import list_records\n"
+        "from penstock.ops.quarantine.show import show_record\n"
         "config = load(Path('orders.yaml')); list_records(config); show_record(config, ('orders', 0, 0))\n"
         "sys.exit('pyspark' in sys.modules)"
     )

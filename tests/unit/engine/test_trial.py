@@ -24,7 +24,7 @@ from penstock.config.cases import Case, MessageCase, TableCase
 from penstock.engine.memory import MemoryReader, ranges_of
 from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError
 from penstock.model import OffsetRange
-from penstock.ops.cases import Seen, see, to_batches
+from penstock.ops.cases.run import Seen, see, to_batches
 
 Load = Callable[..., Path]
 

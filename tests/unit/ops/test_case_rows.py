@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.ops.case_rows import MapValue, compare, matches, rows_of, to_plain
+from penstock.ops.cases.rows import MapValue, compare, matches, rows_of, to_plain
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import MissingError
-from penstock.ops.case_update import apply_update
-from penstock.ops.cases import CaseResult, SparkWhenNeeded, run_file
+from penstock.ops.cases.run import CaseResult, SparkWhenNeeded, run_file
+from penstock.ops.cases.update import apply_update
 from penstock.testing import Message, pipeline
 
 PIPELINE = """\

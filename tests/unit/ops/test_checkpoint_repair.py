@@ -15,8 +15,8 @@ from penstock.checkpoint.findings import file_findings
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange
-from penstock.ops.checkpoint_look import foreign_findings, look
-from penstock.ops.checkpoint_repair import apply_repair, plan_repair
+from penstock.ops.checkpoint.look import foreign_findings, look
+from penstock.ops.checkpoint.repair import apply_repair, plan_repair
 from penstock.sinks.delta import DeltaSink
 
 PIPELINE = """\

@@ -15,9 +15,9 @@ from penstock.checkpoint.writing import RESTORING, put_commit, put_initial, put_
 from penstock.config import PipelineConfig, load
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken, OffsetRange, TopicPartition
-from penstock.ops import checkpoint_restore
-from penstock.ops.checkpoint_backup import apply_backup, backups_there, plan_backup
-from penstock.ops.checkpoint_restore import RestorePlan, apply_restore, plan_restore
+from penstock.ops.checkpoint import restore as checkpoint_restore
+from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_backup
+from penstock.ops.checkpoint.restore import RestorePlan, apply_restore, plan_restore
 
 FILE = """\
 name: orders

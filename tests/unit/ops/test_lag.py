@@ -19,11 +19,11 @@ from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.checkpoint_look import Brokers, Looked
-from penstock.ops.lag import LagReport, PartitionLag, hot_partitions, read_meanwhile
-from penstock.ops.lag_group import GroupView, group_note
-from penstock.ops.lag_place import place_of
-from penstock.ops.lag_rates import Sample, looks_at_rest, looks_in_run, rates_of, samples_in, window_of
+from penstock.ops.checkpoint.look import Brokers, Looked
+from penstock.ops.lag.group import GroupView, group_note
+from penstock.ops.lag.lag import LagReport, PartitionLag, hot_partitions, read_meanwhile
+from penstock.ops.lag.place import place_of
+from penstock.ops.lag.rates import Sample, looks_at_rest, looks_in_run, rates_of, samples_in, window_of
 from penstock.ops.wording import spell
 from penstock.preflight.standings import Standing
 

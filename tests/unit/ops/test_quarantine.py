@@ -8,9 +8,9 @@ import pytest
 from tests.unit.ops.quarantines import MOMENT, bad, pipeline
 
 from penstock.errors import DefinitionError, MissingError
-from penstock.ops.quarantine import apply_drop, list_records, plan_drop
-from penstock.ops.quarantine_place import Selection, quarantine_of
-from penstock.ops.quarantine_show import parse_place, show_record
+from penstock.ops.quarantine.listing import apply_drop, list_records, plan_drop
+from penstock.ops.quarantine.place import Selection, quarantine_of
+from penstock.ops.quarantine.show import parse_place, show_record
 
 
 def offsets(config: Any, **chosen: Any) -> list[int]:

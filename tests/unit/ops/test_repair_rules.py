@@ -12,7 +12,7 @@ from tests.spark_checkpoint import QUERY, lose, put, write_checkpoint, write_sta
 from penstock.checkpoint.logs import read_files
 from penstock.checkpoint.state_stores import read_state
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.repair_rules import Change, Refused, RepairRules
+from penstock.ops.checkpoint.repair_rules import Change, Refused, RepairRules
 from penstock.preflight.standings import Standing
 
 ENDS = [{0: 5, 1: 5}, {0: 10, 1: 10}, {0: 15, 1: 15}]

@@ -14,10 +14,10 @@ from tests.unit.ops.quarantines import MOMENT, TWO_SINKS, bad, pipeline
 from tests.unit.ops.test_redrive import mark
 
 from penstock.model import OffsetRange
-from penstock.ops.quarantine_place import quarantine_of
-from penstock.ops.replay_folder import ReplayRequest, StoredReplay, new_replay
-from penstock.ops.replay_rejects import mark_replayed, quarantine_rejects, rejects_table
-from penstock.ops.replay_targets import TargetChoice, Way
+from penstock.ops.quarantine.place import quarantine_of
+from penstock.ops.replay.folder import ReplayRequest, StoredReplay, new_replay
+from penstock.ops.replay.rejects import mark_replayed, quarantine_rejects, rejects_table
+from penstock.ops.replay.targets import TargetChoice, Way
 from penstock.quarantine import QUARANTINE_SCHEMA
 
 RANGES = (OffsetRange("orders", 0, 0, 10), OffsetRange("orders", 1, 0, 10))

@@ -14,9 +14,9 @@ from penstock.assembly.build import Pipeline, build
 from penstock.config import load
 from penstock.errors import MissingError
 from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange
-from penstock.ops.replay import _pipeline, plan_replay
-from penstock.ops.replay_folder import ReplayRequest, new_replay, replay_called, replays_of, unfinished
-from penstock.ops.replay_targets import (
+from penstock.ops.replay.folder import ReplayRequest, new_replay, replay_called, replays_of, unfinished
+from penstock.ops.replay.replay import _pipeline, plan_replay
+from penstock.ops.replay.targets import (
     TargetChoice,
     Way,
     choose_targets,

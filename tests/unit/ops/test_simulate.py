@@ -13,9 +13,9 @@ from penstock.config import FlowConfig, PipelineConfig
 from penstock.flow.cost import Cost
 from penstock.flow.simulation import Arrivals, Burst, Work, adaptive, simulate
 from penstock.metrics.history import History
-from penstock.ops.simulate import Asked, Report, capacity, simulate_pipeline
-from penstock.ops.simulate_cost import measure
-from penstock.ops.simulate_words import assumptions, findings
+from penstock.ops.simulate.cost import measure
+from penstock.ops.simulate.simulate import Asked, Report, capacity, simulate_pipeline
+from penstock.ops.simulate.words import assumptions, findings
 
 COST = Cost(1.0, 1e-5)
 SECONDS = 1200.0

@@ -13,8 +13,8 @@ import yaml
 
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
-from penstock.ops import submit_script
-from penstock.ops.submit import PlannedSubmission, Submission, plan_submission, write_submission
+from penstock.ops.submit import script as submit_script
+from penstock.ops.submit.submit import PlannedSubmission, Submission, plan_submission, write_submission
 
 SECRET = "hunter2-is-the-password"
 

@@ -12,7 +12,7 @@ from penstock.checkpoint.logs import read_files
 from penstock.checkpoint.state_stores import read_state
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.repair_rules import Change, RepairRules
+from penstock.ops.checkpoint.repair_rules import Change, RepairRules
 from penstock.preflight.agreement import sink_findings
 from penstock.preflight.source_agreement import partition_findings
 from penstock.preflight.standings import Standing

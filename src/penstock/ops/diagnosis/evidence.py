@@ -17,7 +17,7 @@ from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
 from penstock.model.upkeep import TableFigures
 from penstock.ops.diagnosis.figures import Batch, Kept, Retried, middle
-from penstock.ops.splitting import whole_partitions
+from penstock.ops.simulate.splitting import whole_partitions
 
 _FEWEST = 2
 _LONGER = 1.5

@@ -1,0 +1,1 @@
+"""`penstock test`: the cases of a pipeline."""

@@ -1,0 +1,186 @@
+"""A new checkpoint that begins where one says; the old one stays as it is.
+
+Without state the new one holds nothing but where its first batch begins. With state it is a copy up to a batch, and
+goes on behind it. Either has a query id of its own: to the sinks it is another run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from penstock.assembly.build import Pipeline, build
+from penstock.assembly.reaching import checkpoint_of
+from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint.backup import belongs, copy_files, files_of, missing_files
+from penstock.checkpoint.writing import put_metadata
+from penstock.config import PipelineConfig
+from penstock.errors import MissingError, TerminalError
+from penstock.kafka import Cluster
+from penstock.model import Guarantee
+from penstock.ops.checkpoint.starts import (
+    by_source,
+    parse_offsets,
+    put_in_place,
+    refuse_occupied,
+    refuse_outside,
+    write_fresh,
+)
+from penstock.preflight.checks import check_brokers
+from penstock.preflight.recreated import recreated_topics
+from penstock.preflight.standings import Standing, standings
+from penstock.storage import Storage
+
+_OF_ITS_QUERY = frozenset({"metadata", ".metadata.crc", ".penstock.again"})
+
+
+@dataclass(frozen=True)
+class ForkPlan:
+    """A checkpoint that is to be."""
+
+    pipeline: str
+    source: str
+    """The checkpoint that it comes from."""
+    to: str
+    query_id: str
+    origin: str
+    """Where it begins, in words."""
+    starts: tuple[Offsets, ...]
+    """Where each source begins."""
+    batch: int | None
+    """With state: the batch up to which the old checkpoint is copied."""
+    topic_ids: dict[str, str]
+    sinks: tuple[str, ...]
+    """What a run with it will find in the sinks."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "pipeline": self.pipeline,
+            "from": self.source,
+            "to": self.to,
+            "query_id": self.query_id,
+            "origin": self.origin,
+            "with_state": self.batch is not None,
+            "starts": [
+                {"topic": at.topic, "partition": at.partition, "offset": offset}
+                for one in self.starts
+                for at, offset in sorted(one.items())
+            ],
+            "sinks": list(self.sinks),
+        }
+
+
+def plan_fork(config: PipelineConfig, to: str, at: int | None = None, offsets: str | None = None) -> ForkPlan:
+    """Find where the new checkpoint begins, and hold that against the log and the sinks."""
+    pipeline, checkpoint = build(config), checkpoint_of(config)
+    refuse_occupied(to, "--to", checkpoint.storage)
+    cluster = Cluster(pipeline.settings)
+    bounds = check_brokers(cluster, pipeline)
+    batch = None
+    if offsets is not None:
+        starts, origin = parse_offsets(offsets, bounds, cluster), f"at the offsets of {offsets}"
+        refuse_outside(starts, bounds, "asked for")
+    else:
+        batch = _batch(checkpoint, at)
+        starts, origin = checkpoint.ends(batch), f"behind batch {batch} of {config.checkpoint}"
+        _refuse_recreated(checkpoint, cluster, starts)
+        refuse_outside(starts, bounds, f"batch {batch} ended at")
+        if pipeline.stateful:
+            _refuse_without_state(checkpoint, batch)
+    return ForkPlan(
+        pipeline=config.name,
+        source=config.checkpoint,
+        to=to,
+        query_id=str(uuid4()),
+        origin=origin,
+        starts=tuple(by_source(pipeline, starts)),
+        batch=batch if pipeline.stateful else None,
+        topic_ids=checkpoint.topic_ids() if offsets is None else {},
+        sinks=_meeting(pipeline, starts, standings(pipeline)),
+    )
+
+
+def apply_fork(plan: ForkPlan, storage: Storage = Storage()) -> None:
+    """Write the new checkpoint."""
+    refuse_occupied(plan.to, "--to", storage)
+    put_in_place(plan.to, lambda folder: _write(plan, folder, storage), storage)
+
+
+def _write(plan: ForkPlan, folder: str, storage: Storage) -> None:
+    batch = plan.batch
+    if batch is None:
+        write_fresh(folder, plan.query_id, plan.starts, plan.topic_ids, storage)
+        return
+    names = [name for name in files_of(plan.source, storage) if belongs(name, batch) and name not in _OF_ITS_QUERY]
+    copy_files(plan.source, folder, names, lambda file: None, storage)
+    put_metadata(folder, plan.query_id, storage)
+    _refuse_without_state(SparkCheckpoint(folder, storage), batch)
+
+
+def _batch(checkpoint: SparkCheckpoint, asked: int | None) -> int:
+    done = checkpoint.last_committed()
+    if done is None or (asked is not None and asked > done):
+        raise MissingError(
+            "BATCH_MISSING",
+            f"checkpoint {checkpoint.path} has no committed batch {asked if asked is not None else ''}".rstrip(),
+            context={"last batch committed": done if done is not None else "none"},
+            hint="say where to begin instead: --offsets earliest",
+        )
+    return done if asked is None else asked
+
+
+def _refuse_recreated(checkpoint: SparkCheckpoint, cluster: Cluster, starts: Offsets) -> None:
+    noted, now = checkpoint.topic_ids(), cluster.topic_ids({at.topic for at in starts})
+    recreated = recreated_topics(noted, now)
+    if recreated:
+        raise MissingError(
+            "TOPIC_RECREATED",
+            f"the offsets of {checkpoint.path} are of topics that were made anew since",
+            context={topic: f"was {noted[topic]}, is {now[topic]}" for topic in sorted(recreated)},
+            hint="say where to begin in the new one: --offsets earliest",
+        )
+
+
+def _refuse_without_state(checkpoint: SparkCheckpoint, batch: int) -> None:
+    missing = missing_files(checkpoint.path, batch, checkpoint.storage)
+    if missing:
+        raise TerminalError(
+            "BATCH_STATE_GONE",
+            f"checkpoint {checkpoint.path} no longer has all that batch {batch} left",
+            context={"missing": ", ".join(missing[:8])},
+            hint="Spark keeps the last 100 batches; take a later one, or a backup",
+        )
+
+
+def _meeting(pipeline: Pipeline, starts: Offsets, found: Sequence[Standing]) -> tuple[str, ...]:
+    """What a run with the new checkpoint will find in each sink."""
+    told = []
+    for one in found:
+        if one.sparse:
+            continue
+        if one.guarantee is Guarantee.AT_LEAST_ONCE:
+            told.append(f"sink {one.sink} keeps no token: it gets whatever is read")
+        elif one.error is not None:
+            told.append(f"sink {one.sink} cannot be asked: {one.error}")
+        elif one.token is None:
+            told.append(f"sink {one.sink} holds no batch of this pipeline: a run begins to write there")
+        elif pipeline.stateful or any(starts.get(at) != end for at, end in one.token.ends.items()):
+            told.append(
+                f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint"
+                f"{_difference(starts, one.token.ends)}: a run stops with SINK_HOLDS_OTHER_RUN; give the sink another "
+                "table, or read again with --accept-duplicates"
+            )
+        else:
+            told.append(f"sink {one.sink} ends exactly there: a run goes on without a gap")
+    return tuple(told)
+
+
+def _difference(starts: Offsets, ends: Offsets) -> str:
+    again = sum(max(0, end - starts[at]) for at, end in ends.items() if at in starts)
+    never = sum(max(0, starts[at] - end) for at, end in ends.items() if at in starts)
+    parts = [f"{again:,} of its offsets would be read again"] if again else []
+    parts += [f"{never:,} offsets behind it would never be read"] if never else []
+    return f" ({', '.join(parts)})" if parts else ""

@@ -1,0 +1,137 @@
+"""A damaged checkpoint put right, as far as that is provably safe; what is not is left as it is, and why is said.
+
+What is there is copied first. A note stands in the checkpoint from the first change to the last: a run refuses while
+it does, and a repair that was broken off is begun again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from penstock.assembly.reaching import storage_of
+from penstock.checkpoint import checkpoint_lock, to_spark_json
+from penstock.checkpoint.backup import save_aside
+from penstock.checkpoint.findings import Finding, findings_in
+from penstock.checkpoint.manifest import Progress
+from penstock.checkpoint.writing import (
+    put_commit,
+    put_initial,
+    put_metadata,
+    put_offsets,
+    remove_file,
+    restoring,
+)
+from penstock.config import PipelineConfig
+from penstock.errors import MissingError
+from penstock.ops.checkpoint.backup import backup_place
+from penstock.ops.checkpoint.look import Looked, look
+from penstock.ops.checkpoint.repair_rules import Change, Refused, RepairRules
+from penstock.preflight.agreement import compare_sinks
+from penstock.storage import Storage
+
+
+@dataclass(frozen=True)
+class RepairPlan:
+    """What a repair would change, or has changed."""
+
+    config: PipelineConfig
+    changes: tuple[Change, ...]
+    refused: tuple[Refused, ...]
+    findings: tuple[Finding, ...]
+    """Of the files and the sinks, before anything is changed."""
+    live: str | None = None
+    """Who runs on the checkpoint now, which a repair does not touch then."""
+    backup: str | None = None
+    """Where what was there is kept; known when it is done."""
+    left: tuple[Finding, ...] = ()
+    """What still blocks a run when it is done."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the changes were made."""
+        return self.backup is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "pipeline": self.config.name,
+            "checkpoint": self.config.checkpoint,
+            "changes": [
+                {"act": one.act, "file": one.name, "why": one.why}
+                | ({"offsets": to_spark_json(one.ends)} if one.ends else {})
+                for one in self.changes
+            ],
+            "refused": [{"code": one.code, "why": one.why} for one in self.refused],
+            "done": self.done,
+            "backup": self.backup,
+            "left": [{"code": one.code, "summary": one.summary} for one in self.left],
+        }
+
+
+def plan_repair(config: PipelineConfig) -> RepairPlan:
+    """Look at the files and the sinks, and say what could be put right."""
+    return plan_of(look(config, brokers=False))
+
+
+def plan_of(seen: Looked) -> RepairPlan:
+    """The same for what was looked at already."""
+    steps = RepairRules(seen.files, seen.state, seen.standings).steps()
+    return RepairPlan(
+        seen.config,
+        tuple(step for step in steps if isinstance(step, Change)),
+        tuple(step for step in steps if isinstance(step, Refused)),
+        tuple(_findings(seen)),
+        seen.live,
+    )
+
+
+def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None) -> RepairPlan:
+    """Copy what is there, make the changes, and look again. Refused while a run holds the checkpoint."""
+    config, storage = plan.config, storage_of(plan.config)
+    with checkpoint_lock(config.checkpoint, storage):
+        now = plan_repair(config)
+        if now.changes != plan.changes:
+            raise MissingError(
+                "CHECKPOINT_MOVED",
+                f"checkpoint {config.checkpoint} is not what it was when the repair was planned",
+                hint="nothing was changed; plan it again: penstock checkpoint repair FILE --dry-run",
+            )
+        if not now.changes:
+            return plan
+        saved = save_aside(config.checkpoint, backup_place(config), config.name, progress, storage)
+        assert saved is not None, "a checkpoint that has something to change has files"
+        begun = datetime.now(UTC).isoformat(timespec="seconds")
+        with restoring(config.checkpoint, f"repair at {begun}; what was there is kept in {saved.path}", storage):
+            for change in now.changes:
+                _make(config.checkpoint, change, storage)
+        left = tuple(one for one in _findings(look(config, brokers=False)) if one.blocks)
+    return RepairPlan(config, now.changes, now.refused, now.findings, None, saved.path, left)
+
+
+def _findings(seen: Looked) -> list[Finding]:
+    path, noted = seen.config.checkpoint, seen.checkpoint.sinks_noted()
+    former = seen.former if seen.files.begun is not None else ()  # of a fresh checkpoint: `foreign_findings`
+    return [
+        *findings_in(path, seen.files, seen.state, live=seen.live is not None),
+        *compare_sinks(path, seen.files, seen.standings, seen.done_before, noted, former),
+    ]
+
+
+def _make(checkpoint: str, change: Change, storage: Storage) -> None:
+    match change.act:
+        case "remove":
+            remove_file(checkpoint, change.name, storage)
+        case "remove checksum":
+            folder, slash, own = change.name.rpartition("/")
+            remove_file(checkpoint, f"{folder}{slash}.{own}.crc", storage)
+        case "write offsets":
+            put_offsets(checkpoint, change.batch, change.ends, change.like, storage)
+        case "write commit":
+            put_commit(checkpoint, change.batch, storage=storage)
+        case "write metadata":
+            put_metadata(checkpoint, change.query_id or str(uuid4()), storage)
+        case "write start":
+            put_initial(checkpoint, [change.ends], storage)

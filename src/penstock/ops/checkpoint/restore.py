@@ -1,0 +1,215 @@
+"""A checkpoint put back from a copy, and brought into agreement with what the sinks hold: nothing lost, nothing twice.
+
+The copy is checked before anything is touched, and what is there is saved first. A note stands in the checkpoint from
+the first change to the last; a run refuses while it does, and the restore can be started again. The query id comes
+last: without it there is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.assembly.build import build
+from penstock.assembly.reaching import checkpoint_of, storage_of
+from penstock.checkpoint import Offsets, SparkCheckpoint, checkpoint_lock
+from penstock.checkpoint.backup import belongs, copy_files, files_of, save_aside
+from penstock.checkpoint.manifest import Backup, CopiedFile, Progress, check_files, read_backup
+from penstock.checkpoint.writing import RESTORING, put_commit, put_file, put_offsets, read_text, remove_file, restoring
+from penstock.config import PipelineConfig
+from penstock.errors import PenstockError, TerminalError, TransientError
+from penstock.model import BatchToken
+from penstock.ops.checkpoint.backup import backup_place, backups_there, newest_backup
+from penstock.ops.checkpoint.reconcile import CheckpointPlace, Reconciled, reconcile
+from penstock.preflight.standings import standings
+from penstock.storage import Storage
+
+_SAVED = "what was there is in "
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """What a restore would write, or has written."""
+
+    config: PipelineConfig
+    backup: Backup
+    present: str
+    """What is in the checkpoint now, in words."""
+    reconciled: Reconciled
+    saved: str | None = None
+    """Where what was there is kept; known when it is done, or from a restore that was broken off."""
+
+    @property
+    def checkpoint(self) -> str:
+        """The folder that is written."""
+        return self.config.checkpoint
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        forward = self.reconciled.forward
+        return {
+            "pipeline": self.config.name,
+            "checkpoint": self.checkpoint,
+            "backup": self.backup.facts(),
+            "present": self.present,
+            "saved": self.saved,
+            "forward": json.loads(forward.to_json()) if forward is not None else None,
+            "runs_again": forward is not None and not self.reconciled.done,
+            "notes": list(self.reconciled.notes),
+        }
+
+
+def plan_restore(
+    config: PipelineConfig, source: str | None = None, progress: Progress = lambda done, total: None
+) -> RestorePlan:
+    """Look at the backup, its checksums, the checkpoint and the sinks; raise where a restore cannot be right."""
+    backup = _named(config, source) if source is not None else newest_backup(config)
+    check_files(backup, progress, storage_of(config))
+    return _planned(config, backup)
+
+
+def apply_restore(plan: RestorePlan, progress: Progress = lambda done, total: None) -> RestorePlan:
+    """Restore, under the checkpoint's lock. The sinks are looked at again first; what was done is told."""
+    config, storage = plan.config, storage_of(plan.config)
+    with checkpoint_lock(config.checkpoint, storage):
+        plan = _planned(config, plan.backup)
+        if plan.saved is None:
+            aside = save_aside(config.checkpoint, backup_place(config), config.name, storage=storage)
+            plan = replace(plan, saved=aside.path if aside is not None else None)
+        told = f"restore of {plan.backup.path}\n{_SAVED}{plan.saved or 'nothing'}"
+        with restoring(config.checkpoint, told, storage):
+            _write(plan, progress)
+    return plan
+
+
+def _named(config: PipelineConfig, source: str) -> Backup:
+    """A backup by its path, or by its name among those of the pipeline."""
+    return read_backup(source if "/" in source else f"{backup_place(config)}/{source}", storage_of(config))
+
+
+def _planned(config: PipelineConfig, backup: Backup) -> RestorePlan:
+    pipeline = build(config)
+    copy, present = SparkCheckpoint(backup.path, pipeline.storage), checkpoint_of(config)
+    batch, query_id = copy.last_committed(), copy.query_id()
+    if backup.pipeline != config.name or batch is None or query_id is None:
+        raise TerminalError(
+            "BACKUP_UNUSABLE",
+            f"backup {backup.path} is not one that pipeline {config.name} can go on from",
+            context={"of pipeline": backup.pipeline, "query": query_id, "last batch committed": batch},
+            hint="choose another one: penstock checkpoint backup FILE --list",
+        )
+    saved = _saved_before(config.checkpoint, pipeline.storage)
+    stateful = pipeline.stateful or any(file.name.startswith("state/") for file in backup.files)
+    at = CheckpointPlace(config.name, query_id, batch, copy.ends(batch), stateful)
+    found = reconcile(at, standings(pipeline), _later_batches(config, saved, at) if stateful else None)
+    return RestorePlan(config, backup, _in_words(present), found, saved)
+
+
+def _write(plan: RestorePlan, progress: Progress) -> None:
+    root, backup, storage = plan.checkpoint, plan.backup, storage_of(plan.config)
+    last = SparkCheckpoint(backup.path, storage).last_committed()
+    assert last is not None, "planned"
+    for name in sorted(files_of(root, storage), key=lambda name: name != "metadata"):
+        remove_file(root, name, storage)
+    # An open batch in a plain copy is left out: whether it is run again is for the sinks' tokens to say.
+    expected = {file.name: file for file in backup.files if belongs(file.name, last)}
+    done = 0
+
+    def check(file: CopiedFile) -> None:
+        nonlocal done
+        if file != expected[file.name]:
+            raise TransientError(
+                "BACKUP_CHANGED",
+                f"backup {backup.path}: {file.name} changed while it was restored",
+                hint="start the restore again",
+            )
+        done += file.size_bytes
+        progress(done, backup.size_bytes)
+
+    identity = {"metadata", ".metadata.crc"}
+    copy_files(backup.path, root, [name for name in expected if name not in identity], check, storage)
+    _bring_forward(plan, last)
+    copy_files(backup.path, root, [".metadata.crc", "metadata"], check, storage)
+
+
+def _bring_forward(plan: RestorePlan, last: int) -> None:
+    root, found, storage = plan.checkpoint, plan.reconciled, storage_of(plan.config)
+    SparkCheckpoint(root, storage).note_again(found.again if len(found.again) > 1 else ())
+    token = found.again[0] if found.again else found.forward
+    if token is None:
+        return
+    _note_topics(root, plan.saved, token, storage)
+    if token.batch_id - 1 != last:
+        put_offsets(root, token.batch_id - 1, token.starts, like=last, storage=storage)
+        put_commit(root, token.batch_id - 1, like=last, storage=storage)
+    written = _as_it_was(plan.saved, token, storage)
+    if written is not None:
+        put_file(root, f"offsets/{token.batch_id}", written.encode(), storage)
+    else:
+        put_offsets(root, token.batch_id, token.ends, like=last, storage=storage)
+    if found.done:
+        put_commit(root, token.batch_id, like=last, storage=storage)
+    if token.batch_id - 1 != last:
+        # The batches between are not known: a log without holes is one that nobody has to wonder about.
+        for name in files_of(root, storage):
+            if name.startswith(("offsets/", "commits/")) and belongs(name, last):
+                remove_file(root, name, storage)
+
+
+def _note_topics(root: str, saved: str | None, token: BatchToken, storage: Storage) -> None:
+    """The offsets of a later batch are of the topics that were known then: one may have been made anew since."""
+    with suppress(PenstockError):
+        before = SparkCheckpoint(saved, storage) if saved is not None else None
+        if before is not None and before.query_id() == token.query_id and (ids := before.topic_ids()):
+            own = SparkCheckpoint(root, storage)
+            own.note_topic_ids(own.topic_ids() | ids)
+
+
+def _as_it_was(saved: str | None, token: BatchToken, storage: Storage) -> str | None:
+    """The file of a batch's offsets in what was there before, with its time and watermark, if it is that batch."""
+    try:
+        before = SparkCheckpoint(saved, storage) if saved is not None else None
+        if before is None or (before.query_id(), before.ends(token.batch_id)) != (token.query_id, token.ends):
+            return None
+    except PenstockError:
+        return None
+    return read_text(before.path, f"offsets/{token.batch_id}", storage)
+
+
+def _saved_before(checkpoint: str, storage: Storage) -> str | None:
+    """Where a restore that was broken off has saved what was there before it."""
+    lines = (read_text(checkpoint, RESTORING, storage) or "").splitlines()
+    saved = next((line.removeprefix(_SAVED) for line in lines if line.startswith(_SAVED)), None)
+    try:
+        return read_backup(saved, storage).path if saved is not None else None
+    except PenstockError:
+        return None
+
+
+def _later_batches(config: PipelineConfig, saved: str | None, at: CheckpointPlace) -> dict[int, Offsets]:
+    """Where the batches after the backup ended, as the checkpoint that is replaced and newer backups still have it."""
+    known: dict[int, Offsets] = {}
+    newer = [one.path for one in backups_there(config) if one.query_id == at.query_id]
+    for path in (*newer, config.checkpoint, *((saved,) if saved is not None else ())):
+        log = SparkCheckpoint(path, storage_of(config))
+        with suppress(PenstockError):
+            if log.query_id() != at.query_id:
+                continue
+            known |= {token.batch_id: token.ends for token in log.again()}
+            for later in range(at.batch + 1, (log.last_begun() or at.batch) + 1):
+                with suppress(PenstockError):
+                    known[later] = log.ends(later)
+    return known
+
+
+def _in_words(present: SparkCheckpoint) -> str:
+    try:
+        begun, done, query_id = present.last_begun(), present.last_committed(), present.query_id()
+    except PenstockError as error:
+        return f"damaged: {error.line}"
+    if begun is None and query_id is None:
+        return "nothing"
+    query = f"query {query_id[:8]}" if query_id is not None else "no query id"
+    return f"{query}, last batch committed {done if done is not None else 'none'}, begun {begun}"

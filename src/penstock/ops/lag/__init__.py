@@ -1,0 +1,1 @@
+"""`penstock lag`: how far a pipeline is behind, in records and in time."""

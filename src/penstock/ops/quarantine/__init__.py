@@ -1,0 +1,1 @@
+"""`penstock quarantine`: what is there, and what became of it."""

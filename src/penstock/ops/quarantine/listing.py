@@ -1,0 +1,208 @@
+"""`quarantine list` and `drop`: what is there, counted; and what nobody wants back, marked so. Nothing is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import polars as pl
+
+from penstock.config import PipelineConfig
+from penstock.errors import DefinitionError
+from penstock.model import BatchToken, redrives_of
+from penstock.ops.quarantine.place import Selection, quarantine_of, write_marks
+from penstock.ops.redrive.runs import in_hand, runs_in
+from penstock.quarantine.marks import MARK_SCHEMA
+from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID
+from penstock.quarantine.states import Outcome, State
+
+BY = ("code", "topic", "partition", "stage", REFUSED_BY, SCHEMA_ID, "state", "run", "pipeline", "hour", "day")
+"""What records can be counted by."""
+USUALLY_BY = ("code", "topic", SCHEMA_ID)
+_SPANS = (("hour", "1h", 3600), ("day", "1d", 86_400), ("week", "1w", 604_800), ("month", "1mo", 2_629_800))
+_MOST_SPANS = 31
+_OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
+_LISTED = ("topic", "partition", "offset", "stage", "code", "message", "timestamp", "quarantined_at", REFUSED_BY)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Records that have something in common."""
+
+    what: Mapping[str, Any]
+    count: int
+    states: Mapping[str, int]
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is in a quarantine, as far as it was asked for."""
+
+    pipeline: str
+    target: str
+    by: tuple[str, ...]
+    groups: tuple[Counted, ...]
+    states: Mapping[str, int]
+    span: str
+    """The length of time that each of `times` stands for."""
+    times: tuple[tuple[datetime, int], ...]
+    unfinished: tuple[str, ...]
+    """Redrives that were begun and not ended."""
+    records: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def total(self) -> int:
+        """How many records."""
+        return sum(self.states.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        groups = [
+            {**group.what, "count": group.count, "states": group.states, "first": group.first, "last": group.last}
+            for group in self.groups
+        ]
+        return {
+            "pipeline": self.pipeline,
+            "quarantine": self.target,
+            "total": self.total,
+            "states": self.states,
+            "groups": groups,
+            "times": [{self.span: moment, "count": count} for moment, count in self.times],
+            "unfinished_redrives": list(self.unfinished),
+            "records": list(self.records),
+        }
+
+
+def list_records(
+    config: PipelineConfig, selection: Selection = Selection(), by: Sequence[str] = USUALLY_BY, records: int = 0
+) -> Listing:
+    """Count the records that are meant; with `records` list so many of them, the newest."""
+    unknown = [name for name in by if name not in BY]
+    if unknown:
+        raise DefinitionError(
+            "BY_UNKNOWN", f"counting by {', '.join(unknown)}: there is no such thing", hint=f"one of: {', '.join(BY)}"
+        )
+    place = quarantine_of(config)
+    found = place.selected(selection, _needed(by, records))
+    moment = pl.col("quarantined_at")
+    found = found.with_columns(hour=moment.dt.truncate("1h"), day=moment.dt.truncate("1d"))
+    span, times = _times(found)
+    return Listing(
+        config.name,
+        place.records.target,
+        tuple(by),
+        tuple(_counted(found, by)),
+        _states(found),
+        span,
+        times,
+        tuple(run.name for run in runs_in(place.folder) if not run.finished),
+        tuple(_plain(found.tail(records))),
+    )
+
+
+def _needed(by: Sequence[str], records: int) -> list[str]:
+    columns = ["pipeline", "topic", "partition", "offset", "stage", "code", "quarantined_at", REFUSED_BY]
+    return [*columns, *([SCHEMA_ID] if SCHEMA_ID in by else []), *(_LISTED if records else [])]
+
+
+def _counted(found: pl.DataFrame, by: Sequence[str]) -> list[Counted]:
+    moment = pl.col("quarantined_at")
+    counts = (
+        found.group_by(by or [pl.lit("all").alias("records")])
+        .agg(
+            pl.len().alias("_count"),
+            moment.min().alias("_first"),
+            moment.max().alias("_last"),
+            *((pl.col("state") == state.value).sum().alias(f"_{state.value}") for state in State),
+        )
+        .sort(["_count", *by], descending=[True, *(False for _ in by)])
+    )
+    return [
+        Counted(
+            {name: row[name] for name in by},
+            row["_count"],
+            {state.value: row[f"_{state.value}"] for state in State if row[f"_{state.value}"]},
+            row["_first"],
+            row["_last"],
+        )
+        for row in counts.iter_rows(named=True)
+    ]
+
+
+def _states(found: pl.DataFrame) -> dict[str, int]:
+    counts = dict(found.group_by("state").len().iter_rows())
+    return {state.value: counts[state.value] for state in State if state.value in counts}
+
+
+def _times(found: pl.DataFrame) -> tuple[str, tuple[tuple[datetime, int], ...]]:
+    """How many came when, in as short spans as give few enough."""
+    first, last = found["quarantined_at"].min(), found["quarantined_at"].max()
+    if not isinstance(first, datetime) or not isinstance(last, datetime):
+        return _SPANS[0][0], ()
+    seconds = (last - first).total_seconds()
+    name, every, _ = next((span for span in _SPANS if seconds / span[2] < _MOST_SPANS), _SPANS[-1])
+    counts = found.group_by(pl.col("quarantined_at").dt.truncate(every)).len().sort("quarantined_at")
+    return name, tuple(counts.iter_rows())
+
+
+def _plain(found: pl.DataFrame) -> list[dict[str, Any]]:
+    if not found.width or not found.height:
+        return []
+    return list(found.select(*_LISTED, "state", "failures", "run").iter_rows(named=True))
+
+
+@dataclass(frozen=True)
+class DropPlan:
+    """Which records would be given up, or taken back."""
+
+    config: PipelineConfig
+    selection: Selection
+    undo: bool
+    target: str
+    records: int
+    codes: Mapping[str, int]
+    _marks: pl.DataFrame = field(repr=False, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "pipeline": self.config.name,
+            "quarantine": self.target,
+            "undo": self.undo,
+            "records": self.records,
+            "codes": self.codes,
+        }
+
+
+def plan_drop(config: PipelineConfig, selection: Selection, *, undo: bool = False) -> DropPlan:
+    """The records that would be marked as dropped: those that wait, failed or are parked. With `undo` those dropped.
+
+    What a redrive that is not finished has in hand is left out.
+    """
+    place = quarantine_of(config)
+    states = (State.DROPPED.value,) if undo else _OPEN
+    found = place.selected(replace(selection, limit=None)).filter(pl.col("state").is_in(states))
+    found = found.join(in_hand(place.folder), on=PLACE, how="anti", maintain_order="left")
+    found = found if selection.limit is None else found.head(selection.limit)
+    codes = dict(found.group_by("code").len().sort("len", descending=True).iter_rows())
+    outcome = Outcome.UNDROPPED if undo else Outcome.DROPPED
+    marks = found.select(*IDENTITY, outcome=pl.lit(outcome.value))
+    return DropPlan(config, selection, undo, place.records.target, found.height, codes, marks)
+
+
+def apply_drop(plan: DropPlan) -> str:
+    """Mark the records, all or none; gives the name of what did it. What was redriven meanwhile stays redriven."""
+    place, run = quarantine_of(plan.config), uuid4().hex
+    with place.alone():
+        sink = place.marking("drops")
+        sink.prepare(MARK_SCHEMA)
+        marks = plan._marks.with_columns(
+            pipeline=pl.lit(plan.config.name), run=pl.lit(run[:12]), marked_at=pl.lit(datetime.now(UTC))
+        )
+        write_marks(sink, BatchToken(redrives_of(plan.config.name), run, 0, ()), marks)
+    return run[:12]

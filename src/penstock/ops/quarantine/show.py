@@ -1,0 +1,210 @@
+"""One quarantined record: its bytes, why it is there, what became of it, and what the pipeline as it is would say."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.assembly.reaching import settings_of
+from penstock.config import PipelineConfig
+from penstock.errors import DefinitionError, MissingError, PenstockError
+from penstock.kafka import Cluster
+from penstock.model import RAW_SCHEMA, OffsetRange, TopicPartition
+from penstock.ops.quarantine.place import QuarantinePlace, quarantine_of
+from penstock.quarantine import QUARANTINE_SCHEMA
+from penstock.quarantine.records import PLACE, REFUSED_BY, SCHEMA_ID, Place, raw_records
+from penstock.readers import KafkaReader
+
+_PATIENCE = 3.0
+_NEIGHBOURS = (-2, -1, 1, 2)
+_PLACE = re.compile(r"(?P<topic>[^\[\]:@]+)(?:\[(?P<p1>\d+)\]@(?P<o1>\d+)|:(?P<p2>\d+):(?P<o2>\d+))")
+_WHY = ("pipeline", "batch_id", "stage", "code", "message", REFUSED_BY, "quarantined_at", "state", "failures", "run")
+_MARK = ("run", "batch_id", REFUSED_BY, "outcome", "stage", "code", "message", "wanted_by", "marked_at")
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An offset beside the record's."""
+
+    offset: int
+    standing: str
+    """Whether the source has it, in words."""
+    code: str | None
+    """Why it is in quarantine too; none where it is not."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the pipeline as it is now makes of the record."""
+
+    rows: Mapping[str, int]
+    """How many rows each sink would get."""
+    refused: tuple[Mapping[str, Any], ...] = ()
+    """The stage, code and message of each refusal."""
+    unknown: str | None = None
+    """Why it was not tried."""
+
+
+@dataclass(frozen=True)
+class ShownRecord:
+    """A record and all that is known of it."""
+
+    pipeline: str
+    target: str
+    place: Place
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: datetime | None
+    schema_id: int | None
+    rows: tuple[Mapping[str, Any], ...]
+    """What the quarantine says, the oldest first: one, unless several refused it."""
+    marks: tuple[Mapping[str, Any], ...]
+    neighbours: tuple[Neighbour, ...]
+    now: Verdict
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`: bytes as text where they are UTF-8, and as Base64."""
+        topic, partition, offset = self.place
+        return {
+            "pipeline": self.pipeline,
+            "quarantine": self.target,
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "timestamp": self.timestamp,
+            "key": _told(self.key),
+            "value": _told(self.value),
+            "headers": [{"key": name, "value": _told(value)} for name, value in self.headers],
+            "schema_id": self.schema_id,
+            "quarantined": list(self.rows),
+            "redrives": list(self.marks),
+            "neighbours": [one.__dict__ for one in self.neighbours],
+            "now": self.now.__dict__,
+        }
+
+
+def parse_place(text: str) -> Place:
+    """`orders[3]@1234` or `orders:3:1234`."""
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise DefinitionError(
+            "PLACE_INVALID", f'"{text}" is no place of a record', hint="write topic[partition]@offset: orders[3]@1234"
+        )
+    return found["topic"], int(found["p1"] or found["p2"]), int(found["o1"] or found["o2"])
+
+
+def show_record(config: PipelineConfig, place: Place) -> ShownRecord:
+    """Everything about the record at a place. Raises where it is not in quarantine."""
+    quarantine = quarantine_of(config)
+    found = quarantine.read([*QUARANTINE_SCHEMA.names, SCHEMA_ID], place)
+    if not found.height:
+        raise MissingError(
+            "RECORD_NOT_QUARANTINED",
+            f"{describe(place)} is not in quarantine",
+            context={"looked in": quarantine.records.target, "for pipeline": config.name},
+            hint="penstock quarantine list FILE --records 20",
+        )
+    [raw] = raw_records(found.head(1)).to_pylist()
+    marks = quarantine.read_marks().filter(_at(place)).sort("marked_at")
+    return ShownRecord(
+        config.name,
+        quarantine.records.target,
+        place,
+        raw["key"],
+        raw["value"],
+        tuple((header["key"], header["value"]) for header in raw["headers"] or ()),
+        raw["timestamp"],
+        found[SCHEMA_ID][0],
+        tuple(found.select(_WHY).iter_rows(named=True)),
+        tuple(marks.select(_MARK).iter_rows(named=True)),
+        _neighbours(config, quarantine, place),
+        _verdict(config, raw_records(found.head(1))),
+    )
+
+
+def describe(place: Place) -> str:
+    """`orders[3]@1234`."""
+    topic, partition, offset = place
+    return f"{topic}[{partition}]@{offset}"
+
+
+def _at(place: Place) -> pl.Expr:
+    return pl.all_horizontal(pl.col(name) == value for name, value in zip(PLACE, place, strict=True))
+
+
+def _neighbours(config: PipelineConfig, quarantine: QuarantinePlace, place: Place) -> tuple[Neighbour, ...]:
+    topic, partition, offset = place
+    offsets = [offset + step for step in _NEIGHBOURS if offset + step >= 0]
+    nearby = quarantine.read().filter(
+        (pl.col("topic") == topic) & (pl.col("partition") == partition) & pl.col("offset").is_in(offsets)
+    )
+    codes = dict(nearby.select("offset", "code").iter_rows())
+    standing = _standing(config, TopicPartition(topic, partition), offsets)
+    return tuple(Neighbour(at, standing(at), codes.get(at)) for at in offsets)
+
+
+def _standing(config: PipelineConfig, at: TopicPartition, offsets: list[int]) -> Callable[[int], str]:
+    """Whether the source has some offsets, as the brokers say now; that they do not answer is an answer too."""
+    settings = settings_of(config.source)
+    try:
+        log = Cluster(settings, timeout=_PATIENCE).bounds([at]).get(at)
+        if log is None:
+            return lambda offset: "gone: the partition is not there any more"
+        first, last = max(log.start, offsets[0]), min(log.end, offsets[-1] + 1)
+        found: set[int] = set()
+        if first < last:
+            wanted = [OffsetRange(at.topic, at.partition, first, last)]
+            for batch in KafkaReader(settings, _PATIENCE).read(wanted):
+                found.update(batch.column("offset").to_pylist())
+    except PenstockError as error:
+        told = f"unknown: {error.summary}"
+        return lambda offset: told
+
+    def tell(offset: int) -> str:
+        if offset in found:
+            return "there"
+        if offset < log.start:
+            return f"gone: the log now starts at {log.start}"
+        return "not written yet" if offset >= log.end else "no record: compacted away, aborted or a transaction's mark"
+
+    return tell
+
+
+def _verdict(config: PipelineConfig, record: pa.Table) -> Verdict:
+    from penstock.assembly.build import build
+    from penstock.engine.trial import trial_of
+
+    try:
+        pipeline = build(config)
+        if pipeline.stateful or pipeline.lane.lane != "direct":
+            why = "it remembers rows" if pipeline.stateful else f"it takes the frame lane ({pipeline.lane.reason})"
+            return Verdict({}, unknown=f"only Spark can run this pipeline: {why}")
+        columns = [column.combine_chunks() for column in record.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
+        [result] = trial_of(pipeline, _no_session, preview=True).run([batch])
+    except PenstockError as error:
+        return Verdict({}, unknown=f"{error.code} {error.line}")
+    refused = result.quarantine.select(["stage", "code", "message", REFUSED_BY]).to_pylist()
+    return Verdict({name: rows.num_rows for name, rows in result.sinks.items()}, tuple(refused))
+
+
+def _no_session() -> NoReturn:
+    raise AssertionError("the direct lane asks for none")
+
+
+def _told(value: bytes | None) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = None
+    return {"text": text, "base64": base64.b64encode(value).decode(), "bytes": len(value)}

@@ -1,0 +1,1 @@
+"""`penstock quarantine redrive`: bad records back through the pipeline."""

@@ -1,0 +1,1 @@
+"""`penstock replay`: some offsets of the topics again, the live run untouched."""

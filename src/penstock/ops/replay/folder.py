@@ -1,0 +1,157 @@
+"""A replay on disk: `<checkpoint>-replays/<id>/` with its plan, how far it is, and at the end what it did.
+
+The plan is written before the first batch and never changed. A replay without a summary was killed or stopped: the
+same request goes on with it. Whether a replay was done, and how far it came, its targets say: what is here may be
+missing or of an earlier life of a target.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.checkpoint.whole import put_whole
+from penstock.errors import MissingError
+from penstock.metrics.history import folder_beside
+from penstock.model import OffsetRange, replay_of
+from penstock.ops.replay.identity import digest
+from penstock.ops.replay.targets import TargetChoice, Way
+
+_PLAN, _SUMMARY, _PROGRESS, _GATHERED = "plan.json", "summary.json", "progress.json", "gathered"
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """What was asked for, as it was written on the command line. The same text is the same request."""
+
+    start: str
+    end: str
+    partitions: str | None = None
+    sinks: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+    accept_missing: bool = field(default=False, compare=False)
+    again: bool = field(default=False, compare=False)
+    """Whether to write once more what the targets hold already."""
+
+
+@dataclass(frozen=True)
+class StoredReplay:
+    """A replay as its plan has it."""
+
+    id: str
+    folder: Path
+    query_id: str
+    request: ReplayRequest
+    ranges: tuple[OffsetRange, ...]
+    batch_offsets: int
+    targets: tuple[TargetChoice, ...]
+    planned_at: str
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids that the topics had when the ranges were chosen."""
+
+    def pipeline(self, live: str) -> str:
+        """The name under which the targets keep its position."""
+        return replay_of(live, self.id)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was noted that it is done: its targets may have been restored to before it since."""
+        return (self.folder / _SUMMARY).exists()
+
+    def write(self) -> None:
+        """Put the plan on disk, whole, unless it is there, and forget that it was ever done."""
+        if self.finished:
+            for name in (_SUMMARY, _PROGRESS):
+                (self.folder / name).unlink(missing_ok=True)
+        if (self.folder / _PLAN).exists():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        body = {
+            "id": self.id,
+            "query_id": self.query_id,
+            "planned_at": self.planned_at,
+            "request": asdict(self.request),
+            "ranges": [[r.topic, r.partition, r.start, r.end] for r in self.ranges],
+            "batch_offsets": self.batch_offsets,
+            "targets": [{"sink": one.sink, "way": one.way.name, "into": one.into} for one in self.targets],
+            "topic_ids": dict(self.topic_ids),
+        }
+        put_whole(self.folder / _PLAN, json.dumps(body, indent=1).encode())
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Note what it did, and let go what was only needed on the way."""
+        body = {"finished_at": datetime.now(UTC).isoformat(), **summary}
+        put_whole(self.folder / _SUMMARY, json.dumps(body, indent=1).encode())
+        shutil.rmtree(self.folder / _GATHERED, ignore_errors=True)
+
+
+def replays_of(checkpoint: str) -> Path:
+    """Where the replays of a pipeline are: beside its checkpoint, not in it."""
+    return folder_beside(checkpoint, "replays")
+
+
+def new_replay(
+    checkpoint: str,
+    name: str,
+    request: ReplayRequest,
+    ranges: tuple[OffsetRange, ...],
+    batch_offsets: int,
+    targets: tuple[TargetChoice, ...],
+    topic_ids: Mapping[str, str] | None = None,
+) -> StoredReplay:
+    """The replay of this id as it is on disk, or as it would be."""
+    known = next((one for one in _stored(checkpoint) if one.id == name), None)
+    if known is not None:
+        return known
+    folder, now = replays_of(checkpoint) / name, datetime.now(UTC).isoformat()
+    query_id = digest(name)[:32]
+    return StoredReplay(name, folder, query_id, request, ranges, batch_offsets, targets, now, topic_ids or {})
+
+
+def unfinished(checkpoint: str, request: ReplayRequest, targets: tuple[TargetChoice, ...]) -> StoredReplay | None:
+    """The newest replay of this very request, into these targets, that was begun and is not done."""
+    same = (one for one in _stored(checkpoint) if one.request == request and one.targets == targets)
+    return next((one for one in same if not one.finished), None)
+
+
+def replay_called(checkpoint: str, name: str) -> StoredReplay:
+    """The replay with this id. Raises where there is none."""
+    there = _stored(checkpoint)
+    for one in there:
+        if one.id == name:
+            return one
+    raise MissingError(
+        "REPLAY_UNKNOWN",
+        f"there is no replay {name}",
+        context={
+            "looked in": replays_of(checkpoint),
+            "not finished": ", ".join(one.id for one in there if not one.finished) or "none",
+        },
+    )
+
+
+def _stored(checkpoint: str) -> list[StoredReplay]:
+    """The replays that were begun, the newest first."""
+    found = [_read(path) for path in replays_of(checkpoint).glob(f"*/{_PLAN}")]
+    return sorted(found, key=lambda one: one.planned_at, reverse=True)
+
+
+def _read(path: Path) -> StoredReplay:
+    body = json.loads(path.read_text())
+    asked = body["request"]
+    return StoredReplay(
+        id=body["id"],
+        folder=path.parent,
+        query_id=body["query_id"],
+        request=ReplayRequest(**{**asked, "sinks": tuple(asked["sinks"]), "into": tuple(asked["into"])}),
+        ranges=tuple(OffsetRange(*parts) for parts in body["ranges"]),
+        batch_offsets=body["batch_offsets"],
+        targets=tuple(TargetChoice(one["sink"], Way[one["way"]], one["into"]) for one in body["targets"]),
+        planned_at=body["planned_at"],
+        topic_ids=body.get("topic_ids", {}),
+    )

@@ -1,0 +1,208 @@
+"""The records that a replay rejects. Each replay has a quarantine of its own; the live one never sees those of others.
+
+A replay into the pipeline's own targets decides for these too: a record that it finds bad is in no target any more
+where rows were replaced, so it goes into the live quarantine, once, before that is visible; one that it brought in
+needs no redrive any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.assembly.reaching import settings_of, storage_of
+from penstock.assembly.targets import build_targets
+from penstock.config import PipelineConfig
+from penstock.contracts import Sink
+from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Position, Rule, redrives_of, replay_of
+from penstock.ops.quarantine.place import quarantine_of, write_marks
+from penstock.ops.redrive.ways import goals_of, narrowed
+from penstock.ops.replay.folder import StoredReplay
+from penstock.ops.replay.targets import Way
+from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine, stage_table
+from penstock.quarantine.marks import MARK_SCHEMA, as_commits
+from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, HeldInTable, read_records
+from penstock.quarantine.states import Outcome, State
+from penstock.sinks.commit import land_on_current
+
+_OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
+
+
+def rejects_table(config: PipelineConfig, stored: StoredReplay, paths: Sequence[str]) -> str:
+    """The path of a replay's own quarantine, given the folders that it writes to elsewhere, if any."""
+    if paths:
+        return f"{paths[0].rstrip('/')}_quarantine"
+    if config.quarantine is not None and config.quarantine.table is not None:
+        return f"{config.quarantine.table.rstrip('/')}_replays/{stored.id}"
+    return f"{_beside(config, stored)}/quarantine"
+
+
+def _beside(config: PipelineConfig, stored: StoredReplay) -> str:
+    """A folder of the replay that is reached wherever the checkpoint is."""
+    return f"{config.checkpoint.rstrip('/')}-replays/{stored.id}"
+
+
+def own_rejects(config: PipelineConfig, stored: StoredReplay, table: str) -> pl.DataFrame:
+    """The records in the quarantine of a replay. Those that no sink took are wanted by all sinks of the replay."""
+    held = HeldInTable(table, storage=storage_of(config))
+    found = read_records(held, stored.pipeline(config.name), QUARANTINE_SCHEMA.names)
+    found = found.filter(pl.col("pipeline") == stored.pipeline(config.name))
+    some = _replayed(stored)
+    if set(some) >= {sink.name for sink in config.sinks}:
+        return found
+    refused_by = pl.col(REFUSED_BY).fill_null(",".join(some))
+    word = pl.col("stage").str.extract(r"^(\S+)")
+    return found.with_columns(stage=pl.concat_str(word, refused_by, separator=" "), refused_by=refused_by)
+
+
+def quarantine_rejects(config: PipelineConfig, stored: StoredReplay, table: str) -> dict[str, int]:
+    """Bring what a replay in place rejected into the live quarantine, once per record.
+
+    How many commits each live quarantine has had then: rows go out of a target for what it holds.
+    """
+    if config.quarantine is None:
+        return {}
+    found = own_rejects(config, stored, table)
+    # The table comes last: it is the one that is read to know what is there.
+    live = build_targets(config, settings_of(config.source)).quarantines
+    return {one.name: _add(one, config.name, stored, found) for one in reversed(live) if isinstance(one, Quarantine)}
+
+
+def _add(quarantine: Quarantine, pipeline: str, stored: StoredReplay, found: pl.DataFrame) -> int:
+    """Add the records that a quarantine does not have yet, onto the position at which it was asked."""
+    token = BatchToken(pipeline, stored.query_id, 0, stored.ranges, stored.topic_ids)
+    quarantine.prepare(BAD_SCHEMA)
+
+    def missing(held: Position | None) -> tuple[Position, list[Manifest]] | None:
+        rows = _not_in(quarantine, pipeline, found)
+        if rows.is_empty():
+            return None
+        manifest = stage_table(quarantine.sink, token, _as_arrow(rows))
+        return Position.claimed(held, token, f"rejected by replay {stored.id}"), [manifest]
+
+    reached = land_on_current(quarantine, missing)
+    return reached.number if reached is not None else 0
+
+
+def _not_in(quarantine: Quarantine, pipeline: str, found: pl.DataFrame) -> pl.DataFrame:
+    known = read_records(quarantine.records(), pipeline, IDENTITY).filter(pl.col("pipeline") == pipeline)
+    everywhere = known.filter(pl.col(REFUSED_BY).is_null())
+    new = found.join(known, on=IDENTITY, how="anti", nulls_equal=True).join(everywhere, on=PLACE, how="anti")
+    return new.with_columns(pipeline=pl.lit(pipeline)).select(QUARANTINE_SCHEMA.names)
+
+
+def hold_redrives(config: PipelineConfig, stored: StoredReplay, numbers: Mapping[str, int]) -> None:
+    """Make redrives wait until the replay has replaced its rows: one that asked a target before may not write then.
+
+    `numbers` are those of the quarantines, carried so that one that goes back is noticed.
+    """
+    for sink in _replaced(config, stored):
+        held = sink.position()
+        if held is not None and held.last.rule is Rule.HOLDS and held.last.query_id != stored.id:
+            _stop_replay(config, sink.name, held.last.query_id, f"replay {stored.id} took over")
+        _mark(sink, redrives_of(config.name), stored.id, numbers, Rule.HOLDS, f"replay {stored.id} replaces rows")
+
+
+def release_redrives(config: PipelineConfig, stored: StoredReplay) -> None:
+    """Let redrives go on, unless another replay holds them up by now."""
+    for sink in _replaced(config, stored):
+        held = sink.position()
+        if held is not None and held.last.rule is Rule.HOLDS and held.last.query_id == stored.id:
+            _mark(sink, redrives_of(config.name), stored.id, {}, Rule.MOVES, f"replay {stored.id} has ended")
+
+
+def give_up(config: PipelineConfig, replay: str) -> list[str]:
+    """End a replay that holds redrives up and will not be finished; the sinks at which it did."""
+    found = []
+    for sink in build_targets(config, settings_of(config.source)).redriven():
+        held = sink.position()
+        if held is not None and held.last.rule is Rule.HOLDS and held.last.query_id == replay:
+            _stop_replay(config, sink.name, replay, "given up")
+            _mark(sink, redrives_of(config.name), replay, {}, Rule.MOVES, f"replay {replay} was given up")
+            found.append(sink.name)
+    return found
+
+
+def _replaced(config: PipelineConfig, stored: StoredReplay) -> list[Sink]:
+    """The targets that rows are replaced in, under the name of the pipeline's redrives."""
+    names = {one.sink for one in stored.targets if one.way is Way.REPLACED}
+    targets = build_targets(config, settings_of(config.source))
+    return [sink for sink in targets.redriven() if sink.name in names] if names else []
+
+
+def _stop_replay(config: PipelineConfig, sink: str, other: str, reason: str) -> None:
+    """Keep a replay, which may only hang, from replacing rows later."""
+    named = narrowed(config, [sink], name=replay_of(config.name, other))
+    (target,) = build_targets(named, settings_of(config.source)).sinks
+    token = BatchToken(named.name, other, 0, ())
+    land_on_current(target, lambda held: (Position.claimed(held, token, reason), ()))
+
+
+def _mark(sink: Sink, pipeline: str, replay: str, numbers: Mapping[str, int], rule: Rule, reason: str) -> None:
+    """A commit without rows in the position of the redrives, onto whatever they have committed."""
+
+    def marked(held: Position | None) -> tuple[Position, list[Manifest]]:
+        number = held.number if held is not None else 0
+        token = BatchToken(pipeline, replay, number, (), {}, numbers, rule, reason=reason)
+        return Position.after(held, token), []
+
+    land_on_current(sink, marked)
+
+
+def mark_replayed(config: PipelineConfig, stored: StoredReplay, table: str, commits: Mapping[str, int]) -> int:
+    """After a replay in place: mark what it brought in as redriven, and take that back where it rejected a record.
+
+    `commits` are the numbers of its commits in the targets. How many were brought in.
+    """
+    if config.quarantine is None or not stored.ranges:
+        return 0
+    place, sinks = quarantine_of(config), set(_replayed(stored))
+    with place.alone():
+        records = place.read().filter(_within(stored.ranges))
+        bad = own_rejects(config, stored, table).select(PLACE).unique()
+        goals = {by: set(goals_of(config, by)) for by in records["wanted_by"].unique()}
+        reached = [by for by, wanted in goals.items() if wanted and wanted <= sinks]
+        brought = records.filter(pl.col("state").is_in(_OPEN), pl.col("wanted_by").is_in(reached, nulls_equal=True))
+        brought = brought.join(bad, on=PLACE, how="anti", maintain_order="left")
+        gone = records.filter(pl.col("state") == State.REDRIVEN.value).join(bad, on=PLACE, how="semi")
+        marks = pl.concat([_brought_in(brought, commits), _taken_back(config, stored, gone)], how="diagonal")
+        if not marks.is_empty():
+            sink = place.marking("replays")
+            sink.prepare(MARK_SCHEMA)
+            marks = marks.with_columns(
+                pipeline=pl.lit(config.name), run=pl.lit(f"replay-{stored.id}"), marked_at=pl.lit(datetime.now(UTC))
+            )
+            write_marks(sink, BatchToken(redrives_of(config.name), stored.query_id, 0, ()), marks)
+    return brought.height
+
+
+def _taken_back(config: PipelineConfig, stored: StoredReplay, gone: pl.DataFrame) -> pl.DataFrame:
+    """Records whose rows went out of a target with the others of these offsets, and did not come in again."""
+    replaced = {one.sink for one in stored.targets if one.way is Way.REPLACED}
+    left = [",".join(name for name in goals_of(config, by) if name in replaced) for by in gone[REFUSED_BY]]
+    found = gone.with_columns(pl.Series("wanted_by", left, pl.String)).filter(pl.col("wanted_by") != "")
+    return found.select(*IDENTITY, "wanted_by", outcome=pl.lit(Outcome.RETURNED.value))
+
+
+def _brought_in(records: pl.DataFrame, commits: Mapping[str, int]) -> pl.DataFrame:
+    return records.select(*IDENTITY, outcome=pl.lit(Outcome.REDRIVEN.value), commits=pl.lit(as_commits(commits)))
+
+
+def _replayed(stored: StoredReplay) -> list[str]:
+    return [one.sink for one in stored.targets]
+
+
+def _as_arrow(rows: pl.DataFrame) -> pa.Table:
+    return rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(QUARANTINE_SCHEMA)
+
+
+def _within(ranges: Collection[OffsetRange]) -> pl.Expr:
+    return pl.any_horizontal(
+        (pl.col("topic") == r.topic)
+        & (pl.col("partition") == r.partition)
+        & pl.col("offset").is_between(r.start, r.end, closed="left")
+        for r in ranges
+    )

@@ -1,0 +1,1 @@
+"""`penstock simulate`: a pipeline on paper."""

@@ -1,0 +1,213 @@
+"""A pipeline on paper: what one of a known cost would do at a rate that nobody has to make.
+
+A config, what is asked, and the cost of a batch enter; the simulated run, its catching up and the cores that are needed
+leave. Pure: no clock, no broker, no JVM.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from penstock.config import PipelineConfig
+from penstock.flow.batches import MOST_OFFSETS
+from penstock.flow.cost import Cost
+from penstock.flow.simulation import Arrivals, Burst, Control, Simulated, Work, adaptive, fixed, simulate
+from penstock.flow.situation import settled
+from penstock.ops.simulate.rows import Row, heights, rows_of
+
+_MOST_CORES = 100_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to simulate. Rates are records a second, times are seconds."""
+
+    rate: float
+    seconds: float
+    cores: int
+    partitions: int
+    cost: Cost
+    """Its part for each offset is of one core."""
+    bursts: tuple[Burst, ...] = ()
+    backlog: float = 0.0
+    within: float = 600.0
+    """In what time it should catch up."""
+    hot: float | None = None
+    """The share of the records that are in one partition."""
+    whole: bool = False
+    """Whether a partition is read by one task alone."""
+    record_bytes: float = 0.0
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """What comes in."""
+        return Arrivals(self.rate, self.bursts)
+
+    @property
+    def calm(self) -> float:
+        """When the last burst is over."""
+        return max((one.start + one.seconds for one in self.bursts), default=0.0)
+
+    def work(self, cores: int) -> Work:
+        """What a batch costs on so many cores."""
+        share = self.hot or 1 / self.partitions
+        times = share * (self.partitions - 1) / (1 - share) if self.partitions > 1 else 1.0
+        return Work(
+            self.cost.fixed,
+            self.cost.per_offset,
+            cores,
+            self.partitions,
+            max(1.0, times),
+            split=not self.whole,
+            record_bytes=self.record_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened on paper."""
+
+    asked: Asked
+    run: Simulated = field(repr=False)
+    capacity: float
+    """The most records a second that these cores carry, in batches as long as they should be."""
+    most: float
+    """The most that any number of cores could carry: infinite unless partitions bound it."""
+    caught_up: float | None
+    """Seconds from the end of the last burst, or from the beginning, until a batch takes all that waits."""
+    cores_to_hold: int | None
+    cores_to_catch_up: int | None
+    useful_cores: int | None
+    """More cores than this are of no use."""
+
+    @property
+    def peak(self) -> tuple[float, float]:
+        """The most that waited, and when."""
+        return max((waits, time) for time, waits in heights(self.run, self.asked.seconds))
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The run in a few stretches."""
+        return rows_of(self.run, self.asked.seconds)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        waits, when = self.peak
+        largest = max((step.batch.offsets for step in self.run.steps), default=0)
+        return {
+            "asked": {**asdict(self.asked), "cost": asdict(self.asked.cost)},
+            "capacity": round(self.capacity),
+            "holds": self.asked.rate < self.capacity,
+            "caught_up_seconds": _rounded(self.caught_up),
+            "cores_to_hold": self.cores_to_hold,
+            "cores_to_catch_up": self.cores_to_catch_up,
+            "useful_cores": self.useful_cores,
+            "most_waiting": round(waits),
+            "most_waiting_at": _rounded(when),
+            "waiting_at_the_end": round(self.run.backlog(self.asked.seconds)),
+            "batches": len(self.run.steps),
+            "largest_batch_offsets": largest,
+            "longest_batch_seconds": _rounded(self.run.longest),
+            "series": [
+                {
+                    "until": _rounded(row.until),
+                    "rate": round(row.rate),
+                    "backlog": round(row.backlog),
+                    "cap": row.batch.batch.cap if row.batch else None,
+                    "offsets": row.batch.batch.offsets if row.batch else None,
+                    "seconds": _rounded(row.batch.batch.seconds) if row.batch else None,
+                }
+                for row in self.rows
+            ],
+            "decisions": [
+                {
+                    "at": _rounded(step.start),
+                    "cap": step.batch.cap,
+                    "reason": step.decision.reason,
+                    "text": step.decision.text,
+                }
+                for step in [*self.run.steps[:1], *self.run.changes]
+            ],
+        }
+
+
+def simulate_pipeline(config: PipelineConfig, asked: Asked) -> Report:
+    """Run it on paper, and work out how many cores it takes."""
+    run = simulate(
+        asked.work(asked.cores),
+        asked.arrivals,
+        _control(config, asked.cores),
+        asked.seconds,
+        waiting=asked.backlog,
+        trigger=_trigger(config),
+    )
+    useful = asked.partitions if asked.whole else None
+    most = capacity(config, replace(asked, cores=useful)) if useful else math.inf
+    return Report(
+        asked,
+        run,
+        carried := capacity(config, asked),
+        most,
+        _caught_up(run, asked.calm) if asked.rate < carried else None,
+        _cores(config, asked, asked.rate),
+        _cores(config, asked, _needed(asked)),
+        useful,
+    )
+
+
+def capacity(config: PipelineConfig, asked: Asked) -> float:
+    """Records a second at best: batches that are as large as flow control, or the file's own cap, makes them."""
+    work = asked.work(asked.cores)
+    cost = Cost(work.fixed, work.per_offset * work.busiest)
+    offsets = fixed_cap(config) or settled(config.flow, cost, asked.cores, asked.record_bytes)
+    return offsets / max(cost.of(offsets), _trigger(config))
+
+
+def fixed_cap(config: PipelineConfig) -> int | None:
+    """The cap that the file gives, over all its sources; none where flow control sets it."""
+    if config.adaptive:
+        return None
+    caps = [one.max_offsets for one in config.sources.values()] or [config.source.max_offsets]
+    return sum(cap or MOST_OFFSETS for cap in caps)
+
+
+def _trigger(config: PipelineConfig) -> float:
+    return config.trigger.every.total_seconds() if config.trigger.every else 0.0
+
+
+def _needed(asked: Asked) -> float:
+    """The rate at which all that came by the end of the last burst, and what comes meanwhile, is done in time."""
+    end = asked.calm + asked.within
+    came = asked.arrivals.until
+    rates = [(came(end) - came(one.start)) / (end - one.start) for one in asked.bursts]
+    return max([asked.rate, (asked.backlog + came(end)) / end, *rates])
+
+
+def _cores(config: PipelineConfig, asked: Asked, rate: float) -> int | None:
+    """The fewest cores that carry more than a rate; none where no number of them does."""
+    low, high = 1, asked.partitions if asked.whole else _MOST_CORES
+    if capacity(config, replace(asked, cores=high)) <= rate:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if capacity(config, replace(asked, cores=middle)) > rate:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _control(config: PipelineConfig, cores: int) -> Control:
+    cap = fixed_cap(config)
+    return adaptive(config.flow, cores) if cap is None else fixed(cap)
+
+
+def _caught_up(run: Simulated, after: float) -> float | None:
+    return next((step.end - after for step in run.steps if step.start >= after and step.batch.backlog == 0), None)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)

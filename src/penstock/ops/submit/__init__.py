@@ -1,0 +1,1 @@
+"""`penstock submit`: everything that another machine needs to start a driver."""
