@@ -22,7 +22,7 @@ from penstock.engine.listener import BatchDone, Event, Started
 from penstock.engine.patience import StopRequest
 from penstock.kafka import ages
 from penstock.spark.garbage import Garbage
-from penstock.supervision import sight
+from penstock.supervision import observer
 from penstock.supervision.run import run
 
 _LOOK_SECONDS = 0.2
@@ -66,8 +66,8 @@ class Clocks:
         setattr(owner, name, clocked)
 
     def around_listener(self) -> None:
-        """What hears the run behind its sight, the file that `status` reads, is timed apart."""
-        make = sight.Sight.__init__
+        """What hears the run behind its observer, the file that `status` reads, is timed apart."""
+        make = observer.RunObserver.__init__
 
         def made(one: Any, pipeline: Any, history: Any, listener: Any) -> None:
             def apart(event: Event) -> None:
@@ -79,7 +79,7 @@ class Clocks:
 
             make(one, pipeline, history, apart)
 
-        sight.Sight.__init__ = made  # type: ignore
+        observer.RunObserver.__init__ = made  # type: ignore
 
     def around_requests(self) -> None:
         """An answer of the metrics endpoint has a thread of its own, which lives too shortly to be looked at."""
@@ -93,13 +93,13 @@ class Clocks:
 
     def around_start(self) -> None:
         """The threads of Kafka clients that there are before a run begins to show itself are those of the batches."""
-        start = sight.Sight._start
+        start = observer.RunObserver._start
 
         def marked(one: Any) -> None:
             self._not_ours = {thread for thread, (native, _) in _threads().items() if native.startswith(_CLIENT)}
             start(one)
 
-        sight.Sight._start = marked  # type: ignore
+        observer.RunObserver._start = marked  # type: ignore
 
     def around_ages(self) -> None:
         """The client that reads the ages of records lives shortly: its threads are looked at before they end."""
@@ -149,7 +149,7 @@ def _part_of(name: str | None, native: str) -> str | None:
     """What a thread is for, where it shows the run to others."""
     if name is None:
         return _CLIENTS if native.startswith(_CLIENT) else None
-    if name == "penstock-lookout":
+    if name == "penstock-lag":
         return _LOOKOUT
     if name.startswith("group "):
         return _GROUP
@@ -170,7 +170,7 @@ def run_clocked(file: Path, warm_up: float) -> dict[str, Any]:
     """Run until SIGTERM. All in seconds: the batches, what they waited for, and processor time of threads beside."""
     clocks, stop, began = Clocks(), StopRequest(), time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: stop.ask())
-    clocks.around(sight.Sight, "hear", _HEARD)
+    clocks.around(observer.RunObserver, "hear", _HEARD)
     clocks.around(batch, "memory_in_use", "how full the memory is")
     clocks.around(Garbage, "__call__", "garbage of the JVM")
     clocks.around_listener()

@@ -21,7 +21,7 @@ from growth import Curve, Point
 
 from penstock.contracts import Sink
 from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt
-from penstock.sinks.bites import FreeTurn
+from penstock.sinks.compaction_chunks import FreeTurn
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.parquet import ParquetSink

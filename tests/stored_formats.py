@@ -76,10 +76,10 @@ from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, as_commits, as_ma
 from penstock.quarantine.states import Outcome
 from penstock.sinks import DeltaSink
 from penstock.sinks.commit import move
-from penstock.sinks.delta.beside import STAGED
-from penstock.sinks.delta.beside_stage import StagedBeside
+from penstock.sinks.delta.folder_stage import StagedBeside
 from penstock.sinks.delta.history import writers
 from penstock.sinks.delta.stage import StagedFile as DeltaFile
+from penstock.sinks.delta.staged_folder import STAGED
 from penstock.sinks.delta.touched import Touched
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
@@ -101,8 +101,8 @@ from penstock.storage import Storage
 from penstock.supervision.alerting import _FiringNote
 from penstock.supervision.bounded import _attempt, _note, cut
 from penstock.supervision.gathered import GatheredSink
-from penstock.supervision.lookout import Seen
-from penstock.supervision.sight import Sight, sighted
+from penstock.supervision.lag_monitor import LagSample
+from penstock.supervision.observer import RunObserver, observed
 
 GOLDEN = Path(__file__).parent / "golden"
 DEFINITIONS = Path(__file__).parent / "definitions" / "valid"
@@ -546,7 +546,7 @@ def write_history(path: Path) -> None:
     config = pipeline(folder, source={**SOURCE, "group": False})
     history = history_of(str(folder / "checkpoint"))
     made = build(config)
-    sight = Sight(made, history, lambda event: None)
+    observer = RunObserver(made, history, lambda event: None)
     for event in (
         BatchDone(BATCH),
         StateKept(4, 100, 5_000, NOW),
@@ -555,12 +555,12 @@ def write_history(path: Path) -> None:
         Retrying(TransientError("BROKER_UNREACHABLE", "no broker answers"), 2, 1.5),
         Notice("a notice"),
     ):
-        sight.hear(event)
-    sight._see(Seen(MOMENT, {ZERO: 10, TWO: 5}, {ZERO: 80, TWO: 5}, {ZERO: 1.5}))
-    sight._hear_group("GROUP_AUTHORIZATION_FAILED")
-    sight.hear(Started("orders", "direct", "every step has an Arrow form", 2, QUERY, 2))
-    sight.close()
-    with sighted(made, history, lambda event: None):
+        observer.hear(event)
+    observer._see(LagSample(MOMENT, {ZERO: 10, TWO: 5}, {ZERO: 80, TWO: 5}, {ZERO: 1.5}))
+    observer._hear_group("GROUP_AUTHORIZATION_FAILED")
+    observer.hear(Started("orders", "direct", "every step has an Arrow form", 2, QUERY, 2))
+    observer.close()
+    with observed(made, history, lambda event: None):
         pass
     path.write_text(history.path.read_text())
     settle(path, at=NOW, pid=7)

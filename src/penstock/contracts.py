@@ -317,7 +317,7 @@ class Turn(Protocol):
     """Beside a stream that may want to commit to the same table at any moment, and then comes first."""
 
     def taken(self, deadline: float) -> AbstractContextManager[bool]:
-        """Hold the table for one bite, once the stream does not; false where it did not come to that in time."""
+        """Hold the table for one chunk, once the stream does not; false where it did not come to that in time."""
         ...
 
     def wanted(self) -> bool:
@@ -345,7 +345,7 @@ class Maintenance(Protocol):
         ...
 
     def compact(self, turn: Turn, deadline: float) -> Compacted:
-        """Join small files until the deadline, in bites that are kept; a conflict costs a bite, never the stream."""
+        """Join small files until the deadline, in chunks that are kept; a conflict costs a chunk, never the stream."""
         ...
 
     def clean(self, keep: timedelta, turn: Turn, deadline: float, *, dry_run: bool = False) -> Cleaned:

@@ -10,7 +10,7 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicFacts
 from penstock.model import COORDINATES_FIELD
 from penstock.sinks.kafka import ChosenTopics, fitting
-from penstock.sinks.kafka.fitting import TopicBook
+from penstock.sinks.kafka.fitting import TopicCache
 from penstock.sinks.kafka.records import RowRecords
 
 NAMES = {
@@ -46,7 +46,7 @@ def test_hostile_topic_name_refuses_its_record(name: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(fitting, "TopicAdmin", _NoBroker)
     chosen = ChosenTopics(("orders-.*", "incoming", "penstock.*", "_.*"), ("incoming",))
     facts = {"orders-a": TopicFacts("orders-a", 1, 2_000_000)}
-    book = TopicBook("out", KafkaSettings("nowhere:1"), create=True, chosen=chosen, facts=facts)
+    book = TopicCache("out", KafkaSettings("nowhere:1"), create=True, chosen=chosen, facts=facts)
     places = [{"topic": "in", "partition": 0, "offset": n, "timestamp": None} for n in range(2)]
     rows = pa.RecordBatch.from_pydict(
         {"_penstock_topic": pa.array(["orders-a", NAMES[name]]), "_penstock": pa.array(places, COORDINATES_FIELD.type)}

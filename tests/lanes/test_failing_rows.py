@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lanes.expression_cases import edge_table, failing_cases
 
-from penstock.engine.steps import Told, apply_steps
+from penstock.engine.steps import TaskReports, apply_steps
 from penstock.engine.tried import with_tried
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal
 from penstock.transforms import (
@@ -66,7 +66,7 @@ def in_arrow(steps: Sequence[Any], rows: pa.RecordBatch) -> tuple[pa.Table, list
 
 
 def in_spark(steps: Sequence[Any], frame: Any) -> tuple[pa.Table, list[Refusal]]:
-    told = Told(frame.sparkSession.sparkContext)
+    told = TaskReports(frame.sparkSession.sparkContext)
     table = apply_steps(frame.sparkSession, frame, steps, told).toArrow()
     refused = [refusal for report in told.take() for refusal in report.refused]
     told.forget()

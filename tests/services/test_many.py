@@ -305,11 +305,11 @@ def test_accumulators_made_by_many_threads_are_each_their_own_and_are_let_go(spa
 
     from pyspark.accumulators import _accumulatorRegistry
 
-    from penstock.engine.steps import Told
+    from penstock.engine.steps import TaskReports
 
     before = len(_accumulatorRegistry)
     with ThreadPoolExecutor(16) as threads:
-        made = list(threads.map(lambda _: Told(spark.sparkContext), range(2000)))
+        made = list(threads.map(lambda _: TaskReports(spark.sparkContext), range(2000)))
     assert len({one._reports.aid for one in made}) == 2000
     for one in made:
         one.forget()

@@ -206,7 +206,7 @@ def test_replay_into_a_merged_table_leaves_rows_of_later_positions(
     assert offsets_and_marks(file.parent / "lake/out") == expected
 
 
-def test_replay_of_offsets_that_retention_has_eaten_says_so_and_needs_consent(
+def test_replay_of_offsets_that_retention_has_deleted_says_so_and_needs_consent(
     session: Any, topics: Any, pipeline_file: Write
 ) -> None:
     from confluent_kafka import TopicPartition

@@ -16,7 +16,7 @@ from tests.services.running import wait_for
 from penstock.checkpoint import checkpoint_lock, lease
 from penstock.checkpoint.lease import LEASE_NOTE, Claim
 from penstock.checkpoint.lock import held_by
-from penstock.checkpoint.whereabouts import find_run
+from penstock.checkpoint.run_status import find_run
 from penstock.errors import MissingError, TerminalError, TransientError
 
 _HOLDER = """

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock import config as cfg
 from penstock.assembly.columns import refuse_missing_columns, steps_output
 from penstock.assembly.decoding import build_decoder, build_key, build_side_decoder
-from penstock.assembly.faults import nothing_passes
+from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.inlet import Computed, Inlet, Taken
 from penstock.assembly.layout import Layout, lay_out
 from penstock.assembly.reaching import settings_of, storage_of
@@ -198,7 +198,7 @@ def build(config: cfg.PipelineConfig, schemas: Schemas | None = None, tables: Ta
     settings = settings_of(source)
     targets = build_targets(config, settings)
     if schemas is None:
-        with nothing_passes():
+        with transient_is_fatal():
             schemas = ask_registries(config)
     return Pipeline(
         config=config,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from penstock.assembly.kafka_faults import not_let_in
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError, from_wire
-from penstock.storage.room import disk_full, is_full
+from penstock.storage.disk_space import disk_full, is_full
 
 _PASSING_CAUSES = (
     "org.apache.kafka.common.errors.TimeoutException",
@@ -47,7 +47,7 @@ def only_reporting_failed(error: BaseException) -> bool:
     return 'Cannot invoke "scala.collection.IterableOps.map(' in str(error)
 
 
-def in_our_terms(error: BaseException, brokers: str | None = None) -> PenstockError:
+def translate_error(error: BaseException, brokers: str | None = None) -> PenstockError:
     """Whatever came out of Spark as one of Penstock's errors: the cause on top, no Java stack."""
     if isinstance(error, PenstockError):
         return error
@@ -146,7 +146,7 @@ def _cause(text: str) -> str:
 
 
 @contextmanager
-def nothing_passes() -> Iterator[None]:
+def transient_is_fatal() -> Iterator[None]:
     """What is away at the start is missing: a run has nothing to go on with, and trying again would hide it."""
     try:
         yield

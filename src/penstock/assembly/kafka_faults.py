@@ -69,7 +69,7 @@ def not_let_in(text: str, brokers: str | None) -> MissingError | None:
         if sign.search(text):
             said = {**where, "client": tls[1]}
             return MissingError(
-                "KAFKA_TLS", f"asking through Spark: TLS does not come about: {cause}", context=said, hint=hint
+                "KAFKA_TLS", f"asking through Spark: the TLS handshake failed: {cause}", context=said, hint=hint
             )
     # A handshake that broke off: the broker may have gone meanwhile.
     return None

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from penstock import config as cfg
-from penstock.assembly.faults import nothing_passes
+from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.lookups import Awaited
 from penstock.assembly.tables import Tables
 from penstock.config.arrow_types import parse_columns
@@ -145,7 +145,7 @@ def _transform(step: cfg.TransformConfig, around: Surroundings, time: str | None
 def _enrich(step: cfg.EnrichConfig, tables: Tables) -> tuple[Transform, ...]:
     """The join with a table: one over Arrow where its rows fit in memory."""
     one = step.enrich
-    with nothing_passes():
+    with transient_is_fatal():
         schema, fits = tables.schema(one.table), tables.may_fit(one.table)
     first, *others = enrich_steps(one.table, one.on, one.take, schema, one.on_miss, one.on_duplicate)
     assert isinstance(first, Enrich)

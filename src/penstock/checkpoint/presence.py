@@ -124,7 +124,7 @@ class Presence:
                     self._remove(STOP_NOTE)
 
     @contextmanager
-    def attended(self, on_stop: Callable[[], None]) -> Iterator[None]:
+    def beating(self, on_stop: Callable[[], None]) -> Iterator[None]:
         """The run, between begin and end: a thread that beats, and calls `on_stop` once when a stop is asked for."""
         over = threading.Event()
         poll = _POLL_SECONDS if is_local(self._path) else _POLL_SECONDS_AWAY

@@ -48,7 +48,10 @@ def dashboard(
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar=TOKEN_VARIABLE, help="The token; better by the variable. Left out, a new one."),
+        typer.Option(
+            envvar=TOKEN_VARIABLE,
+            help="The token to log in with; a new one by default. The variable keeps it off the command line.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

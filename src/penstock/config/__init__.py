@@ -40,11 +40,11 @@ from penstock.config.fields import reveal
 from penstock.config.flow import FlowConfig
 from penstock.config.flows import Flow, Side, flows, only_topic
 from penstock.config.load import load
+from penstock.config.monitoring import MetricsConfig, OtelConfig
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import InvalidDefinition, Positions, Problem
 from penstock.config.registry import RegistryConfig
 from penstock.config.security import SecurityConfig
-from penstock.config.sight import MetricsConfig, OtelConfig
 from penstock.config.sinks import (
     DeltaSinkConfig,
     EncodeConfig,

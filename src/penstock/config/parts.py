@@ -16,9 +16,9 @@ from penstock.config.cluster import ClusterConfig
 from penstock.config.columns import Column
 from penstock.config.decode import DecodeConfig
 from penstock.config.flow import FlowConfig
+from penstock.config.monitoring import MetricsConfig
 from penstock.config.pipeline import QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path
-from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig

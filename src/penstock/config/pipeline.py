@@ -13,8 +13,8 @@ from penstock.config.cluster import ClusterConfig
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
 from penstock.config.flow import FlowConfig
+from penstock.config.monitoring import MetricsConfig
 from penstock.config.problems import Positions
-from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig, Topic
 from penstock.config.sources import NamedSourceConfig

@@ -18,10 +18,10 @@ from penstock.config.cluster import ClusterConfig
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import BESIDE, Location, Settings
 from penstock.config.flow import FlowConfig
+from penstock.config.monitoring import MetricsConfig
 from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path, did_you_mean, suggest
-from penstock.config.sight import MetricsConfig
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.checkpoint.whereabouts import Whereabouts
+from penstock.checkpoint.run_status import RunStatus
 from penstock.config import PipelineConfig
 from penstock.dashboard.recent import Recent
 
@@ -27,8 +27,8 @@ class Facts:
     file: str
     config: PipelineConfig | None = None
     wrong: str | None = None
-    """Why the file is none that can be looked at."""
-    run: Whereabouts | None = None
+    """Why the file cannot be read."""
+    run: RunStatus | None = None
     unseen: str | None = None
     """Why the checkpoint cannot be looked at."""
     recent: Recent = field(default_factory=Recent)

@@ -19,7 +19,7 @@ Found = dict[str, Any]
 
 
 def attempt(look: Callable[[], Found]) -> Looked:
-    """Make a look; what it stumbles over is told in a line. Of what is no error of ours only the kind is told: its
+    """Collect a part; what fails is reported in a line. Of what is no error of ours only the kind is told: its
     text may hold anything."""
     try:
         found, problem = look(), None

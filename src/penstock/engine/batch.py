@@ -22,16 +22,16 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from penstock.assembly.faults import in_our_terms
+from penstock.assembly.faults import translate_error
 from penstock.assembly.inlet import Inlet
 from penstock.contracts import Reader, RowsRefused, Sink, SlotSink, UpgradedSink
 from penstock.engine.batches import Batches, Bounds
 from penstock.engine.excluded import EVERYWHERE, Excluded
+from penstock.engine.orphans import Orphans
 from penstock.engine.outlet import Outlet, SlotWork
 from penstock.engine.refused import refused_records
 from penstock.engine.slot_report import SlotReport
 from penstock.engine.slots import pin_slots, plan_slots
-from penstock.engine.strays import Strays
 from penstock.errors import TerminalError, TransientError
 from penstock.metrics import BatchMetrics
 from penstock.metrics.memory import memory_in_use
@@ -150,7 +150,7 @@ class BatchRunner:
     """What the JVM has spent on its garbage since it was asked last, in seconds."""
     enter: Callable[[int, str], None] = lambda batch_id, phase: None
     """Told which phase a batch enters."""
-    strays: Strays | None = None
+    strays: Orphans | None = None
     """Clears up after attempts that do not count, where tasks may have several."""
     excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
     """Records of a batch that stay out of some sinks; asked once the positions of these are read."""
@@ -330,7 +330,7 @@ class BatchRunner:
                 return _Staged(reports or [_waiting(sinks, first)], gaps)
             except Exception as error:
                 # The log start may move while the batch is read: what is left is then found anew, once.
-                told = in_our_terms(error)
+                told = translate_error(error)
                 if told.code != "OFFSETS_GONE" or last_try:
                     raise told from error
         raise AssertionError("unreachable")

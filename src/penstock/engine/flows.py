@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, as_nullable
-from penstock.assembly.faults import in_our_terms, nothing_passes, refused_step
+from penstock.assembly.faults import refused_step, transient_is_fatal, translate_error
 from penstock.assembly.lookups import Lookups
 from penstock.assembly.schemas import Following, Place, registered
 from penstock.assembly.transforming import Placed
@@ -77,7 +77,7 @@ class CurrentFlows:
             for inlet in flow.inlets:
                 if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
                     inlet.sink.use(SparkSql(self.session, reveal(self.pipeline.config.spark)))
-        with nothing_passes():
+        with transient_is_fatal():
             self._lookups.refresh()
             if self.session is not None:
                 self._lookups.views(self.session)
@@ -274,7 +274,7 @@ class CurrentFlows:
                 except Exception as refusal:
                     place = f"{name}.{one.place}" if name and one.place else one.place or "where"
                     raise refused_step(place, one.transform, refusal) from refusal
-            raise in_our_terms(error) from error
+            raise translate_error(error) from error
 
 
 def _shares(staged: StagedFlow, stage: StageLane, work: SlotWork, topics: frozenset[str] | None) -> bool:

@@ -21,7 +21,7 @@ from penstock.engine.outlet import SlotWork, outlet_of, sides_of
 from penstock.engine.slot import RefusedRows, decoded, stage_rows
 from penstock.engine.slot_report import SlotReport, reporting
 from penstock.engine.slots import pinned_slot
-from penstock.engine.steps import Told, apply_steps, numbered, quarantine_all, spark_schema
+from penstock.engine.steps import TaskReports, apply_steps, numbered, quarantine_all, spark_schema
 from penstock.model import COORDINATES, OffsetRange
 
 Slots = Sequence[tuple[OffsetRange, ...]]
@@ -38,7 +38,7 @@ def stage_frame(
     session = batch.sparkSession
     views(session)
     context = session.sparkContext
-    read, told = Told(context), Told(context)
+    read, told = TaskReports(context), TaskReports(context)
     tasks = session.range(0, len(slots), 1, len(slots))
     frame = tasks.mapInArrow(_reading(work, slots, read), spark_schema(work.decoder.schema))
     staged = stage_rows_of(pinned_by_record(apply_steps(session, frame, steps, told), work), work)
@@ -74,7 +74,7 @@ def pinned_by_record(frame: Any, work: SlotWork) -> Any:
     )
 
 
-def _reading(work: SlotWork, slots: Slots, read: Told) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
+def _reading(work: SlotWork, slots: Slots, read: TaskReports) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
     def run(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for slot in (number for task in tasks for number in task.column(0).to_pylist()):
             with reporting(slot) as report, sides_of(work, slot) as sides:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.faults import in_our_terms
+from penstock.assembly.faults import translate_error
 from penstock.assembly.layout import StreamInput
 from penstock.assembly.state import STATE_SETTINGS
 from penstock.checkpoint import to_spark_json
@@ -20,7 +20,7 @@ from penstock.config import KafkaSourceConfig, PipelineConfig, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Subscription
 from penstock.preflight.checks import StartPoint
-from penstock.spark.calling_back import hang_up, line_of
+from penstock.spark.calling_back import close_line, line_of
 from penstock.storage.storage import is_s3_uri
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class BatchGate:
                     self.last_batch = batch_id
                     return
                 except Exception as error:
-                    self.error, told = in_our_terms(error), f"{type(error).__name__}: {error}"
+                    self.error, told = translate_error(error), f"{type(error).__name__}: {error}"
                 finally:
                     self.in_hand = False
                 # Spark keeps what is raised here as long as the session: so nothing whose traceback knows the run.
@@ -83,7 +83,7 @@ class BatchGate:
         self._run_batch, self.error = _nothing, None
         # Not where Spark gave up waiting for a batch that still goes on.
         if self._line is not None and self._lock.acquire(blocking=False):
-            hang_up(self._line)
+            close_line(self._line)
             self._lock.release()
 
 

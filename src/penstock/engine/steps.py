@@ -42,7 +42,7 @@ class _Reports(AccumulatorParam):  # type: ignore[misc]
         return value1 + value2
 
 
-class Told:
+class TaskReports:
     """What tasks inside a frame told the driver. A task that ran twice counts once.
 
     `forget` it behind its last job: Spark's Python keeps every accumulator for ever, and these are made for each batch.
@@ -79,7 +79,7 @@ def spark_schema(schema: pa.Schema) -> Any:
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
-def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], told: Told | None = None) -> Any:
+def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], told: TaskReports | None = None) -> Any:
     """The transforms one after another. Without `told` the frame is only looked at, never run."""
     over_arrow: list[Transform] = []
     columns: Sequence[str] = frame.columns
@@ -105,7 +105,7 @@ def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], told: Told
 
 
 def _refusing(
-    frame: Any, over_arrow: list[Transform], step: ComputingStep, told: Told | None
+    frame: Any, over_arrow: list[Transform], step: ComputingStep, told: TaskReports | None
 ) -> tuple[Any, list[Transform], bool]:
     """The frame and the steps over it, with a step that refuses the rows it fails on; false where it is left to Spark.
 
@@ -149,7 +149,7 @@ def _after(frame: Any, steps: Sequence[Transform]) -> pa.Schema:
     return schema
 
 
-def through_arrow(frame: Any, steps: Sequence[Transform], told: Told | None) -> Any:
+def through_arrow(frame: Any, steps: Sequence[Transform], told: TaskReports | None) -> Any:
     """Steps over Arrow, in one pass inside Spark's tasks."""
     if not steps:
         return frame

@@ -25,7 +25,7 @@ from penstock.engine.frame import pinned_by_record, stage_rows_of
 from penstock.engine.outlet import SlotWork, errors_for_spark
 from penstock.engine.slot import apply_all
 from penstock.engine.slot_report import SlotReport
-from penstock.engine.steps import Told, apply_steps, quarantine_all, spark_schema
+from penstock.engine.steps import TaskReports, apply_steps, quarantine_all, spark_schema
 from penstock.errors import wire_key
 from penstock.model import COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, Split, TopicPartition, coordinates_of
 from penstock.transforms import Dedupe, Enrich, PythonFrame, Sql, Watermark
@@ -86,14 +86,14 @@ class Stream:
     """The streaming frame of one flow, and how each of its batches is staged."""
 
     layout: Layout
-    told: Told
+    told: TaskReports
     clock: bool = False
     """Whether there are records that only tell the time."""
 
     @classmethod
     def over(cls, session: Any, layout: Layout) -> Stream:
         """The stream of a layout, not started."""
-        return cls(layout, Told(session.sparkContext))
+        return cls(layout, TaskReports(session.sparkContext))
 
     def frame(self, session: Any, raw: Mapping[str, Any]) -> Any:
         """The frame to start the query with, over the raw records of each input."""
@@ -167,7 +167,7 @@ def _moves_rows(step: Transform) -> bool:
 
 
 def _decoding(
-    decoder: Decoder, steps: Sequence[Transform], told: Told, segment: int, clock: str | None = None
+    decoder: Decoder, steps: Sequence[Transform], told: TaskReports, segment: int, clock: str | None = None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     key = wire_key()
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.assembly.build import Pipeline
-from penstock.assembly.faults import in_our_terms
+from penstock.assembly.faults import translate_error
 from penstock.assembly.trial_registry import Given
 from penstock.contracts import Reader, Sink
 from penstock.engine.batch import StagedFlow
@@ -101,7 +101,7 @@ class FrameTrial:
         try:
             return _run(self.pipeline, self.given, self.session, batches)
         except Exception as error:
-            raise in_our_terms(error) from error
+            raise translate_error(error) from error
 
 
 def _collecting(pipeline: Pipeline, preview: bool) -> Pipeline:

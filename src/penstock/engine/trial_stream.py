@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.faults import in_our_terms
+from penstock.assembly.faults import translate_error
 from penstock.assembly.layout import StreamInput
 from penstock.assembly.state import STATE_SETTINGS
 from penstock.assembly.trial_registry import Given
@@ -50,7 +50,7 @@ class StreamTrial:
             try:
                 return list(_Trial(self.pipeline, self.given, self.session, Path(folder)).run(batches))
             except Exception as error:
-                raise in_our_terms(error) from error
+                raise translate_error(error) from error
 
 
 class _Trial:
@@ -101,7 +101,7 @@ class _Trial:
         try:
             query.awaitTermination()
         except Exception as error:
-            raise in_our_terms(failed[0] if failed else error) from error
+            raise translate_error(failed[0] if failed else error) from error
         return replace(collected(self.pipeline, reports), state=self._state(query))
 
     def _state(self, query: Any) -> pa.Table:

@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.kafka.failures import NOT_ALLOWED, kafka_failures
-from penstock.kafka.hearing import Hearing, knock, refuse_known
+from penstock.kafka.hearing import Hearing, check_access, refuse_known
 from penstock.kafka.settings import KafkaSettings
 from penstock.model import TopicPartition
 
@@ -111,7 +111,7 @@ class GroupOffsets:
             return
         refuse_known(self._settings)
         try:
-            knock(self._consumer, self._hearing, self._settings, self._timeout, doing)
+            check_access(self._consumer, self._hearing, self._settings, self._timeout, doing)
         except KafkaException as error:
             raise self._hearing.failure(self._consumer, error.args[0], doing) from None
         self._is_let_in = True

@@ -1,4 +1,4 @@
-"""Why TLS with a broker does not come about: one handshake of our own, with the same authority and certificate.
+"""Why a TLS handshake with a broker fails: one handshake of our own, with the same authority and certificate.
 
 The Kafka client only says that a certificate could not be verified. Nothing is sent but the handshake.
 """

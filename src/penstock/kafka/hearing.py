@@ -146,7 +146,7 @@ def ask_brokers(
     raise KafkaException(last)
 
 
-def knock(client: Any, hearing: Hearing, settings: KafkaSettings, timeout: float, doing: str) -> None:
+def check_access(client: Any, hearing: Hearing, settings: KafkaSettings, timeout: float, doing: str) -> None:
     """Be let in by the brokers, or raise why not; a client that has been is not asked twice by its owner."""
     ask_brokers(client, hearing, settings, timeout, doing, lambda seconds: client.list_topics(timeout=seconds))
 
@@ -183,10 +183,10 @@ def not_authenticated(settings: KafkaSettings, doing: str, said: str) -> Missing
 
 
 def not_trusted(doing: str, address: str, fault: TlsFault) -> MissingError:
-    """TLS does not come about."""
+    """The TLS handshake failed."""
     return MissingError(
         "KAFKA_TLS",
-        f"{doing}: TLS does not come about: {fault.cause}",
+        f"{doing}: the TLS handshake failed: {fault.cause}",
         context={"broker": address, **fault.context},
         hint=fault.hint,
     )

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, New
 
 from penstock.errors import TransientError
 from penstock.kafka.failures import NOT_ALLOWED, answer, kafka_failures
-from penstock.kafka.hearing import Hearing, knock, refuse_known
+from penstock.kafka.hearing import Hearing, check_access, refuse_known
 from penstock.kafka.settings import KafkaSettings
 
 MAX_MESSAGE_BYTES = 1_048_588
@@ -58,7 +58,7 @@ class TopicAdmin:
         refuse_known(self._reached)
         try:
             if not self._is_let_in:
-                knock(self._admin, self._hearing, self._reached, self._timeout, doing)
+                check_access(self._admin, self._hearing, self._reached, self._timeout, doing)
                 self._is_let_in = True
             yield
         except KafkaException as error:

@@ -19,7 +19,7 @@ from penstock.config import PipelineConfig
 from penstock.contracts import MaintainedSink
 from penstock.errors import DefinitionError, MissingError, TransientError
 from penstock.model.upkeep import Cleaned, TableFigures
-from penstock.sinks.bites import FreeTurn
+from penstock.sinks.compaction_chunks import FreeTurn
 from penstock.supervision.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
 
 _WHY_NOT = {

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, build, joined_schema
 from penstock.assembly.columns import step_output
-from penstock.assembly.faults import nothing_passes
+from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.lookups import Lookups
 from penstock.assembly.placing import check_places, open_ports, placement_of
 from penstock.assembly.reaching import checkpoint_of, committed_places_of, places_of, storage_of
@@ -249,7 +249,7 @@ def _read_tables(pipeline: Pipeline) -> None:
     """Read the tables that are joined in memory: they are there, have the columns, and their keys are unique."""
     every = [step for flow in pipeline.flows for side in flow.sides for step in side.transforms]
     every += [step for flow in pipeline.flows for step in flow.transforms]
-    with nothing_passes():
+    with transient_is_fatal():
         lookups = Lookups(pipeline.tables, every, None, lambda text: None)
         lookups.refresh()
         lookups.held(every)

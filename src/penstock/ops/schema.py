@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from penstock import config as cfg
 from penstock.assembly.build import Pipeline, build
-from penstock.assembly.faults import nothing_passes
+from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.schemas import Place, Registered, Schemas, registered
 from penstock.contracts import EvolvingSink
 from penstock.decoders import JudgingDecoder
@@ -64,7 +64,7 @@ def plan_schema_check(
             f"checking the schemas of {config.name}: no decoder takes its columns from a registry",
             hint="there is nothing to compare; `penstock plan` checks the tables",
         )
-    with nothing_passes():
+    with transient_is_fatal():
         schemas = _schemas(places, candidate, subject)
         findings = tuple(_findings(config, places, schemas))
     return SchemaCheck(config.name, tuple(_named(schema) for schema in schemas.values()), findings)

@@ -20,7 +20,7 @@ from penstock.checkpoint.backup import backups_of
 from penstock.checkpoint.findings import Finding, file_findings
 from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.manifest import list_backups
-from penstock.checkpoint.whereabouts import Whereabouts, find_run
+from penstock.checkpoint.run_status import RunStatus, find_run
 from penstock.config import PipelineConfig, flows, load, remembers
 from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
@@ -51,7 +51,7 @@ class PipelineStatus:
 
     file: str
     pipeline: str | None = None
-    run: Whereabouts | None = None
+    run: RunStatus | None = None
     batch_id: int | None = None
     """The last batch that is committed."""
     batch_at: datetime | None = None
@@ -64,7 +64,7 @@ class PipelineStatus:
     backup_at: datetime | None = None
     warnings: tuple[Warned, ...] = ()
     error: PenstockError | None = field(default=None, compare=False)
-    """Why the file is none that can be looked at."""
+    """Why the file cannot be read."""
 
     @property
     def state(self) -> str:
@@ -136,7 +136,7 @@ class _Look:
     def status(self) -> PipelineStatus:
         """Every part of the line."""
         config, files = self._config, self._checkpoint
-        run = self._try(lambda: find_run(files.path, files.storage)) or Whereabouts("none", None, None)
+        run = self._try(lambda: find_run(files.path, files.storage)) or RunStatus("none", None, None)
         # The commits first: of a run that goes on meanwhile no batch is then taken for an open one that is none.
         done, begun = self._try(files.last_committed), self._try(files.last_begun)
         position = self._position(begun, done)
@@ -161,7 +161,7 @@ class _Look:
         )
 
     def _try(self, look: Callable[[], Result]) -> Result | None:
-        """What a look gives; what it stumbles over is a warning, once."""
+        """The result of a look; a failure becomes a warning, once."""
         try:
             return look()
         except PenstockError as error:
@@ -173,7 +173,7 @@ class _Look:
     def _warn(self, code: str, text: str) -> None:
         self._warnings.setdefault(code, Warned(code, text))
 
-    def _warn_of(self, run: Whereabouts, opened: int | None, since: datetime | None) -> None:
+    def _warn_of(self, run: RunStatus, opened: int | None, since: datetime | None) -> None:
         if run.state == "killed":
             self._warn("RUN_KILLED", "the last run was killed; the next one repairs what it left")
         if run.state == "silent" and run.note is not None:
@@ -220,7 +220,7 @@ class _Look:
         mine = (one for one in copies if one.kind == "backup" and one.checkpoint == self._checkpoint.path)
         return max((one.created_at for one in mine), default=None)
 
-    def _find(self, run: Whereabouts, position: Offsets | None, logs: _Logs | None) -> None:
+    def _find(self, run: RunStatus, position: Offsets | None, logs: _Logs | None) -> None:
         """Warn of what `checkpoint verify` would find that keeps a run from starting."""
         found = self._blocking(position, logs, live=run.running)
         if run.running and found:

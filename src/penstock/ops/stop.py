@@ -17,7 +17,7 @@ from typing import Any, Literal
 from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.files import SparkCheckpoint
 from penstock.checkpoint.presence import Presence
-from penstock.checkpoint.whereabouts import Whereabouts, find_run
+from penstock.checkpoint.run_status import RunStatus, find_run
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError
 from penstock.storage import Storage, is_local
@@ -33,7 +33,7 @@ class PlannedStop:
 
     pipeline: str
     checkpoint: str
-    found: Whereabouts
+    found: RunStatus
     storage: Storage = field(default_factory=Storage)
 
 
@@ -107,7 +107,7 @@ def await_gone(
         time.sleep(0.1 if all(is_local(one.checkpoint) for one in planned) else 1.0)
 
 
-def doing(checkpoint: str, now: Whereabouts, storage: Storage = Storage()) -> str:
+def doing(checkpoint: str, now: RunStatus, storage: Storage = Storage()) -> str:
     """What a run does, for people."""
     parts = [now.note.facts.doing] if now.note is not None else []
     try:
@@ -125,7 +125,7 @@ def doing(checkpoint: str, now: Whereabouts, storage: Storage = Storage()) -> st
     return ", ".join(parts)
 
 
-def _same_run(now: Whereabouts, asked: Whereabouts) -> bool:
+def _same_run(now: RunStatus, asked: RunStatus) -> bool:
     if not now.running:
         return False
     if now.note is not None and asked.note is not None:
@@ -133,7 +133,7 @@ def _same_run(now: Whereabouts, asked: Whereabouts) -> bool:
     return now.holder == asked.holder
 
 
-def _gone(planned: PlannedStop, now: Whereabouts, waited: float) -> Stopped:
+def _gone(planned: PlannedStop, now: RunStatus, waited: float) -> Stopped:
     """How the run that was asked ended; another one may have begun since, and written its own note."""
     note, asked = now.note, planned.found.note
     if not planned.found.running:

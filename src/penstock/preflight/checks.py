@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.faults import nothing_passes
+from penstock.assembly.faults import transient_is_fatal
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.logs import read_files
@@ -63,7 +63,7 @@ class Agreement:
 
 def check_brokers(cluster: Cluster, pipeline: Pipeline) -> dict[TopicPartition, LogBounds]:
     """The partitions and their bounds; brokers that are away at the start are missing, not passing."""
-    with nothing_passes():
+    with transient_is_fatal():
         partitions = cluster.partitions(pipeline.subscription)
         if pipeline.settings.is_secured:
             cluster.refuse_unreadable(at.topic for at in partitions)

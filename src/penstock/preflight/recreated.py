@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.assembly.faults import nothing_passes
+from penstock.assembly.faults import transient_is_fatal
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.writing import remove_file
 from penstock.errors import PenstockError, TerminalError, TransientError
@@ -47,7 +47,7 @@ class TopicIds:
     def compare(self, topics: set[str], *, stateful: bool) -> None:
         """Look at the topics before the first batch; refuse where one is another, unless gaps are recorded."""
         self._stateful = stateful
-        with nothing_passes():
+        with transient_is_fatal():
             self._now = self.cluster.topic_ids(topics)
         noted = self.checkpoint.topic_ids()
         if self.checkpoint.last_begun() is not None or self.checkpoint.initial() is not None:

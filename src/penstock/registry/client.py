@@ -72,7 +72,7 @@ class RegistryClient:
         try:
             subjects = frozenset(str(each["subject"]) for each in answer)
         except (TypeError, KeyError):
-            raise self._exchange.stranger("versions of a schema without a subject") from None
+            raise self._exchange.not_a_registry("versions of a schema without a subject") from None
         return self._subjects.keep(schema_id, subjects) if subjects else subjects
 
     def latest(self, subject: str) -> RegisteredSchema:
@@ -89,7 +89,7 @@ class RegistryClient:
         if isinstance(answer, Refusal):
             raise self._missing(subject, "any", answer)
         if not isinstance(answer, list) or not all(isinstance(each, int) for each in answer):
-            raise self._exchange.stranger("no list of versions")
+            raise self._exchange.not_a_registry("no list of versions")
         return sorted(answer)
 
     def registered(
@@ -127,7 +127,7 @@ class RegistryClient:
         # The API leaves the kind out for Avro, the first one there was.
         kind: SchemaKind = answer.get("schemaType") or "AVRO"
         if kind not in get_args(SchemaKind):
-            raise self._exchange.stranger(f"a schema of the kind {str(kind)[:100]}")
+            raise self._exchange.not_a_registry(f"a schema of the kind {str(kind)[:100]}")
         below = resolve_references(references, self._referenced)
         return RegisteredSchema(schema_id, kind, text, below, subject, version)
 
@@ -144,7 +144,7 @@ class RegistryClient:
             found = [SchemaReference(_whole(e["name"]), _whole(e["subject"]), int(e["version"])) for e in references]
             return _whole(answer["schema"]), found
         except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
-            raise self._exchange.stranger("a schema without its text or references") from None
+            raise self._exchange.not_a_registry("a schema without its text or references") from None
 
     def _id(self, answer: Any) -> int:
         return self._number(answer, "id")
@@ -152,7 +152,7 @@ class RegistryClient:
     def _number(self, answer: Any, name: str) -> int:
         number = answer.get(name) if isinstance(answer, dict) else None
         if not isinstance(number, int):
-            raise self._exchange.stranger(f"nothing that has a number as its {name}")
+            raise self._exchange.not_a_registry(f"nothing that has a number as its {name}")
         return number
 
     def _missing(self, subject: str, which: str, refusal: Refusal) -> MissingError:

@@ -135,13 +135,13 @@ class Exchange:
         if fault is not None or not isinstance(error, requests.RequestException):
             return MissingError(
                 "REGISTRY_TLS",
-                f"connecting to the schema registry at {self.settings.address}: TLS did not come about",
+                f"connecting to the schema registry at {self.settings.address}: the TLS handshake failed",
                 context={"cause": fault or error, "ca_file": self.settings.ca_file or "the system's certificates"},
                 hint="check registry.ca_file, the client certificate and its key, and that the URL says https or http "
                 "as the registry does",
             )
         if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
-            return self.stranger(f"no URL that one can connect to ({type(error).__name__})")
+            return self.not_a_registry(f"no URL that one can connect to ({type(error).__name__})")
         return self._unreachable(_words(error))
 
     def _body(self, answer: requests.Response) -> bytes:
@@ -149,7 +149,7 @@ class Exchange:
         for piece in answer.iter_content(2**16):
             text += piece
             if len(text) > _LARGEST_ANSWER:
-                raise self.stranger(f"status {answer.status_code}, more than {_LARGEST_ANSWER // 2**20} MiB")
+                raise self.not_a_registry(f"status {answer.status_code}, more than {_LARGEST_ANSWER // 2**20} MiB")
         return bytes(text)
 
     def _read(self, answer: requests.Response, text: bytes) -> Any:
@@ -163,17 +163,17 @@ class Exchange:
         if answer.status_code in _BUSY or answer.status_code >= 500:
             raise self._unreachable(f"it answered {answer.status_code}")
         if 300 <= answer.status_code < 400:
-            raise self.stranger(f"status {answer.status_code}, a redirect, and redirects are not followed")
+            raise self.not_a_registry(f"status {answer.status_code}, a redirect, and redirects are not followed")
         try:
             content = json.loads(text)
         except (ValueError, RecursionError):
-            raise self.stranger(f"status {answer.status_code}, not JSON") from None
+            raise self.not_a_registry(f"status {answer.status_code}, not JSON") from None
         if answer.ok:
             return content
         code = content.get("error_code") if isinstance(content, dict) else None
         # Its own codes for what is not there are 40401 and on; a plain 404 comes from a wrong path or another server.
         if not isinstance(code, int) or (answer.status_code == 404 and code < 40400):
-            raise self.stranger(f"status {answer.status_code}, without a code of a registry")
+            raise self.not_a_registry(f"status {answer.status_code}, without a code of a registry")
         return Refusal(answer.status_code, code, str(content.get("message", ""))[:500])
 
     def _unreachable(self, why: str) -> TransientError:
@@ -184,7 +184,7 @@ class Exchange:
             hint="is the registry running, and is registry.url right? try: penstock dev status",
         )
 
-    def stranger(self, what: str) -> MissingError:
+    def not_a_registry(self, what: str) -> MissingError:
         """The error for an answer that no registry gives."""
         return MissingError(
             "REGISTRY_NOT_THERE",

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
-from penstock.storage.room import ROOM_HINT, is_full
+from penstock.storage.disk_space import ROOM_HINT, is_full
 
 _PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
 

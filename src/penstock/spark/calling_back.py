@@ -38,7 +38,7 @@ def line_of(frame: Any) -> Any:
     return None
 
 
-def hang_up(line: Any) -> None:
+def close_line(line: Any) -> None:
     """When nobody will call by it any more: end it on both sides, and the thread that listens on it."""
     from py4j.protocol import Py4JError
 

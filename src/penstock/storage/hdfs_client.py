@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from penstock.errors import MissingError
-from penstock.storage.spellings import is_hadoop_option
+from penstock.storage.client_settings import is_hadoop_option
 from penstock.storage.stores import Options, Patience, first_line
 
 Result = TypeVar("Result")

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from fsspec.core import url_to_fs
 
-from penstock.storage import spellings
+from penstock.storage import client_settings
 from penstock.storage.hdfs import HdfsFileSystem
 from penstock.storage.objects import ObjectFileSystem
 from penstock.storage.stores import Patience
@@ -83,7 +83,7 @@ class Storage:
 
     def for_delta(self) -> dict[str, str]:
         """The `storage_options` of delta-rs, and of our own client: both are the same `object_store`."""
-        return spellings.for_object_store(self)
+        return client_settings.for_object_store(self)
 
     def for_delta_at(self, uri: str) -> dict[str, str] | None:
         """The same for one table; none for one that needs no way in."""
@@ -92,12 +92,12 @@ class Storage:
     def for_iceberg(self, warehouse: str) -> dict[str, str]:
         """The properties of pyiceberg's file access; none for a warehouse that needs no way in."""
         if is_s3_uri(warehouse):
-            return spellings.for_pyiceberg(self)
-        return spellings.for_pyiceberg_elsewhere(self) if is_object_uri(warehouse) else {}
+            return client_settings.for_pyiceberg(self)
+        return client_settings.for_pyiceberg_elsewhere(self) if is_object_uri(warehouse) else {}
 
     def for_spark(self, buckets: Sequence[str] | None = None) -> dict[str, str]:
         """Spark's settings: `s3://` is S3A's. For some buckets of S3, for none, or for all."""
-        return spellings.for_spark(self, buckets)
+        return client_settings.for_spark(self, buckets)
 
 
 def object_filesystem(scheme: str, options: dict[str, str], patience: Patience = Patience()) -> ObjectFileSystem:

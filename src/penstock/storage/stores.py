@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import MissingError, PenstockError, TransientError
-from penstock.storage.spellings import is_hadoop_option
+from penstock.storage.client_settings import is_hadoop_option
 
 Options = tuple[tuple[str, str], ...]
 

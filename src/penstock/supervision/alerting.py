@@ -20,7 +20,7 @@ from penstock.config import PipelineConfig
 from penstock.kafka.settings import KafkaSettings
 from penstock.metrics.alerts import Alert, AlertBook, Observation
 from penstock.storage import Storage
-from penstock.supervision.alert_delivery import AlertTopic, Courier, Letter, Receiver, Webhook
+from penstock.supervision.alert_sender import AlertSender, AlertTopic, QueuedAlert, Receiver, Webhook
 
 FIRING_NOTE = ".penstock.alerts"
 _CLOSE_SECONDS = 5.0
@@ -53,7 +53,7 @@ class Alerting:
             receivers.append(Webhook(config.alerts.webhook))
         if config.alerts.topic is not None:
             receivers.append(AlertTopic(way_in(settings), config.alerts.topic))
-        self._couriers = [Courier(receiver, self._delivered, notice) for receiver in receivers]
+        self._couriers = [AlertSender(receiver, self._delivered, notice) for receiver in receivers]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-alerting", daemon=True)
         self._thread.start()
@@ -82,11 +82,11 @@ class Alerting:
 
     def _send(self, alert: Alert) -> None:
         body = {"pipeline": self._pipeline, **alert.as_json(), "file": self._file}
-        letter = Letter(body, len(self._couriers))
+        letter = QueuedAlert(body, len(self._couriers))
         for courier in self._couriers:
             courier.put(letter)
 
-    def _delivered(self, letter: Letter) -> None:
+    def _delivered(self, letter: QueuedAlert) -> None:
         with self._counting:
             letter.left -= 1
             if not letter.left:

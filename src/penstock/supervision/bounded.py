@@ -18,9 +18,9 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.faults import in_our_terms, nothing_passes
+from penstock.assembly.disk_space import full_disks_named
+from penstock.assembly.faults import transient_is_fatal, translate_error
 from penstock.assembly.placing import check_places, placement_of
-from penstock.assembly.room import full_disks_named
 from penstock.assembly.starting import pinned_slots, session_for
 from penstock.checkpoint import checkpoint_lock
 from penstock.checkpoint.whole import put_whole
@@ -30,8 +30,8 @@ from penstock.engine.batches import GivenBatches
 from penstock.engine.excluded import Excluded
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping
+from penstock.engine.orphans import Orphans
 from penstock.engine.patience import Patience, StopRequest
-from penstock.engine.strays import Strays
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
@@ -167,7 +167,7 @@ def _carry(
     pipeline, gathered = _gathering(run)
     pipeline = _reading(run, pipeline)
     cluster = Cluster(pipeline.settings) if run.check_log else None
-    with nothing_passes():
+    with transient_is_fatal():
         for quarantine in pipeline.quarantines:
             quarantine.prepare(BAD_SCHEMA)
     placement = placement_of(pipeline.config) if session is None else Placement(session.sparkContext.master)
@@ -200,7 +200,7 @@ def _carry(
             tell=tell,
             marks=run.marks,
             turn=partial(turn_at, run.beside or pipeline.config.checkpoint),
-            strays=Strays(Attempts(spark)),
+            strays=Orphans(Attempts(spark)),
             excluded=run.excluded,
             topic_ids=_pinned_ids(run, cluster),
             same_topics=partial(SameTopics, pipeline.settings) if cluster is not None else None,
@@ -234,7 +234,7 @@ def _all_batches(
         try:
             metrics = runner.run(OfSession(flows.session), number)
         except Exception as error:
-            told = in_our_terms(error, run.pipeline.settings.brokers)
+            told = translate_error(error, run.pipeline.settings.brokers)
             runner.after_restart = True
             if not isinstance(told, TransientError):
                 raise told from error

@@ -18,8 +18,8 @@ from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import LoggedBatches
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.listener import BatchDone, BatchPhase, Listener
+from penstock.engine.orphans import Orphans
 from penstock.engine.patience import StopRequest
-from penstock.engine.strays import Strays
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BatchToken
@@ -113,7 +113,7 @@ class Carrier:
             turn=self._turn,
             garbage=Garbage(self.session),
             enter=lambda batch_id, phase: self.listener(BatchPhase(batch_id, phase)),
-            strays=Strays(Attempts(self.session)),
+            strays=Orphans(Attempts(self.session)),
             topic_ids=self.topics.of_token,
             same_topics=partial(SameTopics, self.pipeline.settings),
             stopped=self.stop.asked,

@@ -8,7 +8,7 @@ from penstock.config import MetricsConfig
 from penstock.engine.listener import BatchDone, BatchPhase, Event, FlowChanged, Retrying, Started, StateKept
 from penstock.metrics.otel import OtelPush
 from penstock.metrics.prometheus import Exposition
-from penstock.supervision.lookout import Seen
+from penstock.supervision.lag_monitor import LagSample
 
 
 class Figures:
@@ -42,7 +42,7 @@ class Figures:
             case Retrying(error):
                 self._exposition.retried(error.code)
 
-    def see(self, seen: Seen) -> None:
+    def see(self, seen: LagSample) -> None:
         """Take in where the logs are."""
         self._exposition.lag(seen.lags, seen.behind)
 

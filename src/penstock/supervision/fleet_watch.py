@@ -1,7 +1,8 @@
 """The files of a fleet, looked at again and again: what was added, changed or removed since the last time.
 
-A definition is its file and what that is made of: schemas, certificates, secrets in files, code. Told is only what has
-been the same at two looks, so that a file that is being written is not taken half; and only what differs in its bytes.
+A definition is its file and what that is made of: schemas, certificates, secrets in files, code. Only what has been
+the same at two looks is reported, so that a file that is being written is not taken half, and only what differs in
+its bytes.
 A folder that cannot be read says nothing about its files.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.faults import checkpoint_gone, in_our_terms, only_reporting_failed
+from penstock.assembly.faults import checkpoint_gone, only_reporting_failed, translate_error
 from penstock.assembly.starting import pinned_slots
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import Hold
@@ -37,12 +37,12 @@ from penstock.preflight.standings import carried_number, standings
 from penstock.spark.calling_back import revive_callback_server
 from penstock.spark.executors import Executors
 from penstock.spark.work import QueryWork
-from penstock.supervision.again import BatchesAgain
 from penstock.supervision.bounded import OfSession
 from penstock.supervision.carrier import Carrier
 from penstock.supervision.catch_up import CatchUp
 from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
+from penstock.supervision.reruns import PendingReruns
 from penstock.supervision.watchdog import Watchdog
 
 _WITH_SPARK = ("Processing new data", "No new data but cleaning up state")
@@ -83,7 +83,7 @@ class Loop:
         if not self._agree(flows):
             return
         self.checkpoint.note_sinks({sink.name: sink.target for sink in self.pipeline.sinks}, self.agreed.numbers)
-        again = BatchesAgain(self.checkpoint)
+        again = PendingReruns(self.checkpoint)
         if again.left:
             self.tell(f"{again.left} batches are run again for the state: the checkpoint was restored from a copy")
         while True:
@@ -172,7 +172,7 @@ class Loop:
             )
             carrier.knows(query)
         except Exception as error:
-            raise in_our_terms(error, self.pipeline.settings.brokers) from error
+            raise translate_error(error, self.pipeline.settings.brokers) from error
         self._tell_started()
         watchdog = Watchdog(self.options.stalled_after, self.listener, QueryWork(self.session, query).look)
         try:
@@ -185,7 +185,7 @@ class Loop:
             done = self.checkpoint.last_committed()
             if gate.error is None and only_reporting_failed(error) and done is not None and done == gate.last_batch:
                 return False
-            raise self._told_of(gate.error or in_our_terms(error, self.pipeline.settings.brokers)) from error
+            raise self._told_of(gate.error or translate_error(error, self.pipeline.settings.brokers)) from error
         finally:
             gate.release()
             self._stop(query)

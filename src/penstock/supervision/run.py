@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.assembly.build import Pipeline, build
-from penstock.assembly.faults import nothing_passes
+from penstock.assembly.disk_space import full_disks_named
+from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.placing import check_places, placement_of
 from penstock.assembly.reaching import committed_places_of, places_of, storage_of
-from penstock.assembly.room import full_disks_named
 from penstock.assembly.starting import session_for
 from penstock.assembly.state import check_state, note_state
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
@@ -39,11 +39,11 @@ from penstock.preflight.recreated import TopicIds
 from penstock.spark.executors import Executors
 from penstock.spark.placement import Placement
 from penstock.storage.reaching import check_conditional_writes, check_reachable
-from penstock.supervision.attendance import attended
 from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
+from penstock.supervision.heartbeat import heartbeat
 from penstock.supervision.loop import Loop, forget_open_batch
-from penstock.supervision.sight import sighted
+from penstock.supervision.observer import observed
 
 
 def run(
@@ -64,8 +64,8 @@ def run(
     with (
         full_disks_named(config),
         checkpoint_lock(config.checkpoint, pipeline.storage, lambda text: listener(Notice(text))) as hold,
-        attended(pipeline, stop, listener) as listener,
-        sighted(pipeline, history, listener) as listener,
+        heartbeat(pipeline, stop, listener) as listener,
+        observed(pipeline, history, listener) as listener,
     ):
         cluster = Cluster(pipeline.settings)
         topics = TopicIds(checkpoint, cluster, config.source.on_data_loss)
@@ -136,7 +136,7 @@ def _check(
     note_state(pipeline, checkpoint)
     if checkpoint.last_begun() is None:
         checkpoint.note_start(describe_start(pipeline.config.source.start))
-    with nothing_passes():
+    with transient_is_fatal():
         for quarantine in pipeline.quarantines:
             quarantine.prepare(BAD_SCHEMA)
     return start, agreed

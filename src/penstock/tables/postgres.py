@@ -157,7 +157,7 @@ class PostgresLookup:
                 if _TLS.search(said) and error.sqlstate is None:
                     raise MissingError(
                         "TABLE_TLS",
-                        f"table {self.name}: {doing}: TLS did not come about: {said}",
+                        f"table {self.name}: {doing}: the TLS handshake failed: {said}",
                         context={"looked at": self.target},
                         hint="check security.ca_file, the client certificate and its key, and the host in the url",
                     ) from None

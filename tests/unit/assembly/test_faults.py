@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.assembly.faults import in_our_terms, only_reporting_failed, refused_step
+from penstock.assembly.faults import only_reporting_failed, refused_step, translate_error
 from penstock.errors import MissingError, TerminalError, TransientError
 
 TASK = (
@@ -60,7 +60,7 @@ class CapturedError(Exception):
     ],
 )
 def test_terminal_fault_cause_is_the_telling_line(text: str, cause: str) -> None:
-    told = in_our_terms(Exception(text))
+    told = translate_error(Exception(text))
     assert isinstance(told, TerminalError)
     full = any(sign in cause for sign in ("No space left", "quota"))
     assert told.code == ("DISK_FULL" if full else "BATCH_FAILED")
@@ -78,14 +78,14 @@ def test_terminal_fault_cause_is_the_telling_line(text: str, cause: str) -> None
     ],
 )
 def test_kafka_away_may_pass_and_names_the_brokers(error: Exception) -> None:
-    told = in_our_terms(error, "a:9092")
+    told = translate_error(error, "a:9092")
     assert isinstance(told, TransientError)
     assert (told.code, told.context["brokers"]) == ("BROKER_UNREACHABLE", "a:9092")
 
 
 def test_topic_that_is_gone_is_not_called_brokers_that_are_away() -> None:
     gone = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException: This server does not host this topic."
-    told = in_our_terms(CapturedError(STREAM.format("null"), f"Caused by: {gone}\n\tat x"), "a:9092")
+    told = translate_error(CapturedError(STREAM.format("null"), f"Caused by: {gone}\n\tat x"), "a:9092")
     assert isinstance(told, TransientError)
     assert (told.code, told.context["brokers"]) == ("TOPIC_GONE", "a:9092")
     assert "deleted" in str(told.hint)
@@ -93,7 +93,7 @@ def test_topic_that_is_gone_is_not_called_brokers_that_are_away() -> None:
 
 def test_own_error_in_a_java_report_comes_back_whole() -> None:
     own = TerminalError("DATA_LOSS", "gone", context={"orders[0]": "1-2"}, hint="look")
-    told = in_our_terms(Exception(TASK + PYTHON.replace("OSError: ", f"RuntimeError: {own.to_wire()} ")))
+    told = translate_error(Exception(TASK + PYTHON.replace("OSError: ", f"RuntimeError: {own.to_wire()} ")))
     assert (type(told), str(told)) == (TerminalError, str(own))
 
 
@@ -120,7 +120,9 @@ def test_progress_report_fault_is_known() -> None:
     ],
 )
 def test_fault_of_an_executors_python_says_how_to_give_it_one(text: str) -> None:
-    told = in_our_terms(RuntimeError(f"Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: {text}"))
+    told = translate_error(
+        RuntimeError(f"Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: {text}")
+    )
     assert (told.code, told.exit_code) == ("EXECUTOR_PYTHON_UNFIT", 3)
 
 
@@ -129,6 +131,6 @@ def test_checkpoint_that_another_run_writes_to_is_told_as_shared() -> None:
         "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 7. "
         "Please make sure only one streaming job runs on a specific checkpoint location at a time."
     )
-    told = in_our_terms(Exception(overtaken))
+    told = translate_error(Exception(overtaken))
     assert (type(told), told.code) == (TerminalError, "CHECKPOINT_SHARED")
     assert told.context["cause"].startswith("[CONCURRENT_STREAM_LOG_UPDATE]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.assembly.faults import in_our_terms
+from penstock.assembly.faults import translate_error
 from penstock.errors import MissingError, TransientError
 
 KAFKA = "org.apache.kafka.common.errors"
@@ -47,7 +47,7 @@ STREAM = f"[STREAM_FAILED] Query terminated with exception: java.util.concurrent
     ],
 )
 def test_refusal_of_java_s_client_is_missing_with_its_cause(text: str, code: str, said: str) -> None:
-    told = in_our_terms(RuntimeError(text), "a:1")
+    told = translate_error(RuntimeError(text), "a:1")
     assert isinstance(told, MissingError)
     assert told.code == code
     assert said in told.summary
@@ -57,9 +57,9 @@ def test_refusal_of_java_s_client_is_missing_with_its_cause(text: str, code: str
 def test_refusal_wins_over_the_time_out_that_it_led_to() -> None:
     timed_out = f"{KAFKA}.TimeoutException: Timed out waiting for a node assignment"
     text = f"{timed_out}\nCaused by: {KAFKA}.SaslAuthenticationException: no"
-    assert in_our_terms(RuntimeError(text)).code == "KAFKA_NOT_AUTHENTICATED"
+    assert translate_error(RuntimeError(text)).code == "KAFKA_NOT_AUTHENTICATED"
 
 
 def test_handshake_that_broke_off_may_pass() -> None:
     text = f"{KAFKA}.DisconnectException: gone\nSuppressed: javax.net.ssl.SSLHandshakeException: Remote host terminated"
-    assert isinstance(in_our_terms(RuntimeError(text)), TransientError)
+    assert isinstance(translate_error(RuntimeError(text)), TransientError)

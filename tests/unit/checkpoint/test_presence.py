@@ -16,7 +16,7 @@ import pytest
 
 from penstock.checkpoint.lock import checkpoint_lock, held_by
 from penstock.checkpoint.presence import RUN_NOTE, Presence, RunFacts
-from penstock.checkpoint.whereabouts import find_run
+from penstock.checkpoint.run_status import find_run
 from penstock.errors import MissingError
 
 FACTS = RunFacts(pipeline="orders", lane="direct", doing="running", batches=3, batch_id=412, lag=70)
@@ -62,7 +62,7 @@ def test_presence_stop_asked_before_the_run_began_is_not_asked_of_it(tmp_path: P
 def test_presence_attended_run_hears_of_a_stop_once(tmp_path: Path) -> None:
     run, heard = Presence(str(tmp_path)), threading.Semaphore(0)
     run.begin(FACTS)
-    with run.attended(lambda: heard.release()):
+    with run.beating(lambda: heard.release()):
         assert not heard.acquire(timeout=0.6)
         Presence(str(tmp_path)).ask_stop("somebody")
         assert heard.acquire(timeout=2)

@@ -135,7 +135,7 @@ def test_certificate_of_another_authority_is_told_with_both(tmp_path: Path, auth
     assert told.code == "KAFKA_TLS"
     assert (
         told.summary
-        == "listing topics: TLS does not come about: the broker's certificate is of an authority that is not trusted"
+        == "listing topics: the TLS handshake failed: the broker's certificate is of an authority that is not trusted"
     )
     assert (told.context["the certificate is of"], told.context["trusted"]) == ("CN=ours", "ca.pem")
 
@@ -143,7 +143,7 @@ def test_certificate_of_another_authority_is_told_with_both(tmp_path: Path, auth
 def test_certificate_of_another_host_is_told_with_both(tmp_path: Path, authority: Authority) -> None:
     told = tls_told(Server(tmp_path, authority, ("kafka.example.com",)), Pem(authority.certificate))
     assert told is not None
-    assert told.summary == "listing topics: TLS does not come about: the broker's certificate is for another host"
+    assert told.summary == "listing topics: the TLS handshake failed: the broker's certificate is for another host"
     assert (told.context["connected to"], told.context["the certificate is for"]) == ("127.0.0.1", "kafka.example.com")
 
 
@@ -151,7 +151,7 @@ def test_certificate_that_is_asked_for_is_told(tmp_path: Path, authority: Author
     server = Server(tmp_path, authority, ("127.0.0.1",), asks_for=authority.certificate)
     told = tls_told(server, Pem(authority.certificate))
     assert told is not None
-    assert told.summary == "listing topics: TLS does not come about: the broker asks for a client certificate"
+    assert told.summary == "listing topics: the TLS handshake failed: the broker asks for a client certificate"
 
 
 def test_file_without_tls_before_a_broker_with_it_is_told(tmp_path: Path, authority: Authority) -> None:
@@ -163,7 +163,7 @@ def test_file_without_tls_before_a_broker_with_it_is_told(tmp_path: Path, author
     told = heard(KafkaSettings(address), KafkaError._TRANSPORT, said)
     server.listener.close()
     assert told is not None
-    assert told.summary == "listing topics: TLS does not come about: the broker speaks TLS, and the file does not"
+    assert told.summary == "listing topics: the TLS handshake failed: the broker speaks TLS, and the file does not"
 
 
 def test_broker_that_hangs_up_behind_a_good_handshake_may_ask_for_a_user(tmp_path: Path, authority: Authority) -> None:

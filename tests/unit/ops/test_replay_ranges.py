@@ -1,4 +1,4 @@
-"""Points in the log as people name them, the ranges between, and what retention has eaten."""
+"""Points in the log as people name them, the ranges between, and what retention has deleted."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from tests.tables import ids
 from penstock.checkpoint.turns import Turns
 from penstock.errors import TerminalError
 from penstock.model import MergeRules, Position, TopicPartition
-from penstock.sinks import bites
-from penstock.sinks.bites import FreeTurn
+from penstock.sinks import compaction_chunks
+from penstock.sinks.compaction_chunks import FreeTurn
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink, merge, optimizing
 
 FREE = FreeTurn()
@@ -67,16 +67,16 @@ class Impatient:
 
 
 def impatient(times: int, monkeypatch: pytest.MonkeyPatch) -> Impatient:
-    """Such a turn, in which no bite is ever quick enough to be done before it is seen."""
-    turn, send = Impatient(times), bites.Aside._send
+    """Such a turn, in which no chunk is ever quick enough to be done before it is seen."""
+    turn, send = Impatient(times), compaction_chunks.ChunkProcess._send
 
-    def send_when_free(aside: bites.Aside, process: Any, what: Any) -> None:
+    def send_when_free(chunks: compaction_chunks.ChunkProcess, process: Any, what: Any) -> None:
         if not (turn.held and turn.wanted()):
-            send(aside, process, what)
+            send(chunks, process, what)
 
-    monkeypatch.setattr(bites.Aside, "_send", send_when_free)
-    monkeypatch.setattr(bites, "GRACE", -1.0)
-    monkeypatch.setattr(bites, "_POLL", 0.0)
+    monkeypatch.setattr(compaction_chunks.ChunkProcess, "_send", send_when_free)
+    monkeypatch.setattr(compaction_chunks, "GRACE", -1.0)
+    monkeypatch.setattr(compaction_chunks, "_POLL", 0.0)
     return turn
 
 
@@ -138,7 +138,7 @@ def test_bite_that_meets_a_merge_is_a_conflict_and_the_merge_stays(tmp_path: Pat
     small_files(tmp_path, 3)
     stale = Stale(tmp_path)
     DeltaTable(tmp_path).delete("id = 1")
-    found = optimizing.bite(stale, {"filters": [], "target": 1 << 20, "mark": "m", "columns": []})
+    found = optimizing.join(stale, {"filters": [], "target": 1 << 20, "mark": "m", "columns": []})
     assert found["came"] == "conflict"
     assert ids(tmp_path) == [0, 2]
 

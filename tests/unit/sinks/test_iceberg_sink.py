@@ -23,8 +23,8 @@ from tests.contract.rows import SCHEMA, land, records, stage, stage_some, token
 from penstock.errors import DefinitionError, MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import DELETES, BatchToken, OffsetRange, Position
 from penstock.model.upkeep import Cleaned
-from penstock.sinks.bites import FreeTurn
 from penstock.sinks.commit import move
+from penstock.sinks.compaction_chunks import FreeTurn
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.history import mark_of
 

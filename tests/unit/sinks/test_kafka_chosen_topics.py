@@ -15,7 +15,7 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicFacts
 from penstock.model import COORDINATES_FIELD
 from penstock.sinks.kafka import fitting
-from penstock.sinks.kafka.fitting import ChosenTopics, TopicBook
+from penstock.sinks.kafka.fitting import ChosenTopics, TopicCache
 from penstock.sinks.kafka.records import RowRecords
 
 
@@ -61,7 +61,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def fitted(book: TopicBook, *names: str | None) -> tuple[list[str], dict[int, str]]:
+def fitted(book: TopicCache, *names: str | None) -> tuple[list[str], dict[int, str]]:
     """The topics of the records that are sent, and the codes of the others by their places."""
     places = [{"topic": "in", "partition": 0, "offset": n, "timestamp": None} for n in range(len(names))]
     rows = pa.RecordBatch.from_pydict(
@@ -72,8 +72,8 @@ def fitted(book: TopicBook, *names: str | None) -> tuple[list[str], dict[int, st
     return records.column("topic").to_pylist(), {one.record.start: one.code for one in refused}
 
 
-def book(**options: Any) -> TopicBook:
-    return TopicBook("out", KafkaSettings("nowhere:1"), **options)
+def book(**options: Any) -> TopicCache:
+    return TopicCache("out", KafkaSettings("nowhere:1"), **options)
 
 
 def test_topics_that_take_no_records_refuse_theirs_alone(cluster: Cluster) -> None:

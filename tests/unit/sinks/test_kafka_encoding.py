@@ -21,7 +21,7 @@ from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
 from penstock.sinks.kafka.encode.encoding import Encoder, Encoders, Encoding, Encodings
 from penstock.sinks.kafka.encode.json_rows import JsonRows, json_schema
 from penstock.sinks.kafka.encode.shapes import UnfitError
-from penstock.sinks.kafka.fitting import TopicBook
+from penstock.sinks.kafka.fitting import TopicCache
 from penstock.sinks.kafka.records import RowRecords
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ def test_row_that_cannot_be_encoded_is_refused_by_its_place_and_the_others_go_on
 
 def test_batch_without_any_row_that_can_be_encoded_sends_nothing() -> None:
     good, refused = MAKER.screen(rows_of(id=pa.array([1]), note=pa.array([None], pa.string())))
-    book = TopicBook("out", KafkaSettings("nowhere:1"), "clean", facts={"clean": TopicFacts("clean", 1, 1_000_000)})
+    book = TopicCache("out", KafkaSettings("nowhere:1"), "clean", facts={"clean": TopicFacts("clean", 1, 1_000_000)})
     records, out = book.fit(good, MAKER.make(good), MAKER)
     assert (records.num_rows, out, len(refused)) == (0, [], 1)
 

@@ -16,7 +16,7 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicFacts
 from penstock.model import COORDINATES_FIELD
 from penstock.sinks.kafka import KafkaSink
-from penstock.sinks.kafka.fitting import TopicBook, record_sizes
+from penstock.sinks.kafka.fitting import TopicCache, record_sizes
 from penstock.sinks.kafka.records import RECORD_SCHEMA, RowRecords, pieces
 
 WHEN = datetime(2026, 1, 1, 0, 0, 1, 500_999, tzinfo=UTC)
@@ -34,9 +34,9 @@ def made(rows: pa.RecordBatch, **settings: Any) -> list[dict[str, Any]]:
     return list(records.to_pylist())
 
 
-def book(**limits: int) -> TopicBook:
+def book(**limits: int) -> TopicCache:
     facts = {name: TopicFacts(name, 4, limit) for name, limit in limits.items()}
-    return TopicBook("out", KafkaSettings("nowhere:1"), "clean", facts=facts)
+    return TopicCache("out", KafkaSettings("nowhere:1"), "clean", facts=facts)
 
 
 def test_row_without_computed_columns_becomes_json_for_the_fixed_topic() -> None:

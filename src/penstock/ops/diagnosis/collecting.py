@@ -16,7 +16,7 @@ from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of
 from penstock.assembly.schemas import registry_settings
 from penstock.assembly.targets import build_targets
 from penstock.checkpoint.logs import written_at
-from penstock.checkpoint.whereabouts import Whereabouts, find_run
+from penstock.checkpoint.run_status import RunStatus, find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, Subscription
@@ -52,7 +52,7 @@ def collect(config: PipelineConfig) -> Looked:
         tables = threads.submit(look.attempt, "the tables", look.tables)
         registries = threads.submit(look.attempt, "the registry", look.registries)
         run = look.attempt("the run", lambda: find_run(config.checkpoint, storage_of(config)))
-        run = run or Whereabouts("none", None, None)
+        run = run or RunStatus("none", None, None)
         history: list[dict[str, Any]] = look.attempt("the history", look.history) or []
     evidence = _of_history(Evidence(config, datetime.now(UTC), run), history)
     evidence = replace(
@@ -74,7 +74,7 @@ class _Look:
         self.notes: list[str] = []
 
     def attempt(self, what: str, look: Callable[[], Result]) -> Result | None:
-        """What a look gives; what it stumbles over is a note."""
+        """The result of a look; a failure becomes a note."""
         try:
             return look()
         except PenstockError as error:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from penstock.checkpoint import Offsets
-from penstock.checkpoint.whereabouts import Whereabouts
+from penstock.checkpoint.run_status import RunStatus
 from penstock.config import PipelineConfig
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
@@ -73,7 +73,7 @@ class Evidence:
 
     config: PipelineConfig
     at: datetime
-    run: Whereabouts = field(default_factory=lambda: Whereabouts("none", None, None))
+    run: RunStatus = field(default_factory=lambda: RunStatus("none", None, None))
     batches: tuple[Batch, ...] = ()
     """The last ones, oldest first."""
     before: tuple[Batch, ...] = ()

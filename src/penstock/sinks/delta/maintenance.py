@@ -1,7 +1,7 @@
 """The care of a Delta table: small files joined or ordered anew, files that nobody can need any more removed.
 
-By delta-rs, in a process aside, without a JVM; a table that asks more than delta-rs can give goes through Spark. No
-commit of these carries a position, and none lets the log forget one.
+By delta-rs, in a process of its own, without a JVM; a table that asks more than delta-rs can give goes through Spark.
+No commit of these carries a position, and none lets the log forget one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from deltalake.exceptions import TableNotFoundError
 from penstock.contracts import SqlEngine, Turn
 from penstock.errors import TerminalError
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
-from penstock.sinks.bites import Aside, Bite
+from penstock.sinks.compaction_chunks import ChunkProcess, ChunkResult
 from penstock.sinks.delta import optimizing
-from penstock.sinks.delta.beside import STAGED
 from penstock.sinks.delta.failures import sink_failures
-from penstock.sinks.delta.memory import interval_of, would_forget
+from penstock.sinks.delta.memory import interval_of, position_at_risk
 from penstock.sinks.delta.schema import unsupported
 from penstock.sinks.delta.spark_care import SparkCare
+from penstock.sinks.delta.staged_folder import STAGED
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.sizing import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
 from penstock.storage import Storage
@@ -108,13 +108,13 @@ class DeltaMaintenance:
             orders = self._orders(table) if table is not None else []
             if table is None or not orders:
                 return Compacted()
-            if why := would_forget(table, self._folder, self._pipeline, self._sink):
+            if why := position_at_risk(table, self._folder, self._pipeline, self._sink):
                 return Compacted(left=why)
             if _bound(table):
                 return self._spark.compact(table, turn, deadline)
             before, names = table.version(), _paths(table)
             mark = secrets.token_hex(4)
-            gave_way, left = self._bites(orders, mark, turn, deadline)
+            gave_way, left = self._chunks(orders, mark, turn, deadline)
             table.update_incremental()
             self._folder.sync(path for path in map(unquote, _paths(table) - names) if self._is_there(path))
             self._folder.sync(f"_delta_log/{v:020}.json" for v in range(before + 1, table.version() + 1))
@@ -130,7 +130,7 @@ class DeltaMaintenance:
             table = self._open()
             if table is None:
                 return Cleaned()
-            if why := would_forget(table, self._folder, self._pipeline, self._sink):
+            if why := position_at_risk(table, self._folder, self._pipeline, self._sink):
                 return Cleaned(note=why)
             settings = table.metadata().configuration
             keep = max(keep, interval_of(settings.get("delta.deletedFileRetentionDuration"), timedelta(0)))
@@ -156,28 +156,28 @@ class DeltaMaintenance:
                 table.update_incremental()
         return len(old | orphans)
 
-    def _bites(
+    def _chunks(
         self, orders: Sequence[dict[str, Any]], mark: str, turn: Turn, deadline: float
     ) -> tuple[int, str | None]:
-        """Carry the orders out; a bite that is lost is taken again, smaller. How often, and why not all was done."""
+        """Carry the orders out; a chunk that is lost is taken again, smaller. How often, and why not all was done."""
         target, gave_way, lost = self._target, 0, 0
-        with Aside(optimizing.__file__, {"path": self._path, "options": self._options}) as aside:
+        with ChunkProcess(optimizing.__file__, {"path": self._path, "options": self._options}) as process:
             for order in orders:
                 while True:
                     size = self._target if order["columns"] else target
-                    found = aside.bite({**order, "target": size, "mark": mark}, turn, deadline)
-                    if found.came == "done":
+                    found = process.run({**order, "target": size, "mark": mark}, turn, deadline)
+                    if found.ended == "done":
                         lost = 0
                         break
-                    if found.came == "time":
+                    if found.ended == "time":
                         return gave_way, "the time was up"
-                    if found.came == "failure":
+                    if found.ended == "failure":
                         raise _failed(self._sink, found)
                     gave_way, lost = gave_way + 1, lost + 1
                     target = max(target // 4, min(SMALLEST_TARGET, self._target))
                     if lost >= LOST_BITES:
                         return gave_way, "the stream left no room for it"
-                    if found.came == "conflict":
+                    if found.ended == "conflict":
                         time.sleep(min(0.2 * lost, max(0.0, deadline - time.monotonic())))
         return gave_way, None
 
@@ -271,5 +271,5 @@ def _text(value: Any) -> str:
     return format(value, "f") if isinstance(value, Decimal) else str(value)
 
 
-def _failed(sink: str, bite: Bite) -> TerminalError:
-    return TerminalError("SINK_FAILED", f"sink {sink}: {COMPACTING}: {(bite.told.splitlines() or [''])[0]}")
+def _failed(sink: str, chunk: ChunkResult) -> TerminalError:
+    return TerminalError("SINK_FAILED", f"sink {sink}: {COMPACTING}: {(chunk.reason.splitlines() or [''])[0]}")

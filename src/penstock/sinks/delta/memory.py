@@ -23,7 +23,7 @@ LOG_RETENTION = timedelta(days=30)
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(week|day|hour|minute|second|millisecond|microsecond)s?", re.I)
 
 
-def would_forget(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> str | None:
+def position_at_risk(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> str | None:
     """Why nothing but the stream itself may commit now: its position stands only in an entry that may be removed."""
     settings = table.metadata().configuration
     kept = interval_of(settings.get("delta.logRetentionDuration"), LOG_RETENTION)

@@ -29,15 +29,15 @@ from penstock.model import (
     Position,
     SlotAttempt,
 )
-from penstock.sinks.delta.beside import BesideFolder
-from penstock.sinks.delta.beside_stage import BesideStage, StagedBeside, staged_items
 from penstock.sinks.delta.driver_merge import STAGED_BYTES, fits_driver, merge_in_driver
 from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.folder_stage import FolderStage, StagedBeside, staged_items
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.merge_sql import merge_statement, staged_schema
 from penstock.sinks.delta.names import table_name
 from penstock.sinks.delta.replace import records_held
 from penstock.sinks.delta.schema import columns_of, unsupported
+from penstock.sinks.delta.staged_folder import StagedFolder
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.delta.touched import touched_by_all
 from penstock.sinks.evolution import Evolve, Fit
@@ -77,7 +77,7 @@ class DeltaMergeSink:
         self.cluster_by = tuple(cluster_by)
         self._storage = storage
         self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage)
-        self._beside = BesideFolder(self._table, storage, target_file_bytes)
+        self._beside = StagedFolder(self._table, storage, target_file_bytes)
         self._driver_bytes = driver_bytes
         self._has_coordinates = True
         self._sql: SqlEngine | None = None
@@ -130,7 +130,7 @@ class DeltaMergeSink:
         """The other pipelines and sinks that have a position in the table."""
         return self._table.other_writers()
 
-    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> BesideStage:
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> FolderStage:
         """In a task: begin the files of one attempt of a slot. Deletes may come with their keys alone."""
         beside = [f for f in schema if f.name in (COORDINATES, DELETES)]
         rows = self._table.staged(pa.schema([f for f in self._written(schema) if f.name != COORDINATES]))
@@ -138,7 +138,7 @@ class DeltaMergeSink:
         keys = self.rules.keys
         bounding = {**{key: key in self.partition_by for key in keys}, **dict.fromkeys(self.rules.prune_by, True)}
         files = self._beside.files(token, writer, kept)
-        return BesideStage(self.name, files, writer, kept, self.partition_by, keys, bounding)
+        return FolderStage(self.name, files, writer, kept, self.partition_by, keys, bounding)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Merge the staged rows into the table, with the position, in one commit. An empty batch is a commit too."""

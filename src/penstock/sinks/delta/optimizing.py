@@ -22,7 +22,7 @@ _SPILL_BYTES = 512 * 1024 * 1024
 _COMMIT_SECONDS = 1
 
 
-def bite(table: DeltaTable, order: dict[str, Any]) -> dict[str, Any]:
+def join(table: DeltaTable, order: dict[str, Any]) -> dict[str, Any]:
     """Rewrite small files, of one partition or of all, each second's work committed for itself."""
     settings: dict[str, Any] = {
         "partition_filters": [tuple(one) for one in order["filters"]] or None,
@@ -53,7 +53,7 @@ def main() -> None:
     table = DeltaTable(first["path"], storage_options=first["options"] or None)
     _say({"came": "ready", "told": ""})
     for line in sys.stdin:
-        _say(bite(table, json.loads(line)))
+        _say(join(table, json.loads(line)))
 
 
 def _say(what: dict[str, Any]) -> None:

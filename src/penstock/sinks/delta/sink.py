@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from penstock.contracts import SqlEngine, Stage
 from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt
-from penstock.sinks.delta.beside import BesideFolder
-from penstock.sinks.delta.beside_stage import BesideStage, staged_items
 from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.folder_stage import FolderStage, staged_items
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.replace import (
@@ -31,6 +30,7 @@ from penstock.sinks.delta.replace import (
 )
 from penstock.sinks.delta.schema import columns_of, held_columns
 from penstock.sinks.delta.stage import DeltaStage, StagedFile
+from penstock.sinks.delta.staged_folder import StagedFolder
 from penstock.sinks.delta.stats import INDEXED_COLUMNS
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.evolution import Evolve
@@ -67,7 +67,7 @@ class DeltaSink:
         self.cluster_by = tuple(cluster_by)
         self._storage = storage
         self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage)
-        self._beside = BesideFolder(self._table, storage, target_file_bytes)
+        self._beside = StagedFolder(self._table, storage, target_file_bytes)
         self.replaces = tuple(replaces)
         self._replaced_by_spark = False
         self._sql: SqlEngine | None = None
@@ -148,7 +148,7 @@ class DeltaSink:
         written = self._table.staged(self._written(schema))
         if self._table.bound or self._replaced_by_spark:
             files = self._beside.files(token, writer, written)
-            return BesideStage(self.name, files, writer, written, self.partition_by)
+            return FolderStage(self.name, files, writer, written, self.partition_by)
         return self._data_files(token, writer, written)
 
     def _data_files(self, token: BatchToken, writer: SlotAttempt, written: pa.Schema) -> DeltaStage:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from penstock.contracts import SqlEngine, Turn
 from penstock.errors import TerminalError
 from penstock.model.upkeep import Cleaned, Compacted
-from penstock.sinks.bites import bite_of
+from penstock.sinks.compaction_chunks import run_chunk
 from penstock.sinks.delta.failures import EngineError, engine_errors, is_conflict, sink_failure
 from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.files import TableFolder
@@ -54,15 +54,15 @@ class SparkCare:
         before, gave_way = table.version(), 0
         left: str | None = "the stream left no room for it"
         for _ in range(_TRIES):
-            found = bite_of(run, self._interrupt, turn, deadline)
-            if found.came == "done":
+            found = run_chunk(run, self._interrupt, turn, deadline)
+            if found.ended == "done":
                 left = None
                 break
-            if found.came == "time":
+            if found.ended == "time":
                 left = "the time was up"
                 break
-            error = found.error or EngineError(found.told)
-            if found.came == "failure" and not is_conflict(error):
+            error = found.error or EngineError(found.reason)
+            if found.ended == "failure" and not is_conflict(error):
                 raise sink_failure(self._sink, "compacting the table", error) from error
             gave_way += 1
             time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))

@@ -20,7 +20,7 @@ from penstock.contracts import SqlEngine, Turn
 from penstock.errors import TerminalError
 from penstock.model import live_name
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
-from penstock.sinks.bites import FreeTurn, bite_of
+from penstock.sinks.compaction_chunks import FreeTurn, run_chunk
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.catalog import IcebergCatalog
@@ -178,12 +178,12 @@ class IcebergMaintenance:
             rows.extend(engine.run(call, settings=self._settings))
 
         for lost in range(_TRIES):
-            found = bite_of(run, self._interrupt, turn, deadline)
-            if found.came == "done":
+            found = run_chunk(run, self._interrupt, turn, deadline)
+            if found.ended == "done":
                 return rows, lost, None
-            if found.came == "time":
+            if found.ended == "time":
                 return [], lost, "the time was up"
-            if found.came == "failure" and found.error is not None and not is_conflict(found.error):
+            if found.ended == "failure" and found.error is not None and not is_conflict(found.error):
                 raise sink_failure(self._sink, COMPACTING, found.error) from found.error
             time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
         return [], _TRIES, "the stream left no room for it"

@@ -17,7 +17,7 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, Position, SlotAttempt
 from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
-from penstock.sinks.kafka.fitting import ChosenTopics, TopicBook, topic_missing
+from penstock.sinks.kafka.fitting import ChosenTopics, TopicCache, topic_missing
 from penstock.sinks.kafka.records import RECORD_SCHEMA, RowRecords
 from penstock.sinks.kafka.staged import RecordFiles, StagedRecords
 from penstock.storage import Storage
@@ -55,7 +55,7 @@ class KafkaAtLeastOnceSink:
         self.topic = topic
         self.keep_coordinates = keep_coordinates
         self._staged = StagedRecords(staging, storage, pipeline, name, STAGED_SCHEMA)
-        self._topics = TopicBook(name, settings, topic, create, chosen=chosen)
+        self._topics = TopicCache(name, settings, topic, create, chosen=chosen)
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._encoders = Encoders()
         self._sql: SqlEngine | None = None

@@ -63,7 +63,7 @@ class ChosenTopics:
 
 
 @dataclass
-class TopicBook:
+class TopicCache:
     """What is known of the topics that a sink writes to; asks for what it does not know."""
 
     sink: str
@@ -75,7 +75,7 @@ class TopicBook:
     unfit: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Topics that rows named and that take no records: a code and the reason."""
 
-    def for_stage(self) -> TopicBook:
+    def for_stage(self) -> TopicCache:
         """The same book for one stage: a topic that was not there may have been created since."""
         return replace(self, unfit={})
 

@@ -24,7 +24,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import KafkaSettings, explain
-from penstock.kafka.hearing import Hearing, knock, refuse_known
+from penstock.kafka.hearing import Hearing, check_access, refuse_known
 from penstock.model import OffsetRange, Position
 
 KEY = b"marker"
@@ -149,7 +149,7 @@ class _MarkerReader:
         try:
             self._consumer = Consumer({**own, **self._settings.for_librdkafka(), **_OPTIONS, **self._hearing.options})
             if self._settings.is_secured:
-                knock(self._consumer, self._hearing, self._settings, self._patience, self._doing)
+                check_access(self._consumer, self._hearing, self._settings, self._patience, self._doing)
             yield
         except KafkaException as error:
             if self._consumer is None:

@@ -30,7 +30,7 @@ from penstock.model import (
     decide,
 )
 from penstock.sinks.commit import position_moved
-from penstock.sinks.kafka.fitting import TopicBook, topic_missing
+from penstock.sinks.kafka.fitting import TopicCache, topic_missing
 from penstock.sinks.kafka.marker_admin import MarkerAdmin
 from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic, read_markers
 from penstock.sinks.kafka.records import RECORD_SCHEMA, as_bytes, milliseconds
@@ -85,7 +85,7 @@ class QuarantineTopic:
         self.transaction_timeout = transaction_timeout
         self.notices: tuple[str, ...] = ()
         """What `prepare` found that stops nothing but should be said."""
-        self._topics = TopicBook(name, settings, topic, create)
+        self._topics = TopicCache(name, settings, topic, create)
         self._staged = StagedRecords(staging, storage, pipeline, name, RECORD_SCHEMA)
         self._longest: timedelta | None = None
         """The longest transaction that the brokers allow."""

@@ -20,7 +20,7 @@ from penstock.kafka import KafkaSettings
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, Rule, SlotAttempt
 from penstock.sinks.commit import position_moved
 from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
-from penstock.sinks.kafka.fitting import ChosenTopics, TopicBook, topic_missing
+from penstock.sinks.kafka.fitting import ChosenTopics, TopicCache, topic_missing
 from penstock.sinks.kafka.marker_admin import MarkerAdmin
 from penstock.sinks.kafka.markers import Marker, Record, SlotState, marker_topic, read_markers, read_redriven
 from penstock.sinks.kafka.records import PARTITION, RowRecords
@@ -79,7 +79,7 @@ class KafkaSink:
         """The markers when the position was last read."""
         self._seen: frozenset[str] = frozenset()
         """The topics named by rows that the marker topic is known to be as durable as."""
-        self._topics = TopicBook(name, settings, topic, create, chosen=chosen)
+        self._topics = TopicCache(name, settings, topic, create, chosen=chosen)
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._encoders = Encoders()
 

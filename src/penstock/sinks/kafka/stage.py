@@ -16,7 +16,7 @@ from penstock.contracts import Sink
 from penstock.errors import TerminalError
 from penstock.model import COORDINATES, BatchToken, Manifest, Position, Refusal, Rule, SlotAttempt
 from penstock.sinks.commit import is_committed
-from penstock.sinks.kafka.fitting import TopicBook
+from penstock.sinks.kafka.fitting import TopicCache
 from penstock.sinks.kafka.markers import Marker, Record
 from penstock.sinks.kafka.records import TOPIC, RecordMaker, pieces
 from penstock.sinks.kafka.slots import in_step
@@ -42,7 +42,7 @@ class KafkaStage:
         token: BatchToken,
         writer: SlotAttempt,
         maker: RecordMaker,
-        topics: TopicBook,
+        topics: TopicCache,
         slots: int,
         newest: Position | None,
         take_over: Callable[[], SlotTransaction],

@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.model import BatchToken, Manifest, Refusal, SlotAttempt
 from penstock.sinks.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, TableFolder, staged_prefix
-from penstock.sinks.kafka.fitting import TopicBook
+from penstock.sinks.kafka.fitting import TopicCache
 from penstock.sinks.kafka.records import RecordMaker, pieces
 from penstock.storage import Storage
 
@@ -23,7 +23,7 @@ class StagedRecords:
         self._sink = sink
         self._schema = schema
 
-    def stage(self, token: BatchToken, writer: SlotAttempt, maker: RecordMaker, topics: TopicBook) -> RecordFiles:
+    def stage(self, token: BatchToken, writer: SlotAttempt, maker: RecordMaker, topics: TopicCache) -> RecordFiles:
         """In a task: begin the files of one attempt of a slot."""
         files = ParquetFiles(self._folder, self._prefix(token), writer, self._schema)
         return RecordFiles(self._sink, writer, maker, topics, files, self._schema)
@@ -63,7 +63,7 @@ class RecordFiles:
         sink: str,
         writer: SlotAttempt,
         maker: RecordMaker,
-        topics: TopicBook,
+        topics: TopicCache,
         files: ParquetFiles,
         schema: pa.Schema,
     ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from penstock.checkpoint.presence import RunFacts, RunNote
-from penstock.checkpoint.whereabouts import State, Whereabouts
+from penstock.checkpoint.run_status import RunStatus, State
 from penstock.config import PipelineConfig, load
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
@@ -90,12 +90,12 @@ def caught_up(evidence: Evidence) -> Evidence:
     return replace(evidence, batches=tuple(replace(one, lag=0) for one in evidence.batches), brokers=brokers(0, 0))
 
 
-def run(state: State, doing: str = "running", error: str | None = None, **facts: Any) -> Whereabouts:
+def run(state: State, doing: str = "running", error: str | None = None, **facts: Any) -> RunStatus:
     """A run that told of itself at noon, and then ended or was not heard of any more."""
     told = RunFacts(doing=doing, **facts)
     ended = NOW if state in ("failed", "stopped") else None
     note = RunNote(os.getpid(), socket.gethostname(), NOW, NOW, ended_at=ended, error=error, facts=told)
-    return Whereabouts(state, note.who if state == "running" else None, note)
+    return RunStatus(state, note.who if state == "running" else None, note)
 
 
 def causes(evidence: Evidence) -> Sequence[Cause]:

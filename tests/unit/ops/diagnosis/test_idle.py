@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.ops.diagnosis.evidences import NOW, batches, behind, brokers, caught_up, causes, codes, config, run
 
-from penstock.checkpoint.whereabouts import Whereabouts
+from penstock.checkpoint.run_status import RunStatus
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis.collecting import Looked
 from penstock.ops.diagnosis.diagnosing import weigh
@@ -17,7 +17,7 @@ from penstock.ops.diagnosis.evidence import CheckpointFacts, Evidence
 from penstock.ops.diagnosis.figures import Retried
 
 LATER = NOW + timedelta(minutes=14)
-NEVER = Whereabouts("none", None, None)
+NEVER = RunStatus("none", None, None)
 
 
 def told(evidence: Evidence) -> str | None:

@@ -19,7 +19,7 @@ from tests.unit.ops.diagnosis.evidences import (
     run,
 )
 
-from penstock.checkpoint.whereabouts import Whereabouts
+from penstock.checkpoint.run_status import RunStatus
 from penstock.ops.diagnosis.evidence import CheckpointFacts
 from penstock.ops.diagnosis.figures import Retried
 
@@ -46,7 +46,7 @@ def test_batch_stuck_is_not_told_of_a_run_that_is_gone(tmp_path: Path) -> None:
     assert codes(evidence) == ["NOT_RUNNING"]
     assert codes(replace(evidence, run=run("stopped"))) == []
     # Without any note of a run nobody knows how it ended.
-    assert codes(replace(evidence, run=Whereabouts("none", None, None))) == ["BATCH_STUCK"]
+    assert codes(replace(evidence, run=RunStatus("none", None, None))) == ["BATCH_STUCK"]
 
 
 def test_batch_stuck_says_what_it_waits_for(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.errors import TerminalError
 from penstock.storage.storage import local_path
 
-ROOM_HINT = "make room there, and run again: nothing is lost or twice"
+ROOM_HINT = "make room there, and run again: nothing is lost or duplicated"
 _SIGNS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 
 
@@ -28,7 +28,7 @@ def disk_full(doing: str, context: Mapping[str, object]) -> TerminalError:
         f"{doing}: a disk is full",
         context=context,
         hint="make room where the checkpoint, the tables and Spark's local folder are, and run again: the batch in "
-        "hand is then run again, nothing is lost or twice",
+        "hand is then run again, nothing is lost or duplicated",
     )
 
 

@@ -22,7 +22,7 @@ _BROKER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class LagSample:
     """Where the sinks and the logs are at one moment."""
 
     at: datetime
@@ -42,15 +42,17 @@ class Seen:
         return max(self.behind.values(), default=None)
 
 
-class Lookout:
+class LagMonitor:
     """Looks from a thread of its own, first when it is woken. What cannot be seen is left out."""
 
-    def __init__(self, settings: KafkaSettings, committed: Callable[[], Offsets], tell: Callable[[Seen], None]) -> None:
+    def __init__(
+        self, settings: KafkaSettings, committed: Callable[[], Offsets], tell: Callable[[LagSample], None]
+    ) -> None:
         self._settings, self._committed, self._tell = settings, committed, tell
         self._first: dict[TopicPartition, tuple[int, datetime]] = {}
         self._earlier: deque[tuple[datetime, Offsets]] = deque(maxlen=2 * _AGES_EVERY)
         self._woken, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-lookout", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="penstock-lag", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
@@ -90,7 +92,7 @@ class Lookout:
         }
         self._earlier.append((now, ends))
         behind = {at: max(0.0, (now - when).total_seconds()) for at, when in since.items()}
-        self._tell(Seen(now, committed, ends, behind))
+        self._tell(LagSample(now, committed, ends, behind))
 
 
 def unread_since(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from penstock.supervision.lookout import unread_since
+from penstock.supervision.lag_monitor import unread_since
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from penstock.checkpoint.writing import put_offsets
 
 
 @dataclass(frozen=True)
-class BatchesAgain:
+class PendingReruns:
     """What a note says is left to run again."""
 
     checkpoint: SparkCheckpoint

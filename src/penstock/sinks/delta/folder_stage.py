@@ -28,7 +28,7 @@ class StagedBeside:
     touched: tuple[Touched, ...]
 
 
-class BesideStage:
+class FolderStage:
     """Implements `contracts.Stage`. `keys` may not be null.
 
     What the `bounding` columns hold goes into the manifest; of those that are true the single values, while few.

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.storage.room import Room, is_full, least_room
+from penstock.storage.disk_space import Room, is_full, least_room
 
 
 @pytest.mark.parametrize(

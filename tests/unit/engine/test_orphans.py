@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.engine.strays import Strays
+from penstock.engine.orphans import Orphans
 from penstock.errors import TransientError
 from penstock.model import BatchToken, Manifest
 
@@ -40,7 +40,7 @@ def token(batch_id: int) -> BatchToken:
 
 def test_strays_without_other_attempts_nothing_is_looked_for() -> None:
     sink: Any = Discarding()
-    strays = Strays(Books())
+    strays = Orphans(Books())
     assert not strays.after(token(0), [(sink, [])], {1, 2})
     strays.finish()
     assert sink.seen == []
@@ -49,7 +49,7 @@ def test_strays_without_other_attempts_nothing_is_looked_for() -> None:
 def test_strays_of_a_batch_are_removed_at_once_and_again_later() -> None:
     sink: Any = Discarding()
     now = [0.0]
-    strays = Strays(Books(others={2}), clock=lambda: now[0])
+    strays = Orphans(Books(others={2}), clock=lambda: now[0])
     assert strays.after(token(0), [(sink, [])], {1, 2})
     assert sink.seen == [0]
     strays.after(token(1), [(sink, [])], {3})
@@ -69,7 +69,7 @@ def test_strays_at_the_end_wait_for_what_still_runs_but_not_for_ever() -> None:
         now[0] += 4.0
         return now[0]
 
-    strays = Strays(Books(others={1}, running={1}), clock=clock)
+    strays = Orphans(Books(others={1}, running={1}), clock=clock)
     strays.after(token(0), [(sink, [])], {1})
     strays.finish()
     assert sink.seen == [0, 0]
@@ -78,5 +78,5 @@ def test_strays_at_the_end_wait_for_what_still_runs_but_not_for_ever() -> None:
 def test_strays_that_cannot_be_removed_stop_nothing() -> None:
     failing: Any = Discarding(TransientError("SINK_AWAY", "the store does not answer"))
     sink: Any = Discarding()
-    Strays(Books(others={1})).after(token(0), [(failing, []), (sink, [])], {1})
+    Orphans(Books(others={1})).after(token(0), [(failing, []), (sink, [])], {1})
     assert sink.seen == [0]

@@ -40,7 +40,7 @@ class _Left:
 
 
 @dataclass
-class Strays:
+class Orphans:
     """On the driver: clears up behind the batches of one query."""
 
     attempts: TaskAttempts

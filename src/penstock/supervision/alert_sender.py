@@ -30,7 +30,7 @@ Body = dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
-class Letter:
+class QueuedAlert:
     """An alert on its way to some receivers; `left` counts those that have not taken it yet."""
 
     body: Body
@@ -139,22 +139,24 @@ class AlertTopic:
         return Producer({"log_level": 0, **self._settings.for_librdkafka(), **more})
 
 
-class Courier:
+class AlertSender:
     """Brings alerts to one receiver, one after the other, from a daemon thread.
 
     `delivered` hears of each that was taken; `notice` once that the receiver takes none, and once that it does again.
     The oldest is dropped where a thousand wait, and one that was not taken for an hour.
     """
 
-    def __init__(self, receiver: Receiver, delivered: Callable[[Letter], None], notice: Callable[[str], None]) -> None:
+    def __init__(
+        self, receiver: Receiver, delivered: Callable[[QueuedAlert], None], notice: Callable[[str], None]
+    ) -> None:
         self._receiver, self._delivered, self._notice = receiver, delivered, notice
-        self._waiting: deque[Letter] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[QueuedAlert] = deque(maxlen=_MOST_WAITING)
         self._changed, self._ending = threading.Event(), threading.Event()
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="penstock-alerts", daemon=True)
         self._thread.start()
 
-    def put(self, letter: Letter) -> None:
+    def put(self, letter: QueuedAlert) -> None:
         """Take an alert; returns at once."""
         self._waiting.append(letter)
         self._changed.set()
@@ -179,7 +181,7 @@ class Courier:
                     self._receiver.close()
                 return
 
-    def _bring(self, letter: Letter) -> None:
+    def _bring(self, letter: QueuedAlert) -> None:
         wait, began = _FIRST_WAIT, time.monotonic()
         while True:
             try:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from penstock.assembly.reaching import places_of
 from penstock.config import PipelineConfig, reveal
 from penstock.errors import PenstockError
-from penstock.storage.room import disk_full, is_full, least_room
+from penstock.storage.disk_space import disk_full, is_full, least_room
 
 
 @contextmanager

@@ -26,7 +26,7 @@ STAGED = "_penstock/staged"
 _DELTA = "spark.databricks.delta"
 
 
-class BesideFolder:
+class StagedFolder:
     """The staged files of one table, and the engine that commits from them."""
 
     def __init__(

@@ -23,7 +23,7 @@ State = Literal["running", "stopped", "failed", "killed", "silent", "none"]
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class RunStatus:
     """The run of a checkpoint, if there is or was one."""
 
     state: State
@@ -38,7 +38,7 @@ class Whereabouts:
         return self.state == "running"
 
 
-def find_run(checkpoint: str, storage: Storage = Storage()) -> Whereabouts:
+def find_run(checkpoint: str, storage: Storage = Storage()) -> RunStatus:
     """Look for the run of a checkpoint."""
     presence = Presence(checkpoint, storage)
     note = presence.read()
@@ -49,12 +49,12 @@ def find_run(checkpoint: str, storage: Storage = Storage()) -> Whereabouts:
             break
     if holder is not None:
         told = note if note is not None and note.who == holder and note.ended_at is None else None
-        return Whereabouts("running", holder, told)
+        return RunStatus("running", holder, told)
     if note is None:
-        return Whereabouts("none", None, None)
+        return RunStatus("none", None, None)
     if note.ended_at is not None:
-        return Whereabouts("failed" if note.error else "stopped", None, note)
+        return RunStatus("failed" if note.error else "stopped", None, note)
     if note.host == socket.gethostname():
-        return Whereabouts("killed", None, note)
+        return RunStatus("killed", None, note)
     heard = datetime.now(UTC) - note.at < _SILENCE
-    return Whereabouts("running" if heard else "silent", note.who if heard else None, note)
+    return RunStatus("running" if heard else "silent", note.who if heard else None, note)

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 
 
 @contextmanager
-def attended(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Iterator[Listener]:
+def heartbeat(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Iterator[Listener]:
     """The listener of the run, which also writes down what it hears. A stop asked for beside the checkpoint is one."""
     presence = Presence(pipeline.config.checkpoint, pipeline.storage)
     facts = RunFacts(pipeline=pipeline.config.name, lane=pipeline.lane.lane)
@@ -31,7 +31,7 @@ def attended(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Itera
 
     error: str | None = "INTERRUPTED"
     try:
-        with presence.attended(stop.ask):
+        with presence.beating(stop.ask):
             yield listen
         error = None
     except PenstockError as fault:

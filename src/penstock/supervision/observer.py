@@ -29,42 +29,42 @@ from penstock.metrics.history import History, in_lists
 from penstock.model import TopicPartition
 from penstock.supervision.alerting import Alerting
 from penstock.supervision.figures import Figures
-from penstock.supervision.lookout import Lookout, Seen
+from penstock.supervision.lag_monitor import LagMonitor, LagSample
 
 _OLD = timedelta(seconds=30)
 """A look at the brokers that is older says nothing about the lag of now."""
 
 
 @contextmanager
-def sighted(pipeline: Pipeline, history: History, listener: Listener) -> Iterator[Listener]:
+def observed(pipeline: Pipeline, history: History, listener: Listener) -> Iterator[Listener]:
     """The listener of the run, which also shows what it hears."""
     error: str | None = "INTERRUPTED"
-    sight = Sight(pipeline, history, listener)
+    observer = RunObserver(pipeline, history, listener)
     try:
-        yield sight.hear
+        yield observer.hear
         error = None
     except PenstockError as fault:
         error = fault.code
         raise
     finally:
-        sight.close()
+        observer.close()
         history.add("ended", error=error)
 
 
-class Sight:
+class RunObserver:
     """Hears a run, tells its listener, and shows what others may see."""
 
     def __init__(self, pipeline: Pipeline, history: History, listener: Listener) -> None:
         config = pipeline.config
         self._pipeline, self._history, self._listener = pipeline, history, listener
         self._committed: Offsets = {}
-        self._seen: Seen | None = None
+        self._seen: LagSample | None = None
         self._rows_in = self._quarantined = 0
         self._last_commit_at: datetime | None = None
         self._restarts = _restarts(history, datetime.now(UTC))
         self._figures: Figures | None = None
         self._group: GroupCommitter | None = None
-        self._lookout: Lookout | None = None
+        self._lag: LagMonitor | None = None
         self._alerting: Alerting | None = None
         if config.metrics is not None:
             self._figures = Figures(config.name, config.metrics, self._tell)
@@ -106,7 +106,7 @@ class Sight:
 
     def close(self) -> None:
         """The run is over."""
-        for part in (self._lookout, self._group, self._alerting, self._figures):
+        for part in (self._lag, self._group, self._alerting, self._figures):
             if part is not None:
                 part.close()
 
@@ -116,7 +116,7 @@ class Sight:
         checkpoint = checkpoint_of(config)
         if config.group is not None:
             self._group = GroupCommitter(settings, config.group, self._hear_group)
-        self._lookout = Lookout(settings, lambda: self._committed, self._see)
+        self._lag = LagMonitor(settings, lambda: self._committed, self._see)
         with suppress(PenstockError):
             if (done := checkpoint.last_committed()) is not None:
                 self._know(checkpoint.ends(done))
@@ -125,8 +125,8 @@ class Sight:
 
     def _know(self, committed: Mapping[TopicPartition, int]) -> None:
         self._committed = {**self._committed, **committed}
-        if self._lookout is not None:
-            self._lookout.wake()
+        if self._lag is not None:
+            self._lag.wake()
 
     def _tell(self, text: str) -> None:
         self.hear(Notice(text))
@@ -145,7 +145,7 @@ class Sight:
             else f"consumer group {group} is told the offsets again"
         )
 
-    def _see(self, seen: Seen) -> None:
+    def _see(self, seen: LagSample) -> None:
         self._seen = seen
         behind = seen.behind_seconds
         self._history.add(

@@ -1,4 +1,7 @@
-"""One bite of a compaction: run aside, watched, and broken off when its time is up or the stream wants the table."""
+"""One chunk of a compaction, in a thread or process of its own.
+
+It is watched, and broken off when its time is up or the stream wants the table.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,23 @@ from typing import Any, Literal, Self
 from penstock.contracts import Turn
 
 GRACE = 0.3
-"""Seconds that a bite may go on once the stream wants the table: most are done by then."""
+"""Seconds that a chunk may go on once the stream wants the table: most are done by then."""
 
 _POLL = 0.02
 
-Came = Literal["done", "conflict", "failure", "gave way", "time"]
+ChunkEnd = Literal["done", "conflict", "failure", "gave way", "time"]
 
 
 @dataclass(frozen=True)
-class Bite:
-    """What came of a bite. `told` is what went wrong."""
+class ChunkResult:
+    """How a chunk ended. `reason` is what went wrong."""
 
-    came: Came
-    told: str = ""
+    ended: ChunkEnd
+    reason: str = ""
     error: Exception | None = None
 
 
-def bite_of(run: Callable[[], object], interrupt: Callable[[], None], turn: Turn, deadline: float) -> Bite:
+def run_chunk(run: Callable[[], object], interrupt: Callable[[], None], turn: Turn, deadline: float) -> ChunkResult:
     """Run something in a thread of its own; `interrupt` makes it raise."""
     failed: list[Exception] = []
 
@@ -44,7 +47,7 @@ def bite_of(run: Callable[[], object], interrupt: Callable[[], None], turn: Turn
 
     with turn.taken(deadline) as mine:
         if not mine:
-            return Bite("time")
+            return ChunkResult("time")
         thread = threading.Thread(target=work, name="compaction", daemon=True)
         thread.start()
         broken = _watch(lambda seconds: _ended(thread, seconds), turn, deadline)
@@ -52,8 +55,8 @@ def bite_of(run: Callable[[], object], interrupt: Callable[[], None], turn: Turn
             interrupt()
             thread.join(0.2)
     if not failed:
-        return Bite("done")
-    return Bite(broken, str(failed[0]), failed[0]) if broken else Bite("failure", str(failed[0]), failed[0])
+        return ChunkResult("done")
+    return ChunkResult(broken or "failure", str(failed[0]), failed[0])
 
 
 class FreeTurn:
@@ -68,8 +71,8 @@ class FreeTurn:
         return False
 
 
-class Aside:
-    """A process that takes orders, one bite each, and is ended where a bite must not go on."""
+class ChunkProcess:
+    """A process that takes orders, one chunk each, and is ended where a chunk must not go on."""
 
     def __init__(self, script: str, first: Mapping[str, Any]) -> None:
         self._command = [sys.executable, "-P", script]
@@ -82,19 +85,19 @@ class Aside:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def bite(self, order: Mapping[str, Any], turn: Turn, deadline: float) -> Bite:
+    def run(self, order: Mapping[str, Any], turn: Turn, deadline: float) -> ChunkResult:
         """Have one order carried out while the turn is held. What the process needs to begin is done before."""
         process = self._ready(deadline)
         if process is None:
-            return Bite("time")
+            return ChunkResult("time")
         with turn.taken(deadline) as mine:
             if not mine:
-                return Bite("time")
+                return ChunkResult("time")
             self._send(process, order)
             broken = _watch(lambda seconds: _answers(process, seconds), turn, deadline)
             if broken:
                 self._end()
-                return Bite(broken)
+                return ChunkResult(broken)
         return self._answer(process)
 
     def _ready(self, deadline: float) -> subprocess.Popen[bytes] | None:
@@ -121,14 +124,14 @@ class Aside:
             process.stdin.write(json.dumps(what).encode() + b"\n")
             process.stdin.flush()
 
-    def _answer(self, process: subprocess.Popen[bytes]) -> Bite:
+    def _answer(self, process: subprocess.Popen[bytes]) -> ChunkResult:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             self._end()
-            return Bite("failure", f"its process ended with {process.returncode}")
+            return ChunkResult("failure", f"its process ended with {process.returncode}")
         answer = json.loads(line)
-        return Bite(answer["came"], answer["told"])
+        return ChunkResult(answer["came"], answer["told"])
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -142,8 +145,8 @@ class Aside:
                     pipe.close()
 
 
-def _watch(over: Callable[[float], bool], turn: Turn, deadline: float) -> Came | None:
-    """Wait until a bite is over; or say why it must not go on."""
+def _watch(over: Callable[[float], bool], turn: Turn, deadline: float) -> ChunkEnd | None:
+    """Wait until a chunk is over; or say why it must not go on."""
     wanted_at: float | None = None
     while not over(_POLL):
         now = time.monotonic()
