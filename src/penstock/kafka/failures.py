@@ -18,6 +18,8 @@ _AWAY = frozenset(
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
         KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._WAIT_COORD,
         # A handshake that breaks off; one that is refused is told by `hearing`.
         KafkaError._SSL,
         KafkaError.REQUEST_TIMED_OUT,
