@@ -76,10 +76,10 @@ from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, as_commits, as_ma
 from penstock.quarantine.states import Outcome
 from penstock.sinks import DeltaSink
 from penstock.sinks.commit import move
-from penstock.sinks.delta.folder_stage import StagedBeside
+from penstock.sinks.delta.beside import STAGED
+from penstock.sinks.delta.beside_stage import StagedBeside
 from penstock.sinks.delta.history import writers
 from penstock.sinks.delta.stage import StagedFile as DeltaFile
-from penstock.sinks.delta.staged_folder import STAGED
 from penstock.sinks.delta.touched import Touched
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink

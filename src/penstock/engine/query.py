@@ -16,7 +16,7 @@ from penstock.assembly.faults import translate_error
 from penstock.assembly.layout import StreamInput
 from penstock.assembly.state import STATE_SETTINGS
 from penstock.checkpoint import to_spark_json
-from penstock.config import KafkaSourceConfig, PipelineConfig, reveal
+from penstock.config import KafkaSourceConfig, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Subscription
 from penstock.preflight.checks import StartPoint
@@ -122,7 +122,7 @@ def start_query(
             session, {one.name: _raw(session, pipeline, start, one, share) for one in stream.layout.inputs}
         )
     writer = frame.writeStream.queryName(config.name).outputMode(mode).foreachBatch(gate)
-    _choose_file_manager(session, config)
+    choose_file_manager(session, config.checkpoint, reveal(config.spark).get(_FILE_MANAGER))
     writer = writer.option("checkpointLocation", config.checkpoint)
     if drain or config.trigger.available_now:
         return writer.trigger(availableNow=True).start()
@@ -131,11 +131,14 @@ def start_query(
     return writer.trigger(processingTime=f"{millis} milliseconds").start()
 
 
-def _choose_file_manager(session: Any, config: PipelineConfig) -> None:
-    """On S3 the files of a checkpoint are written in place, whole and only where none is; elsewhere by a rename."""
-    asked = reveal(config.spark).get(_FILE_MANAGER) or (_ABORTABLE if is_s3_uri(config.checkpoint) else None)
-    if asked is not None:
-        session.conf.set(_FILE_MANAGER, asked)
+def choose_file_manager(session: Any, checkpoint: str, asked: str | None = None) -> None:
+    """On S3 the files of a checkpoint are written in place, whole and only where none is; elsewhere by a rename.
+
+    The session may have run another pipeline before: what that one needed is unset.
+    """
+    chosen = asked or (_ABORTABLE if is_s3_uri(checkpoint) else None)
+    if chosen is not None:
+        session.conf.set(_FILE_MANAGER, chosen)
     else:
         session.conf.unset(_FILE_MANAGER)
 

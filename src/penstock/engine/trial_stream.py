@@ -22,6 +22,7 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.config import reveal
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.memory import MemoryReader, ranges_of
+from penstock.engine.query import choose_file_manager
 from penstock.engine.slot_report import SlotReport
 from penstock.engine.steps import spark_schema
 from penstock.engine.stream import CLOCK
@@ -64,6 +65,7 @@ class _Trial:
         pipeline = replace(self.pipeline, reader=MemoryReader(every, self.given))
         for name, value in {**STATE_SETTINGS, **_SETTINGS}.items():
             self.session.conf.set(name, reveal(pipeline.config.spark).get(name, value))
+        choose_file_manager(self.session, self.checkpoint.path)
         flows = CurrentFlows(pipeline, self.session, lambda text: None, self._late_by)
         flows.prepare()
         flows.stage()

@@ -52,6 +52,7 @@ class LagMonitor:
         self._first: dict[TopicPartition, tuple[int, datetime]] = {}
         self._earlier: deque[tuple[datetime, Offsets]] = deque(maxlen=2 * _AGES_EVERY)
         self._woken, self._over = threading.Event(), threading.Event()
+        self._telling = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="penstock-lag", daemon=True)
         self._thread.start()
 
@@ -60,8 +61,9 @@ class LagMonitor:
         self._woken.set()
 
     def close(self) -> None:
-        """Look no longer. A look at brokers that are away is not waited for."""
-        self._over.set()
+        """Look no longer. A look at brokers that are away is not waited for, and nothing more is told."""
+        with self._telling:
+            self._over.set()
         self._woken.set()
         self._thread.join(1)
 
@@ -92,7 +94,9 @@ class LagMonitor:
         }
         self._earlier.append((now, ends))
         behind = {at: max(0.0, (now - when).total_seconds()) for at, when in since.items()}
-        self._tell(LagSample(now, committed, ends, behind))
+        with self._telling:
+            if not self._over.is_set():
+                self._tell(LagSample(now, committed, ends, behind))
 
 
 def unread_since(

@@ -28,7 +28,7 @@ from penstock.model import (
     SlotAttempt,
 )
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
-from penstock.sinks.delta.folder_stage import StagedBeside
+from penstock.sinks.delta.beside_stage import StagedBeside
 from penstock.sinks.delta.merge_sql import merge_statement
 
 ROWS = pa.schema(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from penstock.supervision.lag_monitor import unread_since
+import pytest
+
+from penstock.kafka import KafkaSettings
+from penstock.supervision import lag_monitor
+from penstock.supervision.lag_monitor import LagMonitor, LagSample, unread_since
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -30,3 +36,27 @@ def test_unread_since_is_no_earlier_than_a_record_before_it() -> None:
 
 def test_unread_since_is_not_known_where_all_looks_had_the_record_and_none_was_read() -> None:
     assert unread_since(5, None, [(at(0), 10), (at(5), None)]) is None
+
+
+def test_look_that_outlives_the_run_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write into a history that is another run's by then."""
+    asked, answered = threading.Event(), threading.Event()
+
+    class SlowCluster:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def bounds(self, _: Any) -> dict[Any, Any]:
+            asked.set()
+            answered.wait(30)
+            return {}
+
+    monkeypatch.setattr(lag_monitor, "Cluster", SlowCluster)
+    told: list[LagSample] = []
+    monitor = LagMonitor(KafkaSettings("127.0.0.1:9"), dict, told.append)
+    monitor.wake()
+    assert asked.wait(30)
+    monitor.close()
+    answered.set()
+    monitor._thread.join(30)
+    assert not monitor._thread.is_alive() and told == []

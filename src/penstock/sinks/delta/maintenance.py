@@ -27,11 +27,11 @@ from penstock.errors import TerminalError
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.compaction_chunks import ChunkProcess, ChunkResult
 from penstock.sinks.delta import optimizing
+from penstock.sinks.delta.beside import STAGED
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.memory import interval_of, position_at_risk
 from penstock.sinks.delta.schema import unsupported
 from penstock.sinks.delta.spark_care import SparkCare
-from penstock.sinks.delta.staged_folder import STAGED
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.sizing import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
 from penstock.storage import Storage

@@ -29,15 +29,15 @@ from penstock.model import (
     Position,
     SlotAttempt,
 )
+from penstock.sinks.delta.beside import StagedFolder
+from penstock.sinks.delta.beside_stage import FolderStage, StagedBeside, staged_items
 from penstock.sinks.delta.driver_merge import STAGED_BYTES, fits_driver, merge_in_driver
 from penstock.sinks.delta.failures import sink_failures
-from penstock.sinks.delta.folder_stage import FolderStage, StagedBeside, staged_items
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.merge_sql import merge_statement, staged_schema
 from penstock.sinks.delta.names import table_name
 from penstock.sinks.delta.replace import records_held
 from penstock.sinks.delta.schema import columns_of, unsupported
-from penstock.sinks.delta.staged_folder import StagedFolder
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.delta.touched import touched_by_all
 from penstock.sinks.evolution import Evolve, Fit

@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from penstock.contracts import SqlEngine, Stage
 from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt
+from penstock.sinks.delta.beside import StagedFolder
+from penstock.sinks.delta.beside_stage import FolderStage, staged_items
 from penstock.sinks.delta.failures import sink_failures
-from penstock.sinks.delta.folder_stage import FolderStage, staged_items
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.replace import (
@@ -30,7 +31,6 @@ from penstock.sinks.delta.replace import (
 )
 from penstock.sinks.delta.schema import columns_of, held_columns
 from penstock.sinks.delta.stage import DeltaStage, StagedFile
-from penstock.sinks.delta.staged_folder import StagedFolder
 from penstock.sinks.delta.stats import INDEXED_COLUMNS
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.evolution import Evolve
