@@ -67,24 +67,24 @@ def former_names(
         names = {name for name, one_noted in noted.items() if one_noted.target == sink.target}
         if isinstance(sink, SharedSink) and (not noted or (one.position is None and one.begun is None)):
             try:
-                names |= _names(sink, config.name)
+                names |= names_in_target(sink, config.name)
             except PenstockError as error:
                 summary = f"{error.code} {error.line}"
                 return [FormerName(sink.name, Standing(sink.name, sink.guarantee, error=summary, fault=error))]
-        former = [_called(name, sink.name, config, settings) for name in sorted(names - {s.name for s in sinks})]
+        former = [under_name(name, sink.name, config, settings) for name in sorted(names - {s.name for s in sinks})]
         return [FormerName(sink.name, each) for each in standings(_Former(Targets(tuple(former), (), None)))]
 
     with ThreadPoolExecutor(len(exact)) as pool:
         return [each for found in pool.map(search, exact) for each in found]
 
 
-def _names(sink: SharedSink, pipeline: str) -> set[str]:
+def names_in_target(sink: SharedSink, pipeline: str) -> set[str]:
     """The other names under which the pipeline itself has a position in the target; not its replays and redrives."""
     writers = (writer.rpartition("/") for writer in sink.other_writers())
     return {name for its_pipeline, _, name in writers if its_pipeline == pipeline and name != "?"}
 
 
-def _called(name: str, sink: str, config: PipelineConfig, settings: KafkaSettings) -> Sink:
+def under_name(name: str, sink: str, config: PipelineConfig, settings: KafkaSettings) -> Sink:
     """A sink of the file under another name."""
     renamed = tuple(one.model_copy(update={"name": name}) for one in config.sinks if one.name == sink)
     return build_targets(config.model_copy(update={"sinks": renamed}), settings).sinks[0]

@@ -12,7 +12,7 @@ from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import KafkaSettings, explain
 from penstock.model import BatchToken, OffsetRange, Position, Rule
 from penstock.sinks.kafka import KafkaSink
-from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic
+from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic, sink_of_markers
 from penstock.sinks.kafka.slots import (
     change_needed,
     in_step,
@@ -58,6 +58,14 @@ def test_marker_topics_of_different_sinks_differ() -> None:
     sinks = [("a.b", "c"), ("a", "b.c"), ("a", "b"), ("ä", "b"), ("ö", "b"), ("x" * 240, "1"), ("x" * 240, "2")]
     assert len({marker_topic(*names) for names in sinks}) == len(sinks)
     assert marker_topic("orders", "out") == "penstock.markers.orders.out"
+
+
+@pytest.mark.parametrize("pipeline", ["orders", "orders.redrive", "orders.replay-20260101-1", "bestellungen ü"])
+def test_sink_of_a_marker_topic_is_known_by_the_topics_name(pipeline: str) -> None:
+    topic = marker_topic(pipeline, "out-box_2")
+    assert sink_of_markers(topic, pipeline) == "out-box_2"
+    assert sink_of_markers(topic, "orders.other") is None
+    assert sink_of_markers("clean", pipeline) is None
 
 
 def test_slot_without_a_marker_or_where_the_batch_is_next_begins() -> None:

@@ -25,7 +25,14 @@ from penstock.errors import MissingError
 from penstock.model import RAW_SCHEMA, BatchToken, Rule, redrives_of
 from penstock.ops.quarantine.place import QuarantinePlace, Selection, chosen, columns_for, quarantine_of, write_marks
 from penstock.ops.redrive.runs import StoredPass, StoredRun, in_hand, runs_in, write_run
-from penstock.ops.redrive.targets import appending, excluded_from, held_by_targets, reached_records, taken_back
+from penstock.ops.redrive.targets import (
+    appending,
+    excluded_from,
+    former_sinks,
+    held_by_targets,
+    reached_records,
+    taken_back,
+)
 from penstock.ops.redrive.ways import find_ways, narrowed, reached_by
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, commit_numbers
 from penstock.quarantine.records import PLACE, Place, frame_of, read_records
@@ -296,7 +303,7 @@ def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
         reader,
         marks,
         rule=Rule.RECORDS,
-        excluded=partial(excluded_from, reader, asked),
+        excluded=partial(excluded_from, reader, asked, former_sinks(place.config, asked)),
         check_log=False,
     )
 

@@ -14,11 +14,12 @@ import polars as pl
 from penstock import config as cfg
 from penstock.assembly.reaching import settings_of
 from penstock.assembly.targets import build_targets
-from penstock.contracts import RecordSink, Sink
+from penstock.contracts import RecordSink, SharedSink, Sink, SlotSink
 from penstock.engine.excluded import Excluded
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, redrives_of
 from penstock.ops.redrive.ways import narrowed
+from penstock.preflight.renamed import names_in_target, under_name
 from penstock.quarantine.marks import commit_numbers
 from penstock.quarantine.records import IDENTITY, PLACE, Place, frame_of
 from penstock.quarantine.states import Outcome
@@ -38,6 +39,20 @@ def sinks_named(config: cfg.PipelineConfig, name: str) -> dict[str, Sink]:
     """The sinks of a pipeline under another name: its redrives or one of its replays."""
     targets = build_targets(narrowed(config, None, name=name), settings_of(config.source))
     return {sink.name: sink for sink in targets.sinks}
+
+
+def former_sinks(config: cfg.PipelineConfig, names: Collection[str]) -> dict[str, list[Sink]]:
+    """For sinks whose targets know redriven records by the sink's name alone: the names that the file has no more.
+
+    A redrive under such a name was given up when the sink was renamed, or its checkpoint lost; what it wrote is there.
+    """
+    writer = narrowed(config, None, name=redrives_of(config.name))
+    found: dict[str, list[Sink]] = {}
+    for name, sink in sinks_named(config, writer.name).items():
+        if name in names and isinstance(sink, SlotSink) and isinstance(sink, SharedSink):
+            former = names_in_target(sink, writer.name) - {one.name for one in config.sinks}
+            found[name] = [under_name(one, name, writer, settings_of(config.source)) for one in sorted(former)]
+    return found
 
 
 def held_records(sink: Sink, places: Collection[Place]) -> set[Place] | None:
@@ -93,29 +108,38 @@ def held_by_targets(
     if accept_duplicates:
         return {}
     sinks, found = sinks_named(config, redrives_of(config.name)), dict[str, set[Place]]()
+    former = former_sinks(config, appending(config))
     for name in sorted(appending(config)):
         mine = records.filter(pl.col("way").str.split(",").list.contains(name))
         if mine.is_empty():
             continue
+        places = set(mine.select(PLACE).iter_rows())
         try:
-            held = held_records(sinks[name], set(mine.select(PLACE).iter_rows()))
+            held = held_records(sinks[name], places)
         except TerminalError as error:
             if error.code != "SINK_NEEDS_SPARK":
                 raise
             continue  # The run has Spark, and asks again.
         if held is None:
             raise _cannot_tell(sinks[name], mine.height)
-        found[name] = held
+        found[name] = held.union(*(held_records(one, places) or () for one in former.get(name, ())))
     return found
 
 
-def excluded_from(reader: StoredReader, names: Collection[str], token: BatchToken, sinks: Sequence[Sink]) -> Excluded:
+def excluded_from(
+    reader: StoredReader,
+    names: Collection[str],
+    former: Mapping[str, Sequence[Sink]],
+    token: BatchToken,
+    sinks: Sequence[Sink],
+) -> Excluded:
     """The records of a batch that the sinks of these names hold already."""
     places = set(frame_of(reader.columns(token.ranges, PLACE)).iter_rows())
     pairs: list[tuple[str, Place]] = []
     for sink in sinks:
         if sink.name in names:
-            pairs += [(sink.name, place) for place in held_records(sink, places) or ()]
+            for one in (sink, *former.get(sink.name, ())):
+                pairs += [(sink.name, place) for place in held_records(one, places) or ()]
     return Excluded.of(pairs)
 
 

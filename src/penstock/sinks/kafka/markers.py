@@ -30,6 +30,8 @@ from penstock.model import OffsetRange, Position
 KEY = b"marker"
 TAIL = 20
 _LONGEST_NAME = 249
+_MARK = 12
+"""Digits of the hash in the names of marker topics that would be too long, not legal, or not unique."""
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 30.0
 _OPTIONS = {
@@ -95,11 +97,21 @@ class SlotState:
 def marker_topic(pipeline: str, sink: str) -> str:
     """The name of a sink's marker topic: legal, at most 249 long, and of no other sink."""
     name = f"penstock.markers.{pipeline}.{sink}"
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    plain = _plain(name)
     if plain == name and "." not in pipeline and len(name) <= _LONGEST_NAME:
         return name
-    mark = hashlib.sha256(f"{pipeline}\0{sink}".encode()).hexdigest()[:12]
+    mark = hashlib.sha256(f"{pipeline}\0{sink}".encode()).hexdigest()[:_MARK]
     return f"{plain[: _LONGEST_NAME - len(mark) - 1]}-{mark}"
+
+
+def sink_of_markers(topic: str, pipeline: str) -> str | None:
+    """The sink of this pipeline that a marker topic is of; none for other topics, and for names that were cut."""
+    rest = topic.removeprefix(_plain(f"penstock.markers.{pipeline}."))
+    return next((name for name in (rest, rest[: -_MARK - 1]) if marker_topic(pipeline, name) == topic), None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)
 
 
 def record_key(record: Record) -> bytes:

@@ -22,7 +22,15 @@ from penstock.sinks.commit import position_moved
 from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
 from penstock.sinks.kafka.fitting import ChosenTopics, TopicCache, topic_missing
 from penstock.sinks.kafka.marker_admin import MarkerAdmin
-from penstock.sinks.kafka.markers import Marker, Record, SlotState, marker_topic, read_markers, read_redriven
+from penstock.sinks.kafka.markers import (
+    Marker,
+    Record,
+    SlotState,
+    marker_topic,
+    read_markers,
+    read_redriven,
+    sink_of_markers,
+)
 from penstock.sinks.kafka.records import PARTITION, RowRecords
 from penstock.sinks.kafka.slots import (
     change_needed,
@@ -168,16 +176,14 @@ class KafkaSink:
 
     def other_writers(self) -> list[str]:
         """The other sinks of this pipeline whose markers name this topic. Those of other pipelines are not known."""
-        prefix = marker_topic(self.pipeline, "")
-        names = [topic.removeprefix(prefix) for topic in self._admin().names() if topic.startswith(prefix)]
         found = []
-        for name in sorted(names) if self.topic is not None else ():
-            markers = marker_topic(self.pipeline, name)
-            if markers == f"{prefix}{name}" and markers != self.markers:
-                states = read_markers(self.name, self.settings, markers, range(1)).values()
+        for topic in self._admin().names() if self.topic is not None else ():
+            name = sink_of_markers(topic, self.pipeline)
+            if name is not None and name != self.name:
+                states = read_markers(self.name, self.settings, topic, range(1)).values()
                 if any(state.marker is not None and state.marker.topic == self.topic for state in states):
                     found.append(f"{self.pipeline}/{name}")
-        return found
+        return sorted(found)
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> KafkaStage:
         """In a task: take the slot over and begin its transaction, or drain it where it has the batch."""
