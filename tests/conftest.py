@@ -146,7 +146,7 @@ def no_clients_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_log_handlers_left() -> Iterator[None]:
-    """A command run in this process adds its handler to the root logger, and its stream ends with the test."""
+    """A command that runs in this process adds a handler to the root logger; its stream is closed after the test."""
     yield
     log = logging.getLogger()
     log.handlers[:] = [found for found in log.handlers if type(found) not in _HANDLERS_OF_COMMANDS]

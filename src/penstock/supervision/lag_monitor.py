@@ -61,7 +61,7 @@ class LagMonitor:
         self._woken.set()
 
     def close(self) -> None:
-        """Look no longer. A look at brokers that are away is not waited for, and nothing more is told."""
+        """Stop looking. A look at brokers that are away is not waited for, and its result is dropped."""
         with self._telling:
             self._over.set()
         self._woken.set()

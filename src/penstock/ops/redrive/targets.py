@@ -42,9 +42,9 @@ def sinks_named(config: cfg.PipelineConfig, name: str) -> dict[str, Sink]:
 
 
 def former_sinks(config: cfg.PipelineConfig, names: Collection[str]) -> dict[str, list[Sink]]:
-    """For sinks whose targets know redriven records by the sink's name alone: the names that the file has no more.
+    """For each sink that records per sink name what was redriven, as Kafka sinks do: that sink under its former names.
 
-    A redrive under such a name was given up when the sink was renamed, or its checkpoint lost; what it wrote is there.
+    An unfinished redrive under a former name is forgotten with its checkpoint; the records that it wrote are not.
     """
     writer = narrowed(config, None, name=redrives_of(config.name))
     found: dict[str, list[Sink]] = {}

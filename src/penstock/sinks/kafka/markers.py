@@ -105,7 +105,7 @@ def marker_topic(pipeline: str, sink: str) -> str:
 
 
 def sink_of_markers(topic: str, pipeline: str) -> str | None:
-    """The sink of this pipeline that a marker topic is of; none for other topics, and for names that were cut."""
+    """The sink of this pipeline that a marker topic belongs to; None for other topics and for truncated names."""
     rest = topic.removeprefix(_plain(f"penstock.markers.{pipeline}."))
     return next((name for name in (rest, rest[: -_MARK - 1]) if marker_topic(pipeline, name) == topic), None)
 
