@@ -156,6 +156,9 @@ class World:
             self.main.schema = schema
             self.main.write()
             self._settle(self.main, lambda _: getattr(self, f"_{what}")(*with_))  # noqa: B023  called at once
+        if self.unfinished:
+            # To finish them a sink may have been put back, which has missed what the stream did meanwhile.
+            self._settle(self.main, lambda options: self._drain(options))
 
     def check(self) -> list[str]:
         """What is wrong, where anything is."""

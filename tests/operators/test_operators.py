@@ -108,6 +108,7 @@ FOUND = (
     "send 3 1; run; edit; redrive commit:redrives; rename_sink out; redrive",
     # The redrive wrote into the topic under a name that the sink has no more.
     "send 3 1; run; edit; rename_sink out; redrive commit:delta; lose_checkpoint",
+    "send 3 1; add_sink; run; redrive commit:delta; remove_sink",
     "send 3 1; run; redrive commit:pg; edit; redrive",
     "send 3 1; run; redrive commit:redrives; edit; redrive",
     "send 3 1; run; save delta; replay delta rejects; put_back delta",
