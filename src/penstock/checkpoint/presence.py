@@ -124,8 +124,8 @@ class Presence:
                     self._remove(STOP_NOTE)
 
     @contextmanager
-    def beating(self, on_stop: Callable[[], None]) -> Iterator[None]:
-        """The run, between begin and end: a thread that beats, and calls `on_stop` once when a stop is asked for."""
+    def heartbeat(self, on_stop: Callable[[], None]) -> Iterator[None]:
+        """While the run lasts: a thread writes the heartbeat, and calls `on_stop` once when a stop is requested."""
         over = threading.Event()
         poll = _POLL_SECONDS if is_local(self._path) else _POLL_SECONDS_AWAY
 

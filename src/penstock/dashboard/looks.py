@@ -19,8 +19,8 @@ Found = dict[str, Any]
 
 
 def attempt(look: Callable[[], Found]) -> Looked:
-    """Collect a part; what fails is reported in a line. Of what is no error of ours only the kind is told: its
-    text may hold anything."""
+    """Collect one part. A failure is reported in one line; of an unexpected exception only the type, since its text
+    may contain anything."""
     try:
         found, problem = look(), None
     except PenstockError as error:

@@ -150,7 +150,7 @@ class BatchRunner:
     """What the JVM has spent on its garbage since it was asked last, in seconds."""
     enter: Callable[[int, str], None] = lambda batch_id, phase: None
     """Told which phase a batch enters."""
-    strays: Orphans | None = None
+    orphans: Orphans | None = None
     """Clears up after attempts that do not count, where tasks may have several."""
     excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
     """Records of a batch that stay out of some sinks; asked once the positions of these are read."""
@@ -236,8 +236,8 @@ class BatchRunner:
 
     def end(self) -> None:
         """After the last batch: clear up."""
-        if self.strays is not None:
-            self.strays.finish()
+        if self.orphans is not None:
+            self.orphans.finish()
 
     @property
     def _kept_quarantines(self) -> list[Sink]:
@@ -433,10 +433,10 @@ class BatchRunner:
             committed.append((sink, manifests))
             if self.after_restart:
                 sink.discard(token, manifests)
-        if self.strays is not None:
+        if self.orphans is not None:
             reports = (*staged.reports, *staged.later)
             committed += [(quarantine, staged.manifests(quarantine)) for quarantine in self.quarantines]
-            self.strays.after(token, committed, {report.stage for report in reports if report.stage is not None})
+            self.orphans.after(token, committed, {report.stage for report in reports if report.stage is not None})
         return added
 
     def _finish_slots(

@@ -53,7 +53,7 @@ class Alerting:
             receivers.append(Webhook(config.alerts.webhook))
         if config.alerts.topic is not None:
             receivers.append(AlertTopic(way_in(settings), config.alerts.topic))
-        self._couriers = [AlertSender(receiver, self._delivered, notice) for receiver in receivers]
+        self._senders = [AlertSender(receiver, self._delivered, notice) for receiver in receivers]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-alerting", daemon=True)
         self._thread.start()
@@ -63,10 +63,10 @@ class Alerting:
         deadline = time.monotonic() + _CLOSE_SECONDS
         self._over.set()
         self._thread.join(_CLOSE_SECONDS)
-        for courier in self._couriers:
-            courier.finish()
-        for courier in self._couriers:
-            courier.join(deadline - time.monotonic())
+        for sender in self._senders:
+            sender.finish()
+        for sender in self._senders:
+            sender.join(deadline - time.monotonic())
 
     def _run(self) -> None:
         while not self._over.wait(self._every):
@@ -82,16 +82,16 @@ class Alerting:
 
     def _send(self, alert: Alert) -> None:
         body = {"pipeline": self._pipeline, **alert.as_json(), "file": self._file}
-        letter = QueuedAlert(body, len(self._couriers))
-        for courier in self._couriers:
-            courier.put(letter)
+        queued = QueuedAlert(body, len(self._senders))
+        for sender in self._senders:
+            sender.put(queued)
 
-    def _delivered(self, letter: QueuedAlert) -> None:
+    def _delivered(self, alert: QueuedAlert) -> None:
         with self._counting:
-            letter.left -= 1
-            if not letter.left:
-                firing = letter.body["state"] == "firing"
-                self._note.write(letter.body["rule"], letter.body["since"] if firing else None)
+            alert.left -= 1
+            if not alert.left:
+                firing = alert.body["state"] == "firing"
+                self._note.write(alert.body["rule"], alert.body["since"] if firing else None)
 
 
 class _FiringNote:

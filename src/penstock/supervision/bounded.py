@@ -200,7 +200,7 @@ def _carry(
             tell=tell,
             marks=run.marks,
             turn=partial(turn_at, run.beside or pipeline.config.checkpoint),
-            strays=Orphans(Attempts(spark)),
+            orphans=Orphans(Attempts(spark)),
             excluded=run.excluded,
             topic_ids=_pinned_ids(run, cluster),
             same_topics=partial(SameTopics, pipeline.settings) if cluster is not None else None,

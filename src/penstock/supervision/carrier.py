@@ -113,7 +113,7 @@ class Carrier:
             turn=self._turn,
             garbage=Garbage(self.session),
             enter=lambda batch_id, phase: self.listener(BatchPhase(batch_id, phase)),
-            strays=Orphans(Attempts(self.session)),
+            orphans=Orphans(Attempts(self.session)),
             topic_ids=self.topics.of_token,
             same_topics=partial(SameTopics, self.pipeline.settings),
             stopped=self.stop.asked,

@@ -31,7 +31,7 @@ def heartbeat(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Iter
 
     error: str | None = "INTERRUPTED"
     try:
-        with presence.beating(stop.ask):
+        with presence.heartbeat(stop.ask):
             yield listen
         error = None
     except PenstockError as fault:

@@ -62,7 +62,7 @@ def test_presence_stop_asked_before_the_run_began_is_not_asked_of_it(tmp_path: P
 def test_presence_attended_run_hears_of_a_stop_once(tmp_path: Path) -> None:
     run, heard = Presence(str(tmp_path)), threading.Semaphore(0)
     run.begin(FACTS)
-    with run.beating(lambda: heard.release()):
+    with run.heartbeat(lambda: heard.release()):
         assert not heard.acquire(timeout=0.6)
         Presence(str(tmp_path)).ask_stop("somebody")
         assert heard.acquire(timeout=2)

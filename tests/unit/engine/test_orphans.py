@@ -38,30 +38,30 @@ def token(batch_id: int) -> BatchToken:
     return BatchToken("orders", "q", batch_id, ())
 
 
-def test_strays_without_other_attempts_nothing_is_looked_for() -> None:
+def test_orphans_without_other_attempts_nothing_is_looked_for() -> None:
     sink: Any = Discarding()
-    strays = Orphans(Books())
-    assert not strays.after(token(0), [(sink, [])], {1, 2})
-    strays.finish()
+    orphans = Orphans(Books())
+    assert not orphans.after(token(0), [(sink, [])], {1, 2})
+    orphans.finish()
     assert sink.seen == []
 
 
-def test_strays_of_a_batch_are_removed_at_once_and_again_later() -> None:
+def test_orphans_of_a_batch_are_removed_at_once_and_again_later() -> None:
     sink: Any = Discarding()
     now = [0.0]
-    strays = Orphans(Books(others={2}), clock=lambda: now[0])
-    assert strays.after(token(0), [(sink, [])], {1, 2})
+    orphans = Orphans(Books(others={2}), clock=lambda: now[0])
+    assert orphans.after(token(0), [(sink, [])], {1, 2})
     assert sink.seen == [0]
-    strays.after(token(1), [(sink, [])], {3})
+    orphans.after(token(1), [(sink, [])], {3})
     assert sink.seen == [0]
     now[0] = 11.0
-    strays.after(token(2), [(sink, [])], {4})
+    orphans.after(token(2), [(sink, [])], {4})
     assert sink.seen == [0, 0]
-    strays.finish()
+    orphans.finish()
     assert sink.seen == [0, 0]
 
 
-def test_strays_at_the_end_wait_for_what_still_runs_but_not_for_ever() -> None:
+def test_orphans_at_the_end_wait_for_what_still_runs_but_not_for_ever() -> None:
     sink: Any = Discarding()
     now = [0.0]
 
@@ -69,13 +69,13 @@ def test_strays_at_the_end_wait_for_what_still_runs_but_not_for_ever() -> None:
         now[0] += 4.0
         return now[0]
 
-    strays = Orphans(Books(others={1}, running={1}), clock=clock)
-    strays.after(token(0), [(sink, [])], {1})
-    strays.finish()
+    orphans = Orphans(Books(others={1}, running={1}), clock=clock)
+    orphans.after(token(0), [(sink, [])], {1})
+    orphans.finish()
     assert sink.seen == [0, 0]
 
 
-def test_strays_that_cannot_be_removed_stop_nothing() -> None:
+def test_orphans_that_cannot_be_removed_stop_nothing() -> None:
     failing: Any = Discarding(TransientError("SINK_AWAY", "the store does not answer"))
     sink: Any = Discarding()
     Orphans(Books(others={1})).after(token(0), [(failing, []), (sink, [])], {1})

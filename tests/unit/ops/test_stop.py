@@ -33,7 +33,7 @@ path, how = sys.argv[1:]
 presence, asked = Presence(path), threading.Event()
 with checkpoint_lock(path):
     presence.begin(RunFacts(pipeline="orders", doing="running", batch_id=4))
-    with presence.beating(asked.set):
+    with presence.heartbeat(asked.set):
         print("running", flush=True)
         asked.wait()
         if how == "deaf":

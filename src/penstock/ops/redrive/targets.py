@@ -55,8 +55,13 @@ def former_sinks(config: cfg.PipelineConfig, names: Collection[str]) -> dict[str
     return found
 
 
-def held_records(sink: Sink, places: Collection[Place]) -> set[Place] | None:
-    """Which of some records a target has a row of; none where it cannot tell."""
+def held_records(sink: Sink, places: Collection[Place], former: Iterable[Sink] = ()) -> set[Place] | None:
+    """The records that a target has a row of, under this or a former name of its sink; None if it cannot tell."""
+    held = _held_by(sink, places)
+    return None if held is None else held.union(*(_held_by(one, places) or () for one in former))
+
+
+def _held_by(sink: Sink, places: Collection[Place]) -> set[Place] | None:
     if not isinstance(sink, RecordSink):
         return None
     found: set[Place] = set()
@@ -113,16 +118,15 @@ def held_by_targets(
         mine = records.filter(pl.col("way").str.split(",").list.contains(name))
         if mine.is_empty():
             continue
-        places = set(mine.select(PLACE).iter_rows())
         try:
-            held = held_records(sinks[name], places)
+            held = held_records(sinks[name], set(mine.select(PLACE).iter_rows()), former.get(name, ()))
         except TerminalError as error:
             if error.code != "SINK_NEEDS_SPARK":
                 raise
             continue  # The run has Spark, and asks again.
         if held is None:
             raise _cannot_tell(sinks[name], mine.height)
-        found[name] = held.union(*(held_records(one, places) or () for one in former.get(name, ())))
+        found[name] = held
     return found
 
 
@@ -138,8 +142,8 @@ def excluded_from(
     pairs: list[tuple[str, Place]] = []
     for sink in sinks:
         if sink.name in names:
-            for one in (sink, *former.get(sink.name, ())):
-                pairs += [(sink.name, place) for place in held_records(one, places) or ()]
+            held = held_records(sink, places, former.get(sink.name, ()))
+            pairs += [(sink.name, place) for place in held or ()]
     return Excluded.of(pairs)
 
 
