@@ -16,6 +16,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
 from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.kafka.failures import LEADER_MOVES, MOVED_OR_GONE, RIGHTS_HINT, answer
+from penstock.kafka.handshake import takes_connections
 from penstock.kafka.hearing import Hearing, ask_brokers, refuse_known
 from penstock.kafka.settings import KafkaSettings
 from penstock.model import TopicPartition
@@ -46,6 +47,11 @@ class Subscription:
         if self.assign is not None:
             return "; ".join(f"{_some_of('topic', [t])}, {_some_of('partition', p)}" for t, p in self.assign.items())
         return _some_of("topic", self.topics)
+
+
+def look_seconds(settings: KafkaSettings) -> float:
+    """How long a command that can do without the brokers waits for them: brokers that are there may be slow."""
+    return 10.0 if takes_connections(settings.brokers) else 3.0
 
 
 class Cluster:

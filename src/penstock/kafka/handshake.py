@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from penstock.kafka.settings import KafkaSettings
 
 _SECONDS = 3.0
+_CONNECT_SECONDS = 1.0
 # With TLS 1.3 a broker refuses our certificate only behind the handshake.
 _AFTERWARDS_SECONDS = 0.5
 # OpenSSL's X509_V_ERR_*.
@@ -51,6 +53,15 @@ def find_tls_fault(address: str, settings: KafkaSettings) -> TlsFault | None:
     except (OSError, ValueError):
         return None
     return None
+
+
+def takes_connections(brokers: str) -> bool:
+    """Whether any of the first three addresses of `host:port,...` takes a TCP connection."""
+    for address in brokers.split(",")[:3]:
+        host, _, port = address.strip().rpartition(":")
+        with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):
+            return True
+    return False
 
 
 def speaks_tls(address: str) -> bool:

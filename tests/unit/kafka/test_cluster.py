@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from confluent_kafka import KafkaError
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import Cluster, KafkaSettings, Subscription, explain
+from penstock.kafka.cluster import look_seconds
 
 
 @pytest.mark.parametrize(
@@ -46,3 +49,10 @@ def test_cluster_unknown_setting_is_refused_by_name() -> None:
         Cluster(KafkaSettings("a:1", {"no.such.setting": "1"}))
     assert raised.value.code == "KAFKA_SETTINGS_INVALID"
     assert "no.such.setting" in raised.value.context["client"]
+
+
+def test_commands_that_only_look_wait_longer_for_brokers_that_take_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert look_seconds(KafkaSettings(brokers=f"127.0.0.1:1,{address}")) == 10.0
+    assert look_seconds(KafkaSettings(brokers=address)) == 3.0

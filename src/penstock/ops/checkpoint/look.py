@@ -20,11 +20,10 @@ from penstock.checkpoint.state_stores import StateFiles, read_state
 from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
+from penstock.kafka.cluster import look_seconds
 from penstock.model import Guarantee, TopicPartition
 from penstock.preflight.renamed import FormerName, former_names
 from penstock.preflight.standings import Standing, standings
-
-_PATIENCE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def foreign_findings(seen: Looked) -> list[Finding]:
 def _brokers(config: PipelineConfig, settings: KafkaSettings) -> Brokers:
     source = config.source
     try:
-        cluster = Cluster(settings, timeout=_PATIENCE_SECONDS)
+        cluster = Cluster(settings, look_seconds(settings))
         partitions = cluster.partitions(Subscription(source.topics or (), source.pattern, source.assign))
         return Brokers(cluster.bounds(partitions), cluster.topic_ids({at.topic for at in partitions}))
     except PenstockError as error:

@@ -21,6 +21,7 @@ from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, Regis
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, Subscription
 from penstock.kafka.ages import first_unread
+from penstock.kafka.cluster import look_seconds
 from penstock.metrics.history import history_of
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence, RegistryFacts, TableFacts
 from penstock.ops.diagnosis.figures import batches_in, input_in, kept_in, recent_batches, retries_in
@@ -28,7 +29,7 @@ from penstock.ops.wording import counted
 from penstock.registry.exchange import Exchange
 from penstock.supervision.upkeep import tables_of
 
-_PATIENCE = 3.0
+_REGISTRY_SECONDS = 3.0
 _AGE_SECONDS = 2.0
 _EVENTS = ("batch", "started", "state", "retry", "lag")
 Result = TypeVar("Result")
@@ -102,7 +103,7 @@ class _Look:
         )
 
     def brokers(self) -> BrokerFacts:
-        source, cluster = self._config.source, Cluster(self._settings, _PATIENCE)
+        source, cluster = self._config.source, Cluster(self._settings, look_seconds(self._settings))
         partitions = cluster.partitions(Subscription(source.topics or (), source.pattern, source.assign))
         bounds = cluster.bounds(partitions)
         began = time.perf_counter()
@@ -126,7 +127,7 @@ class _Look:
         return tuple(self._registry(one) for one in _registries(self._config))
 
     def _registry(self, registry: RegistryConfig) -> RegistryFacts:
-        settings = replace(registry_settings(registry), timeout=_PATIENCE, retries=0)
+        settings = replace(registry_settings(registry), timeout=_REGISTRY_SECONDS, retries=0)
         exchange, began = Exchange(settings), time.perf_counter()
         try:
             exchange.ask("/schemas/types")

@@ -16,13 +16,13 @@ from penstock.assembly.reaching import settings_of
 from penstock.config import PipelineConfig
 from penstock.errors import DefinitionError, MissingError, PenstockError
 from penstock.kafka import Cluster
+from penstock.kafka.cluster import look_seconds
 from penstock.model import RAW_SCHEMA, OffsetRange, TopicPartition
 from penstock.ops.quarantine.place import QuarantinePlace, quarantine_of
 from penstock.quarantine import QUARANTINE_SCHEMA
 from penstock.quarantine.records import PLACE, REFUSED_BY, SCHEMA_ID, Place, raw_records
 from penstock.readers import KafkaReader
 
-_PATIENCE = 3.0
 _NEIGHBOURS = (-2, -1, 1, 2)
 _PLACE = re.compile(r"(?P<topic>[^\[\]:@]+)(?:\[(?P<p1>\d+)\]@(?P<o1>\d+)|:(?P<p2>\d+):(?P<o2>\d+))")
 _WHY = ("pipeline", "batch_id", "stage", "code", "message", REFUSED_BY, "quarantined_at", "state", "failures", "run")
@@ -154,15 +154,16 @@ def _neighbours(config: PipelineConfig, quarantine: QuarantinePlace, place: Plac
 def _standing(config: PipelineConfig, at: TopicPartition, offsets: list[int]) -> Callable[[int], str]:
     """Whether the source has some offsets, as the brokers say now; that they do not answer is an answer too."""
     settings = settings_of(config.source)
+    seconds = look_seconds(settings)
     try:
-        log = Cluster(settings, timeout=_PATIENCE).bounds([at]).get(at)
+        log = Cluster(settings, seconds).bounds([at]).get(at)
         if log is None:
             return lambda offset: "gone: the partition is not there any more"
         first, last = max(log.start, offsets[0]), min(log.end, offsets[-1] + 1)
         found: set[int] = set()
         if first < last:
             wanted = [OffsetRange(at.topic, at.partition, first, last)]
-            for batch in KafkaReader(settings, _PATIENCE).read(wanted):
+            for batch in KafkaReader(settings, seconds).read(wanted):
                 found.update(batch.column("offset").to_pylist())
     except PenstockError as error:
         told = f"unknown: {error.summary}"
