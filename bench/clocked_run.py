@@ -21,8 +21,8 @@ from penstock.engine import batch
 from penstock.engine.listener import BatchDone, Event, Started
 from penstock.engine.patience import StopRequest
 from penstock.kafka import ages
-from penstock.spark.garbage import Garbage
 from penstock.supervision import observer
+from penstock.supervision.carrier import Garbage
 from penstock.supervision.run import run
 
 _LOOK_SECONDS = 0.2

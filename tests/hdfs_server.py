@@ -15,9 +15,9 @@ from typing import Any
 from tests.services.running import wait_for
 
 from penstock.devstack.ports import free_ports
-from penstock.spark.home import spark_home
 from penstock.spark.jars import jar_folder
 from penstock.spark.java import find_java
+from penstock.spark.session import spark_home
 
 _SERVERS = "org.apache.hadoop.hdfs.server"
 _NAME_NODE, _DATA_NODE = f"{_SERVERS}.namenode.NameNode", f"{_SERVERS}.datanode.DataNode"

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from penstock.devstack import Registry
 from penstock.devstack.ports import free_ports
-from penstock.devstack.registry import await_registry, start_registry
+from penstock.devstack.servers import await_registry, start_registry
 from penstock.spark.jars import registry_jar
 from penstock.spark.java import find_java
 

@@ -28,8 +28,8 @@ from confluent_kafka.admin import (
 from tests.issuer import AUDIENCE, Issuer
 
 from penstock.devstack import DevStack, SecureStack
-from penstock.devstack.access import set_password
 from penstock.devstack.secure import ExtraListener, Secured, Tokens
+from penstock.devstack.servers import set_password
 from penstock.ops.acls import Right
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java

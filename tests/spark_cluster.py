@@ -12,8 +12,8 @@ import requests
 from penstock.devstack import SparkCluster, SparkInstalled
 from penstock.devstack.spark_cluster import await_workers, lay_out_cluster, start_idle
 from penstock.devstack.stopping import end
-from penstock.spark.home import spark_home
 from penstock.spark.java import find_java
+from penstock.spark.session import spark_home
 
 
 class RunningCluster:

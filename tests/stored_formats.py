@@ -39,7 +39,6 @@ from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.backup import backups_of, make_backup
 from penstock.checkpoint.lease import LEASE_NOTE, Claim
 from penstock.checkpoint.presence import Presence, RunFacts
-from penstock.checkpoint.turns import Turns
 from penstock.checkpoint.writing import RESTORING, put_commit, put_initial, put_metadata, put_offsets, restoring
 from penstock.config import PipelineConfig, load
 from penstock.devstack import Node, Registry, Secured, SecureStack, SparkCluster, SparkMaster, StackState
@@ -103,6 +102,7 @@ from penstock.supervision.bounded import _attempt, _note, cut
 from penstock.supervision.gathered import GatheredSink
 from penstock.supervision.lag_monitor import LagSample
 from penstock.supervision.observer import RunObserver, observed
+from penstock.supervision.upkeep import Turns
 
 GOLDEN = Path(__file__).parent / "golden"
 DEFINITIONS = Path(__file__).parent / "definitions" / "valid"

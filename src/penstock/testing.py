@@ -78,8 +78,7 @@ class PipelineTrial:
 
         `tables` gives the rows of the pipeline's `tables`, by name.
         """
-        from penstock.assembly.trial_registry import build_offline
-        from penstock.assembly.trial_tables import given_tables
+        from penstock.assembly.trial_registry import build_offline, given_tables
         from penstock.config.cases import AdvanceCase, Case
         from penstock.ops.cases.run import see
 

@@ -17,9 +17,9 @@ from tests.hosts.network import Network, network
 from tests.postgres import PostgresServer
 
 from penstock.devstack.spark_cluster import SparkInstalled
-from penstock.spark.home import spark_home
 from penstock.spark.jars import broker_classpath, registry_jar
 from penstock.spark.java import find_java
+from penstock.spark.session import spark_home
 
 DRIVER, WORKERS, BROKERS, REGISTRY, DATABASE = "driver", ("worker1", "worker2"), ("b1", "b2", "b3"), "registry", "db"
 NAMES = (DRIVER, *WORKERS, *BROKERS, REGISTRY, DATABASE)

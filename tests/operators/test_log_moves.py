@@ -22,7 +22,7 @@ from penstock.config import load
 from penstock.engine import batch as batch_module
 from penstock.engine import direct
 from penstock.engine.batch import BatchRunner
-from penstock.engine.slots import pinned_slot
+from penstock.engine.slot import pinned_slot
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import TopicPartition
 

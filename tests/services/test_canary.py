@@ -33,9 +33,9 @@ from penstock.config import InvalidDefinition
 from penstock.devstack.ports import free_ports
 from penstock.errors import PenstockError
 from penstock.spark.cache import cache_home
-from penstock.spark.home import spark_home
 from penstock.spark.jars import jar_folder
 from penstock.spark.java import find_java
+from penstock.spark.session import spark_home
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -20,8 +20,8 @@ from tests.services.running import PENSTOCK, Running, wait_for
 from penstock.assembly import starting
 from penstock.config import load
 from penstock.errors import MissingError
-from penstock.spark.home import spark_home
 from penstock.spark.jars import jar_folder
+from penstock.spark.session import spark_home
 from penstock.supervision.run import run
 
 pytestmark = pytest.mark.services

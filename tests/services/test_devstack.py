@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.cli.command import command
 
-from penstock.devstack import DevStack, broker, read_status, stop_stack
+from penstock.devstack import DevStack, read_status, servers, stop_stack
 from penstock.devstack import stack as stack_module
 from penstock.devstack.ports import free_ports
 from penstock.devstack.stopping import kill
@@ -187,7 +187,7 @@ def test_up_after_the_broker_was_killed_recovers_with_its_data(tmp_path: Path) -
 def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, MissingError]]:
     """The folder of a stack that was given up, for it took too long to start, with its data; and the error."""
     folder = tmp_path_factory.mktemp("late")
-    started = broker.start_broker
+    started = servers.start_broker
     with pytest.MonkeyPatch.context() as patched, pytest.raises(MissingError) as caught:
 
         def start_broker(*given: Any) -> subprocess.Popen[bytes]:
@@ -195,7 +195,7 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Missi
             return started(*given)
 
         # Its storage is prepared in good time.
-        patched.setattr(broker, "start_broker", start_broker)
+        patched.setattr(servers, "start_broker", start_broker)
         stack_in(folder).start()
     yield folder, caught.value
     stop_stack(folder)

@@ -37,7 +37,7 @@ from penstock.model import (
     TopicPartition,
 )
 from penstock.sinks.commit import move
-from penstock.sinks.postgres import PostgresSink, refused
+from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres import commit as commit_module
 
 pytestmark = pytest.mark.services
@@ -455,13 +455,13 @@ def test_few_refused_rows_among_many_are_found_in_few_statements(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, v varchar(3))")
-    tries, real = [], refused._try
+    tries, real = [], commit_module._try
 
     def counted(*arguments: Any) -> Any:
         tries.append(arguments)
         return real(*arguments)
 
-    monkeypatch.setattr(refused, "_try", counted)
+    monkeypatch.setattr(commit_module, "_try", counted)
     bad = {0, 777, 9_999, 16_000, 19_999}
     sink = database.sink(rules=BY_ID, on_reject="quarantine")
     refusals = landed(sink, [{"id": n, "v": "long" if n in bad else "ok"} for n in range(20_000)])

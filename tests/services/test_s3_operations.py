@@ -19,8 +19,7 @@ from penstock.assembly.tables import open_table
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig, load
-from penstock.dashboard.looks import look_at_files
-from penstock.dashboard.quarantine_look import QuarantineLook
+from penstock.dashboard.looks import QuarantineLook, look_at_files
 from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt, TopicPartition
 from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_backup
 from penstock.ops.checkpoint.look import look

@@ -24,8 +24,7 @@ from tests.services.running import PENSTOCK, Running, wait_for
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
-from penstock.dashboard.looks import look_at_files
-from penstock.dashboard.quarantine_look import QuarantineLook
+from penstock.dashboard.looks import QuarantineLook, look_at_files
 from penstock.engine.listener import BatchDone, Event, Retrying
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt

@@ -1,14 +1,107 @@
-"""What comes out of Spark, in Penstock's terms: the cause on top, and whether it may pass."""
+"""What Spark, its Kafka client and the disk raise, as Penstock's errors: the cause on top, and whether it is transient.
+
+Spark wraps what its Kafka source hears in errors of its own, so only the text is left to judge by; it is told in the
+words of librdkafka's errors. An error that tells of a full disk seldom says which: the place of the pipeline with the
+least room is named.
+"""
 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.assembly.kafka_faults import not_let_in
+from penstock.assembly.reaching import places_of
+from penstock.config import PipelineConfig, reveal
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError, from_wire
-from penstock.storage.disk_space import disk_full, is_full
+from penstock.kafka.failures import RIGHTS_HINT
+from penstock.storage.disk_space import disk_full, is_full, least_room
+
+_PACKAGE = r"org\.apache\.kafka\.common\.errors\."
+_UNKNOWN_USER = re.compile(rf"{_PACKAGE}SaslAuthenticationException:? ?([^\n]*)")
+_TLS = re.compile(rf"(?:{_PACKAGE}SslAuthenticationException|javax\.net\.ssl\.SSL\w*Exception):? ?([^\n]*)")
+_LACKS = re.compile(rf"{_PACKAGE}(Topic|Group|TransactionalId|Cluster)AuthorizationException:? ?([^\n]*)")
+_ON = {
+    "Topic": "a right on the topic",
+    "Group": "a right on the consumer group",
+    "TransactionalId": "a right on the transactional id",
+    "Cluster": "a right on the cluster",
+}
+_TLS_CAUSES = (
+    (
+        re.compile(r"CertificateExpiredException|certificate expired|NotAfter", re.IGNORECASE),
+        "the broker's certificate has expired",
+        "give the broker a new certificate",
+    ),
+    (
+        re.compile(r"No subject alternative (?:DNS|names?)|No name matching|subject alternative names present"),
+        "the broker's certificate is for another host",
+        "write the brokers by a name that their certificate has, or give them a certificate with this one",
+    ),
+    (
+        re.compile(r"PKIX path|unable to find valid certification path|signature check failed", re.IGNORECASE),
+        "the broker's certificate is of an authority that is not trusted",
+        "check ca_file: it must hold the authority that signed the brokers' certificates",
+    ),
+    (
+        re.compile(r"fatal alert: (?:certificate_required|bad_certificate|certificate_unknown|unknown_ca)"),
+        "the broker refuses the client certificate, or asks for one",
+        "check certificate_file and key_file",
+    ),
+)
+
+
+def not_let_in(text: str, brokers: str | None) -> MissingError | None:
+    """The error where a report of Spark says that the brokers do not let its client in, or it them."""
+    where = {"brokers": brokers} if brokers else {}
+    if found := _UNKNOWN_USER.search(text):
+        return MissingError(
+            "KAFKA_NOT_AUTHENTICATED",
+            "asking through Spark: the brokers do not let the user of this pipeline in",
+            context={**where, "client": found[1]},
+            hint="check username, password and mechanism: the brokers know no such user, or it has another password",
+        )
+    if found := _LACKS.search(text):
+        return MissingError(
+            "KAFKA_NOT_AUTHORIZED",
+            f"asking through Spark: the user of this pipeline lacks {_ON[found[1]]}",
+            context={**where, "client": found[2]},
+            hint=RIGHTS_HINT,
+        )
+    tls = _TLS.search(text)
+    if tls is None:
+        return None
+    for sign, cause, hint in _TLS_CAUSES:
+        if sign.search(text):
+            said = {**where, "client": tls[1]}
+            return MissingError(
+                "KAFKA_TLS", f"asking through Spark: the TLS handshake failed: {cause}", context=said, hint=hint
+            )
+    # A handshake that broke off: the broker may have gone meanwhile.
+    return None
+
+
+@contextmanager
+def full_disks_named(config: PipelineConfig) -> Iterator[None]:
+    """Name the place with the least room in errors that tell of a full disk."""
+    try:
+        yield
+    except PenstockError as error:
+        if is_full(str(error)):
+            error.context.update(_least_room(config))
+        raise
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise disk_full("running the pipeline", {"cause": error, **_least_room(config)}) from error
+
+
+def _least_room(config: PipelineConfig) -> dict[str, str]:
+    scratch = reveal(config.spark).get("spark.local.dir") or tempfile.gettempdir()
+    room = least_room((*places_of(config), scratch))
+    return {"least room here": str(room)} if room is not None else {}
+
 
 _PASSING_CAUSES = (
     "org.apache.kafka.common.errors.TimeoutException",

@@ -56,7 +56,7 @@ def code_to_ship(config: cfg.PipelineConfig) -> UserCode | None:
     folder, listed = folder_of(config), config.cluster.extra_files if config.cluster is not None else ()
     files = {FilePath(one) for one in listed} | code_behind(config)
     for dotted, _ in _named(config):
-        from penstock.transforms.imported import imported_files
+        from penstock.transforms.user import imported_files
 
         files |= imported_files(folder, dotted.rpartition(".")[0])
     if not files:

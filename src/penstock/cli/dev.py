@@ -71,9 +71,9 @@ def up(
     from rich.console import Console
 
     from penstock.devstack import DevStack, Secured, SecureStack, SparkInstalled, read_status
-    from penstock.spark.home import spark_home
     from penstock.spark.jars import broker_classpath, registry_jar
     from penstock.spark.java import find_java
+    from penstock.spark.session import spark_home
 
     if brokers not in (None, "1", "3"):
         raise typer.BadParameter(f"{brokers} is neither 1 nor 3", param_hint="--brokers")

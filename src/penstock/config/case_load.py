@@ -1,4 +1,8 @@
-"""A case file to cases, or to everything that is wrong with it: as strict as the pipeline file, with every place."""
+"""A case file to cases, or to everything that is wrong with it: as strict as the pipeline file, with every place.
+
+Here a null is a value like any other. Messages and rows hold text that is checked against no type, so what YAML 1.1
+makes of `NO` is a problem too.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
-from penstock.config.case_source import read_case_source
 from penstock.config.cases import AdvanceCase, Case, CaseFile, ExpectCase, MessageCase, TableCase, topics_of
 from penstock.config.fields import Section
 from penstock.config.pipeline import PipelineConfig
-from penstock.config.problems import InvalidDefinition, Path, did_you_mean, suggest
+from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot, did_you_mean, suggest
 from penstock.config.validation import path_of
 from penstock.config.wording import word
-from penstock.config.yaml_source import Source, value_at
+from penstock.config.yaml_source import TAG, Reading, Source, compose_bounded, read_yaml_text, value_at
+
+_NULL: Any = object()
+"""Stands for a null while the file is read: to the reading of a pipeline file None means a problem."""
+
+
+def read_case_source(file: FilePath) -> Source:
+    """Read a case file. Raises where it cannot be read as one mapping at all."""
+    name = str(file)
+    text = read_yaml_text(file, name)
+    root = compose_bounded(name, text)
+    if not isinstance(root, yaml.MappingNode):
+        raise InvalidDefinition([Problem(name, 1, 1, "", "the file is no mapping", ("expected: cases: [...]",))])
+    reading = _CaseReading(name, text)
+    data = _with_nulls(reading.mapping(root, ()))
+    return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
+
+
+class _CaseReading(Reading):
+    def _scalar(self, node: Any, path: Path, spot: Spot) -> Any:
+        if node.tag == f"{TAG}null":
+            return _NULL
+        if node.tag == f"{TAG}bool" and spot.text.lower() not in ("true", "false"):
+            self._add(path, spot, f"YAML 1.1 reads {spot.text} as true or false", f'quote it: "{spot.text}"')
+            return None
+        return super()._scalar(node, path, spot)
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_nulls(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_nulls(inner) for inner in value]
+    return None if value is _NULL else value
+
 
 _CODES = ("code", "message", "stage", "topic", "partition", "offset", "key", "value", "headers", "timestamp")
 

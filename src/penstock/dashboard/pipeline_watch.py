@@ -20,9 +20,15 @@ from penstock.checkpoint.run_status import find_run
 from penstock.config import PipelineConfig, load
 from penstock.dashboard.brokers import Asked
 from penstock.dashboard.facts import Facts, Looked
-from penstock.dashboard.looks import LagLook, attempt, look_at_checkpoint, look_at_files, look_for_causes
+from penstock.dashboard.looks import (
+    LagLook,
+    QuarantineLook,
+    attempt,
+    look_at_checkpoint,
+    look_at_files,
+    look_for_causes,
+)
 from penstock.dashboard.overview import overview_row
-from penstock.dashboard.quarantine_look import QuarantineLook
 from penstock.dashboard.recent import Recent, in_utc, moment
 from penstock.dashboard.schedule import Schedule
 from penstock.dashboard.tail import HistoryTail

@@ -3,9 +3,8 @@
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.reason import ExtraFields
 from penstock.decoders.keyed import KeyedDecoder
-from penstock.decoders.raw import RawDecoder
 from penstock.decoders.screen import Tombstones
-from penstock.decoders.text import TextDecoder
+from penstock.decoders.text import RawDecoder, TextDecoder
 from penstock.decoders.timed import timed
 from penstock.decoders.tombstones import TombstoneDecoder
 from penstock.decoders.writers import JudgingDecoder

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from penstock.contracts import Decoder, TellingDecoder
 from penstock.decoders.numbered import numbered, reasons_of, restored, rows_of, with_values
-from penstock.decoders.raw import RawDecoder
 from penstock.decoders.refusal import Reason, refuse
+from penstock.decoders.text import RawDecoder
 from penstock.decoders.writers import JudgingDecoder
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES_FIELD, Split

@@ -1,4 +1,4 @@
-"""The text format: every value is one string, whatever it says. An empty one is a string too."""
+"""The text and raw formats: every value is one string, or keys, values and headers as they are. Every record passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,24 @@ import pyarrow.compute as pc
 
 from penstock.decoders.refusal import refuse
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, screen
-from penstock.model import COORDINATES_FIELD, Split, coordinates_of
+from penstock.model import COORDINATES_FIELD, RAW_SCHEMA, Split, coordinates_of
+
+_COLUMNS = ("key", "value", "headers")
+
+
+@dataclass(frozen=True)
+class RawDecoder:
+    """Key, value and headers, untouched and uncopied."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The record's own columns, and the coordinates."""
+        return pa.schema([*(RAW_SCHEMA.field(name) for name in _COLUMNS), COORDINATES_FIELD])
+
+    def decode(self, raw: pa.RecordBatch) -> Split:
+        """All of `raw` as good rows."""
+        columns = [*(raw.column(name) for name in _COLUMNS), coordinates_of(raw)]
+        return Split.all_good(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from typing import Self
 
 import psutil
 
-from penstock.devstack import broker
+from penstock.devstack import servers
 from penstock.devstack.ports import free_ports, is_free, refuse_taken
-from penstock.devstack.ready import wait_until_ready
-from penstock.devstack.registry import await_registry, start_registry
 from penstock.devstack.secure import Secured, SecureStack
+from penstock.devstack.servers import await_registry, start_registry, wait_until_ready
 from penstock.devstack.spark_cluster import SparkInstalled, await_workers, lay_out_cluster, start_idle
 from penstock.devstack.state import Node, Registry, SparkCluster, StackState, is_secure, load, locked, save
 from penstock.devstack.stopping import Stopped, end, kill, stop_stack
@@ -171,7 +170,7 @@ class DevStack:
 
     def _let_users_in(self) -> None:
         # Loaded with a Kafka client of its own, for few stacks.
-        from penstock.devstack.access import let_users_in
+        from penstock.devstack.servers import let_users_in
 
         secure = SecureStack.of(self.folder)
         assert secure is not None
@@ -244,27 +243,27 @@ class DevStack:
         if not idle:
             return
         for node in idle:
-            broker.write_properties(self._started(), node)
+            servers.write_properties(self._started(), node)
         self._format(idle)
         for node in idle:
-            child = broker.start_broker(self._java, self._classpath, node)
+            child = servers.start_broker(self._java, self._classpath, node)
             self._children[node.id] = child
             self._keep(self._started().with_node(node.as_process(child.pid)))
         self._await_ready(idle)
 
     def _format(self, nodes: Sequence[Node]) -> None:
-        tools = [(node, broker.start_format(self._java, self._classpath, self._started(), node)) for node in nodes]
+        tools = [(node, servers.start_format(self._java, self._classpath, self._started(), node)) for node in nodes]
         self._children |= {node.id: tool for node, tool in tools if tool is not None}
         for node, tool in tools:
             if tool is not None and tool.wait(START_TIMEOUT_SECONDS) != 0:
-                raise broker.died(node, "preparing its storage did not work")
+                raise servers.died(node, "preparing its storage did not work")
 
     def _await_ready(self, nodes: Sequence[Node]) -> None:
         def check() -> None:
             for node in nodes:
                 status = self._children[node.id].poll()
                 if status is not None:
-                    raise broker.died(node, f"it ended with status {status}")
+                    raise servers.died(node, f"it ended with status {status}")
 
         alive = [node for node in self.nodes if node.alive]
         secure = SecureStack.of(self.folder)
@@ -273,7 +272,7 @@ class DevStack:
             client = secure.certified_client(nodes=[node.id for node in alive])
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         if not wait_until_ready(client, len(alive), deadline, check):
-            raise broker.died(nodes[0], f"no client could produce within {START_TIMEOUT_SECONDS} seconds")
+            raise servers.died(nodes[0], f"no client could produce within {START_TIMEOUT_SECONDS} seconds")
 
     def _abandon(self, running: Collection[int | None]) -> None:
         """End all but what was `running` before; killed, so that nothing waits when the user wants out.

@@ -26,12 +26,10 @@ from penstock.assembly.faults import translate_error
 from penstock.assembly.inlet import Inlet
 from penstock.contracts import Reader, RowsRefused, Sink, SlotSink, UpgradedSink
 from penstock.engine.batches import Batches, Bounds
-from penstock.engine.excluded import EVERYWHERE, Excluded
 from penstock.engine.orphans import Orphans
 from penstock.engine.outlet import Outlet, SlotWork
-from penstock.engine.refused import refused_records
-from penstock.engine.slot_report import SlotReport
-from penstock.engine.slots import pin_slots, plan_slots
+from penstock.engine.refused import EVERYWHERE, Excluded, refused_records
+from penstock.engine.slot import SlotReport, pin_slots, plan_slots
 from penstock.errors import TerminalError, TransientError
 from penstock.metrics import BatchMetrics
 from penstock.metrics.memory import memory_in_use

@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.engine.outlet import SlotWork, outlet_of, sides_of
-from penstock.engine.slot import RefusedRows, decoded, joined, stage_rows, transformed
-from penstock.engine.slot_report import SlotReport, reporting
+from penstock.engine.slot import RefusedRows, SlotReport, decoded, joined, reporting, stage_rows, transformed
 from penstock.model import OffsetRange
 from penstock.transforms import Dedupe
 

@@ -18,9 +18,7 @@ from pyspark import TaskContext
 
 from penstock.contracts import Transform
 from penstock.engine.outlet import SlotWork, outlet_of, sides_of
-from penstock.engine.slot import RefusedRows, decoded, stage_rows
-from penstock.engine.slot_report import SlotReport, reporting
-from penstock.engine.slots import pinned_slot
+from penstock.engine.slot import RefusedRows, SlotReport, decoded, pinned_slot, reporting, stage_rows
 from penstock.engine.steps import TaskReports, apply_steps, numbered, quarantine_all, spark_schema
 from penstock.model import COORDINATES, OffsetRange
 

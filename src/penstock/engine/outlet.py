@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.assembly.inlet import Inlet
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, Transform
-from penstock.engine.excluded import EVERYWHERE, Excluded
+from penstock.engine.refused import EVERYWHERE, Excluded
 from penstock.errors import PenstockError, wire_key
 from penstock.model import BAD_SCHEMA, DELETES, BatchToken, Manifest, OffsetRange, Refusal, SlotAttempt
 

@@ -1,7 +1,9 @@
 """The transforms over a Spark frame: SQL and functions of frames as they are, steps over Arrow in tasks of their own.
 
-What the steps in tasks refuse and count comes back through an accumulator; the records are quarantined when the frame
-has run, by coordinates and byte for byte, in one job for all of them.
+What the steps in tasks refuse and count comes back through an accumulator. The records are quarantined once the frame
+has run, by coordinates and byte for byte, in one job for all of them. An expression that only Spark can evaluate is
+evaluated so that a row that fails does not fail the job: Spark's own `TryEval`, which is in `try_add` and its kind,
+gives NULL where what is inside it fails, and a struct around the value tells a failure from a NULL.
 """
 
 from __future__ import annotations
@@ -13,20 +15,62 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam, _accumulatorRegistry
-from pyspark.errors import PySparkTypeError
+from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.contracts import FrameTransform, Transform
 from penstock.engine.outlet import SlotWork, errors_for_spark, sides_of
 from penstock.engine.refused import refused_records
-from penstock.engine.slot import apply_all, quarantine
-from penstock.engine.slot_report import SlotReport
-from penstock.engine.slots import pinned_slot
-from penstock.engine.tried import with_tried
+from penstock.engine.slot import SlotReport, apply_all, pinned_slot, quarantine
 from penstock.errors import wire_key
 from penstock.model import COORDINATES, Refusal
 from penstock.transforms import Join
-from penstock.transforms.failing import ComputingStep, FromSpark
+from penstock.transforms.failing import ComputingStep, FromSpark, Tried
+
+_ONCE_FOR_SEVERAL = "spark.sql.subexpressionElimination.enabled"
+
+
+def with_tried(frame: Any, step: ComputingStep) -> Any | None:
+    """The frame with a struct beside each row for each expression of a step, NULL where it fails.
+
+    None where Spark takes them only as they are: one that makes rows, or one that is wrong.
+    """
+    # A piece that several expressions share would be computed before them, outside of what catches its failure.
+    frame.sparkSession.conf.set(_ONCE_FOR_SEVERAL, "false")
+    frame.createOrReplaceTempView("input")
+    try:
+        tried = [_tried(frame.sparkSession, one).alias(FromSpark.column(n)) for n, one in enumerate(step.tried)]
+        return frame.alias("input").select("*", *tried)
+    except AnalysisException:
+        return None
+
+
+def _tried(session: Any, one: Tried) -> Any:
+    from pyspark.sql import functions as f
+    from pyspark.sql.classic.column import Column
+
+    jvm = session._jvm
+    expressions, utils = jvm.org.apache.spark.sql.catalyst.expressions, jvm.org.apache.spark.sql.classic.ExpressionUtils
+    # The line break ends a comment that the text may close with.
+    parsed = session._jsparkSession.sessionState().sqlParser().parseExpression(f"({one.text}\n)")
+    if one.condition:
+        yes, no = (utils.expression(f.lit(value)._jc) for value in (True, False))
+        chosen = yes
+        for part in reversed(list(_conjuncts(parsed))):
+            chosen = expressions.If(part, chosen, no)
+        parsed = chosen
+    struct = f.named_struct(f.lit("value"), Column(utils.column(parsed)))
+    return Column(utils.column(expressions.TryEval(utils.expression(struct._jc))))
+
+
+def _conjuncts(expression: Any) -> Iterator[Any]:
+    """The conditions that AND connects at the top."""
+    if expression.getClass().getSimpleName() == "And":
+        yield from _conjuncts(expression.left())
+        yield from _conjuncts(expression.right())
+    else:
+        yield expression
+
 
 _one_at_a_time = threading.Lock()
 _WATERMARK = "spark.watermarkDelayMs"

@@ -20,11 +20,10 @@ from pyspark import TaskContext
 from penstock.assembly.build import as_nullable
 from penstock.assembly.layout import Layout, StreamInput
 from penstock.contracts import Decoder, StatefulTransform, TellingDecoder, Transform
-from penstock.engine.excluded import Excluded
 from penstock.engine.frame import pinned_by_record, stage_rows_of
 from penstock.engine.outlet import SlotWork, errors_for_spark
-from penstock.engine.slot import apply_all
-from penstock.engine.slot_report import SlotReport
+from penstock.engine.refused import Excluded
+from penstock.engine.slot import SlotReport, apply_all
 from penstock.engine.steps import TaskReports, apply_steps, quarantine_all, spark_schema
 from penstock.errors import wire_key
 from penstock.model import COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, Split, TopicPartition, coordinates_of

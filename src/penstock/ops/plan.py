@@ -21,25 +21,51 @@ from penstock.assembly.placing import check_places, open_ports, placement_of
 from penstock.assembly.reaching import checkpoint_of, committed_places_of, places_of, storage_of
 from penstock.assembly.state import check_state
 from penstock.assembly.transforming import Placed
-from penstock.config import PipelineConfig, merges
+from penstock.checkpoint import SparkCheckpoint
+from penstock.config import PipelineConfig, merges, show_duration
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
 from penstock.errors import PenstockError
+from penstock.flow import decide, observed_in
 from penstock.kafka import Cluster
+from penstock.metrics.history import history_of
 from penstock.model import BAD_SCHEMA, COMPUTED, COORDINATES
-from penstock.ops.plan_words import checkpoint_words, flow_words, trigger_words
-from penstock.preflight.checks import (
-    StartPoint,
-    check_agreement,
-    check_brokers,
-    check_checkpoint,
-    start_point,
-)
+from penstock.preflight.checks import StartPoint, check_agreement, check_brokers, check_checkpoint, start_point
 from penstock.preflight.options import RunOptions
 from penstock.quarantine import GAPS_SCHEMA
 from penstock.spark.master import check_master
 from penstock.spark.placement import DeployMode
 from penstock.storage.reaching import check_conditional_writes, check_reachable
+
+
+def trigger_words(config: PipelineConfig) -> str:
+    """When batches start."""
+    if config.trigger.available_now:
+        return "drain what is there, then stop"
+    every = config.trigger.every
+    return f"every {every.total_seconds():g} s" if every else "as fast as batches finish"
+
+
+def flow_words(config: PipelineConfig) -> str:
+    """How large the batches are."""
+    if not config.adaptive:
+        fixed = [one.max_offsets for one in config.sources.values()] or [config.source.max_offsets]
+        return f"a fixed cap of {' and '.join(f'{one:,}' if one else 'no' for one in fixed)} offsets a batch"
+    flow = config.flow
+    known = observed_in(history_of(config.checkpoint).read(events=("batch",)))
+    first = f"{decide(flow, known).cap:,} offsets by the batches before" if known else "a small one to begin with"
+    aim, most = show_duration(flow.target_batch), show_duration(flow.max_batch)
+    return f"batches of about {aim} while behind, at most {most}; {first}"
+
+
+def checkpoint_words(checkpoint: SparkCheckpoint) -> str:
+    """How far the checkpoint is."""
+    begun, done = checkpoint.last_begun(), checkpoint.last_committed()
+    if begun is None:
+        return "fresh"
+    state = f"query {(checkpoint.query_id() or 'unknown')[:8]}, batch {done if done is not None else 'none'} committed"
+    return state if begun == done else f"{state}, batch {begun} begun and to be run again"
+
 
 Result = TypeVar("Result")
 

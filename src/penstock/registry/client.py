@@ -1,24 +1,100 @@
 """Schemas by id, by subject and version; registering them. What can never change is asked for once.
 
-A schema that was found under an id is kept for good, since a registry never gives an id to another schema. That an
-id is not known is not kept: it may be registered a moment later. A registry that is away raises a `TransientError`,
-and is never taken for one that does not know.
+A schema that was found under an id is kept, since a registry never gives an id to another schema; what was used longest
+ago is dropped first. That an id is not known is not kept: it may be registered a moment later. A registry that is away
+raises a `TransientError`, and is never taken for one that does not know. What a schema refers to is fetched with it and
+put in order, within limits, whatever the registry holds.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, Generic, TypeVar, get_args
 from urllib.parse import quote
 
 from penstock.errors import MissingError
 from penstock.registry.exchange import Exchange, Refusal
-from penstock.registry.recent import Recent
-from penstock.registry.references import resolve_references
-from penstock.registry.schemas import RegisteredSchema, SchemaKind, SchemaReference
+from penstock.registry.schemas import ReferencedSchema, RegisteredSchema, SchemaKind, SchemaReference
 from penstock.registry.settings import RegistrySettings
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """At most `limit` entries, for any number of threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: K) -> V | None:
+        """What is kept under `key`, which is thereby used."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+            return self._entries.get(key)
+
+    def keep(self, key: K, value: V) -> V:
+        """Keep `value`, and let go of the one that was used longest ago if there are too many."""
+        with self._lock:
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._limit:
+                self._entries.popitem(last=False)
+        return value
+
+
+MAX_REFERENCES = 500
+MAX_DEPTH = 32
+MAX_CHARACTERS = 16 * 2**20
+"""Of all the texts together."""
+
+Fetch = Callable[[SchemaReference], tuple[str, Sequence[SchemaReference]]]
+
+
+def resolve_references(references: Sequence[SchemaReference], fetch: Fetch) -> tuple[ReferencedSchema, ...]:
+    """All schemas below `references`, each once and after what it uses; `fetch` gives a text and what that uses."""
+    found: dict[SchemaReference, ReferencedSchema] = {}
+    names: dict[str, SchemaReference] = {}
+
+    def visit(reference: SchemaReference, path: tuple[SchemaReference, ...]) -> None:
+        if reference in path:
+            raise _refused("they go round in a circle", [*path[path.index(reference) :], reference])
+        if reference in found:
+            return
+        if len(path) >= MAX_DEPTH:
+            raise _refused(f"they are nested more than {MAX_DEPTH} deep", path)
+        if len(names) >= MAX_REFERENCES:
+            raise _refused(f"there are more than {MAX_REFERENCES}", path)
+        other = names.setdefault(reference.name, reference)
+        if (other.subject, other.version) != (reference.subject, reference.version):
+            raise _refused(f'"{reference.name[:100]}" stands for two different schemas', [other, reference])
+        text, below = fetch(reference)
+        if sum(len(each.text) for each in found.values()) + len(text) > MAX_CHARACTERS:
+            raise _refused(f"they have more than {MAX_CHARACTERS // 2**20} MiB", path)
+        for each in below:
+            visit(each, (*path, reference))
+        found[reference] = ReferencedSchema(reference.name, text)
+
+    for reference in references:
+        visit(reference, ())
+    return tuple(found.values())
+
+
+def _refused(what: str, path: Sequence[SchemaReference]) -> MissingError:
+    return MissingError(
+        "REGISTRY_REFERENCES",
+        f"resolving the references of a schema: {what}",
+        context={"references": " -> ".join(f"{each.subject[:100]} version {each.version}" for each in path[-6:])},
+        hint="register the schema again with references that can be followed to their end",
+    )
+
 
 CACHED_SCHEMAS = 1000
 _HIGHEST_ID = 2**31 - 1

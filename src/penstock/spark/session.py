@@ -1,7 +1,11 @@
-"""The Spark session: Java, jars and settings in, a session out. Nothing is resolved or downloaded at a start."""
+"""The Spark session: Java, jars and settings in, a session out. Nothing is resolved or downloaded at a start.
+
+A master makes some settings necessary: how its executors get the jars, the Python and the way back to the driver.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import signal
@@ -22,13 +26,58 @@ from penstock.errors import MissingError
 from penstock.spark.authentication import authentication
 from penstock.spark.daemon import PRELOAD
 from penstock.spark.environment import Progress
-from penstock.spark.executor_settings import executor_settings
 from penstock.spark.jars import spark_jars, stores_of
 from penstock.spark.java import find_java
 from penstock.spark.placement import LOCAL, Placement
 from penstock.spark.redaction import for_command_line, redaction
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, join_context
+
+_IPV4 = "-Djava.net.preferIPv4Stack=true"
+
+
+def executor_settings(
+    placement: Placement,
+    asked: Mapping[str, str],
+    jars: Sequence[Path],
+    shipping: Shipping,
+    progress: Progress = lambda done, of: None,
+) -> dict[str, str]:
+    """The settings for executors that are no part of the driver; lists that were asked for go on."""
+    if placement.is_local:
+        return {}
+    if not shipping.applies(placement):
+        # They find the jars where they are, and the same Python.
+        found = {
+            "spark.executor.extraClassPath": os.pathsep.join(map(str, jars)),
+            "spark.executor.extraJavaOptions": _IPV4,
+        }
+    else:
+        found = shipping.settings(progress)
+        if shipping.packed or placement.kind != "kubernetes":
+            found["spark.jars"] = ",".join(map(str, jars))
+    for name, separator in _LISTS.items():
+        if name in found and asked.get(name):
+            found[name] = f"{found[name]}{separator}{asked[name]}"
+    return found
+
+
+_LISTS = {
+    "spark.jars": ",",
+    "spark.archives": ",",
+    "spark.executor.extraClassPath": os.pathsep,
+    "spark.executor.extraJavaOptions": " ",
+    "spark.executorEnv.PYTHONPATH": os.pathsep,
+}
+
+
+def spark_home() -> Path:
+    """The folder with `bin`, `jars` and the Python of Spark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise MissingError("SPARK_MISSING", "looking for Spark: the package pyspark is not installed")
+    return Path(spec.origin).parent
+
 
 _TABLES = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"

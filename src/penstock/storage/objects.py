@@ -1,7 +1,8 @@
 """An object store as a file system of fsspec's: no listing is kept, folders are prefixes, a write appears whole.
 
 Beyond that it has what exactly-once stands on: `put_new` makes an object only where none is, `put_over` replaces one
-only while it is the one that was seen. Paths are `bucket/key`.
+only while it is the one that was seen. Paths are `bucket/key`. An object is also a file, read by ranges or written in
+parts.
 """
 
 from __future__ import annotations
@@ -13,9 +14,35 @@ from datetime import datetime
 from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile
 
-from penstock.storage.object_file import ObjectFile
 from penstock.storage.stores import Patience, in_our_words, store_of
+
+
+class ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
+    """An object as a file: read by ranges, or written in parts and there only when it is closed."""
+
+    def __init__(self, fs: Any, path: str, *given: Any, **named: Any) -> None:
+        self._writer: Any = None
+        super().__init__(fs, path, *given, **named)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return bytes(self.fs.cat_file(self.path, start, end))
+
+    def _initiate_upload(self) -> None:
+        self._writer = self.fs.writer(self.path)
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        with self.fs._telling("writing", self.path):
+            self._writer.write(self.buffer.getvalue())
+            if final:
+                self._writer.close()
+        return True
+
+    def discard(self) -> None:
+        """Leave what was written: without its end it never appears."""
+        self._writer = None
+
 
 _AT_ONCE = 16
 _DELETES = 1000

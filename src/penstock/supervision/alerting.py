@@ -1,7 +1,9 @@
-"""The alerts of a running pipeline: looked at every few seconds, told once, brought to who asked for them.
+"""The alerts of a running pipeline: rules evaluated every few seconds, and alerts sent to a webhook or a topic.
 
-What fires is noted beside the checkpoint once every receiver has it, so that a run that is started again neither fires
-twice for the same thing nor forgets to resolve it. Nothing here raises, and nothing waits for a receiver.
+A rule that fires is noted beside the checkpoint once every receiver has its alert, so a run that is started again
+neither sends it twice nor forgets to resolve it. Senders deliver in order and retry for an hour. An alert that may have
+arrived is sent again: a receiver may see it twice and can tell by `rule`, `state` and `since`. Nothing here raises or
+blocks the run.
 """
 
 from __future__ import annotations
@@ -9,18 +11,211 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Protocol
 
 from penstock.assembly.reaching import storage_of
 from penstock.assembly.targets import way_in
 from penstock.checkpoint.whole import put_whole_at
 from penstock.config import PipelineConfig
+from penstock.config.alerts import WebhookConfig
+from penstock.config.fields import reveal
+from penstock.errors import PenstockError
 from penstock.kafka.settings import KafkaSettings
+from penstock.kafka.topics import TopicAdmin
 from penstock.metrics.alerts import Alert, AlertBook, Observation
 from penstock.storage import Storage
-from penstock.supervision.alert_sender import AlertSender, AlertTopic, QueuedAlert, Receiver, Webhook
+
+_TRY_SECONDS = 5.0
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+_PATIENCE_SECONDS = 3600.0
+_MOST_WAITING = 1000
+
+Body = dict[str, Any]
+"""An alert as a receiver sees it."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuedAlert:
+    """An alert on its way to some receivers; `left` counts those that have not taken it yet."""
+
+    body: Body
+    left: int
+
+
+class NotTakenError(Exception):
+    """A receiver did not take an alert; the text says why, without its address."""
+
+
+class Receiver(Protocol):
+    """Somebody who takes alerts."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    def send(self, body: Body) -> None:
+        """Hand one over, within some seconds. Raises `NotTakenError`; the same is then sent again."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+class Webhook:
+    """An HTTP address that takes each alert by POST. Neither its URL nor its headers are ever shown."""
+
+    name = "the webhook"
+
+    def __init__(self, config: WebhookConfig) -> None:
+        self._url = config.url
+        self._headers = config.headers
+
+    def send(self, body: Body) -> None:
+        """POST an alert as JSON; any answer but 2xx means that it was not taken."""
+        import requests
+
+        try:
+            answer = requests.post(
+                self._url.get_secret_value(),
+                json=body,
+                headers=reveal(self._headers),
+                timeout=_TRY_SECONDS,
+                allow_redirects=False,
+            )
+        except (requests.RequestException, ValueError) as error:
+            # Their texts have the URL in them.
+            raise NotTakenError(f"it cannot be reached ({type(error).__name__})") from None
+        if not 200 <= answer.status_code < 300:
+            raise NotTakenError(f"it answers {answer.status_code}")
+
+    def close(self) -> None:
+        """Nothing is held between alerts."""
+
+
+class AlertTopic:
+    """A Kafka topic, made where it is not there; the key is `pipeline/rule`, so that a rule's alerts stay in order."""
+
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        self.name = f"topic {topic}"
+        self._settings, self._topic = settings, topic
+        self._producer: Any = None
+        self._sent: Body | None = None
+        self._outcome: list[Any] = []
+
+    def send(self, body: Body) -> None:
+        """Produce an alert, once however often it is asked for, and wait for the brokers to have it."""
+        try:
+            producer = self._producer = self._producer or self._open()
+        except PenstockError as error:
+            raise NotTakenError(error.summary) from None
+        if self._sent is not body:
+            self._sent, self._outcome = body, []
+            key = f"{body['pipeline']}/{body['rule']}"
+            landed = self._outcome.append
+            producer.produce(
+                self._topic, json.dumps(body).encode(), key.encode(), on_delivery=lambda error, _: landed(error)
+            )
+        deadline = time.monotonic() + _TRY_SECONDS
+        while not self._outcome and time.monotonic() < deadline:
+            producer.poll(0.1)
+        if not self._outcome:
+            raise NotTakenError("the brokers do not answer")
+        self._sent = None
+        if (fault := self._outcome[0]) is not None:
+            # An idempotent producer may be done for after an error; another one begins anew.
+            self._producer = None
+            raise NotTakenError(f"{fault.name()}: {fault.str()}")
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
+
+    def _open(self) -> Any:
+        from confluent_kafka import Producer
+
+        admin = TopicAdmin(self._settings, _TRY_SECONDS)
+        if not admin.describe([self._topic]):
+            admin.create(self._topic)
+        more = {"enable.idempotence": True, "message.timeout.ms": int(_PATIENCE_SECONDS * 1000), "linger.ms": 0}
+        return Producer({"log_level": 0, **self._settings.for_librdkafka(), **more})
+
+
+class AlertSender:
+    """Brings alerts to one receiver, one after the other, from a daemon thread.
+
+    `delivered` hears of each that was taken; `notice` once that the receiver takes none, and once that it does again.
+    The oldest is dropped where a thousand wait, and one that was not taken for an hour.
+    """
+
+    def __init__(
+        self, receiver: Receiver, delivered: Callable[[QueuedAlert], None], notice: Callable[[str], None]
+    ) -> None:
+        self._receiver, self._delivered, self._notice = receiver, delivered, notice
+        self._waiting: deque[QueuedAlert] = deque(maxlen=_MOST_WAITING)
+        self._changed, self._ending = threading.Event(), threading.Event()
+        self._failing = False
+        self._thread = threading.Thread(target=self._run, name="penstock-alerts", daemon=True)
+        self._thread.start()
+
+    def put(self, letter: QueuedAlert) -> None:
+        """Take an alert; returns at once."""
+        self._waiting.append(letter)
+        self._changed.set()
+
+    def finish(self) -> None:
+        """Take no more, and try each that waits once more."""
+        self._ending.set()
+        self._changed.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait until that is done."""
+        self._thread.join(max(seconds, 0.0))
+
+    def _run(self) -> None:
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            while self._waiting:
+                self._bring(self._waiting.popleft())
+            if self._ending.is_set():
+                with suppress(Exception):
+                    self._receiver.close()
+                return
+
+    def _bring(self, letter: QueuedAlert) -> None:
+        wait, began = _FIRST_WAIT, time.monotonic()
+        while True:
+            try:
+                self._receiver.send(letter.body)
+            except Exception as error:  # a receiver of whatever kind never ends the thread
+                ended = self._ending.is_set()
+                reason = str(error) if isinstance(error, NotTakenError) else type(error).__name__
+                self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; trying again")
+            else:
+                self._tell(failing=False, text=f"{self._receiver.name} takes alerts again")
+                with suppress(Exception):
+                    self._delivered(letter)
+                return
+            if ended or time.monotonic() - began > _PATIENCE_SECONDS:
+                return
+            self._ending.wait(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    def _tell(self, *, failing: bool, text: str) -> None:
+        if failing != self._failing:
+            self._failing = failing
+            with suppress(Exception):
+                self._notice(text)
+
 
 FIRING_NOTE = ".penstock.alerts"
 _CLOSE_SECONDS = 5.0

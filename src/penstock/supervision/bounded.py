@@ -18,8 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.disk_space import full_disks_named
-from penstock.assembly.faults import transient_is_fatal, translate_error
+from penstock.assembly.faults import full_disks_named, transient_is_fatal, translate_error
 from penstock.assembly.placing import check_places, placement_of
 from penstock.assembly.starting import pinned_slots, session_for
 from penstock.checkpoint import checkpoint_lock
@@ -27,11 +26,11 @@ from penstock.checkpoint.whole import put_whole
 from penstock.contracts import Reader, RecordSink, Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
-from penstock.engine.excluded import Excluded
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping
 from penstock.engine.orphans import Orphans
 from penstock.engine.patience import Patience, StopRequest
+from penstock.engine.refused import Excluded
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition

@@ -1,4 +1,10 @@
-"""What Spark calls for each batch of a query: what is due between two batches, the batch, and what comes of it."""
+"""What Spark calls for each batch of a query: what is due between two batches, the batch itself, and what follows from
+it.
+
+A read limit that flow control has changed is set here. Spark asks each source for its limit once, when the query
+starts, keeps the answers in `uniqueSources`, and looks at them before every batch: replacing one takes milliseconds, a
+restart of the query a third of a second.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,7 @@ from typing import Any
 from penstock.assembly.build import Pipeline
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import Hold
+from penstock.config import KafkaSourceConfig
 from penstock.contracts import Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import LoggedBatches
@@ -26,11 +33,33 @@ from penstock.model import BatchToken
 from penstock.preflight.recreated import SameTopics, TopicIds
 from penstock.spark.attempts import Attempts
 from penstock.spark.executors import Executors
-from penstock.spark.garbage import Garbage
 from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
-from penstock.supervision.read_limit import set_cap
 from penstock.supervision.upkeep import turn_at
+
+_ASK_SECONDS = 5.0
+
+
+class Garbage:
+    """Seconds since it was asked last, when called. Short batches do not ask each time: it goes to the JVM and back."""
+
+    def __init__(self, session: Any) -> None:
+        management = session.sparkContext._gateway.jvm.java.lang.management.ManagementFactory
+        self._collectors = list(management.getGarbageCollectorMXBeans())
+        self._before, self._asked_at = self._total(), time.monotonic()
+
+    def __call__(self) -> float:
+        """Ask, or leave it to the next batch."""
+        if time.monotonic() - self._asked_at < _ASK_SECONDS:
+            return 0.0
+        self._asked_at = time.monotonic()
+        total, before = self._total(), self._before
+        self._before = total
+        return total - before
+
+    def _total(self) -> float:
+        return float(sum(max(0, one.getCollectionTime()) for one in self._collectors)) / 1000
+
 
 _QUERY_SECONDS = 10.0
 
@@ -119,3 +148,21 @@ class Carrier:
             stopped=self.stop.asked,
             numbers=self.numbers,
         )
+
+
+def set_cap(session: Any, query: Any, source: KafkaSourceConfig, cap: int) -> None:
+    """Let every following batch of a query take at most this many offsets; of several sources each has its share."""
+    gateway = session.sparkContext._gateway
+    limits = gateway.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
+    execution = query._jsq.streamingQuery()
+    sources = execution.uniqueSources()
+    limit = limits.maxRows(max(1, cap // sources.size()))
+    if source.min_offsets is not None and source.max_delay is not None:
+        both = gateway.new_array(limits, 2)
+        both[0] = limits.minRows(source.min_offsets, int(source.max_delay.total_seconds() * 1000))
+        both[1] = limit
+        limit = limits.compositeLimit(both)
+    each, changed = sources.keysIterator(), sources
+    while each.hasNext():
+        changed = changed.updated(each.next(), limit)
+    getattr(execution, "uniqueSources_$eq")(changed)

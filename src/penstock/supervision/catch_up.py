@@ -20,9 +20,9 @@ from penstock.assembly.build import Pipeline
 from penstock.contracts import RecordSink, Sink, SlotSink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
-from penstock.engine.excluded import Excluded, Place
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.patience import StopRequest
+from penstock.engine.refused import Excluded, Place
 from penstock.errors import MissingError
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics

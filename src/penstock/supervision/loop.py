@@ -1,4 +1,9 @@
-"""The query of a run: started, watched, stopped between two batches, started again after a fault that may pass."""
+"""The query of a run: started, watched, stopped between two batches, started again after a transient fault.
+
+A checkpoint that was restored from a copy has the state of an older batch than the sinks hold. A note beside it names
+the batches between. Each is put into Spark's log in turn and run again with exactly its offsets: the sinks have it
+already, and its rows go through the state once more.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from penstock.assembly.faults import checkpoint_gone, only_reporting_failed, tra
 from penstock.assembly.starting import pinned_slots
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import Hold
+from penstock.checkpoint.writing import put_offsets
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.listener import (
     BatchDone,
@@ -42,8 +48,37 @@ from penstock.supervision.carrier import Carrier
 from penstock.supervision.catch_up import CatchUp
 from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
-from penstock.supervision.reruns import PendingReruns
 from penstock.supervision.watchdog import Watchdog
+
+
+@dataclass(frozen=True)
+class PendingReruns:
+    """What a note says is left to run again."""
+
+    checkpoint: SparkCheckpoint
+
+    @property
+    def left(self) -> int:
+        """How many batches are left."""
+        done = self.checkpoint.last_committed()
+        return sum(1 for token in self.checkpoint.again() if done is None or token.batch_id > done)
+
+    def next(self) -> int | None:
+        """Put the next batch into Spark's log, which has nothing behind it that was run; none where all are done.
+
+        A query that is stopped behind a batch may have planned one more: no record of it was read.
+        """
+        done = self.checkpoint.last_committed()
+        left = [token for token in self.checkpoint.again() if done is None or token.batch_id > done]
+        if not left:
+            self.checkpoint.note_again([])
+            return None
+        token, before = left[0], left[0].batch_id - 1
+        if self.checkpoint.last_begun() != token.batch_id or self.checkpoint.ends(token.batch_id) != token.ends:
+            like = before if before >= 0 else None
+            put_offsets(self.checkpoint.path, token.batch_id, token.ends, like=like, storage=self.checkpoint.storage)
+        return token.batch_id
+
 
 _WITH_SPARK = ("Processing new data", "No new data but cleaning up state")
 """What Spark says of a query whose batch has begun."""

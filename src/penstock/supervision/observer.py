@@ -1,15 +1,16 @@
-"""What a run shows of itself: its history, its consumer group, its figures, its alerts. Nothing here can stop it."""
+"""What a run shows of itself: its history, its consumer group, its metrics, its alerts. Nothing here can stop it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 from penstock.assembly.build import Pipeline
 from penstock.assembly.reaching import checkpoint_of
 from penstock.checkpoint import Offsets
+from penstock.config import MetricsConfig
 from penstock.engine.listener import (
     AlertChanged,
     BatchDone,
@@ -26,10 +27,58 @@ from penstock.errors import PenstockError
 from penstock.kafka.groups import GroupCommitter
 from penstock.metrics.alerts import Alert, Observation
 from penstock.metrics.history import History, in_lists
+from penstock.metrics.otel import OtelPush
+from penstock.metrics.prometheus import Exposition
 from penstock.model import TopicPartition
 from penstock.supervision.alerting import Alerting
-from penstock.supervision.figures import Figures
 from penstock.supervision.lag_monitor import LagMonitor, LagSample
+
+
+class Figures:
+    """Exposes what it hears, until it is closed."""
+
+    def __init__(self, pipeline: str, config: MetricsConfig, tell: Callable[[str], None]) -> None:
+        self._exposition = Exposition(pipeline)
+        self._push: OtelPush | None = None
+        if config.port is not None:
+            port = self._exposition.serve(config.host, config.port)
+            tell(f"metrics at http://{config.host}:{port}/metrics")
+        if config.otel is not None:
+            self._push = OtelPush(
+                self._exposition,
+                config.otel.endpoint,
+                config.otel.every,
+                lambda failed: tell(f"metrics are not pushed: {failed}" if failed else "metrics are pushed again"),
+            )
+
+    def hear(self, event: Event) -> None:
+        """Take in what happened."""
+        match event:
+            case Started() | BatchPhase():
+                self._exposition.started()
+            case BatchDone(metrics):
+                self._exposition.batch(metrics)
+            case StateKept():
+                self._exposition.state(event.rows, event.size_bytes)
+            case FlowChanged():
+                self._exposition.flow(event.cap, event.reason)
+            case Retrying(error):
+                self._exposition.retried(error.code)
+
+    def see(self, seen: LagSample) -> None:
+        """Take in where the logs are."""
+        self._exposition.lag(seen.lags, seen.behind)
+
+    def group(self, ok: bool) -> None:
+        """Take in whether the consumer group is told."""
+        self._exposition.group(ok)
+
+    def close(self) -> None:
+        """Push what there is, and answer no longer."""
+        if self._push is not None:
+            self._push.close()
+        self._exposition.close()
+
 
 _OLD = timedelta(seconds=30)
 """A look at the brokers that is older says nothing about the lag of now."""

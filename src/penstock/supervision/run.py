@@ -1,27 +1,40 @@
-"""A run from start to stop: lock, checks, session, query; faults that may pass are tried again.
+"""A run from start to stop: lock, checks, session, query; transient faults are retried.
 
-A stop (SIGTERM, Ctrl-C, `StopRequest.ask`) finishes the batch in hand. A crash at any moment is repaired by
-the next run: Spark runs the open batch again with the same offsets, and a sink that has it says so.
+A stop (SIGTERM, Ctrl-C, `StopRequest.ask`, a request beside the checkpoint) finishes the current batch. A crash at any
+moment is repaired by the next run: Spark runs the open batch again with the same offsets, and a sink that already has
+it says so. The run writes down beside its checkpoint what it does, for `status` and `stop`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from penstock.assembly.build import Pipeline, build
-from penstock.assembly.disk_space import full_disks_named
-from penstock.assembly.faults import transient_is_fatal
+from penstock.assembly.faults import full_disks_named, transient_is_fatal
 from penstock.assembly.placing import check_places, placement_of
 from penstock.assembly.reaching import committed_places_of, places_of, storage_of
 from penstock.assembly.starting import session_for
 from penstock.assembly.state import check_state, note_state
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
+from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.config import PipelineConfig
-from penstock.engine.listener import Listener, Notice
+from penstock.engine.listener import (
+    BatchDone,
+    BatchPhase,
+    Event,
+    Listener,
+    Notice,
+    Retrying,
+    Stalled,
+    Started,
+    Stopping,
+)
 from penstock.engine.patience import StopRequest
+from penstock.errors import PenstockError
 from penstock.kafka import Cluster
 from penstock.metrics.history import history_of
 from penstock.model import BAD_SCHEMA
@@ -41,9 +54,66 @@ from penstock.spark.placement import Placement
 from penstock.storage.reaching import check_conditional_writes, check_reachable
 from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
-from penstock.supervision.heartbeat import heartbeat
 from penstock.supervision.loop import Loop, forget_open_batch
 from penstock.supervision.observer import observed
+
+
+@contextmanager
+def heartbeat(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Iterator[Listener]:
+    """The listener of the run, which also writes down what it hears. A stop asked for beside the checkpoint is one."""
+    presence = Presence(pipeline.config.checkpoint, pipeline.storage)
+    facts = RunFacts(pipeline=pipeline.config.name, lane=pipeline.lane.lane)
+    presence.begin(facts)
+
+    def listen(event: Event) -> None:
+        nonlocal facts
+        heard = _after(facts, event)
+        if heard != facts:
+            facts = heard
+            # A phase is over soon: it is written with the next beat.
+            presence.beat(facts, now=not isinstance(event, BatchPhase))
+        listener(event)
+
+    error: str | None = "INTERRUPTED"
+    try:
+        with presence.heartbeat(stop.ask):
+            yield listen
+        error = None
+    except PenstockError as fault:
+        error = fault.code
+        raise
+    finally:
+        presence.end(error)
+
+
+def _after(facts: RunFacts, event: Event) -> RunFacts:
+    match event:
+        case Started():
+            return replace(facts, doing="running")
+        case Retrying():
+            return replace(facts, doing=f"waiting to try again: {event.error.code}", stalled=None)
+        case Stalled(text):
+            return replace(facts, stalled=text)
+        case Stopping():
+            return replace(facts, doing="stopping")
+        case BatchPhase(_, phase):
+            return replace(facts, phase=phase)
+        case BatchDone(metrics):
+            return replace(
+                facts,
+                phase=None,
+                stalled=None,
+                doing=facts.doing if facts.doing == "stopping" else "running",
+                batches=facts.batches + 1,
+                batch_id=metrics.batch_id,
+                batch_at=metrics.finished_at.isoformat(),
+                batch_seconds=round(metrics.seconds, 3),
+                rows_in=metrics.rows_in,
+                rows_out=metrics.rows_out,
+                quarantined=metrics.quarantined,
+                lag=metrics.lag,
+            )
+    return facts
 
 
 def run(

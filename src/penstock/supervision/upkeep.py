@@ -1,26 +1,112 @@
 """The care of a pipeline's tables: which there are, what was done to each, and all of them between two batches.
 
-In a running pipeline nothing of it can stop the stream: what goes wrong is a line, and is tried again the next time.
+In a running pipeline nothing here can stop the stream: an error is reported in a line, and tried again the next time.
+The stream and a compaction take turns at a table, and the stream comes first. Two kernel locks in the checkpoint folder
+do this, and a crash frees them: whoever changes the table holds the turn, and the stream holds the other lock from when
+it wants the turn until it is done. A compaction that sees it taken gives way. The stream waits for that for a moment
+only; a conflict after that is an ordinary one, and its commit is retried.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from penstock.assembly.build import Pipeline
 from penstock.assembly.reaching import storage_of
 from penstock.assembly.targets import Targets
-from penstock.checkpoint.turns import Turns
 from penstock.config import PipelineConfig, reveal
 from penstock.contracts import MaintainedSink, Maintenance, Sink, Turn
 from penstock.errors import PenstockError
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
+
+STREAM_PATIENCE = 2.0
+"""Seconds that the stream waits at most for a compaction to give way."""
+
+_POLL = 0.01
+
+
+class Turns:
+    """The turns at one sink's table. Implements `contracts.Turn`. Without a checkpoint on a local disk all are free."""
+
+    def __init__(self, checkpoint: str, sink: str) -> None:
+        local = "://" not in checkpoint or checkpoint.startswith("file://")
+        self._folder = Path(checkpoint.removeprefix("file://")) if local else None
+        mark = hashlib.sha256(sink.encode()).hexdigest()[:6]
+        self._name = f"{re.sub(r'[^A-Za-z0-9_-]', '_', sink)[:40]}-{mark}"
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """For the stream: ask for the turn, and go on with or without it. Never raises."""
+        with self._opened("wanted") as wanted, self._opened("turn") as turn:
+            if wanted is not None and turn is not None:
+                soon = time.monotonic() + STREAM_PATIENCE
+                _await(wanted, soon)
+                _await(turn, soon)
+            yield
+
+    @contextmanager
+    def taken(self, deadline: float) -> Iterator[bool]:
+        """For a compaction: the turn, once nobody has it or wants it."""
+        with self._opened("turn") as turn:
+            yield turn is None or self._take(turn, deadline)
+
+    def wanted(self) -> bool:
+        """Whether the stream wants the turn, or has it."""
+        with self._opened("wanted") as wanted:
+            return wanted is not None and not _held(wanted, fcntl.LOCK_SH)
+
+    def _take(self, turn: IO[str], deadline: float) -> bool:
+        while True:
+            if not self.wanted() and _held(turn):
+                if not self.wanted():
+                    return True
+                fcntl.flock(turn, fcntl.LOCK_UN)
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL)
+
+    @contextmanager
+    def _opened(self, which: str) -> Iterator[IO[str] | None]:
+        """The file of a lock; none where there is no folder to have it."""
+        file = None
+        if self._folder is not None and self._folder.is_dir():
+            with suppress(OSError):
+                file = (self._folder / f".penstock.{which}.{self._name}").open("a")
+        try:
+            yield file
+        finally:
+            if file is not None:
+                file.close()
+
+
+def _await(file: IO[str], deadline: float) -> bool:
+    while not _held(file):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL)
+    return True
+
+
+def _held(file: IO[str], how: int = fcntl.LOCK_EX) -> bool:
+    """Try to take a lock. A file system without locks has nobody who could hold one."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
 
 FEW_FILES = 8
 """Up to so many small files a running pipeline leaves alone until they are more."""

@@ -2,11 +2,13 @@
 
 Modules of the folder are imported under names of their own and are not left in `sys.modules`. So two pipelines in one
 process never get each other's, an edited module is read anew, and what Spark sends of them to its workers goes by
-value, not by a name that no worker knows.
+value, not by a name that no worker knows. Which modules of the folder one imports, and which names it has, is told from
+its text: nothing is imported for that.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
 import importlib
@@ -25,7 +27,74 @@ from typing import Any
 from penstock.errors import DefinitionError
 from penstock.model.shipped import CODE, code_name
 from penstock.transforms.raised import place_of, said
-from penstock.transforms.top_names import top_names
+
+
+def imported_files(folder: Path, module_name: str) -> frozenset[Path]:
+    """The files below the folder that belong to a module, its packages' `__init__.py` among them."""
+    found: set[Path] = set()
+    left = [module_name]
+    seen: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for file, package in _files(folder, name):
+            if file not in found:
+                found.add(file)
+                left += _imports(file, package)
+    return frozenset(found)
+
+
+def _files(folder: Path, name: str) -> Iterator[tuple[Path, str]]:
+    """The file of a module and those of the packages that it is in, each with the package that it resolves names in."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        stem, inner = folder.joinpath(*parts[:end]), ".".join(parts[:end])
+        if (stem / "__init__.py").is_file():
+            yield stem / "__init__.py", inner
+        elif (file := stem.with_name(f"{stem.name}.py")).is_file():
+            yield file, ".".join(parts[: end - 1])
+
+
+def _imports(file: Path, package: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            around = package.split(".") if package else []
+            above = around[: len(around) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            if base:
+                yield base
+            # What is imported from a package may be a module of it.
+            yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names if alias.name != "*")
+
+
+def top_names(text: str) -> set[str] | None:
+    """Every name that the module may have; None where only running it could tell. Raises `SyntaxError`."""
+    names = {name for statement in ast.parse(text).body for name in _bound(statement)}
+    return None if names & {"*", "__getattr__"} else names
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+        return
+    # An `if` or a `try` holds statements that run in the module too.
+    for node in ast.walk(statement):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.Name(ctx=ast.Store()):
+                yield node.id
+            case ast.Import() | ast.ImportFrom():
+                yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+
 
 _PRIVATE = "_penstock_user_"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock.assembly.disk_space import full_disks_named
+from penstock.assembly.faults import full_disks_named
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError, PenstockError, TerminalError
 

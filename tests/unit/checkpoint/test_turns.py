@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoint import turns
-from penstock.checkpoint.turns import Turns
+from penstock.supervision import upkeep
+from penstock.supervision.upkeep import Turns
 
 
 def soon(seconds: float = 0.2) -> float:
@@ -35,7 +35,7 @@ def test_turns_of_two_sinks_do_not_meet(tmp_path: Path) -> None:
 def test_stream_that_finds_a_compaction_asks_waits_a_moment_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "STREAM_PATIENCE", 0.1)
+    monkeypatch.setattr(upkeep, "STREAM_PATIENCE", 0.1)
     table = Turns(str(tmp_path), "out")
     with table.taken(soon()) as mine:
         assert mine
@@ -48,7 +48,7 @@ def test_stream_that_finds_a_compaction_asks_waits_a_moment_and_goes_on(
 
 def test_turn_of_a_killed_compaction_is_free(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from penstock.checkpoint.turns import Turns\n"
+        "import sys, time; from penstock.supervision.upkeep import Turns\n"
         f"with Turns({str(tmp_path)!r}, 'out').taken(time.monotonic() + 5) as mine:\n"
         "    print(mine, flush=True); time.sleep(60)"
     )

@@ -11,7 +11,7 @@ import pytest
 from penstock.devstack.spark_cluster import SparkInstalled, await_workers, lay_out_cluster, start_idle
 from penstock.devstack.state import StackState, load, read_status, save
 from penstock.errors import MissingError
-from penstock.spark.home import spark_home
+from penstock.spark.session import spark_home
 
 
 def test_layout_of_a_new_cluster_has_ports_and_a_host_for_each_worker(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from penstock.assembly.inlet import Inlet
 from penstock.engine.batch import BatchRunner, StagedFlow
 from penstock.engine.batches import Bounds, GivenBatches
 from penstock.engine.outlet import SlotWork
-from penstock.engine.slot_report import SlotReport
+from penstock.engine.slot import SlotReport
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, OffsetRange, Position, TopicPartition

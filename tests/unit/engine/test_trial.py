@@ -17,8 +17,7 @@ import fastavro
 import pytest
 import yaml
 
-from penstock.assembly.trial_registry import build_offline
-from penstock.assembly.trial_tables import given_tables
+from penstock.assembly.trial_registry import build_offline, given_tables
 from penstock.config import load
 from penstock.config.cases import Case, MessageCase, TableCase
 from penstock.engine.memory import MemoryReader, ranges_of

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import MissingError, TerminalError
-from penstock.ops.demo import DemoSummary, _check, fresh_folder
-from penstock.ops.demo_events import Expected
+from penstock.ops.demo import DemoSummary, Expected, _check, fresh_folder
 
 
 def test_demo_folder_of_somebody_else_is_kept(tmp_path: Path) -> None:

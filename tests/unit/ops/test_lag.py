@@ -20,10 +20,21 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.checkpoint.look import Brokers, Looked
-from penstock.ops.lag.group import GroupView, group_note
-from penstock.ops.lag.lag import LagReport, PartitionLag, hot_partitions, read_meanwhile
-from penstock.ops.lag.place import place_of
-from penstock.ops.lag.rates import Sample, looks_at_rest, looks_in_run, rates_of, samples_in, window_of
+from penstock.ops.lag.lag import (
+    GroupView,
+    LagReport,
+    PartitionLag,
+    Sample,
+    group_note,
+    hot_partitions,
+    looks_at_rest,
+    looks_in_run,
+    place_of,
+    rates_of,
+    read_meanwhile,
+    samples_in,
+    window_of,
+)
 from penstock.ops.wording import spell
 from penstock.preflight.standings import Standing
 

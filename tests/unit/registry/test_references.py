@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import MissingError
 from penstock.registry import ReferencedSchema, SchemaReference
-from penstock.registry.references import MAX_DEPTH, MAX_REFERENCES, resolve_references
+from penstock.registry.client import MAX_DEPTH, MAX_REFERENCES, resolve_references
 
 
 class Shelf:

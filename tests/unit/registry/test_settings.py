@@ -4,7 +4,7 @@ import pickle
 import threading
 
 from penstock.registry import RegistrySettings, client_of
-from penstock.registry.recent import Recent
+from penstock.registry.client import Recent
 
 SECRET = RegistrySettings("https://u:sesame@host:8081/api/", username="u", password="sesame", token="sesame")
 

@@ -19,12 +19,12 @@ from tests.committing import commit, holds, last_commit
 from tests.contract.rows import SCHEMA, land, records, stage, token
 from tests.tables import ids
 
-from penstock.checkpoint.turns import Turns
 from penstock.errors import TerminalError
 from penstock.model import MergeRules, Position, TopicPartition
 from penstock.sinks import compaction_chunks
 from penstock.sinks.compaction_chunks import FreeTurn
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink, merge, optimizing
+from penstock.supervision.upkeep import Turns
 
 FREE = FreeTurn()
 NOW = timedelta(0)

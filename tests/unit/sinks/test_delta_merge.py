@@ -29,7 +29,7 @@ from penstock.model import (
 )
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
 from penstock.sinks.delta.beside_stage import StagedBeside
-from penstock.sinks.delta.merge_sql import merge_statement
+from penstock.sinks.delta.merge import merge_statement
 
 ROWS = pa.schema(
     [pa.field("id", pa.int64()), pa.field("day", pa.date32()), pa.field("note", pa.string()), COORDINATES_FIELD]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from penstock.errors import MissingError
-from penstock.spark.home import spark_home
+from penstock.spark.session import spark_home
 
 
 def test_home_is_the_folder_of_the_package() -> None:

@@ -8,8 +8,8 @@ import pytest
 from penstock.errors import MissingError
 from penstock.model.shipped import CODE, code_name
 from penstock.spark import shipping as module
-from penstock.spark.executor_settings import executor_settings
 from penstock.spark.placement import Placement
+from penstock.spark.session import executor_settings
 from penstock.spark.shipping import Shipping, UserCode, pack_code
 
 ELSEWHERE = Placement("spark://spark.internal:7077")

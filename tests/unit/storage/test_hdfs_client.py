@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from penstock.errors import MissingError
-from penstock.storage.hdfs_client import client_of
+from penstock.storage.hdfs import client_of
 from penstock.storage.stores import SHORT
 
 

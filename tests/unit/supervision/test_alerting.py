@@ -18,7 +18,7 @@ from tests.services.running import wait_for
 from penstock.config import AlertsConfig, PipelineConfig, load
 from penstock.kafka.settings import KafkaSettings
 from penstock.metrics.alerts import Alert, Observation
-from penstock.supervision import alert_sender
+from penstock.supervision import alerting
 from penstock.supervision.alerting import FIRING_NOTE, Alerting
 
 PIPELINE = """\
@@ -41,8 +41,8 @@ alerts:
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes seconds between tries takes a moment."""
-    monkeypatch.setattr(alert_sender, "_FIRST_WAIT", 0.02)
-    monkeypatch.setattr(alert_sender, "_LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(alerting, "_FIRST_WAIT", 0.02)
+    monkeypatch.setattr(alerting, "_LONGEST_WAIT", 0.1)
 
 
 @pytest.fixture

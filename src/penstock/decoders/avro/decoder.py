@@ -1,33 +1,73 @@
 """The Avro format: every record by its own writer's schema, read as the reader's.
 
-Records are grouped by their writer's schema and read block by block into Arrow columns (`avro_program`), which are then
-made the reader's by column operations (`avro_resolution`), so schemas may mix at the cost of one. A record that cannot
-be read is refused alone, with the reason. What the columns are is in `avro_types`.
+Records are grouped by their writer's schema and read block by block into Arrow columns (`program`), which are then made
+the reader's by column operations (`resolution`), so schemas may mix at the cost of one. A record that cannot be read is
+refused alone, with the reason. What the columns are is in `types`.
+
+With single-object encoding a value follows two bytes that mark it and the fingerprint of its schema: CRC-64-AVRO of the
+canonical form, in 8 bytes, little endian. There is no registry then: the schemas that may come are known beforehand.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
+from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from penstock.decoders.assembly import Pieces
 from penstock.decoders.avro.program import AvroProgram, avro_program
 from penstock.decoders.avro.references import avro_reader
 from penstock.decoders.avro.schema import UnsupportedSchemaError, parse_avro
-from penstock.decoders.avro.single import avro_fingerprint, unframe_single
 from penstock.decoders.avro.types import columns_of
-from penstock.decoders.framing import unframe
+from penstock.decoders.framing import unframe, without_first
 from penstock.decoders.isolation import isolate
-from penstock.decoders.refusal import SCHEMA_UNSUPPORTED, WRONG_FINGERPRINT, Reason
+from penstock.decoders.refusal import SCHEMA_UNSUPPORTED, SHORT_MESSAGE, WRONG_FINGERPRINT, WRONG_MAGIC, Reason
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Held, Tombstones, hold_back
 from penstock.decoders.writers import writer_schema
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES_FIELD, Split
 from penstock.registry import RegisteredSchema, RegistrySettings
+
+MARKER = b"\xc3\x01"
+HEADER_BYTES = 10
+
+
+@lru_cache(maxsize=1024)
+def avro_fingerprint(schema: str) -> bytes:
+    """The fingerprint of a schema's text, as it stands in a message."""
+    return bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema)), "CRC-64-AVRO"))
+
+
+def unframe_single(
+    values: pa.BinaryArray, rows: pa.UInt64Array, reasons: dict[int, Reason]
+) -> Iterator[tuple[bytes, pa.BinaryArray, pa.UInt64Array]]:
+    """The values of each fingerprint without their headers. What has none gets its reason."""
+    if not len(values):
+        return
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
+    sizes = np.diff(offsets)
+    for at in np.flatnonzero(sizes < HEADER_BYTES).tolist():
+        reasons[rows[at].as_py()] = Reason(
+            SHORT_MESSAGE, f"{sizes[at]} bytes, and the header of a single object alone takes {HEADER_BYTES}"
+        )
+    whole = np.flatnonzero(sizes >= HEADER_BYTES)
+    headers = data[offsets[whole, None] + np.arange(HEADER_BYTES)]
+    marked = (headers[:, : len(MARKER)] == np.frombuffer(MARKER, np.uint8)).all(axis=1)
+    for at in whole[~marked].tolist():
+        reasons[rows[at].as_py()] = Reason(WRONG_MAGIC, f"a single object begins with 0x{MARKER.hex()}")
+    whole = whole[marked]
+    prints = np.ascontiguousarray(headers[marked, len(MARKER) :]).view("<u8").ravel()
+    for found in np.unique(prints):
+        mine = pa.array(whole[prints == found])
+        yield found.tobytes(), without_first(values.take(mine), HEADER_BYTES), rows.take(mine)
+
 
 AvroFraming = Literal["confluent", "none", "single_object"]
 """What stands before each value: a schema id, nothing, or a schema's fingerprint."""

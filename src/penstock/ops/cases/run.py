@@ -1,7 +1,7 @@
 """The cases of a pipeline, run: messages through the pipeline's own parts, what came out held against the file.
 
 No broker, no registry, no table is asked, and nothing is written. Spark starts only for a pipeline that needs it, and
-once however many cases there are.
+once however many cases there are. Where there is no case file yet, one is made from the pipeline's own columns.
 """
 
 from __future__ import annotations
@@ -18,15 +18,42 @@ import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.assembly.build import Pipeline
-from penstock.assembly.trial_registry import Given, build_offline
-from penstock.assembly.trial_tables import given_tables
+from penstock.assembly.trial_registry import Given, build_offline, given_tables
 from penstock.config.case_load import load_cases
 from penstock.config.cases import AdvanceCase, Case, CaseFile, MessageCase, case_file_of, topics_of
+from penstock.config.ddl import read_columns
 from penstock.engine.trial import Batch, BatchResult, trial_of
 from penstock.errors import DefinitionError, MissingError, PenstockError
 from penstock.model import RAW_SCHEMA
 from penstock.ops.cases.rows import TableDiff, compare, rows_of
-from penstock.ops.cases.skeleton import skeleton
+
+_SAMPLES = {
+    "BOOLEAN": "true",
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), "1"),
+    **dict.fromkeys(("FLOAT", "DOUBLE", "DECIMAL"), "1.5"),
+    "STRING": "abc",
+    "BINARY": "YWJj",
+    "DATE": '"2026-01-31"',
+    "TIMESTAMP": '"2026-01-31T08:00:00Z"',
+    "TIMESTAMP_NTZ": '"2026-01-31T08:00:00"',
+    "ARRAY": "[]",
+    "STRUCT": "{}",
+    "MAP": "{}",
+}
+
+
+def skeleton(config: cfg.PipelineConfig) -> str:
+    """A case file to begin with, from the pipeline's columns."""
+    columns: Sequence[str] = ()
+    for flow in cfg.flows(config):
+        if flow.decode is not None and (text := getattr(flow.decode, "columns", None)):
+            columns = [f"{column.name}: {_SAMPLES.get(column.type.name, 'null')}" for column in read_columns(text)]
+            break
+    value = f"{{{', '.join(columns)}}}" if columns else '"..."'
+    topics = topics_of(config)
+    topic = f", topic: {topics[0] if topics else 'TOPIC'}" if topics is None or len(topics) > 1 else ""
+    return f"cases:\n  - name: a good message\n    messages:\n      - {{value: {value}{topic}}}\n"
+
 
 FIRST_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 """The time of the first message, unless a case says another."""

@@ -8,14 +8,16 @@ from penstock.config import PipelineConfig
 from penstock.ops.diagnosis.cause import Cause, Diagnosis
 from penstock.ops.diagnosis.collecting import Looked, collect
 from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.flow import cap_low, input_above_rate, trigger_long
-from penstock.ops.diagnosis.growth import small_files, state_grows
-from penstock.ops.diagnosis.idle import idle, not_running
-from penstock.ops.diagnosis.memory import gc_pressure
-from penstock.ops.diagnosis.records import quarantine_storm
-from penstock.ops.diagnosis.services import slow_broker, slow_registry, slow_sink
-from penstock.ops.diagnosis.spread import few_partitions, hot_partition, skewed_keys
-from penstock.ops.diagnosis.stuck import batch_stuck
+from penstock.ops.diagnosis.progress import batch_stuck, cap_low, idle, input_above_rate, not_running, trigger_long
+from penstock.ops.diagnosis.resources import (
+    few_partitions,
+    gc_pressure,
+    hot_partition,
+    skewed_keys,
+    small_files,
+    state_grows,
+)
+from penstock.ops.diagnosis.services import quarantine_storm, slow_broker, slow_registry, slow_sink
 from penstock.ops.wording import span
 
 CAUSES: Sequence[Callable[[Evidence], Cause | None]] = (

@@ -1,30 +1,346 @@
 """How far behind a pipeline is: what all its sinks have committed against the ends of the logs. No JVM.
 
-The sinks' own tokens count, and the checkpoint where a sink keeps none; the consumer group is only held against them.
+The sinks' own positions count, and the checkpoint where a sink keeps none; before a first run, where it would begin.
+The consumer group is compared with them, and a difference is explained. Rates are offsets a second between several
+looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
-from statistics import median_low
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from statistics import fmean, median_low
 from typing import Any
 
 from penstock.assembly.reaching import settings_of
 from penstock.checkpoint import Offsets
-from penstock.checkpoint.findings import findings_in
+from penstock.checkpoint.findings import findings_in, usable_ends
+from penstock.checkpoint.logs import CheckpointFiles
 from penstock.config import PipelineConfig
-from penstock.kafka import Cluster, LogBounds
+from penstock.errors import PenstockError
+from penstock.kafka import Cluster, KafkaSettings, LogBounds
 from penstock.kafka.ages import first_unread
-from penstock.metrics.history import history_of
-from penstock.model import TopicPartition
+from penstock.kafka.groups import GroupOffsets
+from penstock.metrics.history import from_lists, history_of
+from penstock.model import BatchToken, Guarantee, TopicPartition
 from penstock.ops.checkpoint.look import Looked, look
-from penstock.ops.lag.group import GroupView, ask_group, group_note
-from penstock.ops.lag.place import Place, committed_in, place_of
-from penstock.ops.lag.rates import Rates, Sample, looks_at_rest, looks_in_run, rates_of, window_of
-from penstock.ops.lag.words import describe, noise
+from penstock.ops.wording import rate, spell
+from penstock.preflight.recreated import recreated_topics
+from penstock.preflight.standings import Standing
+
+
+@dataclass(frozen=True)
+class Place:
+    """One pipeline's place in the logs."""
+
+    committed: Offsets | None
+    """What all sinks have; none where nothing was ever begun."""
+    positions: Offsets
+    """What is read next, of every partition that the brokers have."""
+    notes: tuple[str, ...] = ()
+
+
+def place_of(seen: Looked, cluster: Callable[[], Cluster]) -> Place:
+    """By the least of the sinks' tokens; before the first run by the file's `start`."""
+    bounds = seen.brokers.bounds or {}
+    if seen.files.begun is None and seen.files.committed is None and not seen.files.sources:
+        first = {at: _start(seen.config, at.topic) for at in bounds}
+        by_time = {at: when for at, when in first.items() if isinstance(when, datetime)}
+        found = _offsets_at(by_time, cluster) if by_time else {}
+        positions = {at: found[at] if at in found else _first(first[at], at, log) for at, log in bounds.items()}
+        return Place(None, {at: min(positions[at], log.end) for at, log in bounds.items()}, _never_ran(seen))
+    committed = committed_in(seen)
+    gone = recreated_topics(seen.checkpoint.topic_ids(), dict(seen.brokers.topic_ids))
+    # The offsets of a topic that was made again are not its own: all of it waits.
+    committed = {at: offset for at, offset in committed.items() if at.topic not in gone}
+    notes = [f"topic {topic} was deleted and made again: all of it waits" for topic in sorted(gone)]
+    notes += [
+        f"sink {one.sink} is at batch {token.batch_id}, behind batch {seen.done_before} of the checkpoint: lag is "
+        "counted from what it has"
+        for one in seen.standings
+        if (token := _own(seen, one)) is not None and not one.sparse and token.batch_id < (seen.done_before or 0)
+    ]
+    return Place(committed, {at: committed.get(at, log.start) for at, log in bounds.items()}, tuple(notes))
+
+
+def committed_in(seen: Looked) -> Offsets:
+    """The least that any sink has; of one that keeps no token, or cannot be asked, what the checkpoint says."""
+    done = seen.files.committed
+    noted = usable_ends(seen.files, done) if done is not None else seen.starts(0)
+    tokens = [_own(seen, one) for one in seen.standings if not one.sparse]
+    held = [token.ends if token is not None else noted for token in tokens] or [noted]
+    known = [ends for ends in held if ends is not None]
+    if len(known) < len(held):
+        blocking = (one for one in findings_in(seen.config.checkpoint, seen.files, seen.state) if one.blocks)
+        finding = next(blocking, None)
+        if finding is not None:
+            raise finding.as_error()
+        # It was whole a moment ago, or is again: what reads it now says what is wrong.
+        return seen.checkpoint.ends(done) if done is not None else seen.checkpoint.starts(0)
+    first, *others = known
+    return {at: min(ends[at] for ends in known) for at in first if all(at in other for other in others)}
+
+
+def _own(seen: Looked, one: Standing) -> BatchToken | None:
+    """The token of this checkpoint's query that a sink holds."""
+    token = one.token if one.guarantee is Guarantee.EXACTLY_ONCE and one.error is None else None
+    return token if token is not None and token.query_id == seen.files.query_id else None
+
+
+def _never_ran(seen: Looked) -> tuple[str, ...]:
+    told = [
+        f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint than {seen.config.checkpoint}, which "
+        "is empty; a run would say what can be done"
+        for one in seen.standings
+        if one.token is not None and not one.sparse
+    ]
+    return (*told, "lag is counted from where a first run would begin")
+
+
+def _start(config: PipelineConfig, topic: str) -> object:
+    sources = [source for source in config.sources.values() if topic in (source.topics or ())]
+    return (sources[0] if sources else config.source).start
+
+
+def _first(start: object, at: TopicPartition, log: LogBounds) -> int:
+    if isinstance(start, dict):
+        return int(start.get(at.topic, {}).get(str(at.partition), log.start))
+    return log.start if start == "earliest" else log.end
+
+
+def _offsets_at(wanted: Mapping[TopicPartition, datetime], cluster: Callable[[], Cluster]) -> Offsets:
+    """The first offsets at or behind these times; a partition that has none is left out."""
+    brokers, found = cluster(), {}
+    for when in set(wanted.values()):
+        places = [at for at, one in wanted.items() if one == when]
+        found.update({at: offset for at, offset in brokers.offsets_at(places, when).items() if offset >= 0})
+    return found
+
+
+_GROUP_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """What the brokers say of the group."""
+
+    name: str | None
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    error: PenstockError | None = None
+
+
+def ask_group(settings: KafkaSettings, name: str | None, partitions: Iterable[TopicPartition]) -> GroupView:
+    """Look at the group, where the pipeline has one."""
+    if name is None:
+        return GroupView(None)
+    try:
+        with closing(GroupOffsets(settings, name, _GROUP_SECONDS)) as group:
+            return GroupView(name, group.committed(partitions))
+    except PenstockError as error:
+        return GroupView(name, error=error)
+
+
+def group_note(
+    group: GroupView,
+    committed: Offsets | None,
+    files: CheckpointFiles,
+    entries: Iterable[Mapping[str, Any]],
+    *,
+    running: bool,
+) -> str | None:
+    """Why the group does not say what the sinks say; none where it does. `committed` is None before the first run."""
+    if group.name is None:
+        return "no consumer group is told how far this is: source.group is false"
+    if group.error is not None:
+        return f"consumer group {group.name} cannot be asked: {group.error.code} {group.error.line}"
+    if committed is None:
+        return (
+            f"consumer group {group.name} has offsets, and this pipeline has committed none: someone else wrote them, "
+            "or its checkpoint is not the one that it had"
+            if group.offsets
+            else None
+        )
+    differs = sorted(at for at, offset in committed.items() if group.offsets.get(at) != offset)
+    if not differs:
+        return None
+    if group.offsets:
+        places = ", ".join(_sides(at, group.offsets, committed) for at in differs[:3])
+        more = f" and {len(differs) - 3} more" if len(differs) > 3 else ""
+        told = f"consumer group {group.name} differs from the sinks in {places}{more}: "
+    else:
+        told = f"consumer group {group.name} has no offsets: "
+    return told + (_failure(entries, running=running) or _reason(group.offsets, committed, files, running=running))
+
+
+def _sides(at: TopicPartition, held: Mapping[TopicPartition, int], committed: Offsets) -> str:
+    return f"{at} ({f'{held[at]:,}' if at in held else 'none'}, they have {committed[at]:,})"
+
+
+def _failure(entries: Iterable[Mapping[str, Any]], *, running: bool) -> str | None:
+    """What the last run noted when it failed to commit, unless it has worked since."""
+    last: Mapping[str, Any] | None = None
+    for entry in entries:
+        if entry["event"] in ("started", "group"):
+            last = entry
+    if last is None or not last.get("error"):
+        return None
+    when = f"{datetime.fromisoformat(last['at']):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{f'committing to it fails since {when}' if running else f'the last run failed at {when}'}: {last['error']}"
+
+
+def _reason(held: Mapping[TopicPartition, int], committed: Offsets, files: CheckpointFiles, *, running: bool) -> str:
+    if not held:
+        return "no batch was committed to it yet" if running else "no run committed to it, or Kafka has forgotten them"
+    theirs, ours = _batch_at(held, files), _batch_at(committed, files)
+    if theirs is None:
+        return "its offsets are of no batch in the checkpoint: someone else moved it, or it is of an older run"
+    sides = f"it is at batch {theirs}, the sinks at {f'batch {ours}' if ours is not None else 'none'}"
+    if any(offset > committed.get(at, offset) for at, offset in held.items()):
+        return f"{sides}: a sink was put back, or the checkpoint was"
+    return f"{sides}: it follows in a moment" if running else f"{sides}: the last run ended before it was told"
+
+
+def _batch_at(offsets: Mapping[TopicPartition, int], files: CheckpointFiles) -> int | None:
+    """The newest batch that ends where these offsets are."""
+    for batch in sorted(files.offsets, reverse=True):
+        ends = usable_ends(files, batch)
+        if ends and all(offsets[at] == ends[at] for at in offsets.keys() & ends.keys()):
+            return batch
+    return None
+
+
+_WINDOW, _LONGEST_WINDOW = timedelta(minutes=2), timedelta(minutes=15)
+_OLDEST = timedelta(hours=1)
+_SHORTEST = timedelta(seconds=1)
+_BATCHES_COVERED = 4
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Where the logs ended and what was read of them at one moment."""
+
+    at: datetime
+    ends: Mapping[TopicPartition, int]
+    positions: Mapping[TopicPartition, int]
+
+    @property
+    def lags(self) -> dict[TopicPartition, int]:
+        """The offsets that waited, by partition."""
+        return {at: max(0, end - self.positions[at]) for at, end in self.ends.items() if at in self.positions}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Offsets a second; none where it takes a second look to tell."""
+
+    growth: float | None = None
+    incoming: float | None = None
+    processing: float | None = None
+    partitions: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """The growth of each partition."""
+
+
+def samples_in(entries: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """The looks that a run noted in its history."""
+    return [
+        Sample(datetime.fromisoformat(entry["at"]), from_lists(entry["ends"]), from_lists(entry["committed"]))
+        for entry in entries
+        if entry["event"] == "lag" and "ends" in entry and "committed" in entry
+    ]
+
+
+def looks_in_run(entries: Sequence[Mapping[str, Any]], last: Sample | None) -> list[Sample]:
+    """What a run that goes on is compared with: the looks since it began, for before that nobody read."""
+    began = max((at for at, entry in enumerate(entries) if entry["event"] == "started"), default=0)
+    return [*samples_in(entries[began:]), *([last] if last is not None else [])]
+
+
+def looks_at_rest(entries: Iterable[Mapping[str, Any]], last: Sample | None, positions: Offsets) -> list[Sample]:
+    """The same while nobody reads: the last look. The run may have read on behind it: only its log ends still hold."""
+    looked = [last] if last is not None else samples_in(entries)[-1:]
+    return [replace(one, positions=positions) for one in looked]
+
+
+def window_of(batches: Sequence[Mapping[str, Any]]) -> timedelta:
+    """How far to look back: over several batches, since lag falls when one commits and rises in between."""
+    longest = max((one.get("seconds", 0.0) + one.get("waited", 0.0) for one in batches), default=0.0)
+    return min(max(_WINDOW, timedelta(seconds=_BATCHES_COVERED * longest)), _LONGEST_WINDOW)
+
+
+def rates_of(samples: Sequence[Sample], now: Sample, window: timedelta = _WINDOW) -> Rates:
+    """What the looks in the window say; where there are none in it, the newest one within an hour."""
+    earlier = sorted((one for one in samples if now.at - one.at >= _SHORTEST), key=lambda one: one.at)
+    used = [one for one in earlier if now.at - one.at <= window] or earlier[-1:]
+    if not used or now.at - used[0].at > _OLDEST:
+        return Rates()
+    series = [*used, now]
+    shares = _shares([(one.at - used[0].at).total_seconds() for one in series])
+    lags = [one.lags for one in series]
+    growth = _slope(shares, [sum(one.values()) for one in lags])
+    incoming = max(0.0, _slope(shares, [sum(one.ends[at] for at in one.lags) for one in series]))
+    everywhere = lags[-1].keys() & set.intersection(*(set(one) for one in lags))
+    partitions = {at: _slope(shares, [one[at] for one in lags]) for at in everywhere}
+    return Rates(growth, incoming, max(0.0, incoming - growth), partitions)
+
+
+def _shares(moments: Sequence[float]) -> list[float]:
+    """What each value counts in the slope of the line through all of them, by least squares."""
+    centre = fmean(moments)
+    spread = sum((one - centre) ** 2 for one in moments)
+    return [(one - centre) / spread for one in moments]
+
+
+def _slope(shares: Sequence[float], values: Sequence[int]) -> float:
+    return round(sum(share * value for share, value in zip(shares, values, strict=True)), 6)
+
+
+_NOISE_SHARE, _NOISE = 0.01, 0.5
+_HOVERING_SHARE = 0.5
+
+
+def describe(report: LagReport) -> str:
+    """How much waits, how old the oldest of it is, and whether it is catching up."""
+    if report.total == 0:
+        return "caught up: nothing waits" if report.running else f"nothing waits; {_at_rest(report)}"
+    told = f"{report.total:,} behind"
+    if report.behind_seconds is not None:
+        told += f", the oldest unread record is {spell(report.behind_seconds)} old"
+    return f"{told}; {_outlook(report) if report.running else _at_rest(report)}"
+
+
+def _at_rest(report: LagReport) -> str:
+    rest = "it has not run yet" if report.never_ran else "the pipeline does not run"
+    coming = report.growth is not None and report.growth > _NOISE
+    return f"{rest}, and {rate(report.growth or 0.0)} come in" if coming else rest
+
+
+def _outlook(report: LagReport) -> str:
+    growth = report.growth
+    if keeps_up(report):
+        return "it keeps up: no more waits than the next batch or two take"
+    if growth is None:
+        return "whether that grows is not known yet"
+    if growth > noise(report.input_rate):
+        return f"growing by {rate(growth)}: it does not catch up"
+    if report.catch_up_seconds is None:
+        return "neither growing nor shrinking: it does not catch up"
+    return f"shrinking by {rate(-growth)}: caught up in about {spell(report.catch_up_seconds)}"
+
+
+def keeps_up(report: LagReport) -> bool:
+    """Whether no more waits than comes in while a batch is made: lag then rises and falls with every batch."""
+    if report.batch_offsets is None or report.total > 2 * report.batch_offsets:
+        return False
+    return report.growth is None or report.growth <= _HOVERING_SHARE * (report.input_rate or 0.0) + _NOISE
+
+
+def noise(incoming: float | None) -> float:
+    """Growth that is none."""
+    return max(_NOISE, _NOISE_SHARE * (incoming or 0.0))
+
 
 _AGE_SECONDS = 2.0
 _HOT_TIMES, _HOT_OFFSETS = 3, 1000

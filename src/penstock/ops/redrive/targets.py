@@ -15,7 +15,7 @@ from penstock import config as cfg
 from penstock.assembly.reaching import settings_of
 from penstock.assembly.targets import build_targets
 from penstock.contracts import RecordSink, SharedSink, Sink, SlotSink
-from penstock.engine.excluded import Excluded
+from penstock.engine.refused import Excluded
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, redrives_of
 from penstock.ops.redrive.ways import narrowed

@@ -1,19 +1,56 @@
 """What a replay reads: points in the log as people name them, and the offset ranges between two of them.
 
-Text enters, with what the broker and the live checkpoint say; ranges leave, and what the log no longer has.
+Text enters, with what the broker and the live checkpoint say; ranges leave, and what the log no longer has. When their
+records were written is told by their first and last ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+import pyarrow.compute as pc
+
 from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.contracts import Reader
 from penstock.errors import MissingError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import OffsetRange, TopicPartition
+
+_PEEKED = 20
+"""So many offsets are looked at for a record's time: some of them may be holes."""
+
+
+def first_times(reader: Reader, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, datetime]:
+    """When the first record of each range was written."""
+    found: dict[TopicPartition, tuple[int, datetime]] = {}
+    for rows in reader.read(_heads(ranges)):
+        columns = (rows.column(name).to_pylist() for name in ("topic", "partition", "offset", "timestamp"))
+        for topic, partition, offset, time in zip(*columns, strict=True):
+            at = TopicPartition(topic, partition)
+            if time is not None and (at not in found or offset < found[at][0]):
+                found[at] = (offset, time)
+    return {at: time for at, (_, time) in found.items()}
+
+
+def times_of(reader: Reader, ranges: Sequence[OffsetRange]) -> tuple[datetime, datetime] | None:
+    """About when the first and the last of the records were written."""
+    tails = [replace(one, start=max(one.start, one.end - _PEEKED)) for one in ranges]
+    found = [
+        time.as_py()
+        for ends in (_heads(ranges), tails)
+        for rows in reader.read(ends)
+        for time in pc.min_max(rows.column("timestamp")).values()
+    ]
+    known = [time for time in found if time is not None]
+    return (min(known), max(known)) if known else None
+
+
+def _heads(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    return [replace(one, end=min(one.end, one.start + _PEEKED)) for one in ranges]
+
 
 Bounds = Mapping[TopicPartition, LogBounds]
 _NAMED = re.compile(r"(?:(?P<topic>[A-Za-z0-9._-]+):)?(?P<partition>\d+)(?:=(?P<offset>\d+))?")

@@ -32,11 +32,13 @@ from penstock.ops.replay.ranges import (
     Missing,
     between,
     choose,
+    first_times,
     lost_before,
     parse_partitions,
     parse_point,
     position_of,
     resolve,
+    times_of,
 )
 from penstock.ops.replay.rejects import (
     give_up,
@@ -55,7 +57,6 @@ from penstock.ops.replay.targets import (
     refuse_shared,
     retargeted,
 )
-from penstock.ops.replay.times import first_times, times_of
 from penstock.preflight.checks import check_brokers
 from penstock.preflight.options import RunSummary
 from penstock.quarantine.marks import commit_numbers

@@ -1,29 +1,33 @@
-"""A Delta table at its path: opened, made where it is not there, and given what the rows of its sink need.
+"""A Delta table at its path: opened, made where it is not there, and given the columns and types that the rows need.
 
-Enters: the schema of the rows, and what `evolve` allows. Leaves: the open table, and how the rows go into it.
+Enters: the schema of the rows, and what `evolve` allows. Leaves: the open table, and how the rows go into it. delta-rs
+neither changes a type nor writes to a table whose types were changed (the feature `typeWidening`): Spark SQL changes
+it, and from then on every commit goes through Spark.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as types
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import SqlEngine
-from penstock.errors import MissingError, PenstockError
-from penstock.sinks.delta.alter import add_by_delta_rs, alter_by_spark
-from penstock.sinks.delta.failures import is_conflict, table_changed
-from penstock.sinks.delta.names import table_name
+from penstock.errors import MissingError, PenstockError, TerminalError
+from penstock.sinks.delta.failures import EngineError, engine_errors, is_conflict, sink_failure, table_changed
+from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.schema import (
     check_partitions,
     check_schema,
     complete_protocol,
     delta_type,
     held_columns,
+    lacking_fields,
     refuse_unsupported,
     unsupported,
 )
@@ -31,6 +35,51 @@ from penstock.sinks.delta.tail import CHECKPOINT_INTERVAL
 from penstock.sinks.evolution import Evolve, Fit, Fitting
 from penstock.sinks.files import TableFolder, staged_batch
 from penstock.storage import Storage
+
+CHANGING = "changing the table's columns"
+
+
+def add_by_delta_rs(table: DeltaTable, fit: Fit) -> None:
+    """Add what the table lacks; it must not bind its writers to Spark."""
+    table.alter.add_columns(lacking_fields(table, fit.taken))
+
+
+def alter_by_spark(sink: str, sql: SqlEngine | None, table: str, fit: Fit) -> None:
+    """Add what the table lacks and widen what is too narrow. `table` is its name in a statement."""
+    if sql is None:
+        raise TerminalError("SINK_NEEDS_SPARK", f"sink {sink}: {CHANGING}: the sink was given no SQL engine")
+    try:
+        with engine_errors():
+            sql.run(*alter_statements(table, fit))
+    except EngineError as error:
+        raise sink_failure(sink, CHANGING, error) from error
+
+
+def alter_statements(table: str, fit: Fit) -> Iterator[str]:
+    """The statements that change the table, in one commit each."""
+    if fit.added:
+        added = (f"{quoted(*each.path)} {spark_type(each.type)}" for each in fit.added)
+        yield f"ALTER TABLE {table} ADD COLUMNS ({', '.join(added)})"
+    if fit.widened:
+        yield f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+        widened = (f"{quoted(*each.path)} TYPE {spark_type(each.type)}" for each in fit.widened)
+        yield f"ALTER TABLE {table} ALTER COLUMN {', '.join(widened)}"
+
+
+def spark_type(kind: pa.DataType) -> str:
+    """A type in a Spark SQL statement. Whatever is inside of it may be null."""
+    if types.is_struct(kind):
+        return f"STRUCT<{', '.join(_members(list(kind)))}>"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return f"ARRAY<{spark_type(kind.value_type)}>"
+    if types.is_map(kind):
+        return f"MAP<{spark_type(kind.key_type)}, {spark_type(kind.item_type)}>"
+    return arrow_to_ddl(kind)
+
+
+def _members(fields: Sequence[pa.Field]) -> Iterator[str]:
+    return (f"{quoted(each.name)}: {spark_type(each.type)}" for each in fields)
+
 
 _PREPARE_TRIES = 5
 _LOOKS = 5

@@ -1,14 +1,13 @@
 """Delta merge, exactly once: rows staged next to the table, one row a key merged into it with the position.
 
-By delta-rs in the driver where the batch and what it touches are small enough, else by Spark.
-
-The MERGE and the position are one commit of the table, with a transaction id that Delta itself checks: a second one
-with the same id and version does nothing, and of two at once one is refused.
+By delta-rs in the driver where the batch and what it touches are small enough, else by Spark, with the MERGE statement
+here. The MERGE and the position are one commit of the table, with a transaction id that Delta itself checks: a second
+one with the same id and version does nothing, and of two at once one is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from penstock.errors import MissingError
 from penstock.model import (
     COMPUTED,
     COORDINATES,
+    COORDINATES_FIELD,
     DELETES,
     BatchToken,
     Guarantee,
@@ -34,16 +34,61 @@ from penstock.sinks.delta.beside_stage import FolderStage, StagedBeside, staged_
 from penstock.sinks.delta.driver_merge import STAGED_BYTES, fits_driver, merge_in_driver
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
-from penstock.sinks.delta.merge_sql import merge_statement, staged_schema
-from penstock.sinks.delta.names import table_name
+from penstock.sinks.delta.merge_terms import MergeTerms
+from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.replace import records_held
 from penstock.sinks.delta.schema import columns_of, unsupported
 from penstock.sinks.delta.table import TokenTable
-from penstock.sinks.delta.touched import touched_by_all
+from penstock.sinks.delta.touched import Touched, spark_literal, touched_by_all
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
-from penstock.sinks.merging import check_rules, refuse_without_position
+from penstock.sinks.merging import check_rules, one_row_a_key, refuse_without_position
 from penstock.storage import Storage
+
+_POSITION = tuple(quoted(COORDINATES, name) for name in ("offset", "timestamp", "topic", "partition"))
+
+
+def staged_schema(columns: pa.Schema, *, positioned: bool) -> pa.Schema:
+    """How the staged files are read: the table's columns, the rows' coordinates, and what deletes."""
+    fields = [field for field in columns if field.name != COORDINATES]
+    beside = [COORDINATES_FIELD] if positioned else []
+    return pa.schema([*fields, *beside, pa.field(DELETES, pa.bool_())])
+
+
+def merge_statement(
+    table: str, columns: pa.Schema, rules: MergeRules, touched: Mapping[str, Touched], *, positioned: bool
+) -> str:
+    """Merge the relation `staged` into `table`, whose `columns` the rows fill.
+
+    Rows that are not `positioned`, having lost their coordinates on the way, must be one a key already, or told
+    apart by `when_newer`.
+    """
+    terms = MergeTerms(rules, quoted, spark_literal)
+    lines = [
+        f"MERGE INTO {table} AS t USING ({_rows(rules, positioned)}) AS s",
+        f"ON {terms.on(columns, touched)}",
+    ]
+    if not rules.insert_only:
+        lines += _matched(columns, terms)
+    names, values = (", ".join(form(name) for name in columns.names) for form in (quoted, terms.source))
+    lines.append(f"WHEN NOT MATCHED AND NOT {terms.deletes} THEN INSERT ({names}) VALUES ({values})")
+    return "\n".join(lines)
+
+
+def _rows(rules: MergeRules, positioned: bool) -> str:
+    """The query for the rows that count."""
+    deletes = f"coalesce({quoted(DELETES)}, FALSE)"
+    # To a sink that only inserts a delete means nothing; it must not stand for a row that is to be inserted.
+    relation = f"(SELECT * FROM staged WHERE NOT {deletes}) AS live" if rules.insert_only else "staged"
+    return one_row_a_key(relation, rules, quote=quoted, position=_POSITION if positioned else ("0",))
+
+
+def _matched(columns: pa.Schema, terms: MergeTerms) -> Iterator[str]:
+    yield f"WHEN MATCHED AND {terms.deletes}{terms.newer} THEN DELETE"
+    changed = [name for name in columns.names if name not in terms.rules.keys]
+    if changed:
+        assignments = ", ".join(f"{terms.target(name)} = {terms.source(name)}" for name in changed)
+        yield f"WHEN MATCHED AND NOT {terms.deletes}{terms.newer} THEN UPDATE SET {assignments}"
 
 
 class DeltaMergeSink:

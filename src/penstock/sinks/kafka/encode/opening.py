@@ -16,8 +16,7 @@ from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
 from penstock.sinks.kafka.encode.encoding import MAGIC, Encoder, Encoding, Encodings, Format, Role, Rows, own_columns
 from penstock.sinks.kafka.encode.json_rows import JsonRows, json_schema
 from penstock.sinks.kafka.encode.protobuf_files import compiled, describe, message_before, root_of
-from penstock.sinks.kafka.encode.protobuf_rows import ProtobufRows
-from penstock.sinks.kafka.encode.protobuf_schema import protobuf_schema
+from penstock.sinks.kafka.encode.protobuf_rows import ProtobufRows, protobuf_schema
 from penstock.sinks.kafka.encode.shapes import UnfitError
 
 _KINDS: Mapping[Format, SchemaKind] = {"avro": "AVRO", "protobuf": "PROTOBUF", "json": "JSON"}

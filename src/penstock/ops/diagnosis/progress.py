@@ -1,0 +1,261 @@
+"""Causes of a pipeline that makes no progress or too little: no run at work, a batch that never commits, a cap that is
+too low, a trigger that is too long, or more input than can be processed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from penstock.checkpoint.presence import RunNote
+from penstock.config import PostgresSinkConfig, SinkConfig, reveal, show_duration
+from penstock.ops.diagnosis.cause import Cause
+from penstock.ops.diagnosis.evidence import Evidence
+from penstock.ops.diagnosis.figures import middle
+from penstock.ops.wording import counted, percent, span
+
+_MOSTLY = 0.8
+_FAR_BELOW = 4
+"""How many times shorter than the aim batches are whose cap is too low."""
+_ABOVE = 1.05
+_TASK_PHASES = ("read", "decode", "transform", "stage")
+
+
+def cap_low(evidence: Evidence) -> Cause | None:
+    """Every batch is as large as it may be, is over in no time, and more waits."""
+    key, cap = _fixed_cap(evidence)
+    if not evidence.behind or cap is None:
+        return None
+    full = sum(batch.offsets >= 0.9 * cap for batch in evidence.batches) / len(evidence.batches)
+    aim, took = evidence.config.flow.target_batch.total_seconds(), evidence.typical_seconds
+    if full < _MOSTLY or took * _FAR_BELOW > aim:
+        return None
+    if key == "source.max_offsets":
+        change = f"remove source.max_offsets ({cap}): flow control then sizes the batches"
+    else:
+        change = f"{key}: {int(cap * aim / max(took, 0.05)):d} (now {cap})"
+    return Cause(
+        "CAP_LOW",
+        0.75,
+        f"batches may take no more than {cap:,} offsets, and are over in {span(took)}",
+        (
+            f"{percent(full)} of the last batches took all that {key} allows: {cap:,} offsets",
+            f"a batch takes {span(took)}; with a backlog it should take {span(aim)}",
+            f"{evidence.lag:,} offsets wait: {math.ceil(evidence.lag / cap):,} more batches",
+        ),
+        change,
+    )
+
+
+def trigger_long(evidence: Evidence) -> Cause | None:
+    """While records wait, so does the pipeline, for its trigger."""
+    every = evidence.config.trigger.every
+    if not evidence.behind or every is None or evidence.config.trigger.available_now:
+        return None
+    waited = sum(batch.waited for batch in evidence.batches)
+    share = waited / evidence.cycle if evidence.cycle else 0.0
+    took = evidence.typical_seconds
+    if share < 0.5 or took > every.total_seconds():
+        return None
+    return Cause(
+        "TRIGGER_LONG",
+        0.5 + 0.4 * share,
+        f"a batch starts every {show_duration(every)} and takes {span(took)}: in between, records wait",
+        (
+            f"{evidence.last_batches}: {span(waited)} of {span(evidence.cycle)} passed between them ({percent(share)})",
+            f"{evidence.lag:,} offsets wait; a batch takes {middle(b.offsets for b in evidence.batches):,.0f}",
+        ),
+        f"remove trigger.every ({show_duration(every)}): a batch then starts when the one before has ended",
+    )
+
+
+def input_above_rate(evidence: Evidence) -> Cause | None:
+    """More comes in than is processed. The general cause: a more specific one, where there is one, explains it."""
+    came, done = evidence.input_rate, evidence.processing_rate
+    if not evidence.behind or not came or not done or came < _ABOVE * done:
+        return None
+    first, last = evidence.batches[0], evidence.batches[-1]
+    return Cause(
+        "INPUT_ABOVE_RATE",
+        0.3,
+        f"{came:,.0f} offsets a second come in, and {done:,.0f} are processed",
+        (
+            f"{evidence.last_batches}: the offsets that wait went from {first.lag:,} to {last.lag:,}",
+            *_where_time_goes(evidence),
+        ),
+        _more_cores(evidence, came / done),
+    )
+
+
+def _fixed_cap(evidence: Evidence) -> tuple[str, int | None]:
+    config = evidence.config
+    fixed = [source.max_offsets for source in (config.source, *config.sources.values()) if source.max_offsets]
+    return ("source.max_offsets", sum(fixed)) if fixed else ("flow.max_offsets", config.flow.max_offsets)
+
+
+def _where_time_goes(evidence: Evidence) -> list[str]:
+    spent = {phase: sum(batch.phases.get(f"task_{phase}", 0.0) for batch in evidence.batches) for phase in _TASK_PHASES}
+    total = sum(spent.values())
+    if not total:
+        return []
+    shares = sorted(spent.items(), key=lambda one: -one[1])
+    return ["the tasks' time: " + ", ".join(f"{phase} {percent(took / total)}" for phase, took in shares)]
+
+
+def _more_cores(evidence: Evidence, times: float) -> str:
+    cores = evidence.cores or 1
+    wanted = max(cores + 1, math.ceil(cores * times * 1.2))
+    master = reveal(evidence.config.spark).get("spark.master", "local[*]")
+    if master.startswith("local"):
+        return f'spark: {{spark.master: "local[{wanted}]"}}, on a machine with {wanted} cores (now {cores})'
+    return f"give the Spark job {wanted} cores (now {cores}), such as by spark: {{spark.cores.max: {wanted}}}"
+
+
+_ENDED_BADLY = ("failed", "killed", "silent")
+
+
+def not_running(evidence: Evidence) -> Cause | None:
+    """The last run did not stop cleanly, and none has begun since. One that stopped cleanly is no trouble."""
+    note, state = evidence.run.note, evidence.run.state
+    if state not in _ENDED_BADLY or note is None:
+        return None
+    if state == "failed":
+        how = f"the last run was ended by {note.error}"
+        change = (
+            f"remove the reason for {note.error} (penstock plan {evidence.file} looks for it), then {_go(evidence)}"
+        )
+    elif state == "killed":
+        how, change = "the last run was killed", f"{_go(evidence)}: it repairs what the killed run left"
+    else:
+        how = f"{note.who} has not been heard of since {_utc(note.at)}"
+        change = f"look on {note.host} whether it lives; where it does not, {_go(evidence)}"
+    return Cause("NOT_RUNNING", 1.0, f"no run is at work: {how}", tuple(_told(evidence, note)), change)
+
+
+def idle(evidence: Evidence) -> str | None:
+    """For a reader who may wonder: since when a pipeline that ended cleanly does not run, and what waits meanwhile."""
+    note, state = evidence.run.note, evidence.run.state
+    if state == "running" or state in _ENDED_BADLY:
+        return None
+    if note is not None and note.ended_at is not None:
+        told = f"not running since {_utc(note.ended_at)}, when it stopped"
+    elif evidence.checkpoint.begun is None:
+        told = "it has not run yet"
+    else:
+        told = "not running"
+    waits = waiting(evidence)
+    return f"{told}; {waits}; start it with {_go(evidence)}" if evidence.lag else f"{told}; {waits}"
+
+
+def waiting(evidence: Evidence) -> str:
+    """How much waits, and for how long."""
+    if evidence.brokers is None:
+        return "how many offsets wait is not known"
+    if not evidence.lag:
+        return "nothing waits"
+    since = evidence.waiting_since
+    age = f", the oldest unread record is {span(evidence.age(since).total_seconds())} old" if since is not None else ""
+    return f"{counted(evidence.lag, 'offset')} {'waits' if evidence.lag == 1 else 'wait'}{age}"
+
+
+def _told(evidence: Evidence, note: RunNote) -> Iterator[str]:
+    when = note.ended_at or note.at
+    ended = "ended" if note.ended_at is not None else "was last heard of"
+    yield f"{note.who} {ended} at {_utc(when)}, {span(evidence.age(when).total_seconds())} ago"
+    reason = next((one.summary for one in reversed(evidence.retries) if one.code == note.error), None)
+    if reason:
+        yield f"{note.error}: {reason}"
+    yield waiting(evidence)
+    if (opened := evidence.checkpoint.open_batch) is not None:
+        done = evidence.checkpoint.committed
+        before = "none was ever committed" if done is None else f"the last one committed is {done}"
+        yield f"batch {opened} began and has not committed; {before}: it is run again with the same offsets"
+
+
+def _go(evidence: Evidence) -> str:
+    return f"penstock run {evidence.file}"
+
+
+def _utc(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+_TIMES_LONGER = 4
+"""How many times as long as the longest of the last batches one may take."""
+
+
+def batch_stuck(evidence: Evidence) -> Cause | None:
+    """A batch is open for longer than any should be. Of a run that is gone that is told by itself."""
+    opened, since, state = evidence.checkpoint.open_batch, evidence.checkpoint.begun_at, evidence.run.state
+    if opened is None or since is None or state not in ("running", "none"):
+        return None
+    age, longest = evidence.age(since), _longest(evidence)
+    if age <= longest:
+        return None
+    done = evidence.checkpoint.committed
+    told = [
+        f"batch {opened} began {span(age.total_seconds())} ago; "
+        + ("none was ever committed" if done is None else f"the last one committed is {done}"),
+    ]
+    if evidence.batches:
+        took = span(evidence.typical_seconds)
+        told.append(f"the batches before took {took}; none should take longer than {span(longest.total_seconds())}")
+    if state == "running":
+        told += _of_live_run(evidence)
+        change = _free(evidence)
+    else:
+        told.append("no run has the checkpoint")
+        change = f"penstock run {evidence.file}: the batch is run again with the same offsets, and nothing comes twice"
+    return Cause("BATCH_STUCK", 1.0, f"batch {opened} began and has not committed", tuple(told), change)
+
+
+def _longest(evidence: Evidence) -> timedelta:
+    seen = max((batch.seconds for batch in evidence.batches), default=0.0)
+    return max(evidence.config.flow.max_batch, timedelta(seconds=_TIMES_LONGER * seen))
+
+
+def _phase(evidence: Evidence) -> str | None:
+    """What the open batch is at, where the run tells it."""
+    return getattr(evidence.run.note.facts, "phase", None) if evidence.run.note is not None else None
+
+
+def _waiting_for(evidence: Evidence) -> str | None:
+    """The fault that the run waits out."""
+    doing = evidence.run.note.facts.doing if evidence.run.note is not None else ""
+    return doing.rpartition(" ")[2] if doing.startswith("waiting") else None
+
+
+def _of_live_run(evidence: Evidence) -> list[str]:
+    told = []
+    if (phase := _phase(evidence)) is not None:
+        told.append(f"it is in the phase {phase}")
+    if (code := _waiting_for(evidence)) is not None:
+        summary = next((f": {one.summary}" for one in reversed(evidence.retries) if one.code == code), "")
+        told.append(f"{evidence.run.holder} is waiting to try again after {code}{summary}")
+    elif evidence.run.holder is not None:
+        told.append(f"{evidence.run.holder} has the checkpoint")
+    return told
+
+
+def _free(evidence: Evidence) -> str:
+    """What lets a live run go on."""
+    if (code := _waiting_for(evidence)) is not None:
+        return f"remove the reason for {code}; the run then goes on by itself"
+    sink = _sink_of_phase(evidence)
+    if isinstance(sink, PostgresSinkConfig):
+        return (
+            f"in the database, end whoever holds a lock on {sink.table}: SELECT pid, query FROM pg_locks JOIN "
+            f"pg_stat_activity USING (pid) WHERE relation = '{sink.table}'::regclass"
+        )
+    note = evidence.run.note
+    process = f"kill -9 {note.pid} on {note.host}" if note is not None else "end its process"
+    return f"{process}, then penstock run {evidence.file}: the batch is run again with the same offsets"
+
+
+def _sink_of_phase(evidence: Evidence) -> SinkConfig | None:
+    """The sink that the batch waits for: the one it is at, or the only one."""
+    phase, sinks = _phase(evidence), evidence.config.sinks
+    if phase is None:
+        return sinks[0] if len(sinks) == 1 else None
+    return next((sink for sink in sinks if phase == f"commit:{sink.name}"), None)
