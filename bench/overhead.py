@@ -21,7 +21,7 @@ import yaml
 from events import PARTITIONS, SCHEMA, create_topic, delete_topic
 from processes import BenchError, Process
 
-from penstock.devstack.ports import free_ports
+from penstock.devstack.processes import free_ports
 
 RATE = 2_000
 SCRAPE_SECONDS = 5.0

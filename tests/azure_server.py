@@ -28,7 +28,7 @@ from urllib.request import Request, urlopen
 from tests.debian import skip_for
 from tests.services.running import wait_for
 
-from penstock.devstack.ports import free_ports, is_free
+from penstock.devstack.processes import free_ports, is_free
 
 AZURITE = "azurite@3.37.0"
 ACCOUNT = "devstoreaccount1"

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.services.running import wait_for
 
-from penstock.devstack.ports import free_ports
+from penstock.devstack.processes import free_ports
 from penstock.spark.jars import jar_folder
 from penstock.spark.java import find_java
 from penstock.spark.session import spark_home

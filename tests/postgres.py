@@ -22,7 +22,7 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
-from penstock.devstack.ports import free_ports
+from penstock.devstack.processes import free_ports
 from penstock.spark.jars import jar_folder
 
 USER = "penstock"

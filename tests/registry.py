@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from penstock.devstack import Registry
-from penstock.devstack.ports import free_ports
+from penstock.devstack.processes import free_ports
 from penstock.devstack.servers import await_registry, start_registry
 from penstock.spark.jars import registry_jar
 from penstock.spark.java import find_java

@@ -37,7 +37,7 @@ from penstock.assembly.state import note_state
 from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.backup import backups_of, make_backup
-from penstock.checkpoint.lease import LEASE_NOTE, Claim
+from penstock.checkpoint.lock import LEASE_NOTE, Claim
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.checkpoint.writing import RESTORING, put_commit, put_initial, put_metadata, put_offsets, restoring
 from penstock.config import PipelineConfig, load

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms import Enrich, HeldRows, enrich_steps
-from penstock.transforms.unmatched import FOUND
+from penstock.transforms.enrich import FOUND
 
 NAN = float("nan")
 COUNT = 25

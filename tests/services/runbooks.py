@@ -20,7 +20,7 @@ from typing import Any
 from tests.services.running import wait_for
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.run_status import find_run
+from penstock.checkpoint.presence import find_run
 from penstock.cli.main import main
 from penstock.config import load
 from penstock.engine.patience import StopRequest

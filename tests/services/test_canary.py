@@ -30,7 +30,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.config import InvalidDefinition
-from penstock.devstack.ports import free_ports
+from penstock.devstack.processes import free_ports
 from penstock.errors import PenstockError
 from penstock.spark.cache import cache_home
 from penstock.spark.jars import jar_folder

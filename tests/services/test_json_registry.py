@@ -14,10 +14,10 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from penstock.decoders.framing import writer_schema
 from penstock.decoders.json.registered import RegisteredJsonDecoder
 from penstock.decoders.json.schema import json_schema_columns
 from penstock.decoders.refusal import Reason
-from penstock.decoders.writers import writer_schema
 from penstock.errors import TransientError
 from penstock.model import RAW_SCHEMA
 from penstock.registry import RegistrySettings, client_of

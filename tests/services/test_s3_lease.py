@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from tests.services.running import wait_for
 
-from penstock.checkpoint import checkpoint_lock, lease
-from penstock.checkpoint.lease import LEASE_NOTE, Claim
-from penstock.checkpoint.lock import held_by
-from penstock.checkpoint.run_status import find_run
+from penstock.checkpoint import checkpoint_lock, lock
+from penstock.checkpoint.lock import LEASE_NOTE, Claim, held_by
+from penstock.checkpoint.presence import find_run
 from penstock.errors import MissingError, TerminalError, TransientError
 
 _HOLDER = """
@@ -31,15 +30,15 @@ with checkpoint_lock(sys.argv[1], Storage(*sys.argv[2:6])):
 
 @pytest.fixture
 def checkpoint(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.2)
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.2)
     yield f"s3://{s3.bucket()}/checkpoint"
     s3.calm()
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 3.0)
-    monkeypatch.setattr(lease, "_MARGIN_SECONDS", 1.0)
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 3.0)
+    monkeypatch.setattr(lock, "_MARGIN_SECONDS", 1.0)
 
 
 def _elsewhere(**more: Any) -> Claim:

@@ -21,7 +21,7 @@ from tests.services.running import PENSTOCK
 from penstock.assembly.reaching import database_tls
 from penstock.assembly.schemas import registry_settings
 from penstock.config import load
-from penstock.config.security import SecurityConfig
+from penstock.config.connections import SecurityConfig
 from penstock.devstack.certificates import Authority
 from penstock.errors import MissingError
 from penstock.kafka.handshake import speaks_tls

@@ -21,7 +21,7 @@ from tests.services.running import PENSTOCK, Running, wait_for
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.devstack import stop_stack
-from penstock.devstack.ports import free_ports
+from penstock.devstack.processes import free_ports
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]

@@ -87,7 +87,7 @@ from penstock.assembly.build import build
 from penstock.assembly.state import check_state
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.files import NotedSink
-from penstock.checkpoint.lease import _claim_in
+from penstock.checkpoint.lock import _claim_in
 from penstock.checkpoint.logs import read_files
 from penstock.checkpoint.manifest import check_files, list_backups
 from penstock.checkpoint.presence import Presence

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from penstock import config as cfg
 from penstock.assembly.reaching import places_of
 from penstock.assembly.user_code import code_to_ship
-from penstock.config.cluster import ClusterConfig
 from penstock.config.fields import is_uri
+from penstock.config.operation import ClusterConfig
 from penstock.errors import MissingError
 from penstock.spark.authentication import ENABLED, is_unauthenticated
 from penstock.spark.placement import LOCAL, DeployMode, Placement

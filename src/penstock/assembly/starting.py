@@ -16,8 +16,7 @@ from penstock.assembly.reaching import spark_settings_of
 from penstock.errors import MissingError, PenstockError
 from penstock.model import COORDINATES
 from penstock.spark.executors import Executors
-from penstock.spark.master import check_master
-from penstock.spark.placement import LOCAL, Placement
+from penstock.spark.placement import LOCAL, Placement, check_master
 from penstock.spark.session import start_session, stop_session, warm_workers
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, overruled, submitted_setting

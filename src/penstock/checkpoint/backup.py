@@ -18,8 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from penstock.checkpoint.files import SparkCheckpoint
 from penstock.checkpoint.manifest import MANIFEST, Backup, CopiedFile, Kind, Progress, copy_bytes, list_backups
-from penstock.checkpoint.state_files import state_version
-from penstock.checkpoint.state_stores import read_state
+from penstock.checkpoint.state_stores import read_state, state_version
 from penstock.errors import MissingError, TransientError
 from penstock.storage import Storage
 

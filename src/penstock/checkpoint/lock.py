@@ -1,18 +1,228 @@
-"""One run at a time on a checkpoint: a lock that dies with its process, or in an object store a lease that runs out."""
+"""One run at a time on a checkpoint: a lock that dies with its process, or in an object store a lease that runs out.
+
+The lease, `.penstock.lease`, is made by a put that succeeds only where no object is, renewed and taken over by puts
+that succeed only over the very object that was seen: of two who want it one has it. It runs out by the store's own
+clock, which dates every object; the clocks of the machines do not have to agree. A holder that ends in order gives it
+back at once. One that was killed is known to be dead on the machine where it ran; elsewhere its lease has to run out.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Protocol, TextIO
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
-from penstock.checkpoint.lease import lease_holder, leased
-from penstock.errors import MissingError, PenstockError
-from penstock.storage import Storage, is_object_uri, local_path
+import psutil
+
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+from penstock.storage import ChangedError, Storage, is_object_uri, local_path
+from penstock.storage.objects import Held
+from penstock.storage.stores import SHORT
+
+LEASE_NOTE = ".penstock.lease"
+_CLOCK_NOTE = ".penstock.clock"
+LEASE_SECONDS = 30.0
+"""How long a holder that is not heard of keeps the checkpoint."""
+RENEW_SECONDS = 5.0
+_MARGIN_SECONDS = 8.0
+"""A holder stops to commit this long before others may take its lease: longer than one request of a commit takes."""
+_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a lease says of its holder."""
+
+    who: str
+    """For people: `process 12 on host`."""
+    run: str
+    """Of this claim alone."""
+    host: str
+    pid: int
+    began: float
+    """When the process began: a number of a process is used again."""
+    beat: int = 0
+    released: bool = False
+
+    @classmethod
+    def mine(cls) -> Claim:
+        """A new claim of this process."""
+        pid = os.getpid()
+        who = f"process {pid} on {socket.gethostname()}"
+        return cls(who, secrets.token_hex(8), _this_system(), pid, psutil.Process(pid).create_time())
+
+    def to_bytes(self) -> bytes:
+        """As the object holds it."""
+        return json.dumps(asdict(self)).encode()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the holder is known to be over: it said so, or it was a process here and is no more."""
+        return self.released or (self.host == _this_system() and not _lives(self.pid, self.began))
+
+
+class Lease:
+    """A checkpoint that this process holds."""
+
+    def __init__(self, checkpoint: str, filesystem: Any, note: str, claim: Claim, mark: str, renewed: float) -> None:
+        self._checkpoint = checkpoint
+        self._filesystem, self._note = filesystem, note
+        self._claim, self._mark = claim, mark
+        self._renewed = renewed
+        self._taken: str | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="penstock-lease", daemon=True)
+        self._thread.start()
+
+    def lost(self) -> TerminalError | None:
+        """The error for a lease that another run has taken over; none while nobody has."""
+        if self._taken is None:
+            return None
+        return TerminalError(
+            "CHECKPOINT_LOST",
+            f"another run took the checkpoint {self._checkpoint} over, because this one was not heard of in time",
+            context={"taken by": self._taken, "a lease lasts": f"{LEASE_SECONDS:.0f} s"},
+            hint="nothing more was written; the other run goes on with the batch in hand",
+        )
+
+    def check(self) -> None:
+        """Before anything is committed: raise unless the checkpoint is surely this run's for a while yet."""
+        lost = self.lost()
+        if lost is not None:
+            raise lost
+        age = time.monotonic() - self._renewed
+        if age > LEASE_SECONDS - _MARGIN_SECONDS:
+            raise TransientError(
+                "CHECKPOINT_LEASE_LATE",
+                f"the lease of the checkpoint {self._checkpoint} could not be renewed for {age:.0f} s",
+                context={"a lease lasts": f"{LEASE_SECONDS:.0f} s"},
+                hint="nothing is committed until the store answers again",
+            )
+
+    def close(self) -> None:
+        """Give it back."""
+        self._over.set()
+        self._thread.join(2 * SHORT.in_all)
+        if self._taken is None:
+            released = replace(self._claim, beat=self._claim.beat + 1, released=True)
+            with suppress(Exception):
+                self._filesystem.put_over(self._note, released.to_bytes(), self._mark)
+
+    def _renew(self) -> None:
+        while not self._over.wait(RENEW_SECONDS):
+            began, claim = time.monotonic(), replace(self._claim, beat=self._claim.beat + 1)
+            try:
+                self._mark = self._filesystem.put_over(self._note, claim.to_bytes(), self._mark)
+                self._claim, self._renewed = claim, began
+            except ChangedError:
+                with suppress(Exception):
+                    held = self._filesystem.read(self._note)
+                    found = _claim_in(held) if held is not None else None
+                    if found is not None and found.run == self._claim.run:
+                        # An answer was lost: what is there is ours.
+                        self._mark, self._claim, self._renewed = held.mark, found, began
+                        continue
+                    self._taken = found.who if found is not None else "somebody who removed the lease"
+                    return
+            except Exception:
+                # Storage that is away: `check` refuses to commit once it has been so for too long.
+                continue
+
+
+@contextmanager
+def leased(checkpoint: str, storage: Storage, tell: Callable[[str], None]) -> Iterator[Lease]:
+    """Hold a checkpoint in an object store. Refused while its holder lives; a dead one's lease is waited for."""
+    filesystem, root = storage.filesystem(checkpoint, SHORT)
+    note = f"{root}/{LEASE_NOTE}"
+    try:
+        claim, mark, since = _acquire(checkpoint, filesystem, root, note, tell)
+    except TransientError as error:
+        raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None
+    lease = Lease(checkpoint, filesystem, note, claim, mark, since)
+    try:
+        yield lease
+    finally:
+        lease.close()
+
+
+def lease_holder(checkpoint: str, storage: Storage) -> str | None:
+    """Who holds a checkpoint in an object store, as far as a look tells: by this machine's clock."""
+    filesystem, root = storage.filesystem(checkpoint, SHORT)
+    held = filesystem.read(f"{root}/{LEASE_NOTE}")
+    claim = _claim_in(held) if held is not None else None
+    if held is None or claim is None or claim.ended:
+        return None
+    return claim.who if datetime.now(UTC) - held.at < timedelta(seconds=LEASE_SECONDS) else None
+
+
+def _acquire(
+    checkpoint: str, filesystem: Any, root: str, note: str, tell: Callable[[str], None]
+) -> tuple[Claim, str, float]:
+    claim, first, told = Claim.mine(), "", False
+    while True:
+        began = time.monotonic()
+        held: Held | None = filesystem.read(note)
+        other = _claim_in(held) if held is not None else None
+        with suppress(FileExistsError, ChangedError):
+            if held is None:
+                return claim, filesystem.put_new(note, claim.to_bytes()), began
+            if other is None or other.ended or _now(filesystem, root) - held.at > timedelta(seconds=LEASE_SECONDS):
+                return claim, filesystem.put_over(note, claim.to_bytes(), held.mark), began
+        if held is None or other is None:
+            continue
+        first = first or held.mark
+        if held.mark != first or other.host == _this_system():
+            raise MissingError(
+                "CHECKPOINT_IN_USE",
+                f"another run holds the checkpoint {checkpoint}",
+                context={"held by": other.who},
+                hint="stop that run first; two runs on one checkpoint would work against each other",
+            )
+        if not told:
+            told = True
+            tell(f"the checkpoint is held by {other.who}: looking whether it lives, for at most {LEASE_SECONDS:.0f} s")
+        time.sleep(_POLL_SECONDS)
+
+
+def _now(filesystem: Any, root: str) -> datetime:
+    """The time by the store's own clock: that of an object just written."""
+    filesystem.pipe_file(f"{root}/{_CLOCK_NOTE}", b"")
+    at: datetime = filesystem.modified(f"{root}/{_CLOCK_NOTE}")
+    return at
+
+
+def _claim_in(held: Held) -> Claim | None:
+    try:
+        return Claim(**json.loads(held.body))
+    except (ValueError, TypeError):
+        return None
+
+
+def _this_system() -> str:
+    """This machine since its last start, and the processes that this one can see: a container has its own."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return f"{socket.gethostname()} {psutil.boot_time():.0f}"
+
+
+def _lives(pid: int, began: float) -> bool:
+    try:
+        return abs(psutil.Process(pid).create_time() - began) < 1.0
+    except psutil.NoSuchProcess:
+        return False
+
 
 _LOCK = ".penstock.lock"
 _PATIENCE_SECONDS = 0.2

@@ -2,7 +2,9 @@
 
 `.penstock.run` says which process, where, since when, and how far; it is written again after each batch and every few
 seconds, each time as a whole. `.penstock.stop` is how others ask it to stop, from wherever they reach the checkpoint.
-Neither can disturb the run: once it has begun, nothing here raises.
+Neither can disturb the run: once it has begun, nothing here raises. Whether a pipeline runs is decided on this host by
+the lock, since the kernel frees it when its holder dies; of a run on another host, whose lock may not show here, by the
+age of its note.
 """
 
 from __future__ import annotations
@@ -14,15 +16,61 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
+from penstock.checkpoint.lock import held_by
 from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import MissingError
 from penstock.storage import Storage, is_local
 from penstock.storage.stores import SHORT
+
+_SILENCE = timedelta(seconds=30)
+"""How old the note of a run on another host may be while it counts as running: three beats."""
+
+State = Literal["running", "stopped", "failed", "killed", "silent", "none"]
+"""`silent`: on another host, and not heard of; killed there, or cut off. `none`: no run was ever noted."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The run of a checkpoint, if there is or was one."""
+
+    state: State
+    holder: str | None
+    """Who runs, or holds the lock for something else."""
+    note: RunNote | None
+    """What that run tells, or the last one told; none of a holder that tells nothing."""
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody has the checkpoint now."""
+        return self.state == "running"
+
+
+def find_run(checkpoint: str, storage: Storage = Storage()) -> RunStatus:
+    """Look for the run of a checkpoint."""
+    presence = Presence(checkpoint, storage)
+    note = presence.read()
+    while True:
+        # Between two looks at the note, which must be of one run: it may begin or end in the meantime.
+        before, holder, note = note, held_by(checkpoint, storage), presence.read()
+        if (before and before.started_at) == (note and note.started_at):
+            break
+    if holder is not None:
+        told = note if note is not None and note.who == holder and note.ended_at is None else None
+        return RunStatus("running", holder, told)
+    if note is None:
+        return RunStatus("none", None, None)
+    if note.ended_at is not None:
+        return RunStatus("failed" if note.error else "stopped", None, note)
+    if note.host == socket.gethostname():
+        return RunStatus("killed", None, note)
+    heard = datetime.now(UTC) - note.at < _SILENCE
+    return RunStatus("running" if heard else "silent", note.who if heard else None, note)
+
 
 RUN_NOTE, STOP_NOTE = ".penstock.run", ".penstock.stop"
 BEAT_SECONDS = 10.0

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import File, Json
+from penstock.cli.arguments import File, Json, ago
 from penstock.cli.bars import bar_of
 from penstock.cli.render import out, table
-from penstock.cli.times import ago
 from penstock.errors import MissingError
 from penstock.ops.wording import counted
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import DryRun, File, Json
+from penstock.cli.arguments import DryRun, File, Json, ago
 from penstock.cli.bars import bar_of
 from penstock.cli.render import out, size, table
-from penstock.cli.times import ago
 from penstock.ops.wording import counted
 
 if TYPE_CHECKING:

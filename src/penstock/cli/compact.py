@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import File, Json
+from penstock.cli.arguments import File, Json, duration
 from penstock.cli.render import err, out, table
-from penstock.cli.times import duration
 from penstock.ops.wording import counted
 
 # Every command loads this module.

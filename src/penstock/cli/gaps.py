@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import File, Json
+from penstock.cli.arguments import File, Json, moment
 from penstock.cli.render import out, table
-from penstock.cli.times import moment
 from penstock.ops.wording import counted
 
 # Every command loads this module.

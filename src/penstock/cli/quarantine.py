@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import DryRun, File, Json
+from penstock.cli.arguments import DryRun, File, Json, moment
 from penstock.cli.render import err, out
-from penstock.cli.times import moment
 from penstock.ops.wording import counted
 
 # Every command loads this module.

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import File, Json
+from penstock.cli.arguments import File, Json, duration
 from penstock.cli.render import out, table
-from penstock.cli.times import duration
 from penstock.errors import MissingError
 
 # Every command loads this module.

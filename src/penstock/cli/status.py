@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import Json
+from penstock.cli.arguments import Json, ago
 from penstock.cli.render import Screen, err, out, show_error, table
-from penstock.cli.times import ago
 from penstock.errors import DefinitionError
 
 # Every command loads this module.

@@ -13,9 +13,8 @@ import typer
 from rich.markup import escape
 from rich.status import Status
 
-from penstock.cli.arguments import Json
+from penstock.cli.arguments import Json, duration
 from penstock.cli.render import err, out, show_error
-from penstock.cli.times import duration
 from penstock.errors import PenstockError, TransientError
 
 # Every command loads this module.

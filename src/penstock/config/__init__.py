@@ -5,7 +5,7 @@ template in `penstock.config.jsonschema` and `penstock.config.template`: not eve
 """
 
 from penstock.config.alerts import AlertRuleConfig, AlertsConfig, WebhookConfig
-from penstock.config.cluster import ClusterConfig
+from penstock.config.connections import RegistryConfig, SecurityConfig, StorageConfig
 from penstock.config.ddl import ColumnsError
 from penstock.config.decode import (
     AvroDecodeConfig,
@@ -24,7 +24,6 @@ from penstock.config.decode import (
     TextDecodeConfig,
     TextKeyConfig,
 )
-from penstock.config.durations import show_duration
 from penstock.config.everyday import (
     EnrichConfig,
     ExpectConfig,
@@ -36,15 +35,19 @@ from penstock.config.everyday import (
     PythonConfig,
 )
 from penstock.config.expressions import ExpressionError, read_expression
-from penstock.config.fields import reveal
-from penstock.config.flow import FlowConfig
+from penstock.config.fields import reveal, show_duration
 from penstock.config.flows import Flow, Side, flows, only_topic
 from penstock.config.load import load
-from penstock.config.monitoring import MetricsConfig, OtelConfig
+from penstock.config.operation import (
+    CheckpointBackupConfig,
+    ClusterConfig,
+    FlowConfig,
+    MaintenanceConfig,
+    MetricsConfig,
+    OtelConfig,
+)
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import InvalidDefinition, Positions, Problem
-from penstock.config.registry import RegistryConfig
-from penstock.config.security import SecurityConfig
 from penstock.config.sinks import (
     DeltaSinkConfig,
     EncodeConfig,
@@ -61,7 +64,6 @@ from penstock.config.sinks import (
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.stages import StageColumns, columns_after
 from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
-from penstock.config.storage import StorageConfig
 from penstock.config.tables import (
     CsvTableConfig,
     DeltaTableConfig,
@@ -82,7 +84,6 @@ from penstock.config.transforms import (
     WhereConfig,
     remembers,
 )
-from penstock.config.upkeep import CheckpointBackupConfig, MaintenanceConfig
 
 __all__ = [
     "AlertRuleConfig",

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
-from penstock.config.durations import show_duration
-from penstock.config.fields import Count, Duration, Name, Section, Text, wrong
+from penstock.config.fields import Count, Duration, Name, Section, Text, show_duration, wrong
 from penstock.config.source import Topic
 
 KINDS = ("lag_over", "behind_over", "no_commit_for", "quarantine_over", "restarts_over")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.config.columns import SIMPLE, Column, ColumnType
-from penstock.config.ddl import read_columns, read_type
+from penstock.config.ddl import SIMPLE, Column, ColumnType, read_columns, read_type
 
 
 def parse_columns(text: str) -> pa.Schema:

@@ -1,20 +1,71 @@
-"""Columns as Spark SQL writes them: `order_id BIGINT NOT NULL, tags ARRAY<STRING>`, read without a JVM.
+"""Columns and their types as Spark SQL writes them: `order_id BIGINT NOT NULL, tags ARRAY<STRING>`, read without a JVM.
 
-The text is cut into tokens by sqlglot's Spark dialect. Every error has its offset in the text.
+No Arrow here: checking a file does not need it. The text is cut into tokens by sqlglot's Spark dialect. Every error has
+its offset in the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NoReturn
 
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from penstock.config.columns import SIMPLE, Column, ColumnType
 from penstock.config.fields import COORDINATES
 from penstock.config.problems import did_you_mean
+
+SIMPLE: Mapping[str, str] = {
+    "BOOLEAN": "bool_",
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INT": "int32",
+    "BIGINT": "int64",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "STRING": "string",
+    "BINARY": "binary",
+    "DATE": "date32",
+}
+"""The types without parts, and the Arrow function that makes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A Spark SQL type."""
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+    items: tuple[ColumnType, ...] = ()
+    fields: tuple[Column, ...] = ()
+
+    def __str__(self) -> str:
+        if self.name == "DECIMAL":
+            return f"DECIMAL({self.precision}, {self.scale})"
+        inner = [*map(str, self.items), *map(str, self.fields)]
+        return f"{self.name}<{', '.join(inner)}>" if inner else self.name
+
+    @property
+    def nested(self) -> bool:
+        """Whether it holds other values."""
+        return self.name in ("ARRAY", "MAP", "STRUCT")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named type."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = True
+    comment: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.type}" + ("" if self.nullable else " NOT NULL")
+
 
 _ALIASES: Mapping[str, str] = {
     "BYTE": "TINYINT",

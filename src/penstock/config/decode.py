@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from penstock.config.connections import RegistryConfig
 from penstock.config.fields import COORDINATES, Location, Section, Size, Text, wrong
-from penstock.config.registry import RegistryConfig
 from penstock.config.source import Topic
 
 TEN_MIB = 10 * 1024 * 1024

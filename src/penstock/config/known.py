@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.config.columns import ColumnType
+from penstock.config.ddl import ColumnType
 from penstock.config.expressions import ExpressionError, Reference, read_expression
 from penstock.config.fields import COORDINATES
 from penstock.config.problems import Path, did_you_mean

@@ -12,20 +12,23 @@ from dataclasses import dataclass, field
 from pydantic import SecretStr
 
 from penstock.config.alerts import AlertsConfig
-from penstock.config.cluster import ClusterConfig
-from penstock.config.columns import Column
+from penstock.config.connections import StorageConfig
+from penstock.config.ddl import Column
 from penstock.config.decode import DecodeConfig
-from penstock.config.flow import FlowConfig
-from penstock.config.monitoring import MetricsConfig
+from penstock.config.operation import (
+    CheckpointBackupConfig,
+    ClusterConfig,
+    FlowConfig,
+    MaintenanceConfig,
+    MetricsConfig,
+)
 from penstock.config.pipeline import QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
-from penstock.config.storage import StorageConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
-from penstock.config.upkeep import CheckpointBackupConfig, MaintenanceConfig
 from penstock.config.yaml_source import Source, value_at
 
 

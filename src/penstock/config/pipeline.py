@@ -9,19 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr
 
 from penstock.config.alerts import AlertsConfig
-from penstock.config.cluster import ClusterConfig
+from penstock.config.connections import StorageConfig
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
-from penstock.config.flow import FlowConfig
-from penstock.config.monitoring import MetricsConfig
+from penstock.config.operation import CheckpointBackup, ClusterConfig, FlowConfig, MaintenanceConfig, MetricsConfig
 from penstock.config.problems import Positions
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig, Topic
 from penstock.config.sources import NamedSourceConfig
-from penstock.config.storage import StorageConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
-from penstock.config.upkeep import CheckpointBackup, MaintenanceConfig
 
 
 class QuarantineConfig(Section):

@@ -9,7 +9,6 @@ from pathlib import Path as FilePath
 from penstock.config.fields import COORDINATES, is_uri
 from penstock.config.flows import Flow, flows
 from penstock.config.known import Known, check_columns, check_expression
-from penstock.config.partitioning import parse_partition
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
 from penstock.config.sinks import (
@@ -23,6 +22,7 @@ from penstock.config.sinks import (
     SinkConfig,
     TopicExpression,
     merges,
+    parse_partition,
 )
 from penstock.config.stateful import WindowConfig
 from penstock.config.transforms import remembers

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from penstock.config.connections import SecurityConfig
 from penstock.config.fields import Count, Duration, Section, Settings, Size, Text, wrong
-from penstock.config.security import SecurityConfig
 
 _BROKER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -7,8 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from penstock.config.columns import Column
-from penstock.config.ddl import ColumnsError, read_columns
+from penstock.config.ddl import Column, ColumnsError, read_columns
 from penstock.config.decode import (
     AvroDecodeConfig,
     AvroKeyConfig,
@@ -21,9 +20,9 @@ from penstock.config.decode import (
     ProtobufKeyConfig,
     RawDecodeConfig,
 )
-from penstock.config.durations import show_duration
 from penstock.config.everyday import EnrichConfig
 from penstock.config.expressions import ExpressionError, read_query
+from penstock.config.fields import show_duration
 from penstock.config.flows import flows, only_topic
 from penstock.config.parts import Parts
 from penstock.config.problems import Path, did_you_mean, suggest

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.config.columns import Column, ColumnType
-from penstock.config.ddl import ColumnsError, read_columns, read_type
+from penstock.config.ddl import Column, ColumnsError, ColumnType, read_columns, read_type
 from penstock.config.decode import (
     FormatConfig,
     JsonDecodeConfig,

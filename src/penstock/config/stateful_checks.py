@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from penstock.config.columns import ColumnType
+from penstock.config.ddl import ColumnType
 from penstock.config.expressions import ExpressionError, Reference, read_aggregate
 from penstock.config.fields import COORDINATES
 from penstock.config.flows import Flow

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from penstock.config.columns import ColumnType
-from penstock.config.ddl import ColumnsError, read_columns
+from penstock.config.ddl import ColumnsError, ColumnType, read_columns
 from penstock.config.everyday import (
     EnrichConfig,
     ExpectConfig,

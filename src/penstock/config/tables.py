@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
+from penstock.config.connections import SecurityConfig
 from penstock.config.fields import Duration, Location, Section, Size, Text
-from penstock.config.security import SecurityConfig
 from penstock.config.sinks import IcebergCatalogConfig
 
 

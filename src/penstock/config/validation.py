@@ -14,21 +14,18 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from penstock.config.alerts import AlertsConfig
-from penstock.config.cluster import ClusterConfig
+from penstock.config.connections import StorageConfig
 from penstock.config.decode import DecodeConfig
 from penstock.config.fields import BESIDE, Location, Settings
-from penstock.config.flow import FlowConfig
-from penstock.config.monitoring import MetricsConfig
+from penstock.config.operation import CheckpointBackup, ClusterConfig, FlowConfig, MaintenanceConfig, MetricsConfig
 from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path, did_you_mean, suggest
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.sources import NamedSourceConfig
-from penstock.config.storage import StorageConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
-from penstock.config.upkeep import CheckpointBackup, MaintenanceConfig
 from penstock.config.wording import is_step, keys_at, tag_key, word
 from penstock.config.yaml_source import put, read_plain, value_at
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.checkpoint.run_status import RunStatus
+from penstock.checkpoint.presence import RunStatus
 from penstock.config import PipelineConfig
 from penstock.dashboard.recent import Recent
 

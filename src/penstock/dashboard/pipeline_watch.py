@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.assembly.reaching import storage_of
-from penstock.checkpoint.presence import RUN_NOTE
-from penstock.checkpoint.run_status import find_run
+from penstock.checkpoint.presence import RUN_NOTE, find_run
 from penstock.config import PipelineConfig, load
 from penstock.dashboard.brokers import Asked
 from penstock.dashboard.facts import Facts, Looked

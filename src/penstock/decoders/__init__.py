@@ -1,5 +1,6 @@
 """Bytes to columns: record batches in `RAW_SCHEMA` in, good rows and bad records out."""
 
+from penstock.decoders.framing import JudgingDecoder
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.reason import ExtraFields
 from penstock.decoders.keyed import KeyedDecoder
@@ -7,7 +8,6 @@ from penstock.decoders.screen import Tombstones
 from penstock.decoders.text import RawDecoder, TextDecoder
 from penstock.decoders.timed import timed
 from penstock.decoders.tombstones import TombstoneDecoder
-from penstock.decoders.writers import JudgingDecoder
 
 __all__ = [
     "ExtraFields",

@@ -1,20 +1,67 @@
-"""The Confluent framing: a zero byte, a schema id in four bytes, big endian, and the message.
+"""The Confluent framing: a zero byte, a schema id in four bytes, big endian, and the message; and the schema behind the
+id.
 
 Enters: values as they are in Kafka. Leaves: the ids as one array and the messages without their headers, found by
-column operations alone. What is no frame gets its reason.
+column operations alone. What is no frame gets its reason. An id that the registry does not know, or that belongs to
+another subject, is a reason to refuse its records. A registry that does not answer is not: then the batch is tried
+again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.refusal import SHORT_MESSAGE, WRONG_MAGIC, Reason
+from penstock.decoders.refusal import SHORT_MESSAGE, UNKNOWN_SCHEMA_ID, WRONG_MAGIC, WRONG_SUBJECT, Reason
+from penstock.errors import TransientError
+from penstock.registry import RegisteredSchema, RegistryClient, RegistrySettings, client_of
+
+
+@runtime_checkable
+class JudgingDecoder(Protocol):
+    """A decoder that can say beforehand what it would do with records of a schema."""
+
+    def refuses(self, schema: RegisteredSchema) -> Reason | None:
+        """Why every record of a writer's schema would be refused, where that is so."""
+        ...
+
+
+def writer_schema(
+    registry: RegistrySettings, schema_id: int, subject: str | None, frozen: bool
+) -> RegisteredSchema | Reason:
+    """The schema with this id, or why its records are refused. What this process has seen costs no request.
+
+    `frozen` says that the newest schema could not be asked for, so an id not seen yet must wait: that raises.
+    """
+    client = client_of(registry)
+    schema = client.known(schema_id)
+    if schema is None:
+        if frozen:
+            raise TransientError(
+                "REGISTRY_UNREACHABLE",
+                f"decoding a record with schema id {schema_id}, not seen before: the schema registry is away",
+                context={"registry": registry.address},
+                hint="the batch is tried again; records with schemas seen before go on meanwhile",
+            )
+        schema = client.schema(schema_id)
+        if schema is None:
+            return Reason(UNKNOWN_SCHEMA_ID, f"the schema registry has no schema with the id {schema_id}")
+    if subject is None or _belongs(client, schema_id, subject):
+        return schema
+    owners = ", ".join(sorted(client.subjects(schema_id))) or "no subject at all"
+    return Reason(WRONG_SUBJECT, f"schema id {schema_id} belongs to {owners}, and not to {subject}")
+
+
+def _belongs(client: RegistryClient, schema_id: int, subject: str) -> bool:
+    # The same schema may have been registered under one more subject since the registry was asked.
+    return subject in client.subjects(schema_id) or subject in client.subjects(schema_id, fresh=True)
+
 
 HEADER_BYTES = 5
 _MAGIC = 0

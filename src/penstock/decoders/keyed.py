@@ -1,7 +1,9 @@
 """The record's key as one more column, read by a decoder of its own.
 
 A format with one value a message (text, an Avro primitive) gives that value's type, `raw` gives the bytes, anything
-else a struct. A record without a key has null there. A key that cannot be read makes its record bad.
+else a struct. A record without a key has null there. A key that cannot be read makes its record bad. Inside, the row's
+number stands in the place of the offset, which a decoder carries along and never looks at, in the coordinates of good
+rows and in the bad records; outside, the original records are put back by it.
 """
 
 from __future__ import annotations
@@ -12,15 +14,52 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.contracts import Decoder, TellingDecoder
-from penstock.decoders.numbered import numbered, reasons_of, restored, rows_of, with_values
+from penstock.decoders.framing import JudgingDecoder
 from penstock.decoders.refusal import Reason, refuse
 from penstock.decoders.text import RawDecoder
-from penstock.decoders.writers import JudgingDecoder
 from penstock.errors import DefinitionError
-from penstock.model import COORDINATES_FIELD, Split
+from penstock.model import COORDINATES, COORDINATES_FIELD, RAW_SCHEMA, Split, coordinates_of
 from penstock.registry import RegisteredSchema
+
+_VALUE_INDEX = RAW_SCHEMA.get_field_index("value")
+_OFFSET = RAW_SCHEMA.get_field_index("offset")
+
+
+def numbered(raw: pa.RecordBatch) -> pa.RecordBatch:
+    """`raw` with the number of each row as its offset."""
+    return raw.set_column(_OFFSET, RAW_SCHEMA.field(_OFFSET), pa.array(range(raw.num_rows), pa.int64()))
+
+
+def with_values(raw: pa.RecordBatch, values: pa.BinaryArray) -> pa.RecordBatch:
+    """`raw` with other values."""
+    return raw.set_column(_VALUE_INDEX, RAW_SCHEMA.field(_VALUE_INDEX), values)
+
+
+def rows_of(good: pa.RecordBatch) -> pa.Int64Array:
+    """The number of the record that each good row came from."""
+    return pc.struct_field(good.column(COORDINATES), "offset")
+
+
+def reasons_of(bad: pa.RecordBatch) -> dict[int, Reason]:
+    """Why each bad record is bad, by its number."""
+    return {
+        row: Reason(code, message)
+        for row, code, message in zip(
+            *(bad.column(name).to_pylist() for name in ("offset", "code", "message")), strict=True
+        )
+    }
+
+
+def restored(raw: pa.RecordBatch, good: pa.RecordBatch) -> pa.RecordBatch:
+    """Good rows with the coordinates of their records in `raw`."""
+    coordinates = coordinates_of(raw)
+    if good.num_rows != raw.num_rows:
+        coordinates = coordinates.take(rows_of(good))
+    return pa.RecordBatch.from_arrays([*good.columns[:-1], coordinates], schema=good.schema)
+
 
 _VALUE = "value"
 

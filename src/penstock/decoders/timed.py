@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import Decoder, TellingDecoder
+from penstock.decoders.framing import JudgingDecoder
 from penstock.decoders.refusal import TIMESTAMP_OUT_OF_RANGE, Reason, refuse
-from penstock.decoders.writers import JudgingDecoder
 from penstock.model import Split, beyond_timestamps
 from penstock.registry import RegisteredSchema
 

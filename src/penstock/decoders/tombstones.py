@@ -22,8 +22,7 @@ import pyarrow.types as types
 from penstock.contracts import Decoder
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.values import type_name
-from penstock.decoders.keyed import read_keys
-from penstock.decoders.numbered import numbered, reasons_of, rows_of, with_values
+from penstock.decoders.keyed import numbered, read_keys, reasons_of, rows_of, with_values
 from penstock.decoders.refusal import Reason, refuse
 from penstock.model import COORDINATES_FIELD, DELETES, Split, coordinates_of
 

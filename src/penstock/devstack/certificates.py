@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from penstock.devstack.private import put
+from penstock.devstack.processes import put
 
 _VALID = timedelta(days=825)
 # A clock that is behind a little must not take a new certificate for one of the future.

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from penstock.devstack.ports import free_ports
-from penstock.devstack.private import put
+from penstock.devstack.processes import free_ports, put
 from penstock.devstack.state import Node, secure_folder
 
 ADMIN, USER, GUEST = "admin", "penstock", "guest"

@@ -32,8 +32,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.devstack.private import put
-from penstock.devstack.processes import log_context, spawn
+from penstock.devstack.processes import log_context, put, spawn
 from penstock.devstack.secure import USER, USERS, SecureStack
 from penstock.devstack.state import Node, Registry, StackState, is_secure, secure_folder
 from penstock.errors import MissingError

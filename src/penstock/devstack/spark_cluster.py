@@ -17,9 +17,7 @@ from pathlib import Path
 
 import requests
 
-from penstock.devstack.ports import free_ports, is_free
-from penstock.devstack.private import put
-from penstock.devstack.processes import log_context, spawn
+from penstock.devstack.processes import free_ports, is_free, log_context, put, spawn
 from penstock.devstack.state import Service, SparkCluster, SparkMaster, SparkWorker
 from penstock.errors import MissingError
 

@@ -20,7 +20,7 @@ from typing import Self
 import psutil
 
 from penstock.devstack import servers
-from penstock.devstack.ports import free_ports, is_free, refuse_taken
+from penstock.devstack.processes import free_ports, is_free, refuse_taken
 from penstock.devstack.secure import Secured, SecureStack
 from penstock.devstack.servers import await_registry, start_registry, wait_until_ready
 from penstock.devstack.spark_cluster import SparkInstalled, await_workers, lay_out_cluster, start_idle

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.config.flow import FlowConfig
+from penstock.config.operation import FlowConfig
 from penstock.flow.batches import REMEMBERED, Observed
 from penstock.flow.controller import Decision, decide
 

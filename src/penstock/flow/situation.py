@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from penstock.config.flow import FlowConfig
+from penstock.config.operation import FlowConfig
 from penstock.flow.batches import MOST_OFFSETS, Observed, telling
 from penstock.flow.cost import FAR_LONGER, SPREAD, Cost, certain, explained
 

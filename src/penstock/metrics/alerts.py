@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from penstock.config.alerts import AlertRuleConfig
-from penstock.config.durations import show_duration
+from penstock.config.fields import show_duration
 
 
 @dataclass(frozen=True, slots=True)

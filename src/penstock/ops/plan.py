@@ -33,8 +33,7 @@ from penstock.model import BAD_SCHEMA, COMPUTED, COORDINATES
 from penstock.preflight.checks import StartPoint, check_agreement, check_brokers, check_checkpoint, start_point
 from penstock.preflight.options import RunOptions
 from penstock.quarantine import GAPS_SCHEMA
-from penstock.spark.master import check_master
-from penstock.spark.placement import DeployMode
+from penstock.spark.placement import DeployMode, check_master
 from penstock.storage.reaching import check_conditional_writes, check_reachable
 
 

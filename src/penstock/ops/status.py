@@ -20,7 +20,7 @@ from penstock.checkpoint.backup import backups_of
 from penstock.checkpoint.findings import Finding, file_findings
 from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.manifest import list_backups
-from penstock.checkpoint.run_status import RunStatus, find_run
+from penstock.checkpoint.presence import RunStatus, find_run
 from penstock.config import PipelineConfig, flows, load, remembers
 from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.files import SparkCheckpoint
-from penstock.checkpoint.presence import Presence
-from penstock.checkpoint.run_status import RunStatus, find_run
+from penstock.checkpoint.presence import Presence, RunStatus, find_run
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError
 from penstock.storage import Storage, is_local

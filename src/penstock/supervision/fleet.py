@@ -16,8 +16,8 @@ from typing import Any
 
 from penstock.assembly.user_code import code_behind, refuse_missing_code
 from penstock.config import InvalidDefinition, PipelineConfig, load
-from penstock.config.collisions import find_collisions
 from penstock.config.files import files_behind, pipeline_files
+from penstock.config.locations import find_collisions
 from penstock.engine.listener import BatchDone, Notice
 from penstock.engine.patience import StopRequest
 from penstock.errors import DefinitionError, PenstockError

@@ -5,7 +5,7 @@ Every transform has an Arrow form (`apply`), where it is exact, and a Spark form
 
 from penstock.transforms.dedupe import Dedupe
 from penstock.transforms.derive import Cast, Derive
-from penstock.transforms.enrich import Enrich, OnMiss, enrich_steps
+from penstock.transforms.enrich import Enrich, OnMiss, Unmatched, enrich_steps
 from penstock.transforms.expect import Expect, ExpectRule, Judge, expect_steps
 from penstock.transforms.explode import Explode
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compile_expression
@@ -20,7 +20,6 @@ from penstock.transforms.sql import Sql
 from penstock.transforms.stateful import Stateful
 from penstock.transforms.streaming import DedupeWithin, Watermark, Window
 from penstock.transforms.table_rows import HeldRows, OnDuplicate, TableRows, checked_keys
-from penstock.transforms.unmatched import Unmatched
 from penstock.transforms.where import Where
 
 __all__ = [

@@ -1,8 +1,8 @@
 """`enrich`: columns of a table beside the rows whose keys it has.
 
-Keys are equal as Spark's `=` has them: NULL never matches. A table that fits in memory comes to the tasks as an
-Arrow stream (`holding`), and the step is one over Arrow in both lanes; without it Spark joins a relation of the
-table's name. Rows that are to go to the quarantine are only marked by the join: `Unmatched` then refuses them.
+Keys are equal as Spark's `=` has them: NULL never matches. A table that fits in memory comes to the tasks as an Arrow
+stream (`holding`), and the step is one over Arrow in both lanes; without it Spark joins a relation of the table's name.
+Rows that are to go to the quarantine are only marked by the join: `Unmatched` then refuses them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.contracts import Transform
 from penstock.errors import DefinitionError, TerminalError
-from penstock.model import COMPUTED, COORDINATES, Split
+from penstock.model import COMPUTED, COORDINATES, OffsetRange, Refusal, Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
 from penstock.transforms.expressions.conversion import common_type
 from penstock.transforms.expressions.terms import NoFormError, sql_name
@@ -31,7 +32,71 @@ from penstock.transforms.table_rows import (
     read_rows,
     write_rows,
 )
-from penstock.transforms.unmatched import FOUND, Unmatched
+
+FOUND = f"{COMPUTED}found"
+"""Whether the table had a row for the key: a column between the two steps."""
+MISS = "ENRICH_MISS"
+"""The code of a row that goes to the quarantine."""
+
+
+class Unmatched:
+    """Refuses the rows that `Enrich` found no match for."""
+
+    def __init__(self, table: str, keys: Sequence[str]) -> None:
+        self.table = table
+        self.keys = list(keys)
+
+    def __repr__(self) -> str:
+        return f"quarantine rows without a match in {self.table}"
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """None: this is a step over Arrow in both lanes."""
+        return None
+
+    def select(self, columns: Sequence[str]) -> str | None:
+        """None: this is a step over Arrow in both lanes."""
+        return None
+
+    def names(self, columns: Sequence[str]) -> list[str]:
+        """The columns without the mark."""
+        return [column for column in columns if column != FOUND]
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns without the mark. Raises where the rows do not say which record they are of."""
+        if COORDINATES not in schema.names:
+            raise DefinitionError(
+                "ENRICH_NEEDS_COORDINATES",
+                f"enrich with table {self.table}: rows without a match go to the quarantine, and these no longer say "
+                "which record they are of",
+                context={"needed": COORDINATES, "columns": ", ".join(self.names(schema.names))},
+                hint=f"keep `{COORDINATES}` in the step that leaves it out, or set another `on_miss`",
+            )
+        return pa.schema([schema.field(name) for name in self.names(schema.names)])
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Keep the rows with a match."""
+        found = rows.column(FOUND)
+        good = pa.RecordBatch.from_arrays(
+            [rows.column(name) for name in self.names(rows.schema.names)], schema=self.output(rows.schema)
+        )
+        if found.true_count == len(found):
+            return Split.all_good(good)
+        message = f"enrich: table {self.table} has no row for the key ({', '.join(self.keys)})"
+        missed = rows.column(COORDINATES).filter(pc.invert(found)).to_pylist()
+        if any(at is None or at["topic"] is None or at["offset"] is None for at in missed):
+            raise TerminalError(
+                "ENRICH_WITHOUT_RECORD",
+                f"quarantining rows: some without a match in table {self.table} do not say which record they are of",
+                context={"column": COORDINATES},
+                hint="put `enrich` in front of the step that makes rows without a record, or set another `on_miss`",
+            )
+        records = dict.fromkeys((at["topic"], at["partition"], at["offset"]) for at in missed)
+        refused = tuple(
+            Refusal(OffsetRange(topic, partition, offset, offset + 1), MISS, message)
+            for topic, partition, offset in records
+        )
+        return Split(good.filter(found), refused=refused)
+
 
 OnMiss = Literal["keep", "drop", "quarantine"]
 

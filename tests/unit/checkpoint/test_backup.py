@@ -14,7 +14,7 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint import backup as module
 from penstock.checkpoint.backup import backups_of, belongs, clear_parts, make_backup, save_aside
 from penstock.checkpoint.manifest import check_files, list_backups, read_backup
-from penstock.checkpoint.state_files import missing_state, state_version
+from penstock.checkpoint.state_stores import missing_state, state_version
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import TopicPartition

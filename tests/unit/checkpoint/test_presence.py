@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoint.lock import checkpoint_lock, held_by
-from penstock.checkpoint.presence import RUN_NOTE, Presence, RunFacts
-from penstock.checkpoint.run_status import find_run
+from penstock.checkpoint.presence import RUN_NOTE, Presence, RunFacts, find_run
 from penstock.errors import MissingError
 
 FACTS = RunFacts(pipeline="orders", lane="direct", doing="running", batches=3, batch_id=412, lag=70)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.fleet_view import FleetJson, FleetLines, FleetTable, choose_fleet_view
+from penstock.cli.fleet import FleetJson, FleetLines, FleetTable, choose_fleet_view
 from penstock.cli.main import app
 from penstock.engine.listener import BatchDone, Notice, Retrying, Started, Stopping
 from penstock.errors import MissingError

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from penstock.config import PipelineConfig, load
-from penstock.config.collisions import find_collisions
+from penstock.config.locations import find_collisions
 
 
 def write(folder: Path, name: str, **keys: Any) -> PipelineConfig:

@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.config.durations import parse_duration, parse_size, show_duration
+from penstock.config.fields import parse_duration, parse_size, show_duration
 
 
 @pytest.mark.parametrize(

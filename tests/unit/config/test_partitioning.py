@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config.partitioning import PartitionText, parse_partition
+from penstock.config.sinks import PartitionText, parse_partition
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from tests.unit.decoders.protobuf_messages import classes, descriptors, registered
 
-from penstock.decoders.assembly import Pieces
+from penstock.decoders.isolation import Pieces
 from penstock.decoders.protobuf.block import block_reader
 from penstock.decoders.protobuf.decoder import ProtobufDecoder
 from penstock.decoders.protobuf.writers import Resolved, resolve

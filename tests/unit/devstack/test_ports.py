@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.devstack.ports import free_ports, is_free, refuse_taken
+from penstock.devstack.processes import free_ports, is_free, refuse_taken
 from penstock.errors import MissingError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.config.flow import FlowConfig
+from penstock.config.operation import FlowConfig
 from penstock.flow.simulation import Arrivals, Burst, Simulated, Work, fixed, simulate
 
 FLOW = FlowConfig()

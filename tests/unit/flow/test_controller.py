@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from tests.unit.flow.paper import BURST, FLOW, LONGEST, TARGET, WORK, best_fixed, changes_after, slow
 
-from penstock.config.flow import FlowConfig
+from penstock.config.operation import FlowConfig
 from penstock.flow import Decision, Observed, decide
 from penstock.flow.simulation import Arrivals, Burst, Simulated, Work, adaptive, simulate
 

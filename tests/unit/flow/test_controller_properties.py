@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.config.flow import FlowConfig
+from penstock.config.operation import FlowConfig
 from penstock.flow import REASONS, Observed, decide, estimate
 
 counts = st.integers(-(10**18), 10**18) | st.integers(0, 10**7)

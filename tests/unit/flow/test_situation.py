@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.flow.paper import FLOW, LONGEST
 
-from penstock.config.flow import FlowConfig
+from penstock.config.operation import FlowConfig
 from penstock.flow import Cost, Observed
 from penstock.flow.situation import Situation, settled
 

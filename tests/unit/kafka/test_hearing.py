@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from penstock.devstack.certificates import Authority
-from penstock.devstack.ports import free_ports
+from penstock.devstack.processes import free_ports
 from penstock.errors import MissingError, TransientError
 from penstock.kafka import KafkaSecurity, KafkaSettings
 from penstock.kafka.hearing import Hearing, refuse_known

@@ -20,16 +20,14 @@ import numpy as np
 import pyarrow as pa
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from penstock.decoders.assembly import Pieces
 from penstock.decoders.avro.program import AvroProgram, avro_program
 from penstock.decoders.avro.references import avro_reader
 from penstock.decoders.avro.schema import UnsupportedSchemaError, parse_avro
 from penstock.decoders.avro.types import columns_of
-from penstock.decoders.framing import unframe, without_first
-from penstock.decoders.isolation import isolate
+from penstock.decoders.framing import unframe, without_first, writer_schema
+from penstock.decoders.isolation import Pieces, isolate
 from penstock.decoders.refusal import SCHEMA_UNSUPPORTED, SHORT_MESSAGE, WRONG_FINGERPRINT, WRONG_MAGIC, Reason
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Held, Tombstones, hold_back
-from penstock.decoders.writers import writer_schema
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES_FIELD, Split
 from penstock.registry import RegisteredSchema, RegistrySettings

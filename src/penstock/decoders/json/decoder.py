@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.assembly import Pieces
+from penstock.decoders.isolation import Pieces
 from penstock.decoders.json.block import JsonBlockReader, RejectedBlockError, find_readable
 from penstock.decoders.json.reason import ExtraFields, JsonReference
 from penstock.decoders.json.values import is_supported

@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.framing import Framed, unframe
+from penstock.decoders.framing import Framed, unframe, writer_schema
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.reason import ExtraFields
-from penstock.decoders.numbered import numbered, reasons_of, restored, with_values
+from penstock.decoders.keyed import numbered, reasons_of, restored, with_values
 from penstock.decoders.refusal import Reason, refuse
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, hold_back
-from penstock.decoders.writers import writer_schema
 from penstock.model import Split
 from penstock.registry import RegistrySettings
 

@@ -31,7 +31,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
-from penstock.decoders.assembly import Pieces
+from penstock.decoders.isolation import Pieces
 from penstock.decoders.protobuf.single import SingleReader
 from penstock.decoders.protobuf.types import Field, Message, Narrowed, Shape, Value, message_of
 from penstock.decoders.protobuf.values import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, json_text

@@ -13,15 +13,14 @@ from typing import Literal
 
 import pyarrow as pa
 
-from penstock.decoders.assembly import Pieces
-from penstock.decoders.framing import unframe
+from penstock.decoders.framing import unframe, writer_schema
+from penstock.decoders.isolation import Pieces
 from penstock.decoders.protobuf.block import BlockReader, block_reader
 from penstock.decoders.protobuf.frame import Indexes, by_message, messages_at
 from penstock.decoders.protobuf.types import Message, Shape, message_of
 from penstock.decoders.protobuf.writers import Resolved, refusal, resolve
 from penstock.decoders.refusal import WRONG_MESSAGE_INDEX, Reason
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Held, Tombstones, hold_back
-from penstock.decoders.writers import writer_schema
 from penstock.model import COORDINATES_FIELD, Split
 from penstock.registry import RegisteredSchema, RegistrySettings
 from penstock.registry.protobuf import find_message

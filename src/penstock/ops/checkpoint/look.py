@@ -15,7 +15,7 @@ from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.findings import Finding, from_error
 from penstock.checkpoint.logs import CheckpointFiles, read_files
-from penstock.checkpoint.run_status import find_run
+from penstock.checkpoint.presence import find_run
 from penstock.checkpoint.state_stores import StateFiles, read_state
 from penstock.config import PipelineConfig
 from penstock.errors import PenstockError

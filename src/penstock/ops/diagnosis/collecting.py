@@ -16,7 +16,7 @@ from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of
 from penstock.assembly.schemas import registry_settings
 from penstock.assembly.targets import build_targets
 from penstock.checkpoint.logs import written_at
-from penstock.checkpoint.run_status import RunStatus, find_run
+from penstock.checkpoint.presence import RunStatus, find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster, Subscription

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from penstock.checkpoint import Offsets
-from penstock.checkpoint.run_status import RunStatus
+from penstock.checkpoint.presence import RunStatus
 from penstock.config import PipelineConfig
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition

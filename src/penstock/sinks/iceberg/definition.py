@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from penstock.config.partitioning import PartitionText, parse_partition
+from penstock.config.sinks import PartitionText, parse_partition
 from penstock.errors import DefinitionError, MissingError
 from penstock.model import COMPUTED, COORDINATES, MergeRules
 from penstock.sinks.evolution import Evolve, Fit

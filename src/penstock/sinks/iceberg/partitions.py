@@ -22,7 +22,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import IcebergType, StringType
 
-from penstock.config.partitioning import PartitionText
+from penstock.config.sinks import PartitionText
 from penstock.model import Refusal
 from penstock.sinks.files import folder_of
 from penstock.sinks.merging import refusals

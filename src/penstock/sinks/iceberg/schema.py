@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
-from penstock.config.partitioning import PartitionText
+from penstock.config.sinks import PartitionText
 from penstock.errors import MissingError
 from penstock.sinks.evolution import Evolve, Fitting
 from penstock.sinks.failures import mismatch

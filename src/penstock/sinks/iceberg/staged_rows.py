@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.config.partitioning import PartitionText
+from penstock.config.sinks import PartitionText
 from penstock.model import Manifest, MergeRules, Refusal, SlotAttempt
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, TableFolder

@@ -34,7 +34,7 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import inspect
 
-from penstock.config.partitioning import PartitionText
+from penstock.config.sinks import PartitionText
 from penstock.contracts import SqlEngine
 from penstock.sinks.evolution import Fit
 from penstock.sinks.iceberg.catalog import IcebergCatalog, warehouse_uri

@@ -12,8 +12,7 @@ from typing import Any
 
 import yaml
 
-from penstock.checkpoint.presence import RunFacts, RunNote
-from penstock.checkpoint.run_status import RunStatus, State
+from penstock.checkpoint.presence import RunFacts, RunNote, RunStatus, State
 from penstock.config import PipelineConfig, load
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition

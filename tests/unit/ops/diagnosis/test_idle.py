@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.ops.diagnosis.evidences import NOW, batches, behind, brokers, caught_up, causes, codes, config, run
 
-from penstock.checkpoint.run_status import RunStatus
+from penstock.checkpoint.presence import RunStatus
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis.collecting import Looked
 from penstock.ops.diagnosis.diagnosing import weigh

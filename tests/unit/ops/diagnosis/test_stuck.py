@@ -19,7 +19,7 @@ from tests.unit.ops.diagnosis.evidences import (
     run,
 )
 
-from penstock.checkpoint.run_status import RunStatus
+from penstock.checkpoint.presence import RunStatus
 from penstock.ops.diagnosis.evidence import CheckpointFacts
 from penstock.ops.diagnosis.figures import Retried
 
