@@ -113,8 +113,7 @@ from penstock.quarantine.marks import IDENTITIES
 from penstock.quarantine.records import _quarantined
 from penstock.quarantine.states import Outcome
 from penstock.readers.stored import StoredReader
-from penstock.sinks.delta.history import own_commit
-from penstock.sinks.delta.transactions import Applied, position_of
+from penstock.sinks.delta.history import Applied, own_commit, position_of
 from penstock.sinks.files import staged_batch
 from penstock.sinks.kafka.markers import Marker
 from penstock.sinks.parquet import ParquetSink

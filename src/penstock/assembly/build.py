@@ -156,7 +156,7 @@ class Pipeline:
         if not any(isinstance(step, cfg.StatefulConfig) for step in self.config.transforms):
             return ()
         spark = ("pandas.serializers", "streaming.stateful_processor_util", "streaming.proto.StateMessage_pb2")
-        return ("pandas", "penstock.transforms.carrying", *(f"pyspark.sql.{module}" for module in spark))
+        return ("pandas", "penstock.transforms.stateful", *(f"pyspark.sql.{module}" for module in spark))
 
     @property
     def needs_sql(self) -> bool:

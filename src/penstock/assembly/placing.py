@@ -18,8 +18,8 @@ from penstock.assembly.user_code import code_to_ship
 from penstock.config.fields import is_uri
 from penstock.config.operation import ClusterConfig
 from penstock.errors import MissingError
-from penstock.spark.authentication import ENABLED, is_unauthenticated
 from penstock.spark.placement import LOCAL, DeployMode, Placement
+from penstock.spark.security import ENABLED, is_unauthenticated
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, submitted_setting
 from penstock.storage.storage import is_hdfs_uri

@@ -153,11 +153,11 @@ def open_table(name: str, config: LookupConfig, storage: Storage = Storage()) ->
 
             return ParquetLookup(name, config.path, storage)
         case CsvTableConfig():
-            from penstock.tables.csv import CsvLookup
+            from penstock.tables.text_files import CsvLookup
 
             return CsvLookup(name, config.path, parse_columns(config.columns), storage)
         case JsonTableConfig():
-            from penstock.tables.json import JsonLookup
+            from penstock.tables.text_files import JsonLookup
 
             return JsonLookup(name, config.path, parse_columns(config.columns), storage)
         case PostgresTableConfig():

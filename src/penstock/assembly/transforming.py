@@ -122,7 +122,7 @@ def _transform(step: cfg.TransformConfig, around: Surroundings, time: str | None
             columns = parse_columns(mapped.columns) if mapped.columns is not None else None
             return MapArrow(folder, mapped.function, mapped.on_error, columns)
         case cfg.PythonConfig():
-            from penstock.transforms.python_frame import PythonFrame
+            from penstock.transforms.map_arrow import PythonFrame
 
             return PythonFrame(folder, step.python)
         case cfg.SqlConfig():

@@ -113,7 +113,7 @@ def start_idle(
 def _authenticated(cluster: SparkCluster) -> Path:
     """The settings by which the cluster talks to nobody without its secret: in a file, since all see a command line.
 
-    `penstock.spark.authentication` finds it there, for drivers of the same user.
+    `penstock.spark.security` finds it there, for drivers of the same user.
     """
     file = cluster.master.folder / "spark.conf"
     if not file.exists():

@@ -1,15 +1,57 @@
-"""What goes wrong alike in several sinks, in the same words: file systems and schemas."""
+"""Errors that several sinks meet, in the same words: file systems, schemas, and the Java exceptions inside what Spark
+raises.
+
+Spark itself is not imported: its exceptions are known by their classes.
+"""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.storage.disk_space import ROOM_HINT, is_full
+
+_LONGEST_CHAIN = 20
+
+
+def java_classes(error: BaseException) -> set[str]:
+    """The classes of the Java exception that an error stands for and of its causes, and the classes above them."""
+    found: set[str] = set()
+    for cause in causes(error):
+        kind = cause.getClass()
+        while kind is not None:
+            found.add(str(kind.getName()))
+            kind = kind.getSuperclass()
+    return found
+
+
+def conditions(error: BaseException) -> set[str]:
+    """The error conditions that Spark and Delta give an error and its causes, such as `DELTA_CONCURRENT_APPEND`."""
+    found = {_condition(each) for each in (error, *causes(error))}
+    return {str(condition) for condition in found if condition is not None}
+
+
+def causes(error: BaseException) -> Iterator[Any]:
+    """The Java exception that an error of Spark stands for, and its causes; none for any other error."""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    for _ in range(_LONGEST_CHAIN):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.getCause()
+
+
+def _condition(error: Any) -> object:
+    try:
+        return error.getCondition()
+    except Exception:  # an error, or a Java class, that has no such method
+        return None
+
 
 _PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
 

@@ -1,17 +1,121 @@
-"""The executors of a session: how many cores they have now, and whether they have come.
+"""The executors of a session: how many cores they have now, whether they have come, whether they work, and which tasks
+ran twice.
 
-Slots follow these cores from batch to batch. With dynamic allocation Spark asks for executors by the tasks that wait:
-a batch is then given more slots than there are cores, up to the most that are allowed, or the cluster would never grow.
+Slots follow these cores from batch to batch. With dynamic allocation Spark asks for executors by the tasks that wait: a
+batch is then given more slots than there are cores, up to the most that are allowed, or the cluster would never grow.
+
+Of tasks that ran more than once (retried, speculated, or lost with their executor) Spark gives only the results that
+count. That there were others is in its own books, which are a moment behind. A long task reports nothing until it ends:
+on this machine its processes use the processor, and one that hangs does not; a task that runs elsewhere counts as work.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+import psutil
 
 from penstock.errors import MissingError
 from penstock.spark.placement import Placement
+
+_PATIENCE_MILLISECONDS = 2000
+
+
+class Attempts:
+    """On the driver: whether stages had more attempts than those that count."""
+
+    def __init__(self, session: Any) -> None:
+        context = session.sparkContext
+        self._scala = context._jsc.sc()
+        # Without a cluster a task has one attempt, unless the master says otherwise: local[4,3].
+        self._possible = not Placement(context.master).is_local or "," in context.master
+
+    def were_others(self, stages: Collection[int]) -> bool:
+        """Whether an attempt of these stages failed, was killed, or still runs beside the one that counts."""
+        return self._possible and any(
+            stage.numFailedTasks() or stage.numKilledTasks() or stage.numActiveTasks() or stage.attemptId()
+            for stage in self._told(stages)
+        )
+
+    def still_run(self, stages: Collection[int]) -> bool:
+        """Whether an attempt that does not count any more still runs."""
+        return self._possible and any(stage.numActiveTasks() for stage in self._told(stages))
+
+    def _told(self, stages: Collection[int]) -> list[Any]:
+        from py4j.protocol import Py4JError
+
+        found = []
+        try:
+            if stages:
+                self._scala.listenerBus().waitUntilEmpty(_PATIENCE_MILLISECONDS)
+            for stage in stages:
+                found.append(self._scala.statusStore().lastStageAttempt(stage))
+        except Py4JError:
+            # Its books are behind, or it has forgotten the stage: what is left over is found at the next start.
+            return found
+        return found
+
+
+_BUSY = 0.1
+"""The share of one core above which processes are at work; those of an idle run use about a fiftieth."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What was seen at one look."""
+
+    finished_tasks: int
+    busy: bool
+    """Whether something works, as far as can be told from outside."""
+
+
+class QueryWork:
+    """On the driver: looks at the work for one query. What cannot be asked does not count as work."""
+
+    def __init__(self, session: Any, query: Any) -> None:
+        self._context = session.sparkContext
+        self._group = str(query.runId)
+        self._local = Placement(self._context.master).is_local
+        self._used: tuple[float, float] | None = None
+
+    def look(self) -> Work:
+        """Look now."""
+        finished = running = 0
+        with suppress(Exception):
+            tracker = self._context.statusTracker()
+            for job in map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group)):
+                for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
+                    finished += stage.numCompletedTasks if stage is not None else 0
+                    running += stage.numActiveTasks if stage is not None else 0
+        return Work(finished, self._processor_in_use() or (running > 0 and not self._local))
+
+    def _processor_in_use(self) -> bool:
+        """Whether this process and those below it, or beside it under spark-submit, have worked since the last look."""
+        before, now = self._used, (time.monotonic(), _processor_seconds())
+        self._used = now
+        # Processes that ended take their seconds with them: that too is work.
+        return before is not None and abs(now[1] - before[1]) > _BUSY * (now[0] - before[0])
+
+
+def _processor_seconds() -> float:
+    own = psutil.Process()
+    root = own
+    with suppress(psutil.Error):
+        parent = psutil.Process(os.getppid())
+        root = parent if parent.name() == "java" else own
+    total = 0.0
+    with suppress(psutil.Error):
+        for process in {own, root, *root.children(recursive=True)}:
+            with suppress(psutil.Error):
+                used = process.cpu_times()
+                total += used.user + used.system
+    return total
+
 
 _FIRST_SECONDS = 120.0
 _TELL_AFTER_SECONDS = 8.0

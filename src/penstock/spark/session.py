@@ -23,13 +23,12 @@ import psutil
 
 from penstock.config.fields import secret_names
 from penstock.errors import MissingError
-from penstock.spark.authentication import authentication
 from penstock.spark.daemon import PRELOAD
 from penstock.spark.environment import Progress
 from penstock.spark.jars import spark_jars, stores_of
 from penstock.spark.java import find_java
 from penstock.spark.placement import LOCAL, Placement
-from penstock.spark.redaction import for_command_line, redaction
+from penstock.spark.security import authentication, for_command_line, redaction
 from penstock.spark.shipping import Shipping
 from penstock.spark.submitted import is_submitted, join_context
 

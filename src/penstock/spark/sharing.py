@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.config.application import of_session
 from penstock.errors import MissingError
-from penstock.spark.redaction import redaction
+from penstock.spark.security import redaction
 from penstock.spark.session import OWNED
 
 POOL = "spark.scheduler.pool"

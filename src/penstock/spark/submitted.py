@@ -13,11 +13,10 @@ from typing import Any
 
 from penstock.config.fields import secret_names
 from penstock.errors import MissingError
-from penstock.spark.authentication import ENABLED, authentication
 from penstock.spark.daemon import PRELOAD
 from penstock.spark.jars import stores_of
 from penstock.spark.placement import Placement
-from penstock.spark.redaction import redaction
+from penstock.spark.security import ENABLED, authentication, redaction
 from penstock.spark.shipping import Shipping
 
 _GATEWAY = "PYSPARK_GATEWAY_PORT"

@@ -37,8 +37,7 @@ from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Posit
 from penstock.preflight.options import RunSummary
 from penstock.preflight.recreated import SameTopics, recreated_topics
 from penstock.sinks.commit import move
-from penstock.spark.attempts import Attempts
-from penstock.spark.executors import Executors
+from penstock.spark.executors import Attempts, Executors
 from penstock.spark.placement import Placement
 from penstock.supervision.gathered import GatheredSink
 from penstock.supervision.upkeep import turn_at

@@ -31,8 +31,7 @@ from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BatchToken
 from penstock.preflight.recreated import SameTopics, TopicIds
-from penstock.spark.attempts import Attempts
-from penstock.spark.executors import Executors
+from penstock.spark.executors import Attempts, Executors
 from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
 from penstock.supervision.upkeep import turn_at

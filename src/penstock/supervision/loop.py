@@ -41,8 +41,7 @@ from penstock.preflight.options import RunOptions, RunSummary
 from penstock.preflight.recreated import TopicIds
 from penstock.preflight.standings import carried_number, standings
 from penstock.spark.calling_back import revive_callback_server
-from penstock.spark.executors import Executors
-from penstock.spark.work import QueryWork
+from penstock.spark.executors import Executors, QueryWork
 from penstock.supervision.bounded import OfSession
 from penstock.supervision.carrier import Carrier
 from penstock.supervision.catch_up import CatchUp

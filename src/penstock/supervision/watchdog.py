@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from penstock.engine.listener import Listener, Notice, Stalled
 from penstock.errors import TransientError
-from penstock.spark.work import Work
+from penstock.spark.executors import Work
 
 LOOK_SECONDS = 10.0
 WARN_SECONDS = 600.0

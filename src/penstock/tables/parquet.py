@@ -21,8 +21,7 @@ from penstock.storage import Storage
 from penstock.tables.failures import Standing
 from penstock.tables.files import DataFile, TableFiles, partition_values, version_of
 from penstock.tables.table import gather, select_columns
-from penstock.tables.texts import parse_texts
-from penstock.tables.types import plain_schema
+from penstock.tables.types import parse_texts, plain_schema
 
 # What `sinks.parquet` writes beside its files.
 _COMMON_METADATA = "_common_metadata"

@@ -18,7 +18,7 @@ from penstock.errors import MissingError
 from penstock.model.pem import DatabaseTls
 from penstock.tables.failures import Standing, told
 from penstock.tables.table import gather, select_columns
-from penstock.tables.texts import TextError, parse_columns, read_delimited
+from penstock.tables.types import TextError, parse_columns, read_delimited
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 

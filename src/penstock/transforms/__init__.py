@@ -12,9 +12,8 @@ from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compil
 from penstock.transforms.expressions.parsing import check_columns
 from penstock.transforms.flatten import Flatten
 from penstock.transforms.join import Join, Joined
-from penstock.transforms.map_arrow import MapArrow
+from penstock.transforms.map_arrow import MapArrow, PythonFrame
 from penstock.transforms.mask import Mask, MaskRule
-from penstock.transforms.python_frame import PythonFrame
 from penstock.transforms.reshape import Drop, Rename
 from penstock.transforms.sql import Sql
 from penstock.transforms.stateful import Stateful

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.model import COORDINATES, Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm
-from penstock.transforms.expressions.lazy import LazyExpressions
+from penstock.transforms.expressions.expression import LazyExpressions
 from penstock.transforms.expressions.parsing import check_columns
 from penstock.transforms.failing import OnError, Tried, apply_computing
 

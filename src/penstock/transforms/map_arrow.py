@@ -1,7 +1,8 @@
-"""`map_arrow`: a function of the user's own over record batches, the same in both lanes.
+"""`map_arrow` and `python`: functions of the user's own, over record batches or over a Spark frame.
 
-The function gets a record batch with the coordinates last and gives back a record batch or a table. What it leaves
-out of the coordinates is put back where the rows are as many as before; otherwise it has to carry them itself.
+The function of `map_arrow` gets a record batch with the coordinates last and gives back a record batch or a table, the
+same in both lanes. What it leaves out of the coordinates is put back where the rows are as many as before; otherwise it
+has to carry them itself. That of `python` gets a Spark frame and gives one back, for what SQL cannot say.
 """
 
 from __future__ import annotations
@@ -17,8 +18,57 @@ from penstock.errors import DefinitionError, PenstockError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal, Split
 from penstock.transforms.failing import OnError
 from penstock.transforms.places import records_of
-from penstock.transforms.raised import place_of, said, step_failed
+from penstock.transforms.raised import place_of, said, step_failed, told
 from penstock.transforms.user import load
+
+
+class PythonFrame:
+    """Calls a function of the pipeline's folder with the frame, once, on the driver.
+
+    As in `sql`, rows whose coordinates the function does not keep go on without them.
+    """
+
+    def __init__(self, folder: str, function: str) -> None:
+        self.folder, self.function = folder, function
+
+    def __repr__(self) -> str:
+        return f"python {self.function}"
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """Why this needs Spark."""
+        return "`python` is run by Spark"
+
+    def select(self, columns: Sequence[str]) -> str | None:
+        """None: `frame` says it."""
+        return None
+
+    def names(self, columns: Sequence[str]) -> list[str] | None:
+        """None: what columns leave is Spark's to say."""
+        return None
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """Never known here."""
+        raise self._needs_spark()
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Never run here."""
+        raise self._needs_spark()
+
+    def frame(self, frame: Any) -> Any:
+        """What the function makes of the frame."""
+        function = load(self.folder, self.function)
+        with told(repr(self), self.folder):
+            result = function(frame)
+        if not isinstance(result, type(frame)):
+            raise TerminalError(
+                "STEP_WRONG_RESULT",
+                f"running {self!r}: it has to give a Spark DataFrame",
+                context={"it gave": type(result).__name__},
+            )
+        return result
+
+    def _needs_spark(self) -> TerminalError:
+        return TerminalError("TRANSFORM_NEEDS_SPARK", "`python` is run by Spark", hint="run it in the frame lane")
 
 
 class MapArrow:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
 from penstock.transforms.expressions import NoArrowForm
-from penstock.transforms.expressions.lazy import LazyExpressions
+from penstock.transforms.expressions.expression import LazyExpressions
 
 _REDACTED = "***"
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.model import Split
 from penstock.transforms.columns import quote, select_list
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm
-from penstock.transforms.expressions.lazy import LazyExpressions
+from penstock.transforms.expressions.expression import LazyExpressions
 from penstock.transforms.expressions.parsing import check_columns, invalid
 from penstock.transforms.expressions.terms import sql_name
 from penstock.transforms.failing import OnError, Tried, apply_computing

@@ -19,7 +19,7 @@ from penstock.errors import TerminalError
 from penstock.model import COORDINATES, BatchToken, MergeRules, OffsetRange, Position, Rule, TopicPartition
 from penstock.sinks.commit import commit as commit_known
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
-from penstock.sinks.delta.transactions import transactions_at
+from penstock.sinks.delta.history import transactions_at
 from penstock.sinks.files import TableFolder
 
 GOLDEN = Path(__file__).parents[2] / "golden"

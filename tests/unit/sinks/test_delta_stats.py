@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sinks.delta.stats import file_statistics, indexed
+from penstock.sinks.delta.stage import file_statistics, indexed
 from penstock.sinks.files.leaves import dictionary_columns, leaves_of
 from penstock.sinks.files.writer import leaves_with_nan
 

@@ -13,12 +13,11 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 
 from penstock.model import COORDINATES, COORDINATES_FIELD, MergeRules, OffsetRange
-from penstock.sinks.delta.driver_merge import _quoted
-from penstock.sinks.delta.log_entry import put_entry, replacement_entry
+from penstock.sinks.delta.driver_merge import MergeTerms, _quoted
 from penstock.sinks.delta.merge import merge_statement
-from penstock.sinks.delta.merge_terms import MergeTerms
 from penstock.sinks.delta.replace import replace_statement
 from penstock.sinks.delta.stage import StagedFile
+from penstock.sinks.delta.tail import put_entry, replacement_entry
 from penstock.sinks.files import TableFolder
 from penstock.sinks.iceberg.branch import delete, merge
 from penstock.sinks.merging import counts_sql

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.devstack.spark_cluster import _authenticated, lay_out_cluster
-from penstock.spark.authentication import ENABLED, SECRET, authentication, is_unauthenticated
 from penstock.spark.placement import Placement
+from penstock.spark.security import ENABLED, SECRET, authentication, is_unauthenticated
 
 MASTER = "org.apache.spark.deploy.master.Master"
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark import SparkConf
 
 from penstock.config.fields import RevealedSecret, is_secret
-from penstock.spark.redaction import for_command_line, redaction
+from penstock.spark.security import for_command_line, redaction
 
 SECRET = [
     "spark.hadoop.fs.s3a.secret.key",

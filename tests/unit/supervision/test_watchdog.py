@@ -8,7 +8,7 @@ import pytest
 
 from penstock.engine.listener import Event, Notice, Stalled
 from penstock.errors import TransientError
-from penstock.spark.work import Work
+from penstock.spark.executors import Work
 from penstock.supervision.watchdog import HANDOVER_SECONDS, LOOK_SECONDS, WARN_SECONDS, Watchdog
 
 HOUR = 3600.0

@@ -17,7 +17,7 @@ from penstock.contracts import FrameTransform
 from penstock.errors import DefinitionError, TerminalError, from_wire
 from penstock.model import COORDINATES, COORDINATES_FIELD, Split
 from penstock.transforms import MapArrow, PythonFrame, Stateful
-from penstock.transforms.carrying import Carrying
+from penstock.transforms.stateful import Carrying
 from penstock.transforms.user import find, load
 
 Module = Callable[..., str]

@@ -14,7 +14,7 @@ from penstock.config import PipelineConfig, reveal
 from penstock.ops.submit.parcel import Parcel
 from penstock.spark.jars import stores_of
 from penstock.spark.placement import DeployMode, Placement
-from penstock.spark.redaction import redaction
+from penstock.spark.security import redaction
 
 SCRIPT = "submit.sh"
 APP = "penstock_app.py"

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from penstock.errors import PenstockError, TransientError
 from penstock.sinks import failures
-from penstock.sinks.java_errors import conditions, java_classes
+from penstock.sinks.failures import conditions, java_classes
 
 _JAVA_CONFLICT = frozenset(
     {

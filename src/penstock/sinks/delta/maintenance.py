@@ -33,10 +33,9 @@ from penstock.sinks.compaction_chunks import ChunkProcess, ChunkResult
 from penstock.sinks.delta import optimizing
 from penstock.sinks.delta.beside import STAGED
 from penstock.sinks.delta.failures import sink_failures
-from penstock.sinks.delta.history import own_commits
+from penstock.sinks.delta.history import own_commits, position_of, transactions_at
 from penstock.sinks.delta.schema import unsupported
 from penstock.sinks.delta.spark_care import SparkCare
-from penstock.sinks.delta.transactions import position_of, transactions_at
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.sizing import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
 from penstock.storage import Storage

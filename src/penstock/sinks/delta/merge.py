@@ -31,10 +31,9 @@ from penstock.model import (
 )
 from penstock.sinks.delta.beside import StagedFolder
 from penstock.sinks.delta.beside_stage import FolderStage, StagedBeside, staged_items
-from penstock.sinks.delta.driver_merge import STAGED_BYTES, fits_driver, merge_in_driver
+from penstock.sinks.delta.driver_merge import STAGED_BYTES, MergeTerms, fits_driver, merge_in_driver
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
-from penstock.sinks.delta.merge_terms import MergeTerms
 from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.replace import records_held
 from penstock.sinks.delta.schema import columns_of, unsupported

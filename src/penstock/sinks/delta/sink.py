@@ -30,8 +30,7 @@ from penstock.sinks.delta.replace import (
     replace_statement,
 )
 from penstock.sinks.delta.schema import columns_of, held_columns
-from penstock.sinks.delta.stage import DeltaStage, StagedFile
-from penstock.sinks.delta.stats import INDEXED_COLUMNS
+from penstock.sinks.delta.stage import INDEXED_COLUMNS, DeltaStage, StagedFile
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.files.joining import JOINER, JoinedFiles

@@ -24,12 +24,18 @@ from penstock.model import BatchToken, Position, Verdict, decide
 from penstock.sinks.commit import position_moved
 from penstock.sinks.delta.failures import EngineError, others_first, sink_failure, sink_failures, table_changed
 from penstock.sinks.delta.fitted import FittedTable
-from penstock.sinks.delta.history import Standing, commit_metadata, files_added, own_commits, standing_of, writers
-from penstock.sinks.delta.log_entry import append_entry, replacement_entry
+from penstock.sinks.delta.history import (
+    Standing,
+    app_id,
+    commit_metadata,
+    files_added,
+    own_commits,
+    standing_of,
+    writers,
+)
 from penstock.sinks.delta.schema import held_columns, identity_of, takes_bare_entries, unsupported
 from penstock.sinks.delta.stage import StagedFile
-from penstock.sinks.delta.tail import LogTail
-from penstock.sinks.delta.transactions import app_id
+from penstock.sinks.delta.tail import LogTail, append_entry, replacement_entry
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.storage import Storage

@@ -28,7 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.sinks import failures
-from penstock.sinks.java_errors import causes, java_classes
+from penstock.sinks.failures import causes, java_classes
 
 _PASSING = (
     CommitStateUnknownException,

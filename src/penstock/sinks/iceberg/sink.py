@@ -39,7 +39,13 @@ from penstock.sinks.files.joining import JOINER, JoinedFiles
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 from penstock.sinks.iceberg.branch import BranchWriter
 from penstock.sinks.iceberg.catalog import IcebergCatalog
-from penstock.sinks.iceberg.definition import TableDefinition, parse_identifier, parse_partitions
+from penstock.sinks.iceberg.definition import (
+    TableDefinition,
+    held_columns,
+    identity_of,
+    parse_identifier,
+    parse_partitions,
+)
 from penstock.sinks.iceberg.failures import is_conflict, sink_failures
 from penstock.sinks.iceberg.history import (
     files_added,
@@ -52,7 +58,6 @@ from penstock.sinks.iceberg.history import (
 from penstock.sinks.iceberg.layout import Layout, check_staged
 from penstock.sinks.iceberg.maintenance import IcebergMaintenance
 from penstock.sinks.iceberg.replace import RangeReplacement, check_replaceable, records_in
-from penstock.sinks.iceberg.schema import held_columns, identity_of
 from penstock.sinks.iceberg.stage import AppendStage, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
 from penstock.sinks.iceberg.tables import CatalogTable, HadoopTable, TableSide

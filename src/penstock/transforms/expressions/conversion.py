@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.transforms.expressions import casts, reading, writing
-from penstock.transforms.expressions.kinds import INTEGER_DIGITS, INTEGERS, MOMENTS, common_type, digits, is_number
 from penstock.transforms.expressions.terms import (
+    INTEGER_DIGITS,
+    INTEGERS,
+    MOMENTS,
     TIMESTAMP,
     Datum,
     NoFormError,
@@ -20,6 +22,9 @@ from penstock.transforms.expressions.terms import (
     Term,
     attempt,
     call,
+    common_type,
+    digits,
+    is_number,
     literal,
     sql_name,
 )

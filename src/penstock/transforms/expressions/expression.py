@@ -1,22 +1,65 @@
 """Spark SQL expressions as Arrow computations, where the two agree on every value, NULL, type and failure.
 
-Text and a schema enter; an `ArrowExpression` leaves, or a `NoArrowForm` that says why Spark has to evaluate it.
-Spark 4.1 in ANSI mode with the session in UTC is what counts.
+Text and a schema enter; an `ArrowExpression` leaves, or a `NoArrowForm` that says why Spark has to evaluate it. Spark
+4.1 in ANSI mode with the session in UTC is what counts. Expressions of a step are kept as text and compiled where they
+are used: in a task, once for each schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
 from penstock.errors import TerminalError
 from penstock.transforms.expressions.forms import compile_tree
-from penstock.transforms.expressions.laziness import Failure
+from penstock.transforms.expressions.laziness import Failure, repeated
 from penstock.transforms.expressions.parsing import check_columns, parse_expression
 from penstock.transforms.expressions.terms import Datum, NoFormError, RowError, Rows
 from penstock.transforms.places import place_in_words
+
+
+class LazyExpressions:
+    """The expressions of one step, over one schema at a time. Pickles as their text."""
+
+    def __init__(self, texts: Sequence[str], *, condition: bool = False) -> None:
+        self._texts = list(texts)
+        self._condition = condition
+        self._schema: pa.Schema | None = None
+        self._compiled: list[ArrowExpression | NoArrowForm] = []
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(LazyExpressions, condition=self._condition), (self._texts,)
+
+    def over(self, schema: pa.Schema) -> list[ArrowExpression | NoArrowForm]:
+        """Each expression compiled, or why it has no Arrow form."""
+        if self._schema is None or not self._schema.equals(schema):
+            self._compiled = _apart([compile_expression(t, schema, condition=self._condition) for t in self._texts])
+            self._schema = schema
+        return self._compiled
+
+    def arrow(self, schema: pa.Schema) -> list[ArrowExpression]:
+        """Each expression compiled, where all have an Arrow form."""
+        exact = []
+        for compiled in self.over(schema):
+            if isinstance(compiled, NoArrowForm):
+                raise TerminalError("TRANSFORM_NEEDS_SPARK", compiled.reason, hint="run it in the frame lane")
+            exact.append(compiled)
+        return exact
+
+
+def _apart(compiled: list[ArrowExpression | NoArrowForm]) -> list[ArrowExpression | NoArrowForm]:
+    """No Arrow form for expressions of which Spark may compute a piece that fails once for several of them."""
+    exact = [expression for expression in compiled if isinstance(expression, ArrowExpression)]
+    if not repeated([failure for expression in exact for failure in expression.failures]):
+        return compiled
+    reason = "a piece that may fail is there twice"
+    return [
+        NoArrowForm(f"`{c.text.strip()}`: {reason}") if isinstance(c, ArrowExpression) and c.failures else c
+        for c in compiled
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.transforms.expressions import (
-    arithmetic,
-    calendar,
-    choice,
-    comparison,
-    division,
-    laziness,
-    moments,
-    nested,
-    rounding,
-    searching,
-    strings,
-)
+from penstock.transforms.expressions import calendar, conditions, laziness, moments, nested, numbers, strings
 from penstock.transforms.expressions.conversion import common_type, convert
 from penstock.transforms.expressions.functions import function
 from penstock.transforms.expressions.laziness import Failure
@@ -119,11 +107,11 @@ class Compiler:
         if left.type == pa.date32() and pa.types.is_integer(right.type) and operator != "*":
             return moments.add_days(left, right, sign=sign)
         if not (pa.types.is_integer(left.type) and pa.types.is_integer(right.type)) or operator == "-":
-            return arithmetic.combine(operator, left, right)
+            return numbers.combine(operator, left, right)
         kind = common_type([left.type, right.type])
         parts = [*self._parts(operator, left, kind), *self._parts(operator, right, kind)]
         is_mixed = any(part.value is not None for part in parts)
-        term = arithmetic.chain(operator, parts) if is_mixed else arithmetic.combine(operator, left, right)
+        term = numbers.chain(operator, parts) if is_mixed else numbers.combine(operator, left, right)
         self._operands[id(term)] = (operator, [*parts, term])
         return term
 
@@ -131,7 +119,7 @@ class Compiler:
         """A negative number, or the negative of a value."""
         if isinstance(node.this, exp.Literal) and not node.this.is_string:
             return number("-" + node.this.name)
-        return arithmetic.negative(self.term(node.this))
+        return numbers.negative(self.term(node.this))
 
     def cases(self, node: exp.Expr) -> Term:
         """CASE in both shapes."""
@@ -140,12 +128,12 @@ class Compiler:
         for branch in node.args["ifs"]:
             condition = self.term(branch.this)
             if subject is not None:
-                condition = comparison.compare("=", subject, condition)
+                condition = conditions.compare("=", subject, condition)
             if condition.type == pa.null():
                 raise NoFormError("WHEN NULL is left to Spark")
             cases.append((condition, self.term(branch.args["true"])))
         default = node.args.get("default")
-        return choice.choose(cases, self.term(default) if default else literal(None, pa.null()))
+        return conditions.choose(cases, self.term(default) if default else literal(None, pa.null()))
 
     def condition(self, node: exp.Expr) -> Term:
         """IF and nvl2: two values, chosen by a condition."""
@@ -153,21 +141,21 @@ class Compiler:
             raise NoFormError("if takes three values")
         test = self.term(node.this)
         if isinstance(node, exp.Nvl2):
-            test = call(pa.bool_(), pc.invert, comparison.is_null(test))
-        return choice.choose([(test, self.term(node.args["true"]))], self.term(node.args["false"]))
+            test = call(pa.bool_(), pc.invert, conditions.is_null(test))
+        return conditions.choose([(test, self.term(node.args["true"]))], self.term(node.args["false"]))
 
     def null_if(self, node: exp.Expr) -> Term:
         """`nullif(a, b)`: always of the type of `a`."""
         left, right = self.term(node.this), self.term(node.expression)
         check_safe("nullif", left, right)
-        return choice.choose([(comparison.compare("=", left, right), literal(None, left.type))], left)
+        return conditions.choose([(conditions.compare("=", left, right), literal(None, left.type))], left)
 
     def test(self, node: exp.Expr) -> Term:
         """`IS NULL`, `IS TRUE`, `IS FALSE`."""
         subject, wanted = self.term(node.this), self.term(node.expression)
         if wanted.is_null:
-            return comparison.is_null(subject)
-        return comparison.compare("<=>", comparison.truth(subject), comparison.truth(wanted))
+            return conditions.is_null(subject)
+        return conditions.compare("<=>", conditions.truth(subject), conditions.truth(wanted))
 
     def cast(self, node: exp.Expr) -> Term:
         """CAST and try_cast."""
@@ -183,7 +171,7 @@ class Compiler:
         first, *others = laziness.conjuncts(node)
         term = self.term(first)
         for other in others:
-            term = choice.both(term, self.term(other), as_filter=True)
+            term = conditions.both(term, self.term(other), as_filter=True)
         return term
 
     def _interval(self, moment: Term, node: exp.Interval, sign: int) -> Term:
@@ -226,22 +214,22 @@ def _binary(make: Callable[[Term, Term], Term]) -> Form:
 
 
 def _compare(operator: str) -> Form:
-    return lambda c, node: comparison.compare(operator, c.term(node.this), c.term(node.expression))
+    return lambda c, node: conditions.compare(operator, c.term(node.this), c.term(node.expression))
 
 
 def _not(term: Term) -> Term:
-    return call(pa.bool_(), pc.invert, comparison.truth(term))
+    return call(pa.bool_(), pc.invert, conditions.truth(term))
 
 
 def _like(c: Compiler, node: Any) -> Term:
-    found = searching.like(c.term(node.this), c.term(node.expression))
+    found = strings.like(c.term(node.this), c.term(node.expression))
     return _not(found) if node.args.get("negate") else found
 
 
 def _between(c: Compiler, node: Any) -> Term:
     subject, low, high = (c.term(node.args[name]) for name in ("this", "low", "high"))
     check_safe("BETWEEN", subject, low, high)
-    return choice.both(comparison.compare(">=", subject, low), comparison.compare("<=", subject, high))
+    return conditions.both(conditions.compare(">=", subject, low), conditions.compare("<=", subject, high))
 
 
 def _number_or_text(c: Compiler, node: Any) -> Term:
@@ -281,41 +269,41 @@ _FORMS: Forms = {
     exp.GTE: (_compare(">="), _BINARY),
     exp.NullSafeEQ: (_compare("<=>"), _BINARY),
     exp.NullSafeNEQ: (lambda c, node: _not(_compare("<=>")(c, node)), _BINARY),
-    exp.And: (_binary(choice.both), _BINARY),
-    exp.Or: (_binary(choice.either), _BINARY),
+    exp.And: (_binary(conditions.both), _BINARY),
+    exp.Or: (_binary(conditions.either), _BINARY),
     exp.Not: (lambda c, node: _not(c.term(node.this)), ("this",)),
     exp.Is: (Compiler.test, _BINARY),
     exp.In: (
-        lambda c, node: comparison.is_in(c.term(node.this), [c.term(option) for option in node.expressions]),
+        lambda c, node: conditions.is_in(c.term(node.this), [c.term(option) for option in node.expressions]),
         ("this", "expressions"),
     ),
     exp.Between: (_between, ("this", "low", "high")),
     exp.Like: (_like, ("this", "expression", "negate")),
-    exp.IsNan: (lambda c, node: comparison.is_nan(c.term(node.this)), ("this",)),
+    exp.IsNan: (lambda c, node: conditions.is_nan(c.term(node.this)), ("this",)),
     exp.Case: (Compiler.cases, ("this", "ifs", "default")),
     exp.If: (Compiler.condition, ("this", "true", "false")),
     exp.Nvl2: (Compiler.condition, ("this", "true", "false")),
     exp.Nullif: (Compiler.null_if, _BINARY),
     exp.Coalesce: (
-        lambda c, node: choice.coalesce([c.term(node.this), *map(c.term, node.expressions)]),
+        lambda c, node: conditions.coalesce([c.term(node.this), *map(c.term, node.expressions)]),
         ("this", "expressions"),
     ),
     exp.Add: (Compiler.arithmetic, _BINARY),
     exp.Sub: (Compiler.arithmetic, _BINARY),
     exp.Mul: (Compiler.arithmetic, _BINARY),
-    exp.Div: (_binary(division.quotient), ("this", "expression", "typed", "safe")),
-    exp.IntDiv: (_binary(division.whole_quotient), _BINARY),
-    exp.Mod: (_binary(division.remainder), _BINARY),
+    exp.Div: (_binary(numbers.quotient), ("this", "expression", "typed", "safe")),
+    exp.IntDiv: (_binary(numbers.whole_quotient), _BINARY),
+    exp.Mod: (_binary(numbers.remainder), _BINARY),
     exp.Neg: (Compiler.negative, ("this",)),
-    exp.Floor: (lambda c, node: rounding.floor(c.term(node.this)), ("this",)),
-    exp.Ceil: (lambda c, node: rounding.ceiling(c.term(node.this)), ("this",)),
+    exp.Floor: (lambda c, node: numbers.floor(c.term(node.this)), ("this",)),
+    exp.Ceil: (lambda c, node: numbers.ceiling(c.term(node.this)), ("this",)),
     exp.Cast: _CAST,
     exp.TryCast: _CAST,
     exp.DPipe: (_binary(strings.concat), (*_BINARY, "safe")),
     exp.Trim: (_trim, ("this", "position", "expression")),
     exp.Substring: (_substring, ("this", "start", "length")),
     exp.StrPosition: (
-        lambda c, node: searching.position(c.term(node.this), c.term(node.args["substr"])),
+        lambda c, node: strings.position(c.term(node.this), c.term(node.args["substr"])),
         ("this", "substr"),
     ),
     exp.Bracket: (_item, ("this", "expressions")),

@@ -7,21 +7,8 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions import (
-    arithmetic,
-    calendar,
-    casing,
-    comparison,
-    digests,
-    division,
-    moments,
-    nested,
-    rounding,
-    searching,
-    strings,
-    writing,
-)
-from penstock.transforms.expressions.choice import extreme
+from penstock.transforms.expressions import calendar, conditions, moments, nested, numbers, strings, writing
+from penstock.transforms.expressions.conditions import extreme
 from penstock.transforms.expressions.conversion import convert
 from penstock.transforms.expressions.terms import TIMESTAMP, NoFormError, Term, call
 
@@ -37,7 +24,7 @@ def function(name: str, arguments: list[Term]) -> Term:
 
 
 def _is_not_null(term: Term) -> Term:
-    return call(pa.bool_(), pc.invert, comparison.is_null(term))
+    return call(pa.bool_(), pc.invert, conditions.is_null(term))
 
 
 def _to_date(term: Term) -> Term:
@@ -71,7 +58,7 @@ def _try(form: Function, *fixed: str) -> Function:
 
 
 def _search(name: str) -> Function:
-    return lambda term, sought: searching.search(name, term, sought)
+    return lambda term, sought: strings.search(name, term, sought)
 
 
 def _part(name: str) -> Function:
@@ -80,19 +67,19 @@ def _part(name: str) -> Function:
 
 _ANY = tuple(range(1, 256))
 FUNCTIONS: Mapping[str, tuple[tuple[int, ...], Function]] = {
-    "isnull": ((1,), comparison.is_null),
+    "isnull": ((1,), conditions.is_null),
     "isnotnull": ((1,), _is_not_null),
-    "abs": ((1,), arithmetic.absolute),
-    "negative": ((1,), arithmetic.negative),
-    "round": ((1, 2), lambda term, places=None: rounding.rounded(term, places)),
-    "mod": ((2,), division.remainder),
+    "abs": ((1,), numbers.absolute),
+    "negative": ((1,), numbers.negative),
+    "round": ((1, 2), lambda term, places=None: numbers.rounded(term, places)),
+    "mod": ((2,), numbers.remainder),
     "greatest": (_ANY, lambda *terms: extreme(terms, greatest=True)),
     "least": (_ANY, lambda *terms: extreme(terms, greatest=False)),
-    "try_add": ((2,), _try(arithmetic.combine, "+")),
-    "try_subtract": ((2,), _try(arithmetic.combine, "-")),
-    "try_multiply": ((2,), _try(arithmetic.combine, "*")),
-    "try_divide": ((2,), _try(division.quotient)),
-    "try_mod": ((2,), _try(division.remainder)),
+    "try_add": ((2,), _try(numbers.combine, "+")),
+    "try_subtract": ((2,), _try(numbers.combine, "-")),
+    "try_multiply": ((2,), _try(numbers.combine, "*")),
+    "try_divide": ((2,), _try(numbers.quotient)),
+    "try_mod": ((2,), _try(numbers.remainder)),
     "length": ((1,), strings.length),
     "char_length": ((1,), strings.length),
     "character_length": ((1,), strings.length),
@@ -107,21 +94,21 @@ FUNCTIONS: Mapping[str, tuple[tuple[int, ...], Function]] = {
     "rpad": ((2, 3), lambda term, width, fill=None: strings.pad(term, width, fill, at_left=False)),
     "replace": ((2, 3), lambda term, sought, new=None: strings.replace(term, sought, new)),
     "split_part": ((3,), strings.split_part),
-    "upper": ((1,), casing.upper),
-    "ucase": ((1,), casing.upper),
-    "lower": ((1,), casing.lower),
-    "lcase": ((1,), casing.lower),
+    "upper": ((1,), strings.upper),
+    "ucase": ((1,), strings.upper),
+    "lower": ((1,), strings.lower),
+    "lcase": ((1,), strings.lower),
     "repeat": ((2,), strings.repeat),
     "reverse": ((1,), strings.reverse),
     "startswith": ((2,), _search("startswith")),
     "endswith": ((2,), _search("endswith")),
     "contains": ((2,), _search("contains")),
-    "instr": ((2,), searching.position),
-    "locate": ((2,), lambda sought, term: searching.position(term, sought)),
-    "md5": ((1,), digests.md5),
-    "sha": ((1,), digests.sha1),
-    "sha1": ((1,), digests.sha1),
-    "sha2": ((2,), digests.sha2),
+    "instr": ((2,), strings.position),
+    "locate": ((2,), lambda sought, term: strings.position(term, sought)),
+    "md5": ((1,), strings.md5),
+    "sha": ((1,), strings.sha1),
+    "sha1": ((1,), strings.sha1),
+    "sha2": ((2,), strings.sha2),
     "to_date": ((1,), _to_date),
     "to_timestamp": ((1,), lambda term: convert(term, TIMESTAMP)),
     **{name: ((1,), _part(name)) for name in calendar.PARTS},

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from penstock.transforms.expressions.calendar import to_date
 from penstock.transforms.expressions.conversion import convert
 from penstock.transforms.expressions.cycles import floor_divide
-from penstock.transforms.expressions.kinds import INTEGERS
 from penstock.transforms.expressions.terms import (
+    INTEGERS,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     Datum,

@@ -1,15 +1,143 @@
-"""String functions, by code point and by byte as Spark counts them."""
+"""String functions, by code point and by byte as Spark counts them; what is looked for in a string; digests as
+hexadecimal text.
+
+`upper` and `lower` follow the tables of Unicode 16, which Spark takes from ICU; Python's may be older. The full
+mappings are meant, as in Python: one letter may become several, and a sigma that ends a word is another one.
+"""
 
 from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.transforms.expressions.conversion import convert
 from penstock.transforms.expressions.nested import elements
-from penstock.transforms.expressions.terms import TIMESTAMP, Datum, NoFormError, Term, call
+from penstock.transforms.expressions.terms import TIMESTAMP, Datum, NoFormError, Term, call, literal
 
 _STRING = pa.string()
+_LAST_OF_ONE_UNIT = 0xFFFF
+_SEARCHES = {"startswith": pc.starts_with, "endswith": pc.ends_with, "contains": pc.match_substring}
+
+
+def search(name: str, term: Term, pattern: Term) -> Term:
+    """`startswith`, `endswith` or `contains` of a constant."""
+    subject = text(term, name)
+    wanted = text(pattern, name)
+    if wanted.value is None:
+        raise NoFormError(f"{name} looks for something that is not a constant")
+    if wanted.is_null:
+        return literal(None, pa.bool_())
+    function, sought = _SEARCHES[name], wanted.value.as_py()
+    return call(pa.bool_(), lambda datum: function(datum, pattern=sought), subject)
+
+
+def position(term: Term, sought: Term) -> Term:
+    """`instr`: the place of a constant, counted in code points from 1; 0 where it is not."""
+    wanted = constant_text(sought, "instr")
+    return call(pa.int32(), lambda datum: _find(datum, wanted), text(term, "instr"))
+
+
+def like(term: Term, pattern: Term) -> Term:
+    """`term LIKE pattern`: `_` is any one character and `%` any number of them, line breaks included."""
+    subject = text(term, "LIKE")
+    if pattern.type != _STRING or pattern.value is None:
+        raise NoFormError("the pattern of LIKE is not a constant")
+    wanted = pattern.value.as_py()
+    if any(ord(char) > _LAST_OF_ONE_UNIT for char in wanted):
+        # Spark quotes the two UTF-16 units of such a character one by one, after which they match nothing.
+        raise NoFormError("LIKE with a character beyond U+FFFF is left to Spark")
+    core = wanted.strip("%")
+    if "_" not in wanted and "%" not in core:
+        if wanted == core:
+            return call(pa.bool_(), lambda datum: pc.equal(datum, pa.scalar(core)), subject)
+        opened, closed = wanted.startswith("%"), wanted.endswith("%")
+        name = "contains" if opened and closed else "endswith" if opened else "startswith"
+        return search(name, term, literal(core, _STRING))
+    # Between \Q and \E all is literal, and a pattern has no backslash: the text was refused if it had one.
+    wild = {"_": ".", "%": ".*"}
+    regex = r"(?s)\A" + "".join(wild.get(char) or rf"\Q{char}\E" for char in wanted) + r"\z"
+    return call(pa.bool_(), lambda datum: pc.match_substring_regex(datum, pattern=regex), subject)
+
+
+def _find(texts: Datum, wanted: str) -> Datum:
+    if pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
+        return pc.cast(pc.add(pc.find_substring(texts, pattern=wanted), 1), pa.int32())
+    places = [None if value is None else value.find(wanted) + 1 for value in texts.to_pylist()]
+    return pa.array(places, pa.int32())
+
+
+_NEWER = {
+    **{0x019B: 0xA7DC, 0x0264: 0xA7CB, 0x1C8A: 0x1C89, 0xA7CD: 0xA7CC, 0xA7DB: 0xA7DA},
+    **{small: small - 0x20 for small in range(0x10D70, 0x10D86)},
+}
+"""Small letters that have had a capital since Unicode 15 or 16, and that capital. A test compares all of Unicode."""
+
+_CAPITALS = _NEWER
+_SMALLS = {capital: small for small, capital in _NEWER.items()}
+
+
+def upper(term: Term) -> Term:
+    """All capitals."""
+    return _mapped(term, "upper", pc.ascii_upper, lambda value: value.translate(_CAPITALS).upper())
+
+
+def lower(term: Term) -> Term:
+    """All small letters."""
+    return _mapped(term, "lower", pc.ascii_lower, lambda value: value.translate(_SMALLS).lower())
+
+
+def _mapped(term: Term, name: str, plain: Callable[..., Datum], odd: Callable[[str], str]) -> Term:
+    def run(texts: Datum) -> Datum:
+        beyond = pc.fill_null(pc.invert(pc.string_is_ascii(texts)), False)
+        mapped = plain(texts)
+        if not pc.any(beyond, min_count=0).as_py():
+            return mapped
+        return pc.replace_with_mask(mapped, beyond, pa.array(map(odd, texts.filter(beyond).to_pylist()), pa.string()))
+
+    return call(pa.string(), run, text(term, name))
+
+
+_SHA2: dict[int, Callable[[bytes], Any]] = {
+    0: hashlib.sha256,
+    224: hashlib.sha224,
+    256: hashlib.sha256,
+    384: hashlib.sha384,
+    512: hashlib.sha512,
+}
+
+
+def md5(term: Term) -> Term:
+    """128 bits."""
+    return _digest(term, lambda data: hashlib.md5(data, usedforsecurity=False))
+
+
+def sha1(term: Term) -> Term:
+    """160 bits."""
+    return _digest(term, lambda data: hashlib.sha1(data, usedforsecurity=False))
+
+
+def sha2(term: Term, size: Term) -> Term:
+    """224 to 512 bits; 0 means 256."""
+    bits = constant_int(size, "sha2")
+    if bits not in _SHA2:
+        raise NoFormError(f"sha2 of {bits} bits is left to Spark")
+    return _digest(term, _SHA2[bits])
+
+
+def _digest(term: Term, function: Callable[[bytes], Any]) -> Term:
+    data = term if term.type == pa.binary() else convert(text(term, "a digest"), pa.binary())
+
+    def run(values: Datum) -> Datum:
+        texts = [None if value is None else function(value).hexdigest() for value in values.to_pylist()]
+        return pa.array(texts, pa.string())
+
+    return call(pa.string(), run, data)
+
+
 _MOST_PADDING = 10_000
 _TRIMS = {"": pc.utf8_trim, "BOTH": pc.utf8_trim, "LEADING": pc.utf8_ltrim, "TRAILING": pc.utf8_rtrim}
 
