@@ -1,13 +1,15 @@
 """Who may talk to Spark's own ports, and what nobody is to see of its settings.
 
-A process that knows the secret of the application may talk to it, and nobody else. In this process Spark makes a new secret
-for every application. A standalone cluster has one, which its master, its workers and every driver must know: that of a dev
-stack is in a file that its owner alone can read, and whose name is on the master's command line. Elsewhere the cluster's
-owner decides; `plan` warns where nothing is set.
+A process that knows the secret of the application may talk to it, and nobody else. In this process Spark makes a new
+secret for every application. A standalone cluster has one, which its master, its workers and every driver must know:
+that of a dev stack is in a file that its owner alone can read, and whose name is on the master's command line.
+Elsewhere the cluster's owner decides; `plan` warns where nothing is set.
 
 Everybody on a machine can read the command line of a process. So the JVM is started with the few settings that its
-start needs, and its context gets the others, secrets among them; and Spark is told by which names it knows one, for its UI,
-its event log and its plans. However Spark is started, here, under spark-submit or from rendered files, the names are the same."""
+start needs, and its context gets the others, secrets among them; and Spark is told by which names it knows one, for its
+UI, its event log and its plans. However Spark is started, here, under spark-submit or from rendered files, the names
+are the same.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Comparisons, three-valued logic, and what evaluates an operand only for some rows: CASE and its kin.
 
-As Spark has them: NaN equals itself and is above every number."""
+As Spark has them: NaN equals itself and is above every number.
+"""
 
 from __future__ import annotations
 
