@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.config import PipelineConfig
     from penstock.config.cases import AdvanceCase, MessageCase
-    from penstock.ops.cases.run import Seen, SparkWhenNeeded
+    from penstock.ops.cases.run import Output, SparkWhenNeeded
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 """The rows of tables, by name."""
@@ -47,7 +47,7 @@ class Message:
 class Result:
     """What came out: rows as Python values, decimals and times as their own types."""
 
-    seen: Seen
+    seen: Output
 
     def sink(self, name: str) -> list[dict[str, Any]]:
         """The rows that reach a sink, without the column `_penstock`."""

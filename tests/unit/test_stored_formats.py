@@ -120,7 +120,7 @@ from penstock.sinks.parquet import ParquetSink
 from penstock.sinks.parquet.columns import Columns
 from penstock.sinks.postgres.names import StagedName
 from penstock.storage import Storage
-from penstock.storage.objects import Held
+from penstock.storage.objects import StoredObject
 from penstock.supervision.alerting import _FiringNote
 from penstock.supervision.bounded import BoundedRun, _attempt
 
@@ -288,7 +288,7 @@ def test_notes_of_a_checkpoint_are_read(tmp_path: Path, version: str) -> None:
     assert note.facts == (FACTS if not version else replace(FACTS, stalled=None))
     assert presence.stop_asked()
     assert _FiringNote(str(path), Storage()).read() == {"lag over 100": MOMENT}
-    assert _claim_in(Held((path / ".penstock.lease").read_bytes(), "mark", MOMENT)) == CLAIM
+    assert _claim_in(StoredObject((path / ".penstock.lease").read_bytes(), "mark", MOMENT)) == CLAIM
 
 
 @VERSIONS

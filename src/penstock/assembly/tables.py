@@ -51,7 +51,7 @@ class LoadedTable:
 
 
 @dataclass
-class _Held:
+class _CachedTable:
     loaded: LoadedTable
     columns: frozenset[str]
     looked: float
@@ -70,7 +70,7 @@ class Tables:
         self._storage = storage
         self._configs = dict(configs)
         self._tables: dict[str, LookupTable] = dict(given or {})
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _CachedTable] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -128,10 +128,10 @@ class Tables:
         changed = held is not None and version != held.loaded.version
         rows = self.table(name).read(sorted(columns), self._memory(name)) if self.may_fit(name) else None
         loaded = LoadedTable(name, version, rows, changed)
-        self._held[name] = _Held(loaded, columns, now)
+        self._held[name] = _CachedTable(loaded, columns, now)
         return loaded
 
-    def _is_due(self, name: str, held: _Held, now: float) -> bool:
+    def _is_due(self, name: str, held: _CachedTable, now: float) -> bool:
         refresh = self._configs[name].refresh
         return not isinstance(refresh, timedelta) or now - held.looked >= refresh.total_seconds()
 

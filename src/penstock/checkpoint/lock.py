@@ -26,7 +26,7 @@ import psutil
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.storage import ChangedError, Storage, is_object_uri, local_path
-from penstock.storage.objects import Held
+from penstock.storage.objects import StoredObject
 from penstock.storage.stores import SHORT
 
 LEASE_NOTE = ".penstock.lease"
@@ -171,7 +171,7 @@ def _acquire(
     claim, first, told = Claim.mine(), "", False
     while True:
         began = time.monotonic()
-        held: Held | None = filesystem.read(note)
+        held: StoredObject | None = filesystem.read(note)
         other = _claim_in(held) if held is not None else None
         with suppress(FileExistsError, ChangedError):
             if held is None:
@@ -201,7 +201,7 @@ def _now(filesystem: Any, root: str) -> datetime:
     return at
 
 
-def _claim_in(held: Held) -> Claim | None:
+def _claim_in(held: StoredObject) -> Claim | None:
     try:
         return Claim(**json.loads(held.body))
     except (ValueError, TypeError):

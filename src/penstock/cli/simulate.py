@@ -66,7 +66,7 @@ def simulate(
     from penstock.config import load
     from penstock.metrics.history import history_of
     from penstock.ops.simulate.cost import measure
-    from penstock.ops.simulate.simulate import Asked, simulate_pipeline
+    from penstock.ops.simulate.simulate import SimulationRequest, simulate_pipeline
     from penstock.ops.simulate.splitting import whole_partitions
     from penstock.ops.simulate.words import assumptions, decisions, findings
 
@@ -85,7 +85,7 @@ def simulate(
         raise _unknown_cost(config, file.name, str(history.path))
     in_all = cores * (executors or 1) if cores is not None else measured.cores if measured else 1
     parts = partitions or (measured.partitions if measured else None) or in_all
-    asked = Asked(
+    asked = SimulationRequest(
         base,
         seconds,
         in_all,

@@ -11,8 +11,8 @@ from penstock.dashboard.recent import Recent
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a dear look gave, in the shape of the page, or why it gave nothing."""
+class Panel:
+    """What an expensive query gave, in the shape of the page, or why it gave nothing."""
 
     at: str
     found: dict[str, Any] | None = None
@@ -32,7 +32,7 @@ class Facts:
     unseen: str | None = None
     """Why the checkpoint cannot be looked at."""
     recent: Recent = field(default_factory=Recent)
-    looks: dict[str, Looked] = field(default_factory=dict)
+    looks: dict[str, Panel] = field(default_factory=dict)
     """The dear ones, by their names."""
 
     @property

@@ -17,7 +17,7 @@ from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of
 from penstock.checkpoint.findings import file_findings
 from penstock.config import PipelineConfig
 from penstock.contracts import Reader
-from penstock.dashboard.facts import Looked
+from penstock.dashboard.facts import Panel
 from penstock.dashboard.recent import in_utc
 from penstock.errors import MissingError, PenstockError
 from penstock.kafka import KafkaSettings
@@ -30,7 +30,7 @@ from penstock.storage import Storage
 Found = dict[str, Any]
 
 
-def attempt(look: Callable[[], Found]) -> Looked:
+def attempt(look: Callable[[], Found]) -> Panel:
     """Collect one part. A failure is reported in one line; of an unexpected exception only the type, since its text
     may contain anything."""
     try:
@@ -39,7 +39,7 @@ def attempt(look: Callable[[], Found]) -> Looked:
         found, problem = None, f"{error.code} {error.line}"
     except Exception as error:
         found, problem = None, f"UNEXPECTED {type(error).__name__}"
-    return Looked(in_utc(datetime.now(UTC)), found, problem)
+    return Panel(in_utc(datetime.now(UTC)), found, problem)
 
 
 def look_at_files(config: PipelineConfig) -> Found:

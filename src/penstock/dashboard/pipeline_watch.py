@@ -18,7 +18,7 @@ from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.presence import RUN_NOTE, find_run
 from penstock.config import PipelineConfig, load
 from penstock.dashboard.brokers import Asked
-from penstock.dashboard.facts import Facts, Looked
+from penstock.dashboard.facts import Facts, Panel
 from penstock.dashboard.looks import (
     LagLook,
     QuarantineLook,
@@ -136,7 +136,7 @@ class PipelineWatch:
 
     def told_by_brokers(self, asked: Asked) -> None:
         """Take in what the brokers said."""
-        self._keep("brokers", Looked(in_utc(datetime.now(UTC)), problem=asked.problem))
+        self._keep("brokers", Panel(in_utc(datetime.now(UTC)), problem=asked.problem))
         if asked.ends:
             self._add_column(asked.ends, asked.committed, None)
 
@@ -199,7 +199,7 @@ class PipelineWatch:
                 self._add_column(ends, committed, looked.found["behind_seconds"])
         self._keep(name, looked)
 
-    def _keep(self, name: str, looked: Looked) -> None:
+    def _keep(self, name: str, looked: Panel) -> None:
         with self._lock:
             before = self.facts.looks.get(name)
             if before is not None and looked.problem is not None and before.problem == looked.problem:

@@ -38,7 +38,7 @@ class LagColumn:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PartitionOffsets:
     """Where each partition is, as last told, in the order of the columns."""
 
     places: tuple[Place, ...] = ()
@@ -56,7 +56,7 @@ class Recent:
         self.alerts: deque[dict[str, Any]] = deque(maxlen=_MOST_WORDS)
         self.notices: deque[dict[str, Any]] = deque(maxlen=_MOST_WORDS)
         self.columns: deque[LagColumn] = deque(maxlen=MOST_COLUMNS)
-        self.seen = Seen()
+        self.seen = PartitionOffsets()
         self.order = 0
         """Changes whenever the order of the partitions does: columns sent before are then of no use."""
         self.totals = {"rows_in": 0, "rows_out": 0, "quarantined": 0}
@@ -97,7 +97,7 @@ class Recent:
             self._reorder(tuple((t, int(p)) for t, top in zip(topics, tops, strict=True) for p in _known(top)))
         end, at_sinks = end[there], (np.concatenate(done) if done else end)[there]
         lags = np.where(at_sinks == _UNKNOWN, _UNKNOWN, np.maximum(end - at_sinks, 0))
-        self.seen = Seen(self.seen.places, tuple(at_sinks.tolist()), tuple(end.tolist()))
+        self.seen = PartitionOffsets(self.seen.places, tuple(at_sinks.tolist()), tuple(end.tolist()))
         self._numbers += 1
         total = int(lags[lags != _UNKNOWN].sum())
         self.columns.append(LagColumn(self._numbers, at, lags, total, behind_seconds))
@@ -118,7 +118,7 @@ class Recent:
             kept.append(replace(column, lags=lags))
         self.columns.clear()
         self.columns.extend(kept)
-        self.seen = Seen(places)
+        self.seen = PartitionOffsets(places)
         self.order += 1
 
     def _take_batch(self, at: str, entry: Mapping[str, Any]) -> None:

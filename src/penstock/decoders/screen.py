@@ -32,7 +32,7 @@ class Screened:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ScreenedValues:
     """The values that remain, the row of the batch that each came from, and what was held back."""
 
     values: pa.BinaryArray
@@ -54,7 +54,7 @@ def screen(values: pa.BinaryArray, tombstones: Tombstones, max_bytes: int) -> Sc
     return Screened(texts, rows, held.passed_tombstones, held.reasons)
 
 
-def hold_back(values: pa.BinaryArray, tombstones: Tombstones, max_bytes: int) -> Held:
+def hold_back(values: pa.BinaryArray, tombstones: Tombstones, max_bytes: int) -> ScreenedValues:
     """Sort out tombstones and messages over `max_bytes`."""
     reasons: dict[int, Reason] = {}
     nulls = pc.indices_nonzero(values.is_null())
@@ -69,7 +69,7 @@ def hold_back(values: pa.BinaryArray, tombstones: Tombstones, max_bytes: int) ->
 
     rows = pc.indices_nonzero(fits)
     kept = values if len(rows) == len(values) else values.take(rows)
-    return Held(kept, rows, nulls if tombstones == "pass" else nulls.slice(0, 0), reasons)
+    return ScreenedValues(kept, rows, nulls if tombstones == "pass" else nulls.slice(0, 0), reasons)
 
 
 def _refuse_invalid_utf8(kept: pa.BinaryArray, rows: pa.UInt64Array, reasons: dict[int, Reason]) -> pa.BooleanArray:

@@ -18,7 +18,7 @@ from penstock.contracts import Reader
 from penstock.engine.trial import trial_of
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import RAW_SCHEMA, OffsetRange, TopicPartition
-from penstock.ops.cases.run import Seen, SparkWhenNeeded, seen_in
+from penstock.ops.cases.run import Output, SparkWhenNeeded, seen_in
 from penstock.preflight.checks import check_brokers
 
 From = Literal["latest", "earliest"]
@@ -31,7 +31,7 @@ class Preview:
     pipeline: str
     lane: str
     messages: int
-    seen: Seen
+    seen: Output
 
 
 def preview(config: PipelineConfig, limit: int, start: From = "latest", session: Any = None) -> Preview:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from penstock.errors import MissingError
 from penstock.storage.client_settings import is_hadoop_option
-from penstock.storage.objects import ChangedError, Held, ObjectFileSystem
+from penstock.storage.objects import ChangedError, ObjectFileSystem, StoredObject
 from penstock.storage.stores import Options, Patience, first_line
 
 Result = TypeVar("Result")
@@ -123,7 +123,7 @@ _CHUNK = 4 << 20
 class HdfsFileSystem(ObjectFileSystem):
     """The files of one name node, or of one name service. Paths are `namenode:port/path`."""
 
-    def read(self, path: str) -> Held | None:
+    def read(self, path: str) -> StoredObject | None:
         """A file with what tells it from later ones; none where it is not there."""
         while True:
             name, number = self._newest(path)
@@ -131,7 +131,7 @@ class HdfsFileSystem(ObjectFileSystem):
             try:
                 with self._telling("reading", path):
                     about = client.info(at)
-                    return Held(client.read(at), str(number), _time(about))
+                    return StoredObject(client.read(at), str(number), _time(about))
             except FileNotFoundError:
                 # Replaced meanwhile, and removed, unless nothing ever was.
                 if number == 0:
@@ -280,7 +280,7 @@ class HdfsFileSystem(ObjectFileSystem):
             numbers = []
         return (self._version(path, max(numbers)), max(numbers)) if numbers else (path, 0)
 
-    def _show(self, path: str, newest: Held) -> None:
+    def _show(self, path: str, newest: StoredObject) -> None:
         """Copy the file that counts to the name itself, for readers who know nothing of numbers."""
         while not path.rpartition("/")[2].startswith("."):
             self._put(path, newest.body, overwrite=True)

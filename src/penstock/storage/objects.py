@@ -53,7 +53,7 @@ class ChangedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredObject:
     """An object as it was seen: `mark` is what `put_over` compares."""
 
     body: bytes
@@ -101,7 +101,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """A path with its scheme."""
         return f"{self._scheme}://{self._strip_protocol(name)}"
 
-    def read(self, path: str) -> Held | None:
+    def read(self, path: str) -> StoredObject | None:
         """An object with what tells it from later ones; none where it is not there."""
         import obstore
 
@@ -112,7 +112,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 body, about = bytes(found.bytes()), found.meta
         except FileNotFoundError:
             return None
-        return Held(body, str(about.get("e_tag") or about.get("version") or ""), about["last_modified"])
+        return StoredObject(body, str(about.get("e_tag") or about.get("version") or ""), about["last_modified"])
 
     def put_new(self, path: str, body: bytes) -> str:
         """Make an object where none is; `FileExistsError` where one is. Of two who do this at once one succeeds."""

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from penstock.storage import Storage
-from penstock.tables.failures import Standing
+from penstock.tables.failures import TableState
 from penstock.tables.table import gather, select_columns
 from penstock.tables.types import plain_schema
 
@@ -22,7 +22,7 @@ class DeltaLookup:
         self.name = name
         self.target = path
         self._storage = storage
-        self._standing = Standing(name, path, (TableNotFoundError,))
+        self._standing = TableState(name, path, (TableNotFoundError,))
         self._open: DeltaTable | None = None
         self._commit: object = None
         self._first_id: str | None = None

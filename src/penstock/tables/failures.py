@@ -15,7 +15,7 @@ _QUOTED = re.compile(r"'[^']*'")
 _PASSWORD = re.compile(r"(://[^/@\s:]*):[^@\s]*@")
 
 
-class Standing:
+class TableState:
     """How one table stands.
 
     What is missing before it was ever seen may only be away after that, and what cannot be read after it once was

@@ -13,7 +13,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from penstock.tables.failures import Standing
+from penstock.tables.failures import TableState
 from penstock.tables.table import gather, select_columns
 from penstock.tables.types import plain_schema
 
@@ -32,7 +32,7 @@ class IcebergLookup:
         self._properties = dict(properties)
         # A database that is no catalog yet has none of a catalog's tables.
         gone = (NoSuchTableError, NoSuchNamespaceError, OperationalError, ProgrammingError)
-        self._standing = Standing(name, self.target, gone)
+        self._standing = TableState(name, self.target, gone)
         self._open: Table | None = None
 
     def schema(self) -> pa.Schema:

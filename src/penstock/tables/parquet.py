@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from penstock.storage import Storage
-from penstock.tables.failures import Standing
+from penstock.tables.failures import TableState
 from penstock.tables.files import DataFile, TableFiles, partition_values, version_of
 from penstock.tables.table import gather, select_columns
 from penstock.tables.types import parse_texts, plain_schema
@@ -56,7 +56,7 @@ class ParquetLookup:
         self.name = name
         self.target = path
         self._files = TableFiles(path, storage)
-        self._standing = Standing(name, path)
+        self._standing = TableState(name, path)
         self._seen: _Layout | None = None
         self._manifests: dict[str, tuple[tuple[str, int], ...]] = {}
 

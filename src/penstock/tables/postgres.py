@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.errors import MissingError
 from penstock.model.pem import DatabaseTls
-from penstock.tables.failures import Standing, told
+from penstock.tables.failures import TableState, told
 from penstock.tables.table import gather, select_columns
 from penstock.tables.types import TextError, parse_columns, read_delimited
 
@@ -73,7 +73,7 @@ class PostgresLookup:
         self._url = url
         self._tls = tls
         self._table = _quoted(name, table)
-        self._standing = Standing(name, self.target, _GONE)
+        self._standing = TableState(name, self.target, _GONE)
         self._looks = itertools.count()
 
     @property

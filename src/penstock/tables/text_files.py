@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.json as pjson
 
 from penstock.storage import Storage
-from penstock.tables.failures import Standing
+from penstock.tables.failures import TableState
 from penstock.tables.files import DataFile, TableFiles, version_of
 from penstock.tables.table import gather, select_columns
 from penstock.tables.types import TextError, parse_columns, read_delimited, read_names
@@ -27,7 +27,7 @@ class FileLookup(ABC):
         self.target = path
         self._schema = pa.schema([pa.field(field.name, field.type) for field in schema])
         self._files = TableFiles(path, storage)
-        self._standing = Standing(name, path)
+        self._standing = TableState(name, path)
 
     def schema(self) -> pa.Schema:
         """The given columns, of files that are there."""

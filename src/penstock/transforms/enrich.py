@@ -201,11 +201,11 @@ class Enrich:
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Add the columns."""
         keys = self._keys(rows.schema)
-        held = self._held(keys)
-        numbers = held.index.find([rows.column(key.mine).cast(key.type) for key in keys])
+        loaded = self._loaded(keys)
+        numbers = loaded.index.find([rows.column(key.mine).cast(key.type) for key in keys])
         found = numbers >= 0
         if self.on_duplicate == "all":
-            sources, places = held.index.every(numbers[found])
+            sources, places = loaded.index.every(numbers[found])
             sources = np.flatnonzero(found)[sources]
             if self.on_miss != "drop":
                 missed = np.flatnonzero(~found)
@@ -214,11 +214,11 @@ class Enrich:
                 sources = np.concatenate([sources, missed])[order]
             rows, found = rows.take(pa.array(sources)), found[sources]
         else:
-            places = held.index.first(numbers)
+            places = loaded.index.first(numbers)
             if self.on_miss == "drop" and not found.all():
                 rows, places, found = rows.filter(pa.array(found)), places[found], found[found]
         indices = pa.array(places, mask=~found)
-        added = {new: held.columns.column(theirs).take(indices) for new, theirs in self.take.items()}
+        added = {new: loaded.columns.column(theirs).take(indices) for new, theirs in self.take.items()}
         added[FOUND] = pa.array(found)
         schema = self.output(rows.schema)
         arrays = [rows.column(name) if name in rows.schema.names else added[name] for name in schema.names]
@@ -298,22 +298,24 @@ class Enrich:
             keys.append(_Key(mine.name, theirs.name, kind))
         return keys
 
-    def _held(self, keys: Sequence[_Key]) -> _Held:
+    def _loaded(self, keys: Sequence[_Key]) -> _LoadedRows:
         if self.rows is None:
             raise TerminalError(
                 "TRANSFORM_NEEDS_SPARK", f"joining table {self.table}: it is not in memory", hint="use the frame lane"
             )
         value = self.rows.value
         slot = (self.table, self.needed, tuple(keys))
-        held = _HELD.get(slot)
-        if held is None or held.value is not value:
-            if held is not None and held.value == value:
-                held = replace(held, value=value)
+        loaded = _LOADED.get(slot)
+        if loaded is None or loaded.value is not value:
+            if loaded is not None and loaded.value == value:
+                loaded = replace(loaded, value=value)
             else:
                 columns = read_rows(value)
-                held = _Held(value, columns, KeyIndex([columns.column(key.theirs).cast(key.type) for key in keys]))
-            _HELD[slot] = held
-        return held
+                loaded = _LoadedRows(
+                    value, columns, KeyIndex([columns.column(key.theirs).cast(key.type) for key in keys])
+                )
+            _LOADED[slot] = loaded
+        return loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,13 +326,13 @@ class _Key:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _LoadedRows:
     value: bytes
     columns: pa.RecordBatch
     index: KeyIndex
 
 
-_HELD: dict[tuple[object, ...], _Held] = {}
+_LOADED: dict[tuple[object, ...], _LoadedRows] = {}
 """In each process, for each use of a table, its newest rows."""
 
 

@@ -23,7 +23,7 @@ from penstock.config.cases import Case, MessageCase, TableCase
 from penstock.engine.memory import MemoryReader, ranges_of
 from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError
 from penstock.model import OffsetRange
-from penstock.ops.cases.run import Seen, see, to_batches
+from penstock.ops.cases.run import Output, see, to_batches
 
 Load = Callable[..., Path]
 
@@ -51,7 +51,7 @@ def no_spark() -> Any:
     raise AssertionError("this pipeline needs no Spark")
 
 
-def tried(file: Path, *batches: Any, schemas: dict[str, str] | None = None, session: Any = no_spark) -> Seen:
+def tried(file: Path, *batches: Any, schemas: dict[str, str] | None = None, session: Any = no_spark) -> Output:
     made = tuple(
         b if isinstance(b, timedelta) else tuple(m if isinstance(m, MessageCase) else MessageCase(value=m) for m in b)
         for b in batches

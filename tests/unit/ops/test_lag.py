@@ -19,7 +19,7 @@ from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.checkpoint.look import Brokers, Looked
+from penstock.ops.checkpoint.look import Brokers, Snapshot
 from penstock.ops.lag.lag import (
     GroupView,
     LagReport,
@@ -213,11 +213,11 @@ def seen(
     standings: Sequence[Standing] = (),
     bounds: Mapping[TopicPartition, LogBounds] | None = None,
     topic_ids: Mapping[str, str] | None = None,
-) -> Looked:
+) -> Snapshot:
     files = read_files(config.checkpoint)
     logs = bounds or {P0: LogBounds(0, 100), P1: LogBounds(7, 100)}
     brokers = Brokers(logs, topic_ids or {})
-    return Looked(config, None, files.committed, tuple(standings), files, read_state(config.checkpoint), brokers)
+    return Snapshot(config, None, files.committed, tuple(standings), files, read_state(config.checkpoint), brokers)
 
 
 def standing(name: str, batch: int | None, ends: Offsets, **more: Any) -> Standing:

@@ -14,12 +14,12 @@ from penstock.flow.cost import Cost
 from penstock.flow.simulation import Arrivals, Burst, Work, adaptive, simulate
 from penstock.metrics.history import History
 from penstock.ops.simulate.cost import measure
-from penstock.ops.simulate.simulate import Asked, Report, capacity, simulate_pipeline
+from penstock.ops.simulate.simulate import Report, SimulationRequest, capacity, simulate_pipeline
 from penstock.ops.simulate.words import assumptions, findings
 
 COST = Cost(1.0, 1e-5)
 SECONDS = 1200.0
-ASKED = Asked(500_000, SECONDS, cores=20, partitions=200, cost=COST, record_bytes=200.0)
+ASKED = SimulationRequest(500_000, SECONDS, cores=20, partitions=200, cost=COST, record_bytes=200.0)
 BURST = replace(ASKED, bursts=(Burst(5_000_000, start=300, seconds=60),))
 
 

@@ -27,7 +27,7 @@ from penstock.decoders.avro.types import columns_of
 from penstock.decoders.framing import unframe, without_first, writer_schema
 from penstock.decoders.isolation import Pieces, isolate
 from penstock.decoders.refusal import SCHEMA_UNSUPPORTED, SHORT_MESSAGE, WRONG_FINGERPRINT, WRONG_MAGIC, Reason
-from penstock.decoders.screen import DEFAULT_MAX_BYTES, Held, Tombstones, hold_back
+from penstock.decoders.screen import DEFAULT_MAX_BYTES, ScreenedValues, Tombstones, hold_back
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES_FIELD, Split
 from penstock.registry import RegisteredSchema, RegistrySettings
@@ -131,7 +131,7 @@ class AvroDecoder:
         found, self._notices[:] = list(self._notices), []
         return found
 
-    def _groups(self, held: Held) -> Iterator[tuple[str, str | Reason, pa.BinaryArray, pa.UInt64Array]]:
+    def _groups(self, held: ScreenedValues) -> Iterator[tuple[str, str | Reason, pa.BinaryArray, pa.UInt64Array]]:
         """The values of each writer's schema: its name, its text or why there is none, the values, their rows."""
         given = self.writers[0] if self.writers else self.reader
         if not len(held.values):

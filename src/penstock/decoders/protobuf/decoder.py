@@ -20,7 +20,7 @@ from penstock.decoders.protobuf.frame import Indexes, by_message, messages_at
 from penstock.decoders.protobuf.types import Message, Shape, message_of
 from penstock.decoders.protobuf.writers import Resolved, refusal, resolve
 from penstock.decoders.refusal import WRONG_MESSAGE_INDEX, Reason
-from penstock.decoders.screen import DEFAULT_MAX_BYTES, Held, Tombstones, hold_back
+from penstock.decoders.screen import DEFAULT_MAX_BYTES, ScreenedValues, Tombstones, hold_back
 from penstock.model import COORDINATES_FIELD, Split
 from penstock.registry import RegisteredSchema, RegistrySettings
 from penstock.registry.protobuf import find_message
@@ -83,7 +83,7 @@ class ProtobufDecoder:
     def _message(self) -> Message:
         return message_of(self.descriptors, self.message)
 
-    def _groups(self, held: Held) -> Iterator[tuple[BlockReader, pa.BinaryArray, pa.UInt64Array]]:
+    def _groups(self, held: ScreenedValues) -> Iterator[tuple[BlockReader, pa.BinaryArray, pa.UInt64Array]]:
         """The messages without their headers, by the schema that they were written with."""
         if self.framing == "none":
             yield block_reader(self.descriptors, self.message), held.values, held.rows

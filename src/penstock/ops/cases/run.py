@@ -60,7 +60,7 @@ FIRST_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Seen:
+class Output:
     """What came out of a pipeline, over all batches."""
 
     sinks: Mapping[str, list[dict[str, Any]]]
@@ -78,7 +78,7 @@ class CaseResult:
     tables: tuple[TableDiff, ...] = ()
     notes: tuple[str, ...] = ()
     """What is wrong and is no row."""
-    seen: Seen | None = None
+    seen: Output | None = None
     error: PenstockError | None = None
     """What stopped the pipeline."""
 
@@ -180,13 +180,13 @@ def run_case(pipeline: Pipeline, given: Given, case: Case, session: Callable[[],
     return CaseResult(case, time.perf_counter() - began, tables, notes, seen)
 
 
-def see(pipeline: Pipeline, case: Case, session: Callable[[], Any], given: Given = Given()) -> Seen:
+def see(pipeline: Pipeline, case: Case, session: Callable[[], Any], given: Given = Given()) -> Output:
     """What comes out of a pipeline for the messages of a case."""
     lane = trial_of(pipeline, session, given=given)
     return seen_in(lane.run(to_batches(case.all_batches, topics_of(pipeline.config))))
 
 
-def seen_in(results: Sequence[BatchResult]) -> Seen:
+def seen_in(results: Sequence[BatchResult]) -> Output:
     """All batches together."""
     sinks: dict[str, list[dict[str, Any]]] = {}
     counts: Counter[str] = Counter()
@@ -196,7 +196,7 @@ def seen_in(results: Sequence[BatchResult]) -> Seen:
             sinks.setdefault(name, []).extend(rows_of(table))
     bad = [row for result in results for row in rows_of(result.quarantine)]
     last = results[-1].state if results else None
-    return Seen(sinks, bad, dict(counts), rows_of(last) if last is not None else None)
+    return Output(sinks, bad, dict(counts), rows_of(last) if last is not None else None)
 
 
 def to_batches(batches: Iterable[Sequence[MessageCase] | AdvanceCase], topics: Sequence[str] | None) -> list[Batch]:
@@ -238,7 +238,7 @@ def _record(message: MessageCase, topic: str, offset: int, clock: datetime) -> d
     }
 
 
-def _compare(case: Case, seen: Seen) -> tuple[tuple[TableDiff, ...], tuple[str, ...]]:
+def _compare(case: Case, seen: Output) -> tuple[tuple[TableDiff, ...], tuple[str, ...]]:
     expect = case.expect
     if expect is None:
         return (), ("nothing is expected yet: --update writes down what is seen",)

@@ -14,7 +14,7 @@ import yaml
 
 from penstock.config.cases import Case
 from penstock.ops.cases.rows import Row, shown_columns, to_plain
-from penstock.ops.cases.run import CaseResult, Seen
+from penstock.ops.cases.run import CaseResult, Output
 
 _MOST = 1_000_000
 _STEP = "  "
@@ -38,7 +38,7 @@ def apply_update(file: Path, results: Iterable[CaseResult]) -> list[str]:
     return list(wanted)
 
 
-def expectation(case: Case, seen: Seen) -> dict[str, Any]:
+def expectation(case: Case, seen: Output) -> dict[str, Any]:
     """What was seen, as `expect` says it."""
     before = case.expect
     named = before.sinks if before is not None and before.sinks else dict.fromkeys(seen.sinks, ())
@@ -55,7 +55,7 @@ def expectation(case: Case, seen: Seen) -> dict[str, Any]:
 
 
 def _rows(before: Sequence[Row], seen: Sequence[Row], otherwise: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Seen rows with the columns that were named before; with all that count where none were."""
+    """Output rows with the columns that were named before; with all that count where none were."""
     named = list(dict.fromkeys(name for row in before for name in row)) or otherwise
     return [{name: to_plain(row[name]) for name in named or shown_columns(row) if name in row} for row in seen]
 

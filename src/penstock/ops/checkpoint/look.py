@@ -44,8 +44,8 @@ class Brokers:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """One look at a checkpoint and all around it."""
+class Snapshot:
+    """A checkpoint, its targets and its brokers, read at one time."""
 
     config: PipelineConfig
     live: str | None
@@ -104,7 +104,7 @@ def sinks_of(config: PipelineConfig) -> Sinks:
     return Sinks(build_targets(config, settings), settings)
 
 
-def look(config: PipelineConfig, *, brokers: bool = True) -> Looked:
+def look(config: PipelineConfig, *, brokers: bool = True) -> Snapshot:
     """Look at everything; what cannot be reached says so in its place."""
     path, storage = config.checkpoint, storage_of(config)
     run = find_run(path, storage)
@@ -117,10 +117,10 @@ def look(config: PipelineConfig, *, brokers: bool = True) -> Looked:
         former = tuple(former_names(config, sinks.settings, sinks.targets.sinks, found, noted))
         files, state = read_files(path, storage), read_state(path, storage)
         told = asked.result() if asked is not None else Brokers()
-    return Looked(config, run.holder if run.running else None, done, found, files, state, told, former)
+    return Snapshot(config, run.holder if run.running else None, done, found, files, state, told, former)
 
 
-def foreign_findings(seen: Looked) -> list[Finding]:
+def foreign_findings(seen: Snapshot) -> list[Finding]:
     """Targets that hold batches of this pipeline while the checkpoint is fresh: what a run would say of them."""
     if seen.files.restoring is not None or seen.files.begun is not None:
         return []

@@ -27,7 +27,7 @@ from penstock.checkpoint.writing import (
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.ops.checkpoint.backup import backup_place
-from penstock.ops.checkpoint.look import Looked, look
+from penstock.ops.checkpoint.look import Snapshot, look
 from penstock.ops.checkpoint.repair_rules import Change, Refused, RepairRules
 from penstock.preflight.agreement import compare_sinks
 from penstock.storage import Storage
@@ -76,7 +76,7 @@ def plan_repair(config: PipelineConfig) -> RepairPlan:
     return plan_of(look(config, brokers=False))
 
 
-def plan_of(seen: Looked) -> RepairPlan:
+def plan_of(seen: Snapshot) -> RepairPlan:
     """The same for what was looked at already."""
     steps = RepairRules(seen.files, seen.state, seen.standings).steps()
     return RepairPlan(
@@ -111,7 +111,7 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
     return RepairPlan(config, now.changes, now.refused, now.findings, None, saved.path, left)
 
 
-def _findings(seen: Looked) -> list[Finding]:
+def _findings(seen: Snapshot) -> list[Finding]:
     path, noted = seen.config.checkpoint, seen.checkpoint.sinks_noted()
     former = seen.former if seen.files.begun is not None else ()  # of a fresh checkpoint: `foreign_findings`
     return [

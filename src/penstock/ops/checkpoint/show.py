@@ -16,7 +16,7 @@ from penstock.checkpoint.state_stores import StateStore
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.model import TopicPartition
-from penstock.ops.checkpoint.look import Looked, foreign_findings, look
+from penstock.ops.checkpoint.look import Snapshot, foreign_findings, look
 from penstock.preflight.agreement import compare_sinks
 from penstock.preflight.standings import Standing
 
@@ -195,12 +195,12 @@ def show_batch(config: PipelineConfig, batch: int) -> BatchView:
     )
 
 
-def _is(one: Standing, seen: Looked, batch: int) -> bool:
+def _is(one: Standing, seen: Snapshot, batch: int) -> bool:
     token = one.token
     return token is not None and (token.query_id, token.batch_id) == (seen.files.query_id, batch)
 
 
-def _partitions(seen: Looked) -> tuple[ShownPartition, ...]:
+def _partitions(seen: Snapshot) -> tuple[ShownPartition, ...]:
     files, bounds = seen.files, seen.brokers.bounds or {}
     done = seen.ends(files.committed) if files.committed is not None else seen.starts(0)
     begun = seen.ends(seen.open_batch) or {}
@@ -221,7 +221,7 @@ def _partitions(seen: Looked) -> tuple[ShownPartition, ...]:
     return tuple(shown(at) for at in sorted({*(done or {}), *begun, *bounds}))
 
 
-def _sink(seen: Looked, one: Standing) -> ShownSink:
+def _sink(seen: Snapshot, one: Standing) -> ShownSink:
     found = compare_sinks(seen.config.checkpoint, seen.files, [one], seen.done_before, seen.checkpoint.sinks_noted())
     token = one.token
     foreign = token is not None and token.query_id != seen.files.query_id
@@ -239,7 +239,7 @@ def _sink(seen: Looked, one: Standing) -> ShownSink:
     )
 
 
-def _says(seen: Looked, one: Standing, codes: list[str]) -> str:
+def _says(seen: Snapshot, one: Standing, codes: list[str]) -> str:
     token = one.token
     if one.error is not None:
         return f"cannot be asked: {one.error}"
@@ -257,7 +257,7 @@ def _says(seen: Looked, one: Standing, codes: list[str]) -> str:
     return ", ".join([told, *codes])
 
 
-def _formats(seen: Looked) -> dict[str, str]:
+def _formats(seen: Snapshot) -> dict[str, str]:
     files, found = seen.files, {}
     if files.begun is not None:
         found["offsets"] = files.offsets[files.begun].version

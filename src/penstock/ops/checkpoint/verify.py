@@ -9,7 +9,7 @@ from penstock.checkpoint.files import TOPICS_NOTE
 from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, Finding, from_error
 from penstock.config import PipelineConfig
 from penstock.ops.checkpoint.backup import backups_there
-from penstock.ops.checkpoint.look import Looked, foreign_findings, look
+from penstock.ops.checkpoint.look import Snapshot, foreign_findings, look
 from penstock.ops.checkpoint.repair import RepairPlan, plan_of
 from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.source_agreement import log_findings, partition_findings, topic_findings
@@ -60,7 +60,7 @@ def _with_way(finding: Finding, repair: RepairPlan, backups: int) -> Finding:
     return replace(finding, way_out="\n".join(line for line in lines if line != no_more))
 
 
-def _brokers(seen: Looked) -> list[Finding]:
+def _brokers(seen: Snapshot) -> list[Finding]:
     brokers, loss = seen.brokers, seen.config.source.on_data_loss
     if brokers.error is not None:
         means = "Offsets and topics could not be held against the brokers. The rest was looked at."
@@ -84,7 +84,7 @@ def _brokers(seen: Looked) -> list[Finding]:
     return found + partition_findings(seen.config.checkpoint, seen.files, seen.standings, brokers.bounds, recreated)
 
 
-def _told(seen: Looked) -> str:
+def _told(seen: Snapshot) -> str:
     begun, done = seen.files.begun, seen.files.committed
     if begun is None and done is None:
         return "fresh: no batch has begun"

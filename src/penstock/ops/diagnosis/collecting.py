@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Looked:
+class Collected:
     """The evidence, in words what was looked at, and what could not be."""
 
     evidence: Evidence
@@ -44,7 +44,7 @@ class Looked:
     notes: tuple[str, ...]
 
 
-def collect(config: PipelineConfig) -> Looked:
+def collect(config: PipelineConfig) -> Collected:
     """Look everywhere."""
     look = _Look(config)
     with ThreadPoolExecutor(4) as threads:
@@ -65,7 +65,7 @@ def collect(config: PipelineConfig) -> Looked:
     )
     if not run.running:
         evidence = replace(evidence, waiting_since=look.attempt("what waits", lambda: look.waiting_since(evidence)))
-    return Looked(evidence, tuple(_looked(evidence)), tuple(look.notes))
+    return Collected(evidence, tuple(_looked(evidence)), tuple(look.notes))
 
 
 class _Look:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.config import PipelineConfig
 from penstock.ops.diagnosis.cause import Cause, Diagnosis
-from penstock.ops.diagnosis.collecting import Looked, collect
+from penstock.ops.diagnosis.collecting import Collected, collect
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.progress import batch_stuck, cap_low, idle, input_above_rate, not_running, trigger_long
 from penstock.ops.diagnosis.resources import (
@@ -45,7 +45,7 @@ def diagnose(config: PipelineConfig) -> Diagnosis:
     return weigh(collect(config))
 
 
-def weigh(looked: Looked) -> Diagnosis:
+def weigh(looked: Collected) -> Diagnosis:
     """The causes that the evidence shows, the weightiest first."""
     evidence = looked.evidence
     found = [cause for cause in (find(evidence) for find in CAUSES) if cause is not None]

@@ -26,7 +26,7 @@ from penstock.kafka.ages import first_unread
 from penstock.kafka.groups import GroupOffsets
 from penstock.metrics.history import from_lists, history_of
 from penstock.model import BatchToken, Guarantee, TopicPartition
-from penstock.ops.checkpoint.look import Looked, look
+from penstock.ops.checkpoint.look import Snapshot, look
 from penstock.ops.wording import rate, spell
 from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.standings import Standing
@@ -43,7 +43,7 @@ class Place:
     notes: tuple[str, ...] = ()
 
 
-def place_of(seen: Looked, cluster: Callable[[], Cluster]) -> Place:
+def place_of(seen: Snapshot, cluster: Callable[[], Cluster]) -> Place:
     """By the least of the sinks' tokens; before the first run by the file's `start`."""
     bounds = seen.brokers.bounds or {}
     if seen.files.begun is None and seen.files.committed is None and not seen.files.sources:
@@ -66,7 +66,7 @@ def place_of(seen: Looked, cluster: Callable[[], Cluster]) -> Place:
     return Place(committed, {at: committed.get(at, log.start) for at, log in bounds.items()}, tuple(notes))
 
 
-def committed_in(seen: Looked) -> Offsets:
+def committed_in(seen: Snapshot) -> Offsets:
     """The least that any sink has; of one that keeps no token, or cannot be asked, what the checkpoint says."""
     done = seen.files.committed
     noted = usable_ends(seen.files, done) if done is not None else seen.starts(0)
@@ -84,13 +84,13 @@ def committed_in(seen: Looked) -> Offsets:
     return {at: min(ends[at] for ends in known) for at in first if all(at in other for other in others)}
 
 
-def _own(seen: Looked, one: Standing) -> BatchToken | None:
+def _own(seen: Snapshot, one: Standing) -> BatchToken | None:
     """The token of this checkpoint's query that a sink holds."""
     token = one.token if one.guarantee is Guarantee.EXACTLY_ONCE and one.error is None else None
     return token if token is not None and token.query_id == seen.files.query_id else None
 
 
-def _never_ran(seen: Looked) -> tuple[str, ...]:
+def _never_ran(seen: Snapshot) -> tuple[str, ...]:
     told = [
         f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint than {seen.config.checkpoint}, which "
         "is empty; a run would say what can be done"
@@ -518,7 +518,7 @@ def _catch_up(total: int, rates: Rates) -> float | None:
     return total / -rates.growth
 
 
-def _warnings(seen: Looked, place: Place, bounds: Mapping[TopicPartition, LogBounds]) -> list[str]:
+def _warnings(seen: Snapshot, place: Place, bounds: Mapping[TopicPartition, LogBounds]) -> list[str]:
     config = seen.config
     told = [f"sink {one.sink} cannot be asked, the checkpoint is: {one.error}" for one in seen.standings if one.error]
     gone = sorted((place.committed or {}).keys() - bounds.keys())

@@ -45,7 +45,7 @@ def measure(entries: Sequence[Mapping[str, Any]]) -> Measured | None:
     runs = list(_with_cores(entries))
     cores, partitions = runs[-1][1:] if runs else (1, None)
     seen = [
-        _Seen(datetime.fromisoformat(entry["at"]), batch, max(1.0, batch.offsets * _busiest(entry, cores)))
+        _Sample(datetime.fromisoformat(entry["at"]), batch, max(1.0, batch.offsets * _busiest(entry, cores)))
         for entry, had, _ in runs[-_MOST:]
         if had == cores
         for batch in telling(observed_in([entry]))
@@ -69,14 +69,14 @@ def measure(entries: Sequence[Mapping[str, Any]]) -> Measured | None:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Sample:
     at: datetime
     batch: Observed
     share: float
     """The offsets of its busiest core: a batch is as long as that one is at work."""
 
 
-def _cost(seen: Sequence[_Seen]) -> tuple[Cost, bool]:
+def _cost(seen: Sequence[_Sample]) -> tuple[Cost, bool]:
     """The line through a large batch and a small one as they usually are, and whether there were both."""
     most = max(one.share for one in seen)
     large, small = _usual(seen, most / 2, most), _usual(seen, 0.0, most / _APART)
@@ -87,7 +87,7 @@ def _cost(seen: Sequence[_Seen]) -> tuple[Cost, bool]:
     return Cost(0.0, large[1] / large[0]), False
 
 
-def _usual(seen: Sequence[_Seen], least: float, most: float) -> tuple[float, float] | None:
+def _usual(seen: Sequence[_Sample], least: float, most: float) -> tuple[float, float] | None:
     """The median offsets and seconds of the batches of such a size: a hiccup or a first batch does not move them."""
     chosen = [one for one in seen if least <= one.share <= most]
     return (median(one.share for one in chosen), median(one.batch.seconds for one in chosen)) if chosen else None

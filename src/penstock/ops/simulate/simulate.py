@@ -91,7 +91,7 @@ _MOST_CORES = 100_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class SimulationRequest:
     """What to simulate. Rates are records a second, times are seconds."""
 
     rate: float
@@ -139,7 +139,7 @@ class Asked:
 class Report:
     """What happened on paper."""
 
-    asked: Asked
+    asked: SimulationRequest
     run: Simulated = field(repr=False)
     capacity: float
     """The most records a second that these cores carry, in batches as long as they should be."""
@@ -203,7 +203,7 @@ class Report:
         }
 
 
-def simulate_pipeline(config: PipelineConfig, asked: Asked) -> Report:
+def simulate_pipeline(config: PipelineConfig, asked: SimulationRequest) -> Report:
     """Run it on paper, and work out how many cores it takes."""
     run = simulate(
         asked.work(asked.cores),
@@ -227,7 +227,7 @@ def simulate_pipeline(config: PipelineConfig, asked: Asked) -> Report:
     )
 
 
-def capacity(config: PipelineConfig, asked: Asked) -> float:
+def capacity(config: PipelineConfig, asked: SimulationRequest) -> float:
     """Records a second at best: batches that are as large as flow control, or the file's own cap, makes them."""
     work = asked.work(asked.cores)
     cost = Cost(work.fixed, work.per_offset * work.busiest)
@@ -247,7 +247,7 @@ def _trigger(config: PipelineConfig) -> float:
     return config.trigger.every.total_seconds() if config.trigger.every else 0.0
 
 
-def _needed(asked: Asked) -> float:
+def _needed(asked: SimulationRequest) -> float:
     """The rate at which all that came by the end of the last burst, and what comes meanwhile, is done in time."""
     end = asked.calm + asked.within
     came = asked.arrivals.until
@@ -255,7 +255,7 @@ def _needed(asked: Asked) -> float:
     return max([asked.rate, (asked.backlog + came(end)) / end, *rates])
 
 
-def _cores(config: PipelineConfig, asked: Asked, rate: float) -> int | None:
+def _cores(config: PipelineConfig, asked: SimulationRequest, rate: float) -> int | None:
     """The fewest cores that carry more than a rate; none where no number of them does."""
     low, high = 1, asked.partitions if asked.whole else _MOST_CORES
     if capacity(config, replace(asked, cores=high)) <= rate:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from penstock.config import PipelineConfig, show_duration
 from penstock.ops.simulate.cost import Measured
-from penstock.ops.simulate.simulate import Asked, Report, fixed_cap
+from penstock.ops.simulate.simulate import Report, SimulationRequest, fixed_cap
 from penstock.ops.simulate.splitting import whole_partitions
 from penstock.ops.wording import spell
 
@@ -15,7 +15,9 @@ _BEYOND = 10
 _CHANGES = 8
 
 
-def assumptions(config: PipelineConfig, asked: Asked, measured: Measured | None, given: frozenset[str]) -> list[str]:
+def assumptions(
+    config: PipelineConfig, asked: SimulationRequest, measured: Measured | None, given: frozenset[str]
+) -> list[str]:
     """Each as a line: the cost and where it comes from, the load, the cores, and what is taken to be so."""
     return [
         *_cost(asked, measured, given),
@@ -25,7 +27,7 @@ def assumptions(config: PipelineConfig, asked: Asked, measured: Measured | None,
     ]
 
 
-def _cost(asked: Asked, measured: Measured | None, given: frozenset[str]) -> Iterator[str]:
+def _cost(asked: SimulationRequest, measured: Measured | None, given: frozenset[str]) -> Iterator[str]:
     cost = asked.cost
     micros, per_core = cost.per_offset * 1e6, 1 / cost.per_offset if cost.per_offset else math.inf
     each = f"{micros:.1f} microseconds of a core for a row, {per_core:,.0f} rows a second"
@@ -45,7 +47,7 @@ def _cost(asked: Asked, measured: Measured | None, given: frozenset[str]) -> Ite
         yield "  these do not tell what is fixed in it: all is counted for the rows; batches of several sizes would"
 
 
-def _load(asked: Asked) -> str:
+def _load(asked: SimulationRequest) -> str:
     bursts = "".join(
         f", {one.rate:,.0f} a second for {spell(one.seconds)} from {spell(one.start)} on" for one in asked.bursts
     )
@@ -53,7 +55,7 @@ def _load(asked: Asked) -> str:
     return f"load: {asked.rate:,.0f} records a second{bursts}{waits}; {spell(asked.seconds)} of it"
 
 
-def _parallel(config: PipelineConfig, asked: Asked, measured: Measured | None) -> Iterator[str]:
+def _parallel(config: PipelineConfig, asked: SimulationRequest, measured: Measured | None) -> Iterator[str]:
     yield f"cores: {asked.cores}; they share the rows evenly, twice as many halve the rows' part of a batch's time"
     yield "  the fixed part stays as it is; brokers, network and sinks are taken to keep up with that many cores"
     if (why := whole_partitions(config)) is None:

@@ -166,7 +166,7 @@ _Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CommittedPosition:
     """The position that a commit made current, and which attempt that was, where it is known."""
 
     position: Position | None
@@ -199,7 +199,7 @@ def own_commit(entry: _Entry, pipeline: str, sink: str) -> tuple[Position, str |
     return Position.from_json(said[TOKEN]), said.get(ATTEMPT)
 
 
-def standing_of(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> Standing:
+def standing_of(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> CommittedPosition:
     """What the table, at the version it was opened at, holds of this pipeline and sink."""
     walk = _Walk(table, pipeline, sink)
     newest: Position | None = None
@@ -211,15 +211,15 @@ def standing_of(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str
         elif newest is not None:
             older.append(commit.position)
         elif commit.position.number:
-            return Standing(commit.position, commit.attempt)
+            return CommittedPosition(commit.position, commit.attempt)
         else:  # versions before 0.8 stored the last batch alone
             newest = commit.position
     if newest is not None:
-        return Standing(Position.united(newest, older))
+        return CommittedPosition(Position.united(newest, older))
     rebuilt = _rebuilt(folder, walk, lost) if walk.oldest > 0 else None
     if rebuilt is None and lost is not None:
-        return Standing(Position.nothing_left(lost.position))
-    return Standing(rebuilt)
+        return CommittedPosition(Position.nothing_left(lost.position))
+    return CommittedPosition(rebuilt)
 
 
 def own_commits(table: DeltaTable, pipeline: str, sink: str) -> Iterator[OwnCommit]:

@@ -37,7 +37,7 @@ BeginStage = Callable[[SlotAttempt, pa.Schema], Stage]
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class RewrittenFile:
     """A file of the table with rows in the ranges, and the rows of it that stay, written again."""
 
     replaced: int
@@ -122,7 +122,7 @@ class RangeReplacement:
         self._table = table
         self._ranges = tuple(ranges)
         self._begin = begin
-        self._known: dict[str, Touched | None] = {}
+        self._known: dict[str, RewrittenFile | None] = {}
 
     def land(self, position: Position, staged: Sequence[StagedFile], onto: Position | None) -> None:
         """Put the staged files in and the rows of the ranges out, while the table stands at `onto`."""
@@ -149,7 +149,7 @@ class RangeReplacement:
             found.update(zip(*(pc.struct_field(inside, part).to_pylist() for part in _PLACE), strict=True))
         return found
 
-    def _touched(self, table: DeltaTable, *, rewriting: bool) -> Iterator[tuple[str, Touched]]:
+    def _touched(self, table: DeltaTable, *, rewriting: bool) -> Iterator[tuple[str, RewrittenFile]]:
         """The files with rows in the ranges, by their paths in the log."""
         files = pa.table(table.get_add_actions(flatten=True))
         held = held_columns(table)
@@ -172,14 +172,14 @@ class RangeReplacement:
             inside = pc.or_(inside, pc.fill_null(overlaps, True))
         return inside
 
-    def _look(self, path: str, place: dict[str, object], held: pa.Schema, rewriting: bool) -> Touched | None:
+    def _look(self, path: str, place: dict[str, object], held: pa.Schema, rewriting: bool) -> RewrittenFile | None:
         file = _file(path)
         inside = in_ranges(self._coordinates(file), self._ranges)
         replaced = inside.true_count
         if not replaced:
             return None
         rewritten = rewriting and replaced < len(inside)
-        return Touched(replaced, tuple(self._rest(file, place, held)) if rewritten else ())
+        return RewrittenFile(replaced, tuple(self._rest(file, place, held)) if rewritten else ())
 
     def _coordinates(self, file: str) -> pa.StructArray:
         """Where the rows of a file came from; null in one from before the table had coordinates.

@@ -25,7 +25,7 @@ from penstock.sinks.commit import position_moved
 from penstock.sinks.delta.failures import EngineError, others_first, sink_failure, sink_failures, table_changed
 from penstock.sinks.delta.fitted import FittedTable
 from penstock.sinks.delta.history import (
-    Standing,
+    CommittedPosition,
     app_id,
     commit_metadata,
     files_added,
@@ -166,7 +166,7 @@ class TokenTable:
             self._fitted.seen = self._tail = None
             with suppress(PenstockError):
                 self.position()
-                if self._require_tail().standing == Standing(position, self._attempt):
+                if self._require_tail().standing == CommittedPosition(position, self._attempt):
                     return
             raise sink_failure(self.sink, f"committing batch {position.last.batch_id}", error) from error
 
@@ -186,7 +186,7 @@ class TokenTable:
         """
         tail = self.standing(onto)
         entry = append_entry(self.metadata(position), tail.transactions(position), files, self.partition_by)
-        tail.append(entry, Standing(position, self._attempt), onto)
+        tail.append(entry, CommittedPosition(position, self._attempt), onto)
         tail.checkpoint_when_due(self._fitted.opened)
 
     def replace_files(
@@ -196,7 +196,7 @@ class TokenTable:
         tail = self._require_tail()
         metadata, transactions = self.metadata(position), tail.transactions(position)
         entry = replacement_entry(metadata, transactions, condition, removed, added, self.partition_by)
-        return tail.put(entry, Standing(position, self._attempt))
+        return tail.put(entry, CommittedPosition(position, self._attempt))
 
     def metadata(self, position: Position) -> dict[str, object]:
         """What the commit that is being landed says about itself."""
@@ -224,7 +224,7 @@ class TokenTable:
         self.position()
         if self._tail is tail:
             self.folder.sync(f"_delta_log/{number:020}.json" for number in range(version + 1, tail.version + 1))
-        if self._require_tail().standing != Standing(position, self._attempt):
+        if self._require_tail().standing != CommittedPosition(position, self._attempt):
             raise position_moved(self.sink)
         if self._tail is tail and tail.own > own + 1:
             raise TerminalError(

@@ -28,7 +28,7 @@ from deltalake.exceptions import DeltaError
 from penstock.model import Position
 from penstock.sinks.commit import position_moved
 from penstock.sinks.delta.failures import others_first
-from penstock.sinks.delta.history import RESTORE, Standing, app_id, own_commit, transactions_of
+from penstock.sinks.delta.history import RESTORE, CommittedPosition, app_id, own_commit, transactions_of
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.files import TableFolder
 
@@ -132,7 +132,7 @@ class LogTail:
     pipeline: str
     sink: str
     version: int
-    standing: Standing
+    standing: CommittedPosition
     """Where the pipeline and sink stand at this version."""
     count: int
     """The version of their own transaction id, which every commit raises. RESTORE does not take it back."""
@@ -171,7 +171,7 @@ class LogTail:
                 return False
         return self.folder.has(entry_path(self.version))
 
-    def append(self, entry: str, standing: Standing, onto: Position | None) -> None:
+    def append(self, entry: str, standing: CommittedPosition, onto: Position | None) -> None:
         """Make the entry, which makes `standing` current, the next version, after those of others who were first."""
         # The log was not read since the last commit, and a store takes the entry even where the table was removed.
         if not self._fresh and not self.folder.has(entry_path(self.version)):
@@ -185,7 +185,7 @@ class LogTail:
                 raise others_first(self.sink)
         raise others_first(self.sink)
 
-    def put(self, entry: str, standing: Standing) -> bool:
+    def put(self, entry: str, standing: CommittedPosition) -> bool:
         """Make the entry, which makes `standing` current, the next version; false where another writer was first."""
         if not put_entry(self.folder, self.version + 1, entry):
             return False
@@ -230,14 +230,14 @@ class LogTail:
                 position, attempt = own
                 if not position.number and self.position is not None:  # by a version before 0.8
                     position = Position.united(position, [self.position])
-                self._hold(Standing(position, attempt))
+                self._hold(CommittedPosition(position, attempt))
         return True
 
     def _advance(self) -> None:
         self.version += 1
         self.since_checkpoint += 1
 
-    def _hold(self, standing: Standing) -> None:
+    def _hold(self, standing: CommittedPosition) -> None:
         self.standing, self._noted = standing, False
         self.own += 1
 

@@ -31,7 +31,7 @@ BeginStage = Callable[[SlotAttempt], Stage]
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class RewrittenFile:
     """A file of the table with rows in the ranges, and the rows of it that stay, written again."""
 
     file: DataFile
@@ -45,9 +45,9 @@ class RangeReplacement:
     def __init__(self, ranges: Sequence[OffsetRange], begin: BeginStage | None = None) -> None:
         self._ranges = tuple(ranges)
         self._begin = begin
-        self._known: dict[str, Touched | None] = {}
+        self._known: dict[str, RewrittenFile | None] = {}
 
-    def touched(self, table: Table) -> list[Touched]:
+    def touched(self, table: Table) -> list[RewrittenFile]:
         """The files of the table as it is now that have rows in the ranges."""
         return [
             found
@@ -60,13 +60,13 @@ class RangeReplacement:
         found = (self._look(table, task, rewriting=False) for task in _tasks(table, self._ranges))
         return sum(one.replaced for one in found if one is not None)
 
-    def _look(self, table: Table, task: FileScanTask, *, rewriting: bool) -> Touched | None:
+    def _look(self, table: Table, task: FileScanTask, *, rewriting: bool) -> RewrittenFile | None:
         path = task.file.file_path
         if path not in self._known:
             inside = [in_ranges(rows.column(0), self._ranges) for rows in _read(table, task, [COORDINATES])]
             replaced, rows = sum(mask.true_count for mask in inside), sum(map(len, inside))
             rest = self._rest(table, task) if rewriting and 0 < replaced < rows else ()
-            self._known[path] = Touched(task.file, replaced, tuple(rest)) if replaced else None
+            self._known[path] = RewrittenFile(task.file, replaced, tuple(rest)) if replaced else None
         return self._known[path]
 
     def _rest(self, table: Table, task: FileScanTask) -> list[StagedFile]:

@@ -17,7 +17,7 @@ from penstock.config import PipelineConfig, load
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis.cause import Cause
-from penstock.ops.diagnosis.collecting import Looked
+from penstock.ops.diagnosis.collecting import Collected
 from penstock.ops.diagnosis.diagnosing import weigh
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence
 from penstock.ops.diagnosis.figures import Batch
@@ -98,7 +98,7 @@ def run(state: State, doing: str = "running", error: str | None = None, **facts:
 
 
 def causes(evidence: Evidence) -> Sequence[Cause]:
-    return weigh(Looked(evidence, (), ())).causes
+    return weigh(Collected(evidence, (), ())).causes
 
 
 def codes(evidence: Evidence) -> list[str]:

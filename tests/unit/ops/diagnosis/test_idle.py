@@ -11,7 +11,7 @@ from tests.unit.ops.diagnosis.evidences import NOW, batches, behind, brokers, ca
 
 from penstock.checkpoint.presence import RunStatus
 from penstock.model import TopicPartition
-from penstock.ops.diagnosis.collecting import Looked
+from penstock.ops.diagnosis.collecting import Collected
 from penstock.ops.diagnosis.diagnosing import weigh
 from penstock.ops.diagnosis.evidence import CheckpointFacts, Evidence
 from penstock.ops.diagnosis.figures import Retried
@@ -21,7 +21,7 @@ NEVER = RunStatus("none", None, None)
 
 
 def told(evidence: Evidence) -> str | None:
-    return weigh(Looked(evidence, (), ())).idle
+    return weigh(Collected(evidence, (), ())).idle
 
 
 def test_failed_run_is_first_with_its_error_its_time_and_what_waits(tmp_path: Path) -> None:
@@ -88,6 +88,6 @@ def test_next_offset_is_that_of_the_checkpoint_or_the_beginning_of_a_new_partiti
 
 def test_how_it_catches_up_is_only_told_of_a_run_that_is_at_work(tmp_path: Path) -> None:
     evidence = behind(config(tmp_path), run=run("running"))
-    assert any("behind and" in note for note in weigh(Looked(evidence, (), ())).notes)
-    stopped = weigh(Looked(replace(evidence, run=run("stopped"), at=LATER), (), ())).notes
+    assert any("behind and" in note for note in weigh(Collected(evidence, (), ())).notes)
+    stopped = weigh(Collected(replace(evidence, run=run("stopped"), at=LATER), (), ())).notes
     assert len(stopped) == 1 and stopped[0].startswith("what the batches tell is ")
