@@ -44,7 +44,7 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class TellingDecoder(Protocol):
-    """A decoder with something to say that is no matter of one record: that it goes a slow way, and why."""
+    """A decoder that can report conditions not tied to a single record, such as falling back to the slow path."""
 
     def notices(self) -> list[str]:
         """What a person should know, not said before in this process."""

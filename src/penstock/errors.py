@@ -111,3 +111,16 @@ def from_wire(text: str) -> PenstockError | None:
 
 def _signature(text: str, key: bytes) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def as_penstock_error(error: Exception) -> PenstockError:
+    """Any exception as one of Penstock's errors. One that nobody expected is a fault of Penstock, and says so."""
+    if isinstance(error, PenstockError):
+        return error
+    if isinstance(error, OSError) and error.filename is not None:
+        return MissingError("FILE_UNUSABLE", f"{error.filename}: {error.strerror}", hint="--debug shows where")
+    return PenstockError(
+        "UNEXPECTED",
+        f"{type(error).__name__}: {error}",
+        hint="this is a fault of Penstock; run `penstock --debug ...` and report what it prints",
+    )

@@ -281,5 +281,5 @@ def _own(name: str) -> str:
 
 
 def _penstock(name: str) -> bool:
-    """Notes of a run are written anew all the time; a draft of one is no matter of Spark's."""
+    """A run rewrites its notes all the time; Spark does not read them."""
     return name.startswith(".penstock.")

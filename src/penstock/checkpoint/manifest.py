@@ -23,7 +23,7 @@ _CHUNK_BYTES = 1 << 20
 
 Kind = Literal["backup", "before restore"]
 Progress = Callable[[int, int], None]
-"""Told the bytes that are done, and those in all."""
+"""Called with the bytes that are done and the total."""
 
 
 @dataclass(frozen=True)

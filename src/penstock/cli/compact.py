@@ -38,7 +38,7 @@ def compact(
     no_clean: Annotated[bool, typer.Option("--no-clean", help="Join files; remove none.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Join small files of the tables and remove what nobody can need any more, also while the pipeline runs.
+    """Join small files of the tables and remove files that no version needs, also while the pipeline runs.
 
     The stream comes first: a compaction that meets its commit gives way; where it got no turn, the exit code is 75.
     """

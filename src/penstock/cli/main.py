@@ -33,7 +33,7 @@ from penstock.cli.simulate import simulate
 from penstock.cli.status import status
 from penstock.cli.stop import stop
 from penstock.cli.submit import submit
-from penstock.errors import MissingError, PenstockError
+from penstock.errors import MissingError, as_penstock_error
 
 app = typer.Typer(
     help="Events from Kafka into a lakehouse through Spark: none lost, none twice.",
@@ -230,7 +230,7 @@ def main() -> None:
     except Exception as error:
         if _state["debug"]:
             err.print_exception()
-        told = _in_our_terms(error)
+        told = as_penstock_error(error)
         show_error(told)
         if told.code == "BATCH_STALLED":
             # A normal exit would wait for the thread that hangs in the batch.
@@ -238,15 +238,3 @@ def main() -> None:
             sys.stderr.flush()
             os._exit(told.exit_code)
         sys.exit(told.exit_code)
-
-
-def _in_our_terms(error: Exception) -> PenstockError:
-    if isinstance(error, PenstockError):
-        return error
-    if isinstance(error, OSError) and error.filename is not None:
-        return MissingError("FILE_UNUSABLE", f"{error.filename}: {error.strerror}", hint="--debug shows where")
-    return PenstockError(
-        "UNEXPECTED",
-        f"{type(error).__name__}: {error}",
-        hint="this is a fault of Penstock; run `penstock --debug ...` and report what it prints",
-    )

@@ -105,7 +105,7 @@ def redrive(
     where: Where = None,
     limit: Limit = None,
     include_parked: Annotated[
-        bool, typer.Option("--include-parked", help="Those too that failed `max_redrives` times.")
+        bool, typer.Option("--include-parked", help="Include records that failed `max_redrives` times.")
     ] = False,
     accept_duplicates: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""One pipeline, watched: its file, its run and its history every second, the dear looks when they are due.
+"""One pipeline, watched: its file, its run and its history every second, the expensive queries when they are due.
 
 One thread polls. Others ask for views at any time, and wait at most for one to be made.
 """

@@ -1,4 +1,4 @@
-"""When dear looks are made again: never two of a kind at once, and never so often that they cost much."""
+"""When expensive queries run again: never two of a kind at once, and never so often that they cost much."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 import time
 
 _SHARE = 30
-"""A look that takes a second is made every thirty seconds at most."""
+"""A query that takes a second runs every thirty seconds at most."""
 
 
 class Schedule:
-    """The looks at one thing, by their names."""
+    """The queries about one thing, by their names."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,7 +19,7 @@ class Schedule:
         self._periods: dict[str, float] = {}
 
     def take(self, name: str, period: float, now: float) -> bool:
-        """Whether a look is due now; whoever is told so makes it, and says when it is done."""
+        """Whether a query is due now. A caller that gets True runs it, and calls `done`."""
         with self._lock:
             if name in self._began or now < self._due.get(name, 0.0):
                 return False
@@ -27,13 +27,13 @@ class Schedule:
             return True
 
     def done(self, name: str) -> None:
-        """A look was made."""
+        """A query has run."""
         now = time.monotonic()
         with self._lock:
             took = now - self._began.pop(name, now)
             self._due[name] = now + max(self._periods.get(name, 0.0), _SHARE * took)
 
     def clear(self) -> None:
-        """Something has changed: make every look again soon."""
+        """Something has changed: run every query again soon."""
         with self._lock:
             self._due.clear()

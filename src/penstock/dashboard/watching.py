@@ -96,7 +96,7 @@ class Watcher:
             self._work.put(look)
 
     def due(self) -> list[Callable[[], None]]:
-        """The dear looks to be made now."""
+        """The expensive queries that are due now."""
         now = time.monotonic()
         found = [look for watch in self.watches.values() for look in watch.due(now)]
         together: dict[Hashable, dict[str, PipelineConfig]] = {}

@@ -147,7 +147,7 @@ class BatchRunner:
     garbage: Callable[[], float] = lambda: 0.0
     """What the JVM has spent on its garbage since it was asked last, in seconds."""
     enter: Callable[[int, str], None] = lambda batch_id, phase: None
-    """Told which phase a batch enters."""
+    """Called with the phase that a batch enters."""
     orphans: Orphans | None = None
     """Clears up after attempts that do not count, where tasks may have several."""
     excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()

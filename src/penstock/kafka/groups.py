@@ -87,7 +87,7 @@ class GroupOffsets:
         self._consumer.close()
 
     def _ask(self, ask: Callable[[], Iterable[Any] | None], doing: str) -> list[Any]:
-        self._knock(doing)
+        self._check_access(doing)
         deadline = time.monotonic() + self._timeout
         while True:
             answer, error, where = _answer(ask)
@@ -106,7 +106,7 @@ class GroupOffsets:
                 return message.error()
         return None
 
-    def _knock(self, doing: str) -> None:
+    def _check_access(self, doing: str) -> None:
         if self._is_let_in:
             return
         refuse_known(self._settings)

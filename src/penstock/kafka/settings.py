@@ -57,7 +57,7 @@ class KafkaSettings:
 
     @property
     def unverified(self) -> tuple[str, ...]:
-        """The options by which a stranger would be taken for the brokers."""
+        """The options that turn off the authentication of the brokers."""
         return tuple(name for name, off in _UNVERIFIED.items() if self.options.get(name, "").lower() == off)
 
     def for_librdkafka(self) -> dict[str, str | int | float | bool]:

@@ -75,7 +75,7 @@ def _rights(config: PipelineConfig) -> Iterator[Right]:
         else:
             yield Right(brokers, user, "topic", "*", "literal", "Read", reason)
     if config.group is not None:
-        yield Right(brokers, user, "group", config.group, "literal", "Read", "it is told how far the sinks are")
+        yield Right(brokers, user, "group", config.group, "literal", "Read", "it shows how far the sinks are")
     if config.alerts is not None and config.alerts.topic is not None:
         yield Right(brokers, user, "topic", config.alerts.topic, "literal", "Write", "alerts go there")
         yield Right(brokers, user, "topic", config.alerts.topic, "literal", "Create", "made where it is not there")

@@ -52,7 +52,7 @@ class RecordedGaps:
 
     @property
     def open_ended(self) -> int:
-        """Of how many gaps the end is unknown."""
+        """How many gaps have no known end."""
         return sum(gap.end is None for gap in self.gaps)
 
     def as_json(self) -> dict[str, Any]:

@@ -194,7 +194,7 @@ def plan_run(
         try:
             return check()
         except PenstockError as error:
-            # Several checks may look at the same thing and stumble over the same fault.
+            # Several checks may look at the same thing and find the same fault.
             if str(error) not in map(str, problems):
                 problems.append(error)
             return None
@@ -260,7 +260,7 @@ def _causes(problems: Sequence[PenstockError]) -> list[PenstockError]:
 
 
 def _unverified(pipeline: Pipeline) -> list[str]:
-    """A word for each place whose options turn off what tells the brokers from a stranger."""
+    """A line for each place whose options turn off the authentication of the brokers."""
     places = [("source", pipeline.settings)]
     places += [(f"sink {sink.name}", sink.settings) for sink in pipeline.sinks if hasattr(sink, "settings")]
     return [

@@ -131,7 +131,7 @@ class ChunkProcess:
             self._end()
             return ChunkResult("failure", f"its process ended with {process.returncode}")
         answer = json.loads(line)
-        return ChunkResult(answer["came"], answer["told"])
+        return ChunkResult(answer["outcome"], answer["message"])
 
     def _end(self) -> None:
         process, self._process = self._process, None

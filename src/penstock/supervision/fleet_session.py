@@ -98,7 +98,7 @@ class FleetApplication:
     def _needs(self) -> list[Needs]:
         """What each needs. One that cannot be built now, because a registry is away, may need anything.
 
-        Whatever is wrong with it is told when it is started, as its own state.
+        An error in it is reported when it is started, as its own state.
         """
 
         def needs(config: PipelineConfig) -> Needs:

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.config import PipelineConfig, reveal
 from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest
-from penstock.errors import DefinitionError, MissingError, PenstockError
+from penstock.errors import DefinitionError, PenstockError, as_penstock_error
 from penstock.preflight.options import RunSummary
 from penstock.spark.sharing import own_session
 from penstock.supervision.fleet_events import Ended, FleetEvent, FleetListener, FleetOptions, Outcome, Waiting
@@ -137,17 +137,14 @@ class Member:
             own = own_session(session, reveal(config.spark), pool=config.name)
             self._ended = run(config, options, self._hear, stop, own), None
         except Exception as error:
-            self._ended = None, self._in_our_terms(error)
+            self._ended = None, self._error(error)
             _forget_locals(error)
 
-    def _in_our_terms(self, error: Exception) -> PenstockError:
-        if isinstance(error, PenstockError):
-            if error.code == "BATCH_FAILED" and self._options.run.log is not None:
-                error.context["log"] = str(self._options.run.log)
-            return error
-        if isinstance(error, OSError) and error.filename is not None:
-            return MissingError("FILE_UNUSABLE", f"{error.filename}: {error.strerror}", hint="--debug shows where")
-        return PenstockError("UNEXPECTED", f"{type(error).__name__}: {error}".partition("\n")[0])
+    def _error(self, error: Exception) -> PenstockError:
+        found = as_penstock_error(error)
+        if found.code == "BATCH_FAILED" and self._options.run.log is not None:
+            found.context["log"] = str(self._options.run.log)
+        return found
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, BatchDone):

@@ -124,7 +124,7 @@ def test_compact_that_the_stream_interrupts_gives_way_and_is_done_afterwards(
 
 
 def test_compact_that_gets_no_turn_ends_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.sinks.delta.maintenance.LOST_BITES", 2)
+    monkeypatch.setattr("penstock.sinks.delta.maintenance.LOST_CHUNKS", 2)
     done = small_files(tmp_path, 40).maintenance().compact(impatient(99, monkeypatch), soon())
     assert (done.gave_way, done.left) == (2, "the stream left no room for it")
     assert ids(tmp_path) == list(range(40))

@@ -1,4 +1,4 @@
-"""The care of a Delta table: small files joined or ordered anew, files that nobody can need any more removed.
+"""The care of a Delta table: small files joined or ordered anew, files that no version needs removed.
 
 By delta-rs, in a process of its own, without a JVM; a table that asks more than delta-rs can give goes through Spark.
 No commit of these carries a position, and none lets the log forget one. Every tenth commit makes a checkpoint and lets
@@ -69,8 +69,8 @@ def interval_of(text: str | None, otherwise: timedelta) -> timedelta:
 
 
 COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
-LOST_BITES = 8
-"""Bites in a row that may come to nothing before a compaction ends."""
+LOST_CHUNKS = 8
+"""Chunks in a row that may fail before a compaction ends."""
 
 ORPHAN_AGE = timedelta(days=3)
 """How old a file must be at least that no version ever named: a batch or a replay in hand may be about to."""
@@ -207,7 +207,7 @@ class DeltaMaintenance:
                         raise _failed(self._sink, found)
                     gave_way, lost = gave_way + 1, lost + 1
                     target = max(target // 4, min(SMALLEST_TARGET, self._target))
-                    if lost >= LOST_BITES:
+                    if lost >= LOST_CHUNKS:
                         return gave_way, "the stream left no room for it"
                     if found.ended == "conflict":
                         time.sleep(min(0.2 * lost, max(0.0, deadline - time.monotonic())))

@@ -1,4 +1,4 @@
-"""The process that rewrites a table's files: orders come in as lines of JSON, what came of each goes out as one.
+"""The process that rewrites a table's files: orders come in as lines of JSON, and the outcome of each goes out as one.
 
 delta-rs cannot be broken off inside a process; a process can be ended at any moment. Then what it had not committed is
 files that no version names, which a clean-up takes. It is run by its path, so that nothing but delta-rs is imported.
@@ -40,10 +40,10 @@ def join(table: DeltaTable, order: dict[str, Any]) -> dict[str, Any]:
         else:
             table.optimize.compact(**settings)
     except CommitFailedError as error:
-        return {"came": "conflict", "told": str(error)}
+        return {"outcome": "conflict", "message": str(error)}
     except Exception as error:  # whatever it is, the other process tells it
-        return {"came": "failure", "told": f"{type(error).__name__}: {error}"}
-    return {"came": "done", "told": ""}
+        return {"outcome": "failure", "message": f"{type(error).__name__}: {error}"}
+    return {"outcome": "done", "message": ""}
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
     os.nice(5)
     first = json.loads(sys.stdin.readline())
     table = DeltaTable(first["path"], storage_options=first["options"] or None)
-    _say({"came": "ready", "told": ""})
+    _say({"outcome": "ready", "message": ""})
     for line in sys.stdin:
         _say(join(table, json.loads(line)))
 
