@@ -142,6 +142,8 @@ class Member:
 
     def _error(self, error: Exception) -> PenstockError:
         found = as_penstock_error(error)
+        if found is not error:
+            found.summary = found.summary.partition("\n")[0]  # a member's error is one line among many members'
         if found.code == "BATCH_FAILED" and self._options.run.log is not None:
             found.context["log"] = str(self._options.run.log)
         return found
