@@ -237,7 +237,7 @@ def _flow(
         placed=placed,
         computed=computed,
         inlets=inlets,
-        deleting=tuple(sink for one, sink in zip(sinks, made, strict=True) if cfg.merges(one)) if delete_by else (),
+        deleting=tuple(sink for one, sink in zip(sinks, made, strict=True) if one.merges) if delete_by else (),
         delete_by=delete_by,
         key=build_key(flow, topic, schemas, frozen) if delete_by else None,
         lane=choose_lane(decoder.schema, every, config.lane),
@@ -324,7 +324,7 @@ def _delete_by(flow: cfg.Flow, sinks: Sequence[cfg.SinkConfig]) -> tuple[str, ..
     if flow.sides or any(map(cfg.remembers, flow.transforms)):
         return ()
     asked = getattr(flow.decode, "tombstones", "pass")
-    merging = [sink for sink in sinks if cfg.merges(sink)]
+    merging = [sink for sink in sinks if sink.merges]
     keys = {tuple(getattr(sink, "keys", ())) for sink in merging}
     ordered = any(getattr(sink, "when_newer", None) is not None for sink in merging)
     if asked not in (None, "delete") or len(keys) != 1 or ordered:

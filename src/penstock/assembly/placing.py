@@ -123,7 +123,7 @@ def _places(config: cfg.PipelineConfig) -> Iterator[_Place]:
 
 def _places_of_sink(at: str, sink: cfg.SinkConfig) -> Iterator[_Place]:
     match sink:
-        case cfg.DeltaSinkConfig() | cfg.ParquetSinkConfig():
+        case cfg.FolderSinkConfig():
             yield _Place(f"{at}.path", sink.path, True)
         case cfg.IcebergSinkConfig():
             # To a REST catalog a warehouse may be a name, which the file's folder has made a path.

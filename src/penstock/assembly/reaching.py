@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.backup import backups_of
 from penstock.config import (
-    DeltaSinkConfig,
-    IcebergSinkConfig,
+    FolderSinkConfig,
     KafkaSourceConfig,
-    ParquetSinkConfig,
     PipelineConfig,
     PostgresTableConfig,
     SecurityConfig,
@@ -55,10 +53,8 @@ def places_of(config: PipelineConfig) -> Iterator[str]:
     if config.quarantine is not None and config.quarantine.table is not None:
         yield config.quarantine.table
     for sink in config.sinks:
-        if isinstance(sink, DeltaSinkConfig | ParquetSinkConfig):
-            yield sink.path
-        elif isinstance(sink, IcebergSinkConfig):
-            yield sink.warehouse
+        if sink.folder is not None:
+            yield sink.folder
     for table in config.tables.values():
         if isinstance(table, IcebergTableConfig):
             yield table.warehouse
@@ -72,7 +68,7 @@ def committed_places_of(config: PipelineConfig) -> Iterator[str]:
     if config.quarantine is not None and config.quarantine.table is not None:
         yield config.quarantine.table
     for sink in config.sinks:
-        if isinstance(sink, DeltaSinkConfig | ParquetSinkConfig):
+        if isinstance(sink, FolderSinkConfig):
             yield sink.path
 
 

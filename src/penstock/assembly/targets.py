@@ -54,10 +54,7 @@ def build_targets(config: cfg.PipelineConfig, source: KafkaSettings) -> Targets:
 
 def _redriven(config: cfg.PipelineConfig, source: KafkaSettings) -> Sequence[Sink]:
     named = config.model_copy(update={"name": redrives_of(config.name)})
-    elsewhere = (cfg.KafkaSinkConfig, cfg.ParquetSinkConfig)
-    return [
-        _sink(named, sink, source) for sink in config.sinks if not (isinstance(sink, elsewhere) or cfg.merges(sink))
-    ]
+    return [_sink(named, sink, source) for sink in config.sinks if sink.replaces and not sink.merges]
 
 
 def build_inlets(
@@ -120,7 +117,8 @@ def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSetting
 
 def _delta(pipeline: str, sink: cfg.DeltaSinkConfig, storage: Storage) -> Sink:
     partition_by = sink.partition_by or ()
-    if sink.mode == "append":
+    rules = merge_rules(sink)
+    if rules is None:
         return DeltaSink(
             pipeline,
             sink.name,
@@ -136,7 +134,7 @@ def _delta(pipeline: str, sink: cfg.DeltaSinkConfig, storage: Storage) -> Sink:
         pipeline,
         sink.name,
         sink.path,
-        _rules(sink),
+        rules,
         partition_by=partition_by,
         evolve=sink.evolve,
         keep_coordinates=sink.coordinates,
@@ -156,7 +154,7 @@ def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig, storage: Storage) -> Si
         sink.table,
         sink.warehouse,
         catalog=open_catalog(sink.catalog.type, uri, cfg.reveal(sink.catalog.properties), sink.warehouse, storage),
-        rules=_rules(sink) if sink.mode == "merge" else None,
+        rules=merge_rules(sink),
         partition_by=sink.partition_by or (),
         evolve=sink.evolve,
         keep_coordinates=sink.coordinates,
@@ -241,7 +239,7 @@ def _postgres(pipeline: str, sink: cfg.PostgresSinkConfig) -> Sink:
         sink.url.get_secret_value(),
         sink.table,
         tls=database_tls(sink.security, f"sink {sink.name}: security"),
-        rules=_rules(sink) if sink.mode == "upsert" else None,
+        rules=merge_rules(sink),
         create=sink.create,
         evolve=sink.evolve,
         on_reject=sink.on_reject,
@@ -249,8 +247,11 @@ def _postgres(pipeline: str, sink: cfg.PostgresSinkConfig) -> Sink:
     )
 
 
-def _rules(sink: cfg.DeltaSinkConfig | cfg.IcebergSinkConfig | cfg.PostgresSinkConfig) -> MergeRules:
-    prune_by = () if isinstance(sink, cfg.PostgresSinkConfig) else sink.prune_by
+def merge_rules(sink: cfg.SinkConfig) -> MergeRules | None:
+    """How the rows of a sink meet those that are there; none for one that appends."""
+    if not sink.merges or not isinstance(sink, cfg.MergingConfig):
+        return None
+    prune_by = sink.prune_by if isinstance(sink, cfg.MergingTableConfig) else ()
     return MergeRules(tuple(sink.keys or ()), sink.when_newer, sink.insert_only, prune_by=tuple(prune_by))
 
 

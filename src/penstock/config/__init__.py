@@ -51,15 +51,17 @@ from penstock.config.problems import InvalidDefinition, Positions, Problem
 from penstock.config.sinks import (
     DeltaSinkConfig,
     EncodeConfig,
+    FolderSinkConfig,
     IcebergCatalogConfig,
     IcebergSinkConfig,
     KafkaSinkConfig,
     KeyEncodeConfig,
+    MergingConfig,
+    MergingTableConfig,
     ParquetSinkConfig,
     PostgresSinkConfig,
     SinkConfig,
     TopicExpression,
-    merges,
 )
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.stages import StageColumns, columns_after
@@ -110,6 +112,7 @@ __all__ = [
     "FlattenConfig",
     "Flow",
     "FlowConfig",
+    "FolderSinkConfig",
     "FormatConfig",
     "IcebergCatalogConfig",
     "IcebergSinkConfig",
@@ -128,6 +131,8 @@ __all__ = [
     "MapArrowConfig",
     "MaskConfig",
     "MaskSettings",
+    "MergingConfig",
+    "MergingTableConfig",
     "MetricsConfig",
     "OtelConfig",
     "ParquetSinkConfig",
@@ -166,7 +171,6 @@ __all__ = [
     "columns_after",
     "flows",
     "load",
-    "merges",
     "only_topic",
     "read_expression",
     "remembers",

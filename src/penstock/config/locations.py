@@ -22,7 +22,7 @@ from penstock.config.fields import is_uri
 from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path, Problem
-from penstock.config.sinks import DeltaSinkConfig, IcebergSinkConfig, ParquetSinkConfig, PostgresSinkConfig
+from penstock.config.sinks import PostgresSinkConfig
 
 Kind = Literal["name", "place", "quarantine", "database", "group", "port", "setting"]
 _HINTS: dict[Kind, str] = {
@@ -106,17 +106,14 @@ def _claims(config: PipelineConfig) -> Iterator[_Claim]:
         yield _Claim(config, "quarantine", "the quarantine table", normal(table), ("quarantine", "table"))
     for index, sink in enumerate(config.sinks):
         what = f'the sink "{sink.name}"'
-        match sink:
-            case DeltaSinkConfig() | ParquetSinkConfig():
-                yield _Claim(config, "place", what, normal(sink.path), ("sinks", index, "path"))
-            case IcebergSinkConfig():
-                table = f"{sink.warehouse.rstrip('/')}/{sink.table.replace('.', '/')}"
-                yield _Claim(config, "place", what, normal(table), ("sinks", index, "table"))
-            case PostgresSinkConfig():
-                key = f"{_database(sink.url.get_secret_value())}/{sink.table.lower()}"
-                yield _Claim(config, "database", f"the table of {what}", key, ("sinks", index, "table"))
+        path: Path = ("sinks", index, sink.located_by)
+        if sink.folder is not None:
+            yield _Claim(config, "place", what, normal(sink.folder), path)
+        elif isinstance(sink, PostgresSinkConfig):
+            key = f"{_database(sink.url.get_secret_value())}/{sink.table.lower()}"
+            yield _Claim(config, "database", f"the table of {what}", key, path)
     if config.group is not None:
-        path: Path = ("source", "group") if config.source.group else ("name",)
+        path = ("source", "group") if config.source.group else ("name",)
         key = f"{config.source.brokers}/{config.group}"
         yield _Claim(config, "group", f"the consumer group {config.group}", key, path)
     if config.metrics is not None and config.metrics.port:
@@ -175,11 +172,8 @@ def _places(parts: Parts) -> Iterator[_Place]:
             gaps = parts.quarantine.table.rstrip("/") + "_gaps"
             yield _Place(("quarantine", "table"), "the table of gaps", gaps, "_gaps")
     for index, sink in enumerate(parts.sinks):
-        if isinstance(sink, DeltaSinkConfig | ParquetSinkConfig):
-            yield _Place(("sinks", index, "path"), f'the sink "{sink.name}"', sink.path)
-        elif isinstance(sink, IcebergSinkConfig):
-            table = sink.warehouse.rstrip("/") + "/" + sink.table.replace(".", "/")
-            yield _Place(("sinks", index, "table"), f'the sink "{sink.name}"', table)
+        if sink is not None and sink.folder is not None:
+            yield _Place(("sinks", index, sink.located_by), f'the sink "{sink.name}"', sink.folder)
     if parts.checkpoint:
         yield _Place(("checkpoint",), "the checkpoint", parts.checkpoint)
 

@@ -14,14 +14,13 @@ from penstock.config.problems import Path
 from penstock.config.sinks import (
     DeltaSinkConfig,
     EncodeConfig,
+    FolderSinkConfig,
     IcebergSinkConfig,
     KafkaSinkConfig,
     KeyEncodeConfig,
-    ParquetSinkConfig,
     PostgresSinkConfig,
     SinkConfig,
     TopicExpression,
-    merges,
     parse_partition,
 )
 from penstock.config.stateful import WindowConfig
@@ -36,7 +35,7 @@ def check_emitted(parts: Parts, flow: Flow) -> None:
     changing = next((w for w in flow.transforms if isinstance(w, WindowConfig) and w.window.emit == "changes"), None)
     for index in flow.sinks if changing is not None else ():
         sink = parts.sinks[index]
-        if sink is not None and not isinstance(sink, KafkaSinkConfig) and not merges(sink):
+        if sink is not None and not isinstance(sink, KafkaSinkConfig) and not sink.merges:
             message = "the window emits changes: each window comes several times, and this sink would keep them all"
             hint = "use mode: merge (PostgreSQL: upsert) with window_start and the by columns as keys, or emit: final"
             parts.report(("sinks", index), message, hint=hint, at_key=True)
@@ -64,7 +63,7 @@ def check_sinks(parts: Parts, reaching: Mapping[int, Known]) -> None:
             _check_kafka_sink(parts, sink, index, known)
         elif isinstance(sink, IcebergSinkConfig):
             _check_iceberg(parts, sink, index, written)
-        elif isinstance(sink, DeltaSinkConfig | ParquetSinkConfig):
+        elif isinstance(sink, FolderSinkConfig):
             _check_partitions(parts, sink, index, written)
         if isinstance(sink, PostgresSinkConfig) and sink.on_reject == "quarantine" and parts.quarantine is None:
             parts.report(
@@ -100,12 +99,12 @@ def _check_merge(parts: Parts, sink: SinkConfig, index: int, known: Known, writt
                 hint += "; to drop duplicates within a batch: - dedupe"
             verb = "mean" if setting == "keys" else "means"
             parts.report((*here, setting), f"{setting} {verb} nothing with mode append", hint=hint, at_key=True)
-    if isinstance(sink, KafkaSinkConfig | ParquetSinkConfig):
+    if not isinstance(sink, DeltaSinkConfig | IcebergSinkConfig | PostgresSinkConfig):
         return
     if not isinstance(sink, PostgresSinkConfig):
         _check_clustering(parts, sink, (*here, "cluster_by"), written)
     check_columns(sink.keys or (), written, (*here, "keys"), parts.report)
-    if not merges(sink):
+    if not sink.merges:
         return
     if not parts.written(*here, "keys"):
         message = f"mode {mode} needs keys: without them no row can be found again"
@@ -130,7 +129,7 @@ def _check_clustering(parts: Parts, sink: DeltaSinkConfig | IcebergSinkConfig, p
             parts.report((*path, place), message, hint="remove it here")
 
 
-def _check_partitions(parts: Parts, sink: DeltaSinkConfig | ParquetSinkConfig, index: int, known: Known) -> None:
+def _check_partitions(parts: Parts, sink: FolderSinkConfig, index: int, known: Known) -> None:
     columns = sink.partition_by or ()
     path: Path = ("sinks", index, "partition_by")
     check_columns(columns, known, path, parts.report)
@@ -239,10 +238,10 @@ def _check_tombstones(parts: Parts) -> None:
             message = "a tombstone has no event time and no columns: it cannot pass a step that remembers rows"
             parts.report(here, message, hint="use tombstones: drop, pass or quarantine")
             continue
-        merging = [parts.sinks[i] for i in flow.sinks if merges(parts.sinks[i])]
+        merging = [sink for i in flow.sinks if (sink := parts.sinks[i]) is not None and sink.merges]
         for sink in merging:
             column = getattr(sink, "when_newer", None)
-            if sink is not None and column is not None:
+            if column is not None:
                 message = "a tombstone has no columns: a late one would delete a row that is newer by when_newer"
                 hint = "use tombstones: drop, pass or quarantine, and delete_when for rows that delete; or "
                 context = [f"sink {sink.name}: when_newer: {column}"]

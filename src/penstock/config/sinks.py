@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr
 
@@ -78,7 +78,12 @@ _FewNames = Annotated[tuple[Text, ...], Field(strict=False)]
 
 
 class _Sink(Section):
-    """What every sink has."""
+    """What every sink has, and what the rest of the program needs to know of its kind."""
+
+    located_by: ClassVar[str] = "table"
+    """The setting that says where the rows go."""
+    replaces: ClassVar[bool] = True
+    """Whether it finds the rows of a record again, so that a replay may write to the same target."""
 
     name: Name = Field(
         description="The name of the sink, unique in the file. It is part of the commit's identity: do not change it "
@@ -88,9 +93,45 @@ class _Sink(Section):
     where: Text | None = Field(
         default=None, description="A Spark SQL condition: the rows that this sink gets. Left out, all of them."
     )
+    type: str = Field(description="The kind of sink.")
+
+    @property
+    def place(self) -> Any:
+        """Where the rows go: a path, a table or a topic."""
+        return getattr(self, self.located_by)
+
+    def at(self, place: str) -> Self:
+        """The same sink writing elsewhere, where a target is made if there is none."""
+        made = {"create": True} if "create" in type(self).model_fields else {}
+        return self.model_copy(update={self.located_by: place, **made})
+
+    @property
+    def folder(self) -> str | None:
+        """Where its files are; none for a sink that has no files of its own."""
+        return None
+
+    @property
+    def merges(self) -> bool:
+        """Whether it finds rows again by their keys."""
+        return getattr(self, "mode", None) in ("merge", "upsert")
 
 
-class _Merging(Section):
+class FolderSinkConfig(_Sink):
+    """A sink whose target is a folder: a commit is a rename or a conditional write in it."""
+
+    located_by: ClassVar[str] = "path"
+
+    path: Location = Field(description="The folder of the table.")
+    partition_by: Names | None = Field(default=None, description=_PARTITION_BY)
+    coordinates: bool = Field(default=True, description=_COORDINATES)
+
+    @property
+    def folder(self) -> str:
+        """Where its files are."""
+        return self.path
+
+
+class MergingConfig(Section):
     """How rows meet the rows that are there."""
 
     keys: Names | None = Field(default=None, description=f"{_KEYS} For `mode: merge` and `mode: upsert`.")
@@ -108,7 +149,7 @@ class _Merging(Section):
     )
 
 
-class _MergingTable(_Merging):
+class MergingTableConfig(MergingConfig):
     """The same for a table of files."""
 
     prune_by: _FewNames = Field(
@@ -118,15 +159,12 @@ class _MergingTable(_Merging):
     )
 
 
-class DeltaSinkConfig(_Sink, _MergingTable):
+class DeltaSinkConfig(FolderSinkConfig, MergingTableConfig):
     """A Delta table. Exactly once."""
 
     type: Literal["delta"] = Field(description="The kind of sink.")
-    path: Location = Field(description="The folder of the table.")
     mode: _TableMode = Field(default="append", description=_MODE)
-    partition_by: Names | None = Field(default=None, description=_PARTITION_BY)
     evolve: _Evolve = Field(default="fail", description=_EVOLVE)
-    coordinates: bool = Field(default=True, description=_COORDINATES)
     target_file_bytes: Size = Field(default=128 << 20, description=_TARGET_FILE)
     cluster_by: _FewNames = Field(default=(), description=_CLUSTER_BY)
 
@@ -149,7 +187,7 @@ class IcebergCatalogConfig(Section):
     )
 
 
-class IcebergSinkConfig(_Sink, _MergingTable):
+class IcebergSinkConfig(_Sink, MergingTableConfig):
     """An Iceberg table. Exactly once."""
 
     type: Literal["iceberg"] = Field(description="The kind of sink.")
@@ -168,6 +206,11 @@ class IcebergSinkConfig(_Sink, _MergingTable):
     coordinates: bool = Field(default=True, description=_COORDINATES)
     target_file_bytes: Size = Field(default=128 << 20, description=_TARGET_FILE)
     cluster_by: _FewNames = Field(default=(), description=_CLUSTER_BY)
+
+    @property
+    def folder(self) -> str:
+        """Where its files are, as a catalog lays them out."""
+        return f"{self.warehouse.rstrip('/')}/{self.table.replace('.', '/')}"
 
 
 class TopicExpression(Section):
@@ -207,6 +250,9 @@ class KeyEncodeConfig(EncodeConfig):
 
 class KafkaSinkConfig(_Sink):
     """A Kafka topic; the value is the row as JSON. Exactly once for readers of committed records."""
+
+    located_by: ClassVar[str] = "topic"
+    replaces: ClassVar[bool] = False
 
     type: Literal["kafka"] = Field(description="The kind of sink.")
     topic: Topic | TopicExpression = Field(description="The topic, or `{expr: ...}` to choose one for each row.")
@@ -272,7 +318,7 @@ class KafkaSinkConfig(_Sink):
     coordinates: bool = Field(default=False, description="Put the `_penstock` coordinates into the JSON value.")
 
 
-class PostgresSinkConfig(_Sink, _Merging):
+class PostgresSinkConfig(_Sink, MergingConfig):
     """A PostgreSQL table. Exactly once."""
 
     type: Literal["postgres"] = Field(description="The kind of sink.")
@@ -299,21 +345,16 @@ class PostgresSinkConfig(_Sink, _Merging):
     coordinates: bool = Field(default=False, description="Keep the `_penstock` coordinates in a jsonb column.")
 
 
-class ParquetSinkConfig(_Sink):
+class ParquetSinkConfig(FolderSinkConfig):
     """Parquet files, a folder with a manifest for each batch. Exactly once for any reader that lists the folder."""
+
+    replaces: ClassVar[bool] = False
 
     type: Literal["parquet"] = Field(description="The kind of sink.")
     path: Location = Field(description="The folder of the files.")
-    partition_by: Names | None = Field(default=None, description=_PARTITION_BY)
-    coordinates: bool = Field(default=True, description=_COORDINATES)
 
 
 SinkConfig = Annotated[
     DeltaSinkConfig | IcebergSinkConfig | KafkaSinkConfig | PostgresSinkConfig | ParquetSinkConfig,
     Field(discriminator="type"),
 ]
-
-
-def merges(sink: object) -> bool:
-    """Whether a sink finds rows again by their keys."""
-    return getattr(sink, "mode", None) in ("merge", "upsert")

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from penstock import config as cfg
 from penstock.assembly.build import Pipeline
 from penstock.assembly.faults import translate_error
+from penstock.assembly.targets import merge_rules
 from penstock.assembly.trial_registry import Given
 from penstock.contracts import Reader, Sink
 from penstock.engine.batch import StagedFlow
@@ -30,7 +30,6 @@ from penstock.model import (
     BAD_SCHEMA,
     RAW_SCHEMA,
     BatchToken,
-    MergeRules,
     OffsetRange,
 )
 from penstock.quarantine import RefusingQuarantine
@@ -108,16 +107,9 @@ def _collecting(pipeline: Pipeline, preview: bool) -> Pipeline:
     """The same pipeline with sinks that collect."""
     refuses = isinstance(pipeline.quarantines[0], RefusingQuarantine) and not preview
     quarantines: tuple[Sink, ...] = pipeline.quarantines if refuses else (CollectingSink(QUARANTINE),)
-    sinks = tuple(CollectingSink(sink.name, _merging(sink)) for sink in pipeline.config.sinks)
+    sinks = tuple(CollectingSink(sink.name, merge_rules(sink)) for sink in pipeline.config.sinks)
     targets = replace(pipeline.targets, sinks=sinks, quarantines=quarantines, gaps=None)
     return replace(pipeline, targets=targets).reading(pipeline.schemas, frozen=not preview)
-
-
-def _merging(sink: cfg.SinkConfig) -> MergeRules | None:
-    if not cfg.merges(sink):
-        return None
-    assert not isinstance(sink, cfg.KafkaSinkConfig | cfg.ParquetSinkConfig)
-    return MergeRules(tuple(sink.keys or ()), sink.when_newer, sink.insert_only)
 
 
 def _run(pipeline: Pipeline, given: Given, session: Any, batches: Sequence[Batch]) -> list[BatchResult]:

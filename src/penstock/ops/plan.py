@@ -22,7 +22,7 @@ from penstock.assembly.reaching import checkpoint_of, committed_places_of, place
 from penstock.assembly.state import check_state
 from penstock.assembly.transforming import Placed
 from penstock.checkpoint import SparkCheckpoint
-from penstock.config import PipelineConfig, merges, show_duration
+from penstock.config import PipelineConfig, show_duration
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
 from penstock.errors import PenstockError
@@ -313,7 +313,7 @@ def _takes(pipeline: Pipeline, sink: Sink) -> str:
     parts = ["all rows" if config.where is None else f"rows where {config.where}"]
     if config.select is not None:
         parts.append(f"columns {', '.join(config.select)}")
-    if merges(config):
+    if config.merges:
         parts.append(f"merged by {', '.join(getattr(config, 'keys', None) or ())}")
     if pruned := getattr(config, "prune_by", ()):
         parts.append(f"reading only where {', '.join(pruned)} can match: a key must never change it")

@@ -277,7 +277,7 @@ def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
     name, reader = redrives_of(place.config.name), StoredReader(str(one.file))
     narrowed(place.config, one.names if one.sinks is None else one.sinks)  # refuses sinks that are gone
     config = narrowed(place.config, one.sinks, name=name, checkpoint=str(one.folder))
-    merging = {sink.name for sink in config.sinks if cfg.merges(sink)}
+    merging = {sink.name for sink in config.sinks if sink.merges}
 
     def late(sink: Sink) -> Sink:
         """An old record must not undo what a newer one has written since."""
@@ -328,7 +328,7 @@ def _result(place: QuarantinePlace, runs: list[StoredRun], *, finished: bool) ->
 
 def _notices(config: cfg.PipelineConfig) -> Iterator[str]:
     for sink in config.sinks:
-        if cfg.merges(sink) and not sink.coordinates and getattr(sink, "when_newer", None) is None:
+        if sink.merges and not sink.coordinates and getattr(sink, "when_newer", None) is None:
             yield (
                 f"sink {sink.name} merges and keeps no coordinates: an old record may undo what a newer one has written"
             )

@@ -32,7 +32,7 @@ _RANGES_AT_ONCE = 200
 
 def appending(config: cfg.PipelineConfig) -> set[str]:
     """The sinks that would take a record twice; one that merges finds the row of its key."""
-    return {sink.name for sink in config.sinks if not cfg.merges(sink)}
+    return {sink.name for sink in config.sinks if not sink.merges}
 
 
 def sinks_named(config: cfg.PipelineConfig, name: str) -> dict[str, Sink]:

@@ -98,7 +98,7 @@ def _join(names: Collection[str], every: tuple[str, ...]) -> str:
 
 def _without_harm(config: cfg.PipelineConfig, records: pl.DataFrame, left_out: Counter[str]) -> pl.DataFrame:
     """Leave out what may be in a sink already that would take it twice, and that asking the target does not settle."""
-    appending = {sink.name for sink in config.sinks if not cfg.merges(sink)}
+    appending = {sink.name for sink in config.sinks if not sink.merges}
     topics = {sink.name for sink in config.sinks if isinstance(sink, cfg.KafkaSinkConfig)}
     stage = pl.col("last_stage").str.extract(r"^(\S+)")
     unnamed = pl.col("wanted_by").is_null() & (pl.col("failures") == 0)

@@ -98,15 +98,7 @@ def retargeted(sink: cfg.SinkConfig, into: str | None) -> cfg.SinkConfig:
     """The sink's part of the file, with another path, table or topic; that one is made where it is not there."""
     if into is None:
         return sink
-    match sink:
-        case cfg.DeltaSinkConfig() | cfg.ParquetSinkConfig():
-            return sink.model_copy(update={"path": _place(into)})
-        case cfg.IcebergSinkConfig():
-            return sink.model_copy(update={"table": into})
-        case cfg.KafkaSinkConfig():
-            return sink.model_copy(update={"topic": into, "create": True})
-        case cfg.PostgresSinkConfig():
-            return sink.model_copy(update={"table": into, "create": True})
+    return sink.at(_place(into) if isinstance(sink, cfg.FolderSinkConfig) else into)
 
 
 def refuse_shared(choices: Iterable[TargetChoice], sinks: Iterable[Sink], pipeline: str) -> None:
@@ -155,10 +147,10 @@ def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
     other = retargeted(sink, into)
     if into is not None and place_of(other) != place_of(sink):
         return TargetChoice(sink.name, Way.INTO, getattr(other, "path", into))
-    if isinstance(sink, cfg.KafkaSinkConfig | cfg.ParquetSinkConfig):
+    if not sink.replaces:
         raise _needs_into(sink, "what is there cannot be told from what the replay would write, and would be twice")
     keeps = sink.coordinates and (flow.schema is None or COORDINATES in flow.schema.names)
-    if not cfg.merges(sink):
+    if not (sink.merges and isinstance(sink, cfg.MergingConfig)):
         if getattr(sink, "on_reject", "fail") == "quarantine":
             raise _needs_into(sink, "`on_reject: quarantine` puts records aside batch by batch, and this is one commit")
         if keeps:
@@ -213,9 +205,6 @@ def _place(into: str) -> str:
 
 def place_of(sink: cfg.SinkConfig) -> object:
     """The path, table or topic that a sink writes to."""
-    match sink:
-        case cfg.DeltaSinkConfig() | cfg.ParquetSinkConfig():
-            return sink.path.rstrip("/") if "://" in sink.path else Path(sink.path).resolve()
-        case cfg.KafkaSinkConfig():
-            return sink.topic
-    return sink.table
+    if not isinstance(sink, cfg.FolderSinkConfig):
+        return sink.place
+    return sink.path.rstrip("/") if "://" in sink.path else Path(sink.path).resolve()
