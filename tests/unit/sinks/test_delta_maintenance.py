@@ -139,7 +139,7 @@ def test_bite_that_meets_a_merge_is_a_conflict_and_the_merge_stays(tmp_path: Pat
     stale = Stale(tmp_path)
     DeltaTable(tmp_path).delete("id = 1")
     found = optimizing.join(stale, {"filters": [], "target": 1 << 20, "mark": "m", "columns": []})
-    assert found["came"] == "conflict"
+    assert found["outcome"] == "conflict"
     assert ids(tmp_path) == [0, 2]
 
 
