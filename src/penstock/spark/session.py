@@ -172,7 +172,7 @@ def start_session(
     try:
         # Its own session: a Ctrl-C at the terminal reaches the driver alone, which then ends Spark in order.
         with _private_log(log) as output, _own_interrupt_kept():
-            pipes = {"start_new_session": True, "stdout": output, "stderr": output}
+            pipes = _ForPopen(start_new_session=True, stdout=output, stderr=output)
             gateway = launch_gateway(for_command_line(conf, secret_names({**asked, **known})), pipes)
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except BaseException as error:
@@ -187,6 +187,18 @@ def start_session(
             context={"cause": cause, "log": log},
             hint="the last lines of the log say why",
         ) from error
+
+
+class _ForPopen(dict[str, Any]):
+    """Arguments of `Popen`, without the `preexec_fn` that PySpark adds, which a session of its own makes needless.
+
+    With it Python runs code between fork and exec, where a lock that another thread held is never released: the start
+    then hangs.
+    """
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key != "preexec_fn":
+            super().__setitem__(key, value)
 
 
 def _private_log(log: Path) -> BinaryIO:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 START = """
 import sys
 from pathlib import Path
@@ -19,7 +21,11 @@ except MissingError as error:
 """
 
 
-def test_session_whose_jvm_ends_at_once_is_told_with_the_log(tmp_path: Path) -> None:
+HELD_IN_CHILD = "import os, time; os.register_at_fork(after_in_child=lambda: time.sleep(600))"
+
+
+@pytest.mark.parametrize("before", ["", HELD_IN_CHILD], ids=["alone", "with a lock that is held in forked children"])
+def test_session_whose_jvm_ends_at_once_is_told_with_the_log(tmp_path: Path, before: str) -> None:
     java = tmp_path / "java/bin/java"
     java.parent.mkdir(parents=True)
     (tmp_path / "java/release").write_text('JAVA_VERSION="21.0.1"\n')
@@ -27,7 +33,7 @@ def test_session_whose_jvm_ends_at_once_is_told_with_the_log(tmp_path: Path) -> 
     java.chmod(0o755)
     log = tmp_path / "spark.log"
     done = subprocess.run(
-        [sys.executable, "-c", START, str(log)],
+        [sys.executable, "-c", f"{before}\n{START}", str(log)],
         env={**os.environ, "JAVA_HOME": str(tmp_path / "java")},
         capture_output=True,
         text=True,
