@@ -8,15 +8,16 @@ import pytest
 
 from penstock.errors import TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, SlotAttempt
-from penstock.sinks.files import TableFolder
-from penstock.sinks.parquet.stage import ParquetStage
+from penstock.sinks.files import ParquetFiles, TableFolder
+from penstock.sinks.parquet.stage import FolderStage
 
 FILES = pa.schema([pa.field("id", pa.int64())])
 ROWS = pa.schema([*FILES, pa.field("part", pa.string()), COORDINATES_FIELD])
 
 
-def begun(folder: Path) -> ParquetStage:
-    return ParquetStage("out", TableFolder(str(folder)), SlotAttempt(3, "0.1"), FILES, ["part"])
+def begun(folder: Path) -> FolderStage:
+    writer = SlotAttempt(3, "0.1")
+    return FolderStage("out", ParquetFiles(TableFolder(str(folder)), "part-", writer, FILES), writer, FILES, ["part"])
 
 
 def rows(*parts: str | None) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Which records of Kafka the rows of some Parquet files came from, by their coordinates."""
+"""Which records of Kafka the rows of some files came from, by their coordinates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, TopicPartition
 from penstock.sinks.files.folder import TableFolder
@@ -16,7 +17,7 @@ _PARTS = ("topic", "partition", "offset")
 
 
 def records_in(
-    folder: TableFolder, paths: Sequence[str], ranges: Sequence[OffsetRange]
+    folder: TableFolder, paths: Sequence[str], ranges: Sequence[OffsetRange], format: str | ds.FileFormat = "parquet"
 ) -> set[tuple[str, int, int]] | None:
     """The topic, partition and offset of each record in these ranges that a row came from.
 
@@ -35,7 +36,7 @@ def records_in(
     )
     columns = {part: pc.field(COORDINATES, part) for part in _PARTS}
     found: set[tuple[str, int, int]] = set()
-    for file in folder.dataset(paths, schema=pa.schema([COORDINATES_FIELD])).get_fragments():
+    for file in folder.dataset(paths, pa.schema([COORDINATES_FIELD]), format).get_fragments():
         if COORDINATES not in file.physical_schema.names:
             return None
         # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.

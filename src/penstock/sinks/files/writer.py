@@ -41,6 +41,11 @@ class WrittenFile:
     footer: pq.FileMetaData
     with_nan: frozenset[Leaf]
 
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return int(self.footer.num_rows)
+
 
 @dataclass(slots=True)
 class _Waiting:

@@ -50,10 +50,10 @@ class Columns:
         return pa.schema([*self.files, *self.partitions])
 
     @classmethod
-    def read(cls, root: Path) -> Columns | None:
+    def read(cls, root: Path, name: str = COMMON_METADATA) -> Columns | None:
         """The columns of the target, or none where it is no target of ours."""
         try:
-            return cls.from_footer((root / COMMON_METADATA).read_bytes())
+            return cls.from_footer((root / name).read_bytes())
         except FileNotFoundError:
             return None
 
@@ -124,14 +124,14 @@ def changing(root: Path) -> Iterator[None]:
         yield
 
 
-def write_columns(root: Path, columns: Columns) -> None:
-    """Replace `_common_metadata`, whole at every moment. Only inside `changing`."""
-    written = beside(root) / COMMON_METADATA
+def write_columns(root: Path, columns: Columns, name: str = COMMON_METADATA) -> None:
+    """Replace the file with the columns, whole at every moment. Only inside `changing`."""
+    written = beside(root) / name
     with written.open("wb") as file:
         file.write(columns.to_footer())
         file.flush()
         os.fsync(file.fileno())
-    written.rename(root / COMMON_METADATA)
+    written.rename(root / name)
 
 
 def _merge_fields(

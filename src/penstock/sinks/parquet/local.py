@@ -14,19 +14,19 @@ from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
 from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns, beside, changing, write_columns
 from penstock.sinks.parquet.stage import StagedFile
-from penstock.sinks.parquet.target import MANIFEST, WRITERS, Batch, ParquetTarget, newest_names
+from penstock.sinks.parquet.target import MANIFEST, WRITERS, Batch, FolderTarget, Layout, newest_names
 
 
-class LocalTarget(ParquetTarget):
+class LocalTarget(FolderTarget):
     """A folder."""
 
-    def __init__(self, sink: str, root: Path, pipeline: str) -> None:
-        super().__init__(pipeline, sink)
+    def __init__(self, sink: str, root: Path, pipeline: str, layout: Layout) -> None:
+        super().__init__(pipeline, sink, layout)
         self._root = root
 
     def columns(self) -> Columns | None:
         """The columns of the target, or none where it is no target of ours."""
-        return Columns.read(self._root)
+        return Columns.read(self._root, self._layout.columns_file)
 
     def refuse_others(self) -> None:
         """Refuse a folder of somebody else's files, whose readers would see both, and one that nothing moves into."""
@@ -38,13 +38,13 @@ class LocalTarget(ParquetTarget):
                 context={"path": root},
                 hint="give a folder below it",
             )
-        if not root.exists() or (root.is_dir() and Columns.read(root) is not None):
+        if not root.exists() or (root.is_dir() and self.columns() is not None):
             return
         found = [root.name] if root.is_file() else sorted(path.name for path in root.iterdir() if path.name != WRITERS)
         if found:
             raise MissingError(
                 "SINK_PATH_NOT_A_TABLE",
-                f"sink {self._sink}: the folder holds files that no Parquet sink wrote",
+                f"sink {self._sink}: the folder holds files that no {self._layout.kind} sink wrote",
                 context={"path": root, "found": found[0]},
                 hint="give the sink an empty folder",
             )
@@ -53,10 +53,10 @@ class LocalTarget(ParquetTarget):
         """Add columns to those of the target, as nobody else has changed them meanwhile."""
         root = self._root
         with changing(root):
-            held = Columns.read(root)
+            held = self.columns()
             agreed = merge(held)
             if agreed != held:
-                write_columns(root, agreed)
+                write_columns(root, agreed, self._layout.columns_file)
                 (root / WRITERS).mkdir(exist_ok=True)
                 _sync([root, root.parent])
         return agreed
@@ -67,7 +67,9 @@ class LocalTarget(ParquetTarget):
 
     def files(self) -> tuple[TableFolder, list[str]]:
         """The target, and every file in it."""
-        found = (path for name in self._root.glob(f"{BATCH_COLUMN}=*") for path in name.rglob("*.parquet"))
+        found = (
+            path for name in self._root.glob(f"{BATCH_COLUMN}=*") for path in name.rglob(f"*{self._layout.ending}")
+        )
         return TableFolder(str(self._root)), sorted(path.relative_to(self._root).as_posix() for path in found)
 
     def clear(self, token: BatchToken) -> None:

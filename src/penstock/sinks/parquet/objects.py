@@ -16,25 +16,25 @@ from typing import Any
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
-from penstock.sinks.parquet.columns import BATCH_COLUMN, COMMON_METADATA, Columns
+from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
 from penstock.sinks.parquet.stage import StagedFile
-from penstock.sinks.parquet.target import MANIFEST, Batch, ParquetTarget, is_numbered, newest_names
+from penstock.sinks.parquet.target import MANIFEST, Batch, FolderTarget, Layout, is_numbered, newest_names
 from penstock.storage import ChangedError, Storage
 
 _TRIES = 20
 
 
-class ObjectTarget(ParquetTarget):
+class ObjectTarget(FolderTarget):
     """A prefix in a bucket."""
 
-    def __init__(self, sink: str, uri: str, pipeline: str, storage: Storage) -> None:
-        super().__init__(pipeline, sink)
+    def __init__(self, sink: str, uri: str, pipeline: str, layout: Layout, storage: Storage) -> None:
+        super().__init__(pipeline, sink, layout)
         self._uri = uri.rstrip("/")
         self._storage = storage
 
     def columns(self) -> Columns | None:
         """The columns of the target, or none where it is no target of ours."""
-        held = self._read(COMMON_METADATA)
+        held = self._read(self._layout.columns_file)
         return Columns.from_footer(held) if held is not None else None
 
     def refuse_others(self) -> None:
@@ -45,7 +45,7 @@ class ObjectTarget(ParquetTarget):
         if found is not None:
             raise MissingError(
                 "SINK_PATH_NOT_A_TABLE",
-                f"sink {self._sink}: the place holds objects that no Parquet sink wrote",
+                f"sink {self._sink}: the place holds objects that no {self._layout.kind} sink wrote",
                 context={"path": self._uri, "found": found},
                 hint="give the sink an empty prefix",
             )
@@ -53,7 +53,7 @@ class ObjectTarget(ParquetTarget):
     def agree(self, merge: Callable[[Columns | None], Columns]) -> Columns:
         """Add columns to those of the target, as nobody else has changed them meanwhile."""
         filesystem, root = self._filesystem()
-        path = f"{root}/{COMMON_METADATA}"
+        path = f"{root}/{self._layout.columns_file}"
         for _ in range(_TRIES):
             held = filesystem.read(path)
             before = Columns.from_footer(held.body) if held is not None else None
@@ -75,7 +75,7 @@ class ObjectTarget(ParquetTarget):
     def files(self) -> tuple[TableFolder, list[str]]:
         """The bucket, and every committed file; one that is not copied yet is read where it is staged."""
         filesystem, root = self._filesystem()
-        listed = [path for path in filesystem.find(root) if path.endswith(".parquet")]
+        listed = [path for path in filesystem.find(root) if path.endswith(self._layout.ending)]
         found = {path for path in listed if path.startswith(f"{root}/{BATCH_COLUMN}=")}
         newest = self._newest()
         if newest is not None:

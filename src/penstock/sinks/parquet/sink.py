@@ -1,4 +1,4 @@
-"""Parquet files, exactly once: staged in tasks out of sight, made visible batch by batch, each with a position.
+"""Files in a folder, exactly once: staged in tasks out of sight, made visible batch by batch, each with a position.
 
 On a local disk the commit links the staged files into a new folder outside the target, adds the manifest with the
 position, makes all of it durable, and renames that folder to the name of the commit's number. A rename onto a folder
@@ -8,10 +8,13 @@ rename, is written as `objects` says.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 from penstock.errors import MissingError, TerminalError
 from penstock.model import (
@@ -29,19 +32,22 @@ from penstock.model import (
 from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import Fitting
 from penstock.sinks.failures import sink_failures
-from penstock.sinks.files import records_in
+from penstock.sinks.files import ParquetFiles, TableFolder, records_in
 from penstock.sinks.parquet.columns import COMMON_METADATA, Columns, check_columns, merge_columns
 from penstock.sinks.parquet.local import LocalTarget
 from penstock.sinks.parquet.objects import ObjectTarget
-from penstock.sinks.parquet.stage import ParquetStage, StagedFile
-from penstock.sinks.parquet.target import ParquetTarget
+from penstock.sinks.parquet.stage import FileWriter, FolderStage, StagedFile
+from penstock.sinks.parquet.target import FolderTarget, Layout
 from penstock.storage import Storage, is_object_uri, local_path
 
 
-class ParquetSink:
-    """Implements `contracts.Sink` over one folder of Parquet files."""
+class FolderSink(ABC):
+    """Implements `contracts.Sink` over one folder of files; a subclass says of which kind."""
 
     guarantee = Guarantee.EXACTLY_ONCE
+    layout: ClassVar[Layout]
+    format: ClassVar[str | ds.FileFormat]
+    """How Arrow reads the files."""
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class ParquetSink:
         self.path = path
         self.partition_by = tuple(partition_by or ())
         self.keep_coordinates = keep_coordinates
-        self._place = _target(pipeline, name, path, storage)
+        self._place = _target(pipeline, name, path, self.layout, storage)
         self._fitting = Fitting(name, what="the folder")
         self._columns: Columns | None = None
         self._agreed: Columns | None = None
@@ -97,13 +103,14 @@ class ParquetSink:
         with sink_failures(self.name, "reading the manifests"):
             return self._at().position()
 
-    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> ParquetStage:
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> FolderStage:
         """In a task: begin the files of one attempt of a slot."""
         written = self._written(schema)
         if self._agreed is not None:
             written = self._fitting.staged(written, self._agreed.all)
         columns = Columns.of(written, self.partition_by)
-        return ParquetStage(self.name, self._at().staging(token), writer, columns.files, self.partition_by)
+        files = self._files(self._at().staging(token), writer, columns.files)
+        return FolderStage(self.name, files, writer, columns.files, self.partition_by)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Make the batch with the staged files appear. An empty batch has a folder too."""
@@ -136,14 +143,18 @@ class ParquetSink:
             columns = target.columns()
             if not self.keep_coordinates or (columns is not None and COORDINATES not in columns.files.names):
                 return None
-            return records_in(*target.files(), ranges)
+            return records_in(*target.files(), ranges, self.format)
 
     def other_writers(self) -> Sequence[str]:
         """The other pipelines and sinks that have batches in the folder."""
         with sink_failures(self.name, "reading the manifests"):
             return self._at().other_writers()
 
-    def _at(self) -> ParquetTarget:
+    @abstractmethod
+    def _files(self, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema) -> FileWriter:
+        """In a task: the files of one attempt of a slot."""
+
+    def _at(self) -> FolderTarget:
         if self._place is None:
             raise MissingError(
                 "SINK_PATH_UNSUPPORTED",
@@ -173,7 +184,7 @@ class ParquetSink:
             if held is None:
                 raise TerminalError(
                     "SINK_TABLE_GONE",
-                    f"sink {self.name}: the folder's {COMMON_METADATA} is not there any more",
+                    f"sink {self.name}: the folder's {self.layout.columns_file} is not there any more",
                     context={"path": self.path},
                     hint="a new start makes a new one; batches that are gone are not written again",
                 )
@@ -182,8 +193,18 @@ class ParquetSink:
         return self._columns or held
 
 
-def _target(pipeline: str, name: str, path: str, storage: Storage) -> ParquetTarget | None:
+class ParquetSink(FolderSink):
+    """A folder of Parquet files."""
+
+    layout = Layout("Parquet", ".parquet", COMMON_METADATA)
+    format = "parquet"
+
+    def _files(self, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema) -> FileWriter:
+        return ParquetFiles(folder, "part-", writer, columns)
+
+
+def _target(pipeline: str, name: str, path: str, layout: Layout, storage: Storage) -> FolderTarget | None:
     if is_object_uri(path):
-        return ObjectTarget(name, path, pipeline, storage)
+        return ObjectTarget(name, path, pipeline, layout, storage)
     root = local_path(path)
-    return LocalTarget(name, root.resolve(), pipeline) if root is not None else None
+    return LocalTarget(name, root.resolve(), pipeline, layout) if root is not None else None

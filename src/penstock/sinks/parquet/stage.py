@@ -1,9 +1,10 @@
-"""One attempt of one slot: rows in, durable Parquet files out, where no reader looks."""
+"""One attempt of one slot: rows in, durable files out, where no reader looks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from penstock.model import Manifest, Refusal, SlotAttempt
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.failures import sink_failures
-from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
+from penstock.sinks.files import PartitionValues, WrittenFile, folder_of, split_by_values
 from penstock.sinks.files.partitions import NULL_FOLDER
 from penstock.sinks.merging import refusals
 
@@ -27,17 +28,33 @@ class StagedFile:
     size_bytes: int
 
 
-class ParquetStage:
+class FileWriter(Protocol):
+    """The files of one attempt of a slot, of one kind."""
+
+    def add(self, folder: str, rows: pa.RecordBatch) -> None:
+        """Take some rows for a folder, relative to the root and empty for the root itself."""
+        ...
+
+    def finish(self) -> Sequence[WrittenFile | StagedFile]:
+        """Close every file and make it durable."""
+        ...
+
+    def abort(self) -> None:
+        """Remove what was written. Never raises."""
+        ...
+
+
+class FolderStage:
     """Implements `contracts.Stage`."""
 
     def __init__(
-        self, sink: str, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema, partition_by: Sequence[str]
+        self, sink: str, files: FileWriter, writer: SlotAttempt, columns: pa.Schema, partition_by: Sequence[str]
     ) -> None:
         self._sink = sink
         self._writer = writer
         self._columns = columns
         self._partition_by = tuple(partition_by)
-        self._files = ParquetFiles(folder, "part-", writer, columns)
+        self._files = files
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         """Take some rows; refuse those whose partition value no folder name can hold."""
@@ -55,9 +72,7 @@ class ParquetStage:
     def finish(self) -> Manifest:
         """Close every file, make it durable, and say what there is."""
         with sink_failures(self._sink, "finishing staged files"):
-            staged = tuple(
-                StagedFile(file.path, file.footer.num_rows, file.size_bytes) for file in self._files.finish()
-            )
+            staged = tuple(StagedFile(file.path, file.rows, file.size_bytes) for file in self._files.finish())
         size = sum(file.size_bytes for file in staged)
         return Manifest(self._sink, self._writer, sum(file.rows for file in staged), size, staged)
 

@@ -32,6 +32,15 @@ _QUERY_AND_BATCH = re.compile(r"[0-9a-f]{12}-[0-9]{12}")
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """What differs between folders of one kind of file and of another. A folder holds one kind."""
+
+    kind: str
+    ending: str
+    columns_file: str
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A committed batch: its folder, the position it left, and its files within the folder."""
 
@@ -56,11 +65,12 @@ class Memory:
     """The newest batch that is known to be shown whole."""
 
 
-class ParquetTarget(ABC):
+class FolderTarget(ABC):
     """A target, as one pipeline's sink sees it."""
 
-    def __init__(self, pipeline: str, sink: str) -> None:
+    def __init__(self, pipeline: str, sink: str, layout: Layout) -> None:
         self._sink = sink
+        self._layout = layout
         self._writer = _mark(f"{pipeline}/{sink}")
         self._begins = f"{_PREFIX}{self._writer}-"
         self._memory = Memory()
