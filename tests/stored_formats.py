@@ -86,16 +86,18 @@ from penstock.sinks.iceberg.bounds import Bounds
 from penstock.sinks.iceberg.history import mark_of
 from penstock.sinks.iceberg.stage import StagedFile as IcebergFile
 from penstock.sinks.iceberg.staged_rows import StagedRows
+from penstock.sinks.jsonl import JsonLinesSink
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka.markers import KEY, Marker, marker_topic, record_key
 from penstock.sinks.kafka.quarantine_topic import BadRecords
-from penstock.sinks.kafka.row_json import json_rows
 from penstock.sinks.parquet import ParquetSink
 from penstock.sinks.parquet.columns import COMMON_METADATA, beside
 from penstock.sinks.parquet.objects import staged_beside
+from penstock.sinks.parquet.sink import FolderSink
 from penstock.sinks.parquet.stage import StagedFile as ParquetFile
 from penstock.sinks.postgres.names import TableName, sink_mark, staged_name
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, StagedColumn, StagedTable
+from penstock.sinks.row_json import json_rows
 from penstock.storage import Storage
 from penstock.supervision.alerting import _FiringNote
 from penstock.supervision.bounded import _attempt, _note, cut
@@ -270,7 +272,20 @@ def write_iceberg_summaries(path: Path) -> None:
 @golden("parquet")
 def write_parquet(path: Path) -> None:
     root = scratch(path) / "out"
-    sink = ParquetSink("orders", "out", str(root), partition_by=["day"])
+    _write_folder(path, root, ParquetSink("orders", "out", str(root), partition_by=["day"]))
+    [manifest] = path.rglob("_manifest.json")
+    settle(manifest, path="day=d0/part-0-0-e46acc48-0.parquet", size_bytes=1113)
+
+
+@golden("jsonl")
+def write_jsonl(path: Path) -> None:
+    root = scratch(path) / "out"
+    _write_folder(path, root, JsonLinesSink("orders", "out", str(root), partition_by=["day"]))
+    [manifest] = path.rglob("_manifest.json")
+    settle(manifest, path="day=d0/part-0-0-e46acc48-0.jsonl", size_bytes=113)
+
+
+def _write_folder(path: Path, root: Path, sink: FolderSink) -> None:
     sink.prepare(SCHEMA)
     first = token(0, (1, 0, 5), query="query", topic_ids=TOPICS)
     commit(sink, first, [])
@@ -284,8 +299,6 @@ def write_parquet(path: Path) -> None:
             copy = path / file.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
-    [manifest] = path.rglob("_manifest.json")
-    settle(manifest, path="day=d0/part-0-0-e46acc48-0.parquet", size_bytes=1113)
 
 
 MARKER = Marker(

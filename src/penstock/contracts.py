@@ -355,7 +355,7 @@ class Maintenance(Protocol):
 
 @runtime_checkable
 class MaintainedSink(Protocol):
-    """A sink whose target is a table that needs care now and then."""
+    """A sink whose target is a table that needs care now and then. One that needs none says why in `no_upkeep`."""
 
     @property
     def takes_turns(self) -> bool:

@@ -20,6 +20,7 @@ _SHORT: dict[str, tuple[str, ...]] = {
     "[delta_merge_s3": ("crash_inside",),
     "[iceberg_s3": ("crash_inside", "landed_without_an_answer"),
     "[parquet_s3": _COMMITS,
+    "[jsonl_s3": ("crash_inside",),
     **{f"[{name}": () for name in ELSEWHERE},
 }
 

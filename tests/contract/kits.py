@@ -71,7 +71,7 @@ class SinkKit(Protocol):
 STORES = ("s3", "azure", "hdfs")
 """The fixtures of object stores. Each kit of a table in one is there for all of them: `delta_s3`, `delta_azure`."""
 
-ON_S3 = ("delta_s3", "delta_merge_s3", "iceberg_s3", "parquet_s3")
+ON_S3 = ("delta_s3", "delta_merge_s3", "iceberg_s3", "parquet_s3", "jsonl_s3")
 ELSEWHERE = tuple(name.replace("_s3", f"_{store}") for name in ON_S3 for store in STORES[1:])
 
 SERVICES = frozenset({"delta_merge_spark", "iceberg_merge", "kafka", "postgres", *ON_S3, *ELSEWHERE})
@@ -83,6 +83,7 @@ NAMES = (
     "delta_merge_spark",
     "iceberg",
     "iceberg_merge",
+    "jsonl",
     "kafka",
     "parquet",
     "postgres",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -49,6 +50,12 @@ def read_parquet(folder: Path) -> list[Coordinates]:
     """The folder as any reader of Parquet takes it: whatever files its listing shows."""
     rows = ds.dataset(folder, format="parquet").to_table(columns=["_penstock"], use_threads=False)
     return [_coordinates(at) for at in rows.column(0).to_pylist()]
+
+
+def read_lines(folder: Path) -> list[Coordinates]:
+    """The packed JSON lines of whatever files a listing shows, by Python's own parser."""
+    files = [gzip.decompress(file.read_bytes()) for file in folder.rglob("*.jsonl.gz")]
+    return [_coordinates(json.loads(line)["_penstock"]) for file in files for line in file.splitlines()]
 
 
 def read_delta(folder: Path) -> list[Coordinates]:

@@ -58,3 +58,4 @@ _TABLE = {"url": f"${{env:{DATABASE}}}", "table": "public.orders", "create": Tru
 POSTGRES = Target("pg", "postgres", {**_TABLE, "coordinates": True})
 POSTGRES_UPSERT = Target("pg", "postgres", {**_TABLE, **_MERGE, "mode": "upsert"})
 PARQUET = Target("files", "parquet", {"path": "lake/files"})
+JSONL = Target("lines", "jsonl", {"path": "lake/lines", "compression": "gzip"})

@@ -22,6 +22,7 @@ from tests.crash.readers import (
     commit_ranges,
     read_by_spark,
     read_delta,
+    read_lines,
     read_parquet,
     read_postgres,
 )
@@ -121,6 +122,8 @@ class Trial:
                 case "postgres":
                     assert self.database is not None
                     found[target.name] = list(read_postgres(self.database, target.settings["table"], target.columns))
+                case "jsonl":
+                    found[target.name] = list(read_lines(self.folder / target.settings["path"]))
                 case "parquet":
                     found[target.name] = list(read_parquet(self.folder / target.settings["path"]))
                 case _:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import psycopg
 import pyarrow.dataset as ds
 import pytest
@@ -52,6 +53,10 @@ def iceberg(table: str, column: str) -> Values:
 
 def parquet(path: str, column: str) -> Values:
     return lambda folder, _: ds.dataset(folder / path).to_table([column], use_threads=False).column(0).to_pylist()
+
+
+def lines(path: str, column: str) -> Values:
+    return lambda folder, _: pl.scan_ndjson(f"{folder / path}/**/*.jsonl.gz").collect()[column].to_list()
 
 
 def topic(name: str) -> Values:
@@ -111,6 +116,7 @@ TARGETS: dict[str, list[tuple[Values, int, int]]] = {
     "sinks/kafka.yaml": [(topic("changes.clean"), 1_350, 1_000)],
     "sinks/postgres.yaml": [(postgres("public.orders", "order_id"), 940, 940)],
     "sinks/parquet.yaml": [(parquet("lake/files", "order_id"), 1_350, 1_000)],
+    "sinks/jsonl.yaml": [(lines("lake/lines", "order_id"), 1_350, 1_000)],
     "sinks/three.yaml": [
         (delta("lake/three", "order_id"), 940, 940),
         (iceberg("shop.three", "order_id"), 1_350, 1_000),

@@ -9,6 +9,7 @@ a test of its own that reads it. `NAME_0.7.0` was written by version 0.7.0 and n
 | `tokens.jsonl`, `positions.jsonl` | tokens of every rule; positions | inside the next five |
 | `delta_entry.json` | metadata of a commit, and its transaction ids | Delta log |
 | `iceberg_summaries.json` | summaries of snapshots | Iceberg metadata |
+| `jsonl` | the same for JSON lines | JSON lines target |
 | `parquet` | manifest of a batch, note of a writer, columns | Parquet target |
 | `kafka_marker.json` | marker of a slot | marker topic |
 | `postgres_commits.json` | rows of `penstock_commits`; compared in `tests/services/test_postgres.py` | PostgreSQL |
@@ -115,9 +116,11 @@ from penstock.quarantine.states import Outcome
 from penstock.readers.stored import StoredReader
 from penstock.sinks.delta.history import Applied, own_commit, position_of
 from penstock.sinks.files import staged_batch
+from penstock.sinks.jsonl import JsonLinesSink
 from penstock.sinks.kafka.markers import Marker
 from penstock.sinks.parquet import ParquetSink
 from penstock.sinks.parquet.columns import Columns
+from penstock.sinks.parquet.sink import FolderSink
 from penstock.sinks.postgres.names import StagedName
 from penstock.storage import Storage
 from penstock.storage.objects import StoredObject
@@ -189,19 +192,25 @@ def test_iceberg_summaries_are_read_as_the_position_of_the_newest(tmp_path: Path
     assert (held.last.batch_id, held.last.reason) == (3, "checkpoint fork")
 
 
-def test_parquet_target_is_read_also_where_its_batches_are_gone(tmp_path: Path) -> None:
-    root = copied("parquet", tmp_path)
-    held = ParquetSink("orders", "out", str(root)).position()
+@pytest.mark.parametrize(
+    ("golden", "sink", "columns_file"),
+    [("parquet", ParquetSink, "_common_metadata"), ("jsonl", JsonLinesSink, "_columns.parquet")],
+)
+def test_folder_of_batches_is_read_also_where_they_are_gone(
+    tmp_path: Path, golden: str, sink: type[FolderSink], columns_file: str
+) -> None:
+    root = copied(golden, tmp_path)
+    held = sink("orders", "out", str(root)).position()
     assert held is not None
     assert (held.last.batch_id, held.next, held.number) == (1, {ZERO: 20, ONE: 5}, 2)
     assert (held.last.topic_ids, held.last.quarantine) == (TOPICS, {"bad": 2})
-    assert ParquetSink("returns", "out", str(root)).other_writers() == ["orders/out"]
-    columns = Columns.read(root)
+    assert sink("returns", "out", str(root)).other_writers() == ["orders/out"]
+    columns = Columns.read(root, columns_file)
     assert columns is not None
     assert (columns.files.names, columns.partitions.names) == (["id", "_penstock"], ["day"])
     for batch in root.glob("penstock_batch=*"):
         shutil.rmtree(batch)
-    lost = ParquetSink("orders", "out", str(root)).position()
+    lost = sink("orders", "out", str(root)).position()
     assert lost is not None
     assert (lost.last.batch_id, lost.next) == (-1, {ZERO: 0, ONE: 0})
 

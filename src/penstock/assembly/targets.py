@@ -113,6 +113,18 @@ def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSetting
                 keep_coordinates=sink.coordinates,
                 storage=storage,
             )
+        case cfg.JsonLinesSinkConfig():
+            from penstock.sinks.jsonl import JsonLinesSink
+
+            return JsonLinesSink(
+                config.name,
+                sink.name,
+                sink.path,
+                partition_by=sink.partition_by or (),
+                keep_coordinates=sink.coordinates,
+                storage=storage,
+                compression=sink.compression,
+            )
 
 
 def _delta(pipeline: str, sink: cfg.DeltaSinkConfig, storage: Storage) -> Sink:

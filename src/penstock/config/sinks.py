@@ -354,7 +354,22 @@ class ParquetSinkConfig(FolderSinkConfig):
     path: Location = Field(description="The folder of the files.")
 
 
+class JsonLinesSinkConfig(FolderSinkConfig):
+    """Rows as JSON lines, a folder with a manifest for each batch. Exactly once for readers that list the folder."""
+
+    replaces: ClassVar[bool] = False
+
+    type: Literal["jsonl"] = Field(description="The kind of sink.")
+    path: Location = Field(description="The folder of the files.")
+    compression: Literal["none", "gzip"] = Field(default="none", description="How the files are compressed.")
+
+
 SinkConfig = Annotated[
-    DeltaSinkConfig | IcebergSinkConfig | KafkaSinkConfig | PostgresSinkConfig | ParquetSinkConfig,
+    DeltaSinkConfig
+    | IcebergSinkConfig
+    | KafkaSinkConfig
+    | PostgresSinkConfig
+    | ParquetSinkConfig
+    | JsonLinesSinkConfig,
     Field(discriminator="type"),
 ]

@@ -22,13 +22,6 @@ from penstock.model.upkeep import Cleaned, TableFigures
 from penstock.sinks.compaction_chunks import FreeTurn
 from penstock.supervision.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
 
-_WHY_NOT = {
-    "ParquetSink": "a Parquet folder has no log: its files are the batches, and joining them would show rows twice",
-    "KafkaSink": "a topic is compacted by its brokers (cleanup.policy)",
-    "KafkaAtLeastOnceSink": "a topic is compacted by its brokers (cleanup.policy)",
-    "PostgresSink": "PostgreSQL looks after its tables itself (autovacuum)",
-}
-
 
 @dataclass(frozen=True)
 class PlannedTable:
@@ -174,4 +167,4 @@ def _planned(table: TendedTable, keep: timedelta, clean: bool) -> PlannedTable:
 
 
 def _why_not(sink: object) -> str:
-    return _WHY_NOT.get(type(sink).__name__, "there is nothing to compact")
+    return str(getattr(sink, "no_upkeep", "there is nothing to compact"))

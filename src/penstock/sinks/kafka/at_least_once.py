@@ -32,6 +32,7 @@ class KafkaAtLeastOnceSink:
     """Implements `contracts.Sink` and `contracts.SqlSink`. `staging` is a folder of this sink's own."""
 
     guarantee = Guarantee.AT_LEAST_ONCE
+    no_upkeep = "a topic is compacted by its brokers (cleanup.policy)"
     needs_sql = True
 
     def __init__(

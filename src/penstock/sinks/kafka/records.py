@@ -19,8 +19,8 @@ import pyarrow.types as types
 
 from penstock.model import COMPUTED, COORDINATES, HEADERS, Refusal
 from penstock.sinks.kafka.encode.encoding import Encoders, own_columns
-from penstock.sinks.kafka.row_json import json_rows, texts
 from penstock.sinks.merging import refusals
+from penstock.sinks.row_json import json_rows, texts
 
 TOPIC = f"{COMPUTED}topic"
 KEY = f"{COMPUTED}key"

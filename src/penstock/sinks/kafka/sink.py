@@ -52,6 +52,7 @@ class KafkaSink:
     """Implements `contracts.Sink`, `contracts.SlotSink`, `RecordSink` and `SharedSink`."""
 
     guarantee = Guarantee.EXACTLY_ONCE
+    no_upkeep = "a topic is compacted by its brokers (cleanup.policy)"
 
     def __init__(
         self,

@@ -67,9 +67,8 @@ class LocalTarget(FolderTarget):
 
     def files(self) -> tuple[TableFolder, list[str]]:
         """The target, and every file in it."""
-        found = (
-            path for name in self._root.glob(f"{BATCH_COLUMN}=*") for path in name.rglob(f"*{self._layout.ending}")
-        )
+        batches = self._root.glob(f"{BATCH_COLUMN}=*")
+        found = (path for batch in batches for path in batch.rglob(self._layout.files))
         return TableFolder(str(self._root)), sorted(path.relative_to(self._root).as_posix() for path in found)
 
     def clear(self, token: BatchToken) -> None:

@@ -11,6 +11,7 @@ batches at a time for those who read the manifests.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatch
 from typing import Any
 
 from penstock.errors import MissingError, TerminalError
@@ -75,7 +76,7 @@ class ObjectTarget(FolderTarget):
     def files(self) -> tuple[TableFolder, list[str]]:
         """The bucket, and every committed file; one that is not copied yet is read where it is staged."""
         filesystem, root = self._filesystem()
-        listed = [path for path in filesystem.find(root) if path.endswith(self._layout.ending)]
+        listed = [path for path in filesystem.find(root) if fnmatch(path, self._layout.files)]
         found = {path for path in listed if path.startswith(f"{root}/{BATCH_COLUMN}=")}
         newest = self._newest()
         if newest is not None:

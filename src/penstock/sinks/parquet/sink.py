@@ -48,6 +48,7 @@ class FolderSink(ABC):
     layout: ClassVar[Layout]
     format: ClassVar[str | ds.FileFormat]
     """How Arrow reads the files."""
+    no_upkeep = "a folder of files has no log: its files are the batches, and joining them would show rows twice"
 
     def __init__(
         self,
@@ -196,7 +197,7 @@ class FolderSink(ABC):
 class ParquetSink(FolderSink):
     """A folder of Parquet files."""
 
-    layout = Layout("Parquet", ".parquet", COMMON_METADATA)
+    layout = Layout("Parquet", "*.parquet", COMMON_METADATA)
     format = "parquet"
 
     def _files(self, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema) -> FileWriter:

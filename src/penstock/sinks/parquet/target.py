@@ -36,7 +36,8 @@ class Layout:
     """What differs between folders of one kind of file and of another. A folder holds one kind."""
 
     kind: str
-    ending: str
+    files: str
+    """The names of the files, as a pattern."""
     columns_file: str
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from penstock.sinks.kafka.encode.shapes import Misfit, Shape, UnfitError, is_bytes, is_listed, misfits
-from penstock.sinks.kafka.row_json import json_rows
+from penstock.sinks.row_json import json_rows
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 

@@ -40,7 +40,7 @@ from penstock.sinks.kafka.encode.shapes import (
     is_text,
     misfits,
 )
-from penstock.sinks.kafka.row_json import texts
+from penstock.sinks.row_json import texts
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 _IMPORT = f'import "{_TIMESTAMP.replace(".", "/").lower()}.proto";'

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.decoders import JsonDecoder
 from penstock.model import RAW_SCHEMA
-from penstock.sinks.kafka.row_json import json_rows, texts
+from penstock.sinks.row_json import json_rows, texts
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 
