@@ -10,7 +10,8 @@ import pytest
 from penstock.errors import MissingError
 from penstock.kafka import LogBounds
 from penstock.model import OffsetRange, TopicPartition
-from penstock.ops.replay.ranges import between, choose, lost_before, parse_partitions, parse_point, resolve
+from penstock.ops.points import parse_partitions, parse_point, resolve
+from penstock.ops.replay.ranges import between, choose, lost_before
 
 TIME = datetime(2026, 1, 31, 8, tzinfo=UTC)
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,27 +14,16 @@ from penstock.checkpoint.writing import put_initial, put_metadata
 from penstock.errors import MissingError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import TopicPartition
+from penstock.ops.points import parse_point, resolve
 from penstock.storage import Storage
-
-_NAMED = re.compile(r"(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d+)=(?P<offset>\d+)")
 
 
 def parse_offsets(spec: str, bounds: Mapping[TopicPartition, LogBounds], cluster: Cluster) -> Offsets:
     """`earliest`, `latest`, an RFC 3339 time, or `topic:partition=offset,...` for every partition."""
-    if spec == "earliest":
-        return {at: log.start for at, log in bounds.items()}
-    if spec == "latest":
-        return {at: log.end for at, log in bounds.items()}
-    if "=" not in spec:
-        when = _time(spec)
-        found = cluster.offsets_at(bounds, when)
-        return {at: found[at] if found.get(at, -1) >= 0 else log.end for at, log in bounds.items()}
-    offsets: Offsets = {}
-    for part in spec.split(","):
-        match = _NAMED.fullmatch(part.strip())
-        if match is None:
-            raise _unreadable(f'"{part.strip()}" is not topic:partition=offset')
-        offsets[TopicPartition(match["topic"], int(match["partition"]))] = int(match["offset"])
+    point = parse_point("--offsets", spec, {at.topic for at in bounds})
+    if not point.offsets:
+        return resolve(point, bounds, cluster, bounds, {})
+    offsets = point.offsets
     if offsets.keys() != bounds.keys():
         lacking, unknown = sorted(bounds.keys() - offsets.keys()), sorted(offsets.keys() - bounds.keys())
         raise MissingError(
@@ -115,25 +102,6 @@ def refuse_occupied(path: str, option: str, storage: Storage = Storage()) -> Non
             context={"found": ", ".join(sorted(there)[:8])},
             hint="name a folder that is empty or not there: nothing is ever written over a checkpoint",
         )
-
-
-def _time(spec: str) -> datetime:
-    try:
-        when = datetime.fromisoformat(spec)
-    except ValueError:
-        raise _unreadable(f'"{spec}" is none of these') from None
-    if when.tzinfo is None:
-        raise _unreadable(f"the time {spec} has no zone: add Z, or an offset such as +02:00")
-    return when
-
-
-def _unreadable(found: str) -> MissingError:
-    return MissingError(
-        "OFFSETS_UNREADABLE",
-        "--offsets cannot be read",
-        context={"found": found},
-        hint="write earliest, latest, a time such as 2026-01-31T08:00:00Z, or orders:0=1500,orders:1=20",
-    )
 
 
 def _some(places: Sequence[TopicPartition], limit: int = 8) -> str:

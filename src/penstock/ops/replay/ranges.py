@@ -1,14 +1,12 @@
-"""What a replay reads: points in the log as people name them, and the offset ranges between two of them.
+"""What a replay reads: the offset ranges between two points, and what of them the log no longer has.
 
-Text enters, with what the broker and the live checkpoint say; ranges leave, and what the log no longer has. When their
-records were written is told by their first and last ones.
+When their records were written is told by their first and last ones.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow.compute as pc
@@ -16,8 +14,9 @@ import pyarrow.compute as pc
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.contracts import Reader
 from penstock.errors import MissingError
-from penstock.kafka import Cluster, LogBounds
+from penstock.kafka import LogBounds
 from penstock.model import OffsetRange, TopicPartition
+from penstock.ops.points import Point
 
 _PEEKED = 20
 """So many offsets are looked at for a record's time: some of them may be holes."""
@@ -53,17 +52,6 @@ def _heads(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
 
 
 Bounds = Mapping[TopicPartition, LogBounds]
-_NAMED = re.compile(r"(?:(?P<topic>[A-Za-z0-9._-]+):)?(?P<partition>\d+)(?:=(?P<offset>\d+))?")
-_EXAMPLES = "write a time such as 2026-01-31T08:00:00Z, earliest, latest, committed, or orders:0=1500,orders:1=20"
-
-
-@dataclass(frozen=True)
-class Point:
-    """A place in every partition: a word, a time, or an offset for each partition that is named."""
-
-    word: str | None = None
-    time: datetime | None = None
-    offsets: Offsets = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,30 +62,6 @@ class Missing:
     start: int | None
     end: int
     reason: str
-
-
-def parse_point(option: str, text: str, topics: Iterable[str]) -> Point:
-    """The value of `--from` or `--to`."""
-    words = {"--from": ("earliest",), "--to": ("latest", "committed")}[option]
-    if text in words:
-        return Point(word=text)
-    if "=" in text:
-        found = {at: offset for at, offset in _named(option, text, topics) if offset is not None}
-        if len(found) == len(text.split(",")):
-            return Point(offsets=found)
-        raise _unreadable(option, text)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise _unreadable(option, text) from None
-    if time.tzinfo is None:
-        raise _unreadable(option, text, f"the time has no zone: write {text}Z, or an offset such as +02:00")
-    return Point(time=time)
-
-
-def parse_partitions(text: str, topics: Iterable[str]) -> set[TopicPartition]:
-    """The value of `--partitions`: `0,3` or `orders:0,orders:3`."""
-    return {at for at, _ in _named("--partitions", text, topics)}
 
 
 def choose(asked: Iterable[set[TopicPartition]], bounds: Bounds) -> list[TopicPartition]:
@@ -123,24 +87,6 @@ def position_of(checkpoint: SparkCheckpoint) -> Offsets | None:
     return checkpoint.starts(0) if checkpoint.last_begun() is not None else checkpoint.initial()
 
 
-def resolve(
-    point: Point, partitions: Iterable[TopicPartition], cluster: Cluster, log: Bounds, live: Offsets
-) -> Offsets:
-    """The offset that a point stands for in each partition, whether the log has it or not."""
-    chosen = list(partitions)
-    by_word: dict[str, Callable[[TopicPartition], int]] = {
-        "earliest": lambda at: log[at].start,
-        "latest": lambda at: log[at].end,
-        "committed": lambda at: live.get(at, log[at].start),
-    }
-    if point.word is not None:
-        return {at: by_word[point.word](at) for at in chosen}
-    if point.time is not None:
-        found = cluster.offsets_at(chosen, point.time)
-        return {at: found[at] if found.get(at, -1) >= 0 else log[at].end for at in chosen}
-    return {at: point.offsets[at] for at in chosen}
-
-
 def lost_before(
     point: Point, starts: Offsets, ends: Offsets, log: Bounds, first_times: Mapping[TopicPartition, datetime]
 ) -> list[Missing]:
@@ -164,23 +110,3 @@ def between(starts: Offsets, ends: Offsets, log: Bounds) -> list[OffsetRange]:
         if low < high:
             found.append(OffsetRange(at.topic, at.partition, low, high))
     return found
-
-
-def _named(option: str, text: str, topics: Iterable[str]) -> list[tuple[TopicPartition, int | None]]:
-    known, found = sorted(set(topics)), []
-    for part in text.split(","):
-        match = _NAMED.fullmatch(part.strip())
-        topic = (match["topic"] or (known[0] if len(known) == 1 else None)) if match is not None else None
-        if match is None or topic is None:
-            reason = f'"{part.strip()}" names no topic, and there are several' if match is not None else None
-            raise _unreadable(option, text, reason)
-        offset = int(match["offset"]) if match["offset"] is not None else None
-        found.append((TopicPartition(topic, int(match["partition"])), offset))
-    return found
-
-
-def _unreadable(option: str, text: str, reason: str | None = None) -> MissingError:
-    hint = "write 0,3 or orders:0,orders:3" if option == "--partitions" else _EXAMPLES
-    return MissingError(
-        "REPLAY_RANGE_UNREADABLE", f"{option} cannot be read: {reason or text}", context={"given": text}, hint=hint
-    )

@@ -25,6 +25,7 @@ from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import Guarantee, OffsetRange, Position, TopicPartition, replay_of
+from penstock.ops.points import parse_partitions, parse_point, resolve
 from penstock.ops.redrive.ways import narrowed
 from penstock.ops.replay.folder import ReplayRequest, StoredReplay, new_replay, replay_called, unfinished
 from penstock.ops.replay.identity import replay_id
@@ -34,10 +35,7 @@ from penstock.ops.replay.ranges import (
     choose,
     first_times,
     lost_before,
-    parse_partitions,
-    parse_point,
     position_of,
-    resolve,
     times_of,
 )
 from penstock.ops.replay.rejects import (
