@@ -65,10 +65,10 @@ def test_objects_behind_a_name_come_in_order_from_there(s3: Any, bucket: str) ->
     fs, root = _at(s3, bucket)
     for name in ("a/1", "b/1", "b/2", "c", "d/1"):
         fs.pipe_file(f"{root}/{name}", b"")
-    assert list(fs.behind(root, "b/1")) == [f"{root}/b/2", f"{root}/c", f"{root}/d/1"]
-    assert list(fs.behind(root, "b0")) == [f"{root}/c", f"{root}/d/1"]
-    assert list(fs.behind(bucket, "folder/c")) == [f"{root}/d/1"]
-    assert list(fs.behind(f"{root}/nothing", "a")) == []
+    assert list(fs.list_after(root, "b/1")) == [f"{root}/b/2", f"{root}/c", f"{root}/d/1"]
+    assert list(fs.list_after(root, "b0")) == [f"{root}/c", f"{root}/d/1"]
+    assert list(fs.list_after(bucket, "folder/c")) == [f"{root}/d/1"]
+    assert list(fs.list_after(f"{root}/nothing", "a")) == []
 
 
 def test_parquet_file_through_it_is_read_back(s3: Any, bucket: str) -> None:

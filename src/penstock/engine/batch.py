@@ -185,7 +185,7 @@ class BatchRunner:
             token = replace(self.token, batch_id=batch_id, ranges=batch.ranges, seen=batch.seen)
             token = replace(token, topic_ids=self.topic_ids(token))
             bounds = self.batches.recent_bounds(token.ends)
-            lags = self.batches.behind(token, bounds)
+            lags = self.batches.lags(token, bounds)
             sinks = self._not_committed(token)
             self._quarantine_pending()
             if sinks:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.kafka import Cluster, LogBounds
-from penstock.model import BatchToken, OffsetRange, TopicPartition
+from penstock.model import BatchToken, OffsetRange, TopicPartition, lags_of
 from penstock.preflight.loss import BatchRanges, ranges_of_batch
 
 Bounds = dict[TopicPartition, LogBounds]
@@ -31,7 +31,7 @@ class Batches(Protocol):
         """Where the logs end now, and began a moment ago: a reader notices where they begin later by now."""
         ...
 
-    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
+    def lags(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
         """How many offsets of each partition lie behind a batch."""
         ...
 
@@ -69,9 +69,9 @@ class LoggedBatches:
                 return {at: LogBounds(self._starts[at], ends[at]) for at in wanted}
         return self.bounds(wanted)
 
-    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
+    def lags(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
         """What the logs hold behind the batch."""
-        return {at: max(0, bounds[at].end - end) for at, end in token.ends.items() if at in bounds}
+        return lags_of({at: log.end for at, log in bounds.items()}, token.ends)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class GivenBatches:
         """The same."""
         return self.bounds(partitions)
 
-    def behind(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
+    def lags(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
         """The batches that follow."""
         left: Offsets = {}
         for one in (r for batch in self.batches[token.batch_id - self.first + 1 :] for r in batch):

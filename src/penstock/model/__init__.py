@@ -1,6 +1,6 @@
 """Frozen values that every other package speaks in."""
 
-from penstock.model.offsets import OffsetRange, TopicPartition
+from penstock.model.offsets import OffsetRange, TopicPartition, lag_of, lags_of
 from penstock.model.position import Position, Verdict, decide, live_name, redrives_of, replay_of
 from penstock.model.records import (
     BAD_SCHEMA,
@@ -50,6 +50,8 @@ __all__ = [
     "beyond_timestamps",
     "coordinates_of",
     "decide",
+    "lag_of",
+    "lags_of",
     "live_name",
     "redrives_of",
     "replay_of",

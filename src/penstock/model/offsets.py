@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -39,3 +40,13 @@ class OffsetRange:
     def topic_partition(self) -> TopicPartition:
         """The partition that this range lies in."""
         return TopicPartition(self.topic, self.partition)
+
+
+def lag_of(end: int, position: int) -> int:
+    """The offsets of a partition that wait. Never below zero: end and position are seen at different moments."""
+    return max(0, end - position)
+
+
+def lags_of(ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The offsets that wait in each partition whose position is known."""
+    return {at: lag_of(end, positions[at]) for at, end in ends.items() if at in positions}

@@ -29,7 +29,7 @@ from penstock.errors import PenstockError
 from penstock.flow import decide, observed_in
 from penstock.kafka import Cluster
 from penstock.metrics.history import history_of
-from penstock.model import BAD_SCHEMA, COMPUTED, COORDINATES
+from penstock.model import BAD_SCHEMA, COMPUTED, COORDINATES, lag_of
 from penstock.preflight.checks import StartPoint, check_agreement, check_brokers, check_checkpoint, start_point
 from penstock.preflight.options import RunOptions
 from penstock.quarantine import GAPS_SCHEMA
@@ -134,7 +134,7 @@ class PlannedPartition:
     @property
     def waiting(self) -> int | None:
         """How many offsets the run would have before it."""
-        return None if self.start is None else max(0, self.log_end - self.start)
+        return None if self.start is None else lag_of(self.log_end, self.start)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from penstock.checkpoint.presence import RunStatus, find_run
 from penstock.config import PipelineConfig, flows, load, remembers
 from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
-from penstock.model import TopicPartition
+from penstock.model import TopicPartition, lag_of
 from penstock.ops.quarantine.counted import Quarantined, quarantined_since
 from penstock.preflight.agreement import sink_findings
 from penstock.preflight.recreated import recreated_topics
@@ -207,7 +207,7 @@ class _Look:
         # The offsets of a topic that was made again are not its own: all of it waits.
         gone = recreated_topics(self._try(self._checkpoint.topic_ids) or {}, logs.topic_ids)
         known = {at: offset for at, offset in (position or {}).items() if at.topic not in gone}
-        return sum(max(0, log.end - known.get(at, log.start)) for at, log in logs.bounds.items())
+        return sum(lag_of(log.end, known.get(at, log.start)) for at, log in logs.bounds.items())
 
     def _written(self, name: str) -> datetime | None:
         files = self._checkpoint

@@ -262,7 +262,7 @@ def _empty(one: Standing, done: int, token: BatchToken | None, noted: NotedSink 
     )
 
 
-def behind(position: Position | None, to: Offsets, fallback: Offsets) -> list[OffsetRange]:
+def ranges_behind(position: Position | None, to: Offsets, fallback: Offsets) -> list[OffsetRange]:
     """What a target lacks up to some offsets. One that holds nothing lacks everything from `fallback` on."""
     found = []
     held = position.next if position is not None and position.last.batch_id >= 0 else {}

@@ -20,7 +20,7 @@ from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.failures import REFUSALS
 from penstock.kafka.groups import GroupOffsets
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, Verdict
-from penstock.preflight.agreement import behind, compare_sinks, next_token, rename_findings
+from penstock.preflight.agreement import compare_sinks, next_token, ranges_behind, rename_findings
 from penstock.preflight.options import RunOptions
 from penstock.preflight.recreated import recreated_topics, topic_recreated
 from penstock.preflight.renamed import former_names, renamed_sinks
@@ -269,7 +269,7 @@ def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[
             continue
         if one.sparse and (one.position.number if one.position is not None else 0) >= carried_number(one.sink, held):
             continue
-        ranges = behind(None, furthest, beginning) if one.sparse else behind(one.position, to, beginning)
+        ranges = ranges_behind(None, furthest, beginning) if one.sparse else ranges_behind(one.position, to, beginning)
         if ranges or one.sparse:
             found[one.sink] = tuple(ranges)
     return found

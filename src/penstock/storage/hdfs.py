@@ -201,7 +201,7 @@ class HdfsFileSystem(ObjectFileSystem):
         found = {one["name"]: one for one in sorted(about, key=lambda one: str(one["name"]))}
         return found if detail else list(found)
 
-    def behind(self, path: str, name: str) -> Iterator[str]:
+    def list_after(self, path: str, name: str) -> Iterator[str]:
         """The files below a path whose names come after one, in order."""
         path = self._strip_protocol(path)
         start = f"{path}/{name}"

@@ -223,7 +223,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         found = {one["name"]: one for one in sorted(about, key=lambda one: str(one["name"]))}
         return found if detail else list(found)
 
-    def behind(self, path: str, name: str) -> Iterator[str]:
+    def list_after(self, path: str, name: str) -> Iterator[str]:
         """The objects below a path whose names come after one, in order, asked for as far as they are taken."""
         import obstore
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from penstock.checkpoint import Offsets
 from penstock.kafka import Cluster, KafkaSettings
 from penstock.kafka.ages import first_unread
-from penstock.model import TopicPartition
+from penstock.model import TopicPartition, lags_of
 
 LOOK_SECONDS = 5.0
 _AGES_EVERY = 4
@@ -34,7 +34,7 @@ class LagSample:
     @property
     def lags(self) -> Offsets:
         """The offsets that wait in each partition."""
-        return {at: max(0, end - self.committed[at]) for at, end in self.ends.items()}
+        return lags_of(self.ends, self.committed)
 
     @property
     def behind_seconds(self) -> float | None:

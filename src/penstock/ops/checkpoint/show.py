@@ -15,7 +15,7 @@ from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.state_stores import StateStore
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
-from penstock.model import TopicPartition
+from penstock.model import TopicPartition, lag_of
 from penstock.ops.checkpoint.look import Snapshot, foreign_findings, look
 from penstock.preflight.agreement import compare_sinks
 from penstock.preflight.standings import Standing
@@ -36,7 +36,7 @@ class ShownPartition:
     def lag(self) -> int | None:
         """The offsets that are not committed yet; none where the brokers or the checkpoint do not say."""
         at = self.committed
-        return None if at is None or self.log_end is None else max(0, self.log_end - at)
+        return None if at is None or self.log_end is None else lag_of(self.log_end, at)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from penstock.checkpoint import Offsets
 from penstock.checkpoint.presence import RunStatus
 from penstock.config import PipelineConfig
 from penstock.kafka import LogBounds
-from penstock.model import TopicPartition
+from penstock.model import TopicPartition, lag_of
 from penstock.model.upkeep import TableFigures
 from penstock.ops.diagnosis.figures import Batch, Kept, Retried, middle
 from penstock.ops.simulate.splitting import whole_partitions
@@ -100,7 +100,7 @@ class Evidence:
     def lags(self) -> dict[TopicPartition, int]:
         """The offsets that wait in each partition now; empty where the brokers could not be asked."""
         bounds = self.brokers.bounds if self.brokers is not None else {}
-        return {at: max(0, log.end - position) for at, log in bounds.items() for position in [self.next_offset(at)]}
+        return {at: lag_of(log.end, self.next_offset(at)) for at, log in bounds.items()}
 
     def next_offset(self, at: TopicPartition) -> int:
         """What is read next of a partition that the brokers have."""

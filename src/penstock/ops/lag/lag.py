@@ -25,7 +25,7 @@ from penstock.kafka import Cluster, KafkaSettings, LogBounds
 from penstock.kafka.ages import first_unread
 from penstock.kafka.groups import GroupOffsets
 from penstock.metrics.history import from_lists, history_of
-from penstock.model import BatchToken, Guarantee, TopicPartition
+from penstock.model import BatchToken, Guarantee, TopicPartition, lags_of
 from penstock.ops.checkpoint.look import Snapshot, look
 from penstock.ops.wording import rate, spell
 from penstock.preflight.recreated import recreated_topics
@@ -229,7 +229,7 @@ class Sample:
     @property
     def lags(self) -> dict[TopicPartition, int]:
         """The offsets that waited, by partition."""
-        return {at: max(0, end - self.positions[at]) for at, end in self.ends.items() if at in self.positions}
+        return lags_of(self.ends, self.positions)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class ObjectTarget(FolderTarget):
             return memory.names
         filesystem, root = self._filesystem()
         # After all objects of the known batch: "0" follows "/".
-        for key in filesystem.behind(root, f"{memory.names[0]}0"):
+        for key in filesystem.list_after(root, f"{memory.names[0]}0"):
             name = key.removeprefix(f"{root}/").partition("/")[0]
             if not is_numbered(name, self._begins):
                 break
