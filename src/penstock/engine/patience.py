@@ -13,6 +13,11 @@ from penstock.errors import TransientError
 _LONGEST_DELAY = 30.0
 
 
+def back_off(attempt: int, first: float, longest: float) -> float:
+    """The seconds to wait after a try that failed, the first of which is 1: twice as long each time, up to a bound."""
+    return min(first * 2.0 ** min(attempt - 1, 30), longest)
+
+
 class StopRequest:
     """Asks a run to stop after the batch in hand. Safe from a signal handler and from other threads."""
 
@@ -41,7 +46,6 @@ class Patience:
     give_up_after: float
     listener: Listener
     stop: StopRequest
-    _delay: float = 1.0
     _since: float | None = None
     _attempt: int = 0
 
@@ -49,12 +53,10 @@ class Patience:
         """Wait before the next try; false where a stop was asked for meanwhile."""
         now = time.monotonic()
         if progress or self._since is None:
-            self._delay, self._since, self._attempt = 1.0, now, 0
+            self._since, self._attempt = now, 0
         if now - self._since > self.give_up_after:
             raise error
         self._attempt += 1
-        self.listener(Retrying(error, self._attempt, self._delay))
-        if self.stop.asked(self._delay):
-            return False
-        self._delay = min(self._delay * 2, _LONGEST_DELAY)
-        return True
+        delay = back_off(self._attempt, 1.0, _LONGEST_DELAY)
+        self.listener(Retrying(error, self._attempt, delay))
+        return not self.stop.asked(delay)

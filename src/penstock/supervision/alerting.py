@@ -8,6 +8,7 @@ blocks the run.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -24,6 +25,7 @@ from penstock.checkpoint.whole import put_whole_at
 from penstock.config import PipelineConfig
 from penstock.config.alerts import WebhookConfig
 from penstock.config.fields import reveal
+from penstock.engine.patience import back_off
 from penstock.errors import PenstockError
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
@@ -192,8 +194,8 @@ class AlertSender:
                 return
 
     def _bring(self, letter: QueuedAlert) -> None:
-        wait, began = _FIRST_WAIT, time.monotonic()
-        while True:
+        began = time.monotonic()
+        for attempt in itertools.count(1):
             try:
                 self._receiver.send(letter.body)
             except Exception as error:  # a receiver of whatever kind never ends the thread
@@ -207,8 +209,7 @@ class AlertSender:
                 return
             if ended or time.monotonic() - began > _PATIENCE_SECONDS:
                 return
-            self._ending.wait(wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
+            self._ending.wait(back_off(attempt, _FIRST_WAIT, _LONGEST_WAIT))
 
     def _tell(self, *, failing: bool, text: str) -> None:
         if failing != self._failing:

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.config import PipelineConfig, reveal
 from penstock.engine.listener import BatchDone, Event
-from penstock.engine.patience import StopRequest
+from penstock.engine.patience import StopRequest, back_off
 from penstock.errors import DefinitionError, PenstockError, as_penstock_error
 from penstock.preflight.options import RunSummary
 from penstock.spark.sharing import own_session
@@ -123,7 +123,7 @@ class Member:
         if self._options.run.available_now or self._stop.asked() or final:
             return None
         self._attempt = 1 if self._batches else self._attempt + 1
-        return min(self._options.first_delay * 2.0 ** min(self._attempt - 1, 20), self._options.longest_delay)
+        return back_off(self._attempt, self._options.first_delay, self._options.longest_delay)
 
     def _wait(self, error: PenstockError, delay: float | None) -> None:
         text = str(error)
