@@ -1,6 +1,7 @@
 """Spark's checkpoint files, read as data, and the lock that keeps a checkpoint to one run."""
 
-from penstock.checkpoint.files import Offsets, SparkCheckpoint, ranges_between, to_spark_json
+from penstock.checkpoint.files import SparkCheckpoint, ranges_between, to_spark_json
 from penstock.checkpoint.lock import checkpoint_lock
+from penstock.checkpoint.log_file import Offsets
 
 __all__ = ["Offsets", "SparkCheckpoint", "checkpoint_lock", "ranges_between", "to_spark_json"]

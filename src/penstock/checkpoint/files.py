@@ -12,18 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from penstock.checkpoint.log_file import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, LogFile, Offsets
 from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, OffsetRange, TopicPartition
 from penstock.storage import Storage
 
 _START_NOTE = ".penstock.start"
-STATE_NOTE = ".penstock.state"
-TOPICS_NOTE = ".penstock.topics"
-AGAIN_NOTE = ".penstock.again"
 _MAINTAINED_NOTE = ".penstock.maintained"
 _SINKS_NOTE = ".penstock.sinks"
-Offsets = dict[TopicPartition, int]
 
 
 class NotedSink(NamedTuple):
@@ -51,13 +48,8 @@ class SparkCheckpoint:
 
     def query_id(self) -> str | None:
         """The id that Spark gave the query at its first start; `None` where there is no metadata file."""
-        text = self._text("metadata")
-        if text is None:
-            return None
-        found = self._json("metadata", text).get("id")
-        if found is None:
-            raise self._broken("metadata", "it names no query")
-        return str(found)
+        file = self._file("metadata")
+        return file.query_id if file is not None else None
 
     def last_begun(self) -> int | None:
         """The newest batch whose offsets are written."""
@@ -69,25 +61,18 @@ class SparkCheckpoint:
 
     def ends(self, batch_id: int) -> Offsets:
         """Where a batch ends, for each partition."""
-        found: Offsets = {}
-        for line in self._offset_log(batch_id)[2:]:
-            # A source that has given nothing yet has `-`.
-            if line != "-":
-                found |= _offsets(self._json(f"offsets/{batch_id}", line))
-        return found
+        return self._offset_log(batch_id).ends or {}
 
     def watermark(self, batch_id: int) -> int:
         """The watermark that a batch runs with, in milliseconds; 0 where there is none."""
-        return int(self._json(f"offsets/{batch_id}", self._offset_log(batch_id)[1]).get("batchWatermarkMs", 0))
+        return int(self._offset_log(batch_id).facts.get("batchWatermarkMs", 0))
 
     def initial(self) -> Offsets | None:
         """Where the first batch began; `None` before the first run."""
         found: Offsets | None = None
         for name in sorted(f"sources/{source}/0" for source in self._batches("sources")):
-            text = self._text(name)
-            if text is not None:
-                # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file instead of misreading it.
-                found = (found or {}) | _offsets(self._json(name, text.lstrip("\0").partition("\n")[2]))
+            if (file := self._file(name)) is not None:
+                found = (found or {}) | (file.initial or {})
         return found
 
     def starts(self, batch_id: int) -> Offsets:
@@ -117,8 +102,8 @@ class SparkCheckpoint:
 
     def topic_ids(self) -> dict[str, str]:
         """The ids of the topics that the offsets are of, as far as they were noted."""
-        text = self._text(TOPICS_NOTE)
-        return {} if text is None else {str(topic): str(one) for topic, one in self._json(TOPICS_NOTE, text).items()}
+        file = self._file(TOPICS_NOTE)
+        return file.ids if file is not None else {}
 
     def note_topic_ids(self, ids: dict[str, str]) -> None:
         """Note the ids of the topics."""
@@ -157,8 +142,8 @@ class SparkCheckpoint:
 
     def again(self) -> list[BatchToken]:
         """The batches that a restore left to be run again, oldest first."""
-        text = self._text(AGAIN_NOTE)
-        return [BatchToken.from_json(line) for line in text.splitlines()] if text else []
+        file = self._file(AGAIN_NOTE)
+        return list(file.tokens) if file is not None else []
 
     def note_again(self, tokens: Sequence[BatchToken]) -> None:
         """Note the batches to be run again; with none the note goes."""
@@ -168,14 +153,11 @@ class SparkCheckpoint:
         elif filesystem.exists(f"{root}/{AGAIN_NOTE}"):
             filesystem.rm_file(f"{root}/{AGAIN_NOTE}")
 
-    def _offset_log(self, batch_id: int) -> list[str]:
-        text = self._text(f"offsets/{batch_id}")
-        if text is None:
+    def _offset_log(self, batch_id: int) -> LogFile:
+        file = self._file(f"offsets/{batch_id}")
+        if file is None:
             raise self._broken(f"offsets/{batch_id}", "it is not there")
-        lines = text.splitlines()
-        if len(lines) < 3 or lines[0] != "v1":
-            raise self._broken(f"offsets/{batch_id}", f"{len(lines)} lines, beginning with {text[:20]!r}")
-        return lines
+        return file
 
     def _note(self, name: str, text: str) -> None:
         filesystem, root = self._filesystem
@@ -191,23 +173,29 @@ class SparkCheckpoint:
             return []
         return [int(name) for name in names if name.isdigit()]
 
-    def _text(self, name: str) -> str | None:
-        filesystem, root = self._filesystem
-        try:
-            return str(filesystem.cat_file(f"{root}/{name}").decode())
-        except FileNotFoundError:
+    def _file(self, name: str) -> LogFile | None:
+        """A file that can be used; none where it is not there."""
+        body = self._body(name)
+        if body is None:
             return None
+        file = LogFile(name, body)
+        if file.problem is not None:
+            raise self._broken(name, file.problem)
+        return file
+
+    def _text(self, name: str) -> str | None:
+        body = self._body(name)
+        try:
+            return body.decode() if body is not None else None
         except UnicodeDecodeError as error:
             raise self._broken(name, "it is not text") from error
 
-    def _json(self, name: str, text: str) -> dict[str, Any]:
+    def _body(self, name: str) -> bytes | None:
+        filesystem, root = self._filesystem
         try:
-            body = json.loads(text)
-        except ValueError:
-            body = None
-        if not isinstance(body, dict):
-            raise self._broken(name, f"no JSON where some should be: {text[:60]!r}")
-        return body
+            return bytes(filesystem.cat_file(f"{root}/{name}"))
+        except FileNotFoundError:
+            return None
 
     def _broken(self, name: str, found: str) -> TerminalError:
         return TerminalError(
@@ -239,7 +227,3 @@ def to_spark_json(offsets: Offsets) -> str:
     for at, offset in sorted(offsets.items()):
         topics.setdefault(at.topic, {})[str(at.partition)] = offset
     return json.dumps(topics)
-
-
-def _offsets(body: dict[str, dict[str, int]]) -> Offsets:
-    return {TopicPartition(topic, int(p)): at for topic, parts in body.items() for p, at in parts.items()}

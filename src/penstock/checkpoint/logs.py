@@ -6,60 +6,18 @@ offsets and those before them, the newest commit, the metadata; what is older is
 
 from __future__ import annotations
 
-import json
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-from penstock.checkpoint.files import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, Offsets
+from penstock.checkpoint.log_file import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, LogFile, compare_checksum
 from penstock.checkpoint.writing import RESTORING
-from penstock.model import BatchToken, TopicPartition
+from penstock.model import BatchToken
 from penstock.storage import Storage
 
-Checksum = Literal["none", "right", "wrong", "unreadable"]
-"""What the `.crc` file beside a file says of it. Spark's own logs are read without a look at it."""
-
 _STRAY = re.compile(r"\..*(\.tmp|\.penstock-\d+)|\..*\.tmp\.crc|\.draft(?!\.penstock\.).+")
-_NO_OFFSETS = "-"
-
-
-@dataclass(frozen=True)
-class LogFile:
-    """One file: what is in it, and why it could not be used if so."""
-
-    name: str
-    body: bytes = field(repr=False)
-    checksum: Checksum
-    problem: str | None
-
-    @property
-    def version(self) -> str:
-        """The format version that the file names; empty where it names none."""
-        first = self.body.lstrip(b"\0").split(b"\n", 1)[0].decode(errors="replace")
-        return first if re.fullmatch(r"v\d+", first) else ""
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines behind the version."""
-        return self.body.decode(errors="replace").lstrip("\0").splitlines()[1:]
-
-    @property
-    def initial(self) -> Offsets | None:
-        """Of a source's file that can be used: where the first batch begins."""
-        return _offsets(self.lines) if self.problem is None else None
-
-    @property
-    def ends(self) -> Offsets | None:
-        """Of an offsets file that can be used: where its batch ends."""
-        return _offsets(self.lines[1:]) if self.problem is None else None
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Of an offsets or commits file that can be used: watermark and settings; else nothing."""
-        return {} if self.problem is not None or not self.lines else json.loads(self.lines[0])
 
 
 @dataclass(frozen=True)
@@ -81,13 +39,13 @@ class CheckpointFiles:
     def again(self) -> tuple[BatchToken, ...]:
         """The batches that a restore left to be run again: the sinks have them, and the state has not."""
         note = self.notes.get(AGAIN_NOTE)
-        return tuple(_tokens(note.body)) if note is not None and note.problem is None else ()
+        return note.tokens if note is not None else ()
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
         """The ids of the topics that the offsets belong to, as far as they were noted."""
         note = self.notes.get(TOPICS_NOTE)
-        return json.loads(note.body) if note is not None and note.problem is None else {}
+        return note.ids if note is not None else {}
 
     @property
     def newest(self) -> int | None:
@@ -107,9 +65,7 @@ class CheckpointFiles:
     @property
     def query_id(self) -> str | None:
         """The id in the metadata file; none where it cannot be told."""
-        if self.metadata is None or self.metadata.problem is not None:
-            return None
-        return str(json.loads(self.metadata.body)["id"])
+        return self.metadata.query_id if self.metadata is not None else None
 
     @property
     def all(self) -> list[LogFile]:
@@ -138,12 +94,7 @@ def read_files(path: str, storage: Storage = Storage()) -> CheckpointFiles:
     bodies = _bodies(filesystem, root, [*logs, *sums, *noted, *([RESTORING] if RESTORING in top else [])])
     notes = [name for name in noted if name in bodies]
     files = {
-        name: LogFile(
-            name,
-            bodies[name],
-            compare_checksum(bodies[name], bodies.get(_checksum_name(name))),
-            _problem(name, bodies[name]),
-        )
+        name: LogFile(name, bodies[name], compare_checksum(bodies[name], bodies.get(_checksum_name(name))))
         for name in logs
         if name in bodies
     }
@@ -155,7 +106,7 @@ def read_files(path: str, storage: Storage = Storage()) -> CheckpointFiles:
         sources={name: files[name] for name in sorted(files) if name.startswith("sources/")},
         strays=tuple(sorted(name for name in there if _STRAY.fullmatch(_own(name)) and not _penstock(name))),
         restoring=None if restoring is None else restoring.decode(errors="replace").strip(),
-        notes={name: LogFile(name, bodies[name], "none", _note_problem(name, bodies[name])) for name in notes},
+        notes={name: LogFile(name, bodies[name]) for name in notes},
     )
 
 
@@ -167,86 +118,6 @@ def written_at(path: str, name: str, storage: Storage = Storage()) -> datetime |
     except (OSError, NotImplementedError, KeyError):
         return None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-def compare_checksum(body: bytes, checksum: bytes | None) -> Checksum:
-    """Hold a file against its `.crc`: `crc` and a zero byte, the length of a piece, then a CRC32 for each piece."""
-    if checksum is None:
-        return "none"
-    size = int.from_bytes(checksum[4:8], "big")
-    if checksum[:4] != b"crc\0" or len(checksum) < 8 or size == 0:
-        return "unreadable"
-    sums = b"".join(zlib.crc32(body[at : at + size]).to_bytes(4, "big") for at in range(0, len(body), size))
-    if sums == checksum[8:]:
-        return "right"
-    return "unreadable" if sums.startswith(checksum[8:]) else "wrong"
-
-
-def _problem(name: str, body: bytes) -> str | None:
-    """Why Spark could not use a file; none where it could."""
-    if not body:
-        return "it is empty"
-    try:
-        lines = body.decode().lstrip("\0").splitlines()
-    except UnicodeDecodeError:
-        return "it is not text"
-    if name == "metadata":
-        found = _object("\n".join(lines))
-        return None if found is not None and isinstance(found.get("id"), str) else "it names no query"
-    if not lines or not re.fullmatch(r"v\d+", lines[0]):
-        return f"it begins with {body[:20]!r}, not with a version"
-    kind = name.split("/")[0]
-    if lines[0] != "v1" and not (kind == "commits" and lines[0] == "v2"):
-        return f"it is of format {lines[0]}, which this version does not know"
-    if kind == "commits":
-        return None if len(lines) == 1 or _object(lines[1]) is not None else "it is cut short"
-    offsets = lines[1:] if kind == "sources" else lines[2:]
-    head = kind == "sources" or (len(lines) > 1 and _object(lines[1]) is not None)
-    if not head or not offsets or not all(line == _NO_OFFSETS or _is_offsets(line) for line in offsets):
-        return "it is cut short"
-    return None
-
-
-def _note_problem(name: str, body: bytes) -> str | None:
-    """Why a run could not use a note of Penstock's; none where it could."""
-    if not body.strip(b"\0 "):
-        return "it is empty"
-    try:
-        if name == AGAIN_NOTE:
-            _tokens(body)
-        else:
-            json.loads(body)
-    except (ValueError, KeyError, TypeError):
-        return "it is cut short"
-    return None
-
-
-def _tokens(body: bytes) -> list[BatchToken]:
-    return [BatchToken.from_json(line) for line in body.decode().splitlines()]
-
-
-def _offsets(lines: Iterable[str]) -> Offsets:
-    found: Offsets = {}
-    for line in lines:
-        if line != _NO_OFFSETS:
-            found |= {TopicPartition(t, int(p)): at for t, parts in json.loads(line).items() for p, at in parts.items()}
-    return found
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _is_offsets(line: str) -> bool:
-    found = _object(line)
-    return found is not None and all(
-        isinstance(parts, dict) and all(p.isdigit() and isinstance(at, int) for p, at in parts.items())
-        for parts in found.values()
-    )
 
 
 def _numbered(files: Mapping[str, LogFile], folder: str) -> dict[int, LogFile]:

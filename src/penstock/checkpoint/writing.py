@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from penstock.checkpoint.files import Offsets
+from penstock.checkpoint.log_file import Offsets
 from penstock.checkpoint.whole import put_whole_at
 from penstock.errors import TerminalError
 from penstock.storage import Storage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from penstock.checkpoint.files import TOPICS_NOTE
 from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, Finding, from_error
+from penstock.checkpoint.log_file import TOPICS_NOTE
 from penstock.config import PipelineConfig
 from penstock.ops.checkpoint.backup import backups_there
 from penstock.ops.checkpoint.look import Snapshot, foreign_findings, look
