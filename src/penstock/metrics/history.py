@@ -6,10 +6,12 @@ part of any guarantee: what cannot be written is left out, and a line that was c
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,11 +62,17 @@ class History:
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(handle, line)
-            full = os.fstat(handle).st_size >= self._most_bytes
+            if os.fstat(handle).st_size >= self._most_bytes:
+                self._rotate(handle)
         finally:
             os.close(handle)
-        if full:
-            self.path.replace(self.older)
+
+    def _rotate(self, handle: int) -> None:
+        """Make the file the older one, unless another process has done so: it would then be a new one that goes."""
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), self.path.stat()):
+                self.path.replace(self.older)
 
 
 def history_of(checkpoint: str) -> History:

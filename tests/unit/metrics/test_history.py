@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,6 +30,25 @@ def test_history_that_is_full_keeps_the_file_before_and_no_more(tmp_path: Path) 
     assert numbers == list(range(numbers[0], 500))
     assert 10 < len(numbers) < 100
     assert {path.name for path in tmp_path.iterdir()} == {"h", "h.1"}
+
+
+def test_history_that_two_processes_find_full_at_once_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (History(tmp_path / "history", most_bytes=250) for _ in range(2))
+    one.add("batch", batch=0, text="x" * 20)
+    other.add("batch", batch=1, text="x" * 20)
+    lock = fcntl.flock
+
+    def overtaken(handle: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        one.path.rename(one.older)  # as the other process does it
+        other.add("batch", batch=3)
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", overtaken)
+    one.add("batch", batch=2, text="x" * 20)
+    assert [entry["batch"] for entry in one.read()] == [0, 1, 2, 3]
 
 
 def test_history_with_broken_lines_gives_the_others(tmp_path: Path) -> None:
