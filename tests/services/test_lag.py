@@ -33,7 +33,7 @@ from penstock.kafka.groups import GroupCommitter, GroupOffsets
 from penstock.metrics.history import history_of
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint.look import sinks_of
-from penstock.ops.lag.lag import LagReport, find_lag
+from penstock.ops.lag import LagReport, find_lag
 from penstock.preflight.standings import standings
 
 pytestmark = pytest.mark.services

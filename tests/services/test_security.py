@@ -19,7 +19,7 @@ from penstock.devstack.certificates import Authority
 from penstock.devstack.secure import USER
 from penstock.errors import MissingError, PenstockError
 from penstock.ops.acls import Right, plan_rights
-from penstock.ops.lag.lag import find_lag
+from penstock.ops.lag import find_lag
 from penstock.ops.plan import plan_run
 from penstock.supervision.run import run
 

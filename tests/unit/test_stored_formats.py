@@ -104,7 +104,7 @@ from penstock.metrics.history import History
 from penstock.model import RAW_SCHEMA, BatchToken, OffsetRange, Position, Rule, TopicPartition, redrives_of
 from penstock.ops.diagnosis.figures import batches_in, kept_in, retries_in
 from penstock.ops.gaps import find_gaps
-from penstock.ops.lag.lag import samples_in
+from penstock.ops.lag import samples_in
 from penstock.ops.quarantine.place import quarantine_of
 from penstock.ops.redrive.runs import runs_in
 from penstock.ops.replay.folder import ReplayRequest, replay_called, unfinished

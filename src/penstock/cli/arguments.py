@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.ops.wording import roughly
+from penstock.wording import roughly
 
 
 def ago(when: datetime | None) -> str:

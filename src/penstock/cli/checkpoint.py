@@ -13,7 +13,7 @@ from penstock.cli.arguments import File, Json, ago
 from penstock.cli.bars import bar_of
 from penstock.cli.render import out, table
 from penstock.errors import MissingError
-from penstock.ops.wording import counted
+from penstock.wording import counted, size
 
 if TYPE_CHECKING:
     from penstock.checkpoint.findings import Finding
@@ -171,8 +171,8 @@ def _print_view(found: Any, file: Path) -> None:
     _print_partitions(view)
     for store in view.state:
         name = " ".join(filter(None, (store.step or f"step {store.operator}", store.name)))
-        size = f"{store.size_bytes / 1024:,.1f} KiB in {counted(store.files, 'file')}"
-        out.print(f"  state       {escape(name)}: {counted(store.partitions, 'partition')}, {size}")
+        kept = f"{size(store.size_bytes)} in {counted(store.files, 'file')}"
+        out.print(f"  state       {escape(name)}: {counted(store.partitions, 'partition')}, {kept}")
     for sink in view.sinks:
         word = {True: "[green]agrees[/]", False: "[red]disagrees[/]", None: "[dim]-[/]"}[sink.agrees]
         out.print(f"  sink        [bold]{escape(sink.name)}[/]  {escape(sink.says)}  {word}")

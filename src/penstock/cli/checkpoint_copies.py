@@ -12,8 +12,8 @@ from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json, ago
 from penstock.cli.bars import bar_of
-from penstock.cli.render import out, size, table
-from penstock.ops.wording import counted
+from penstock.cli.render import out, table
+from penstock.wording import counted, size
 
 if TYPE_CHECKING:
     from penstock.checkpoint.manifest import Backup

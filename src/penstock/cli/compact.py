@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from penstock.cli.arguments import File, Json, duration
 from penstock.cli.render import err, out, table
-from penstock.ops.wording import counted
+from penstock.wording import counted, size
 
 # Every command loads this module.
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ def _show_others(planned: CompactPlan) -> None:
 
 
 def _cells(figures: TableFigures) -> tuple[str, str, str, str]:
-    size = figures.size_bytes
-    shown = f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"
-    return f"{figures.files:,}", f"{figures.small_files:,}", shown, f"{figures.versions:,}"
+    return f"{figures.files:,}", f"{figures.small_files:,}", size(figures.size_bytes), f"{figures.versions:,}"
 
 
 def _as_json(one: Tended) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from penstock.cli.signals import undisturbed
 from penstock.devstack import DevStack
 from penstock.engine.listener import BatchDone, Event, Notice, Started
 from penstock.ops.demo import DemoSummary, fresh_folder, live_demo, run_demo
-from penstock.ops.wording import counted
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java
+from penstock.wording import counted
 
 
 def demo(folder: Path, events: int, keep: bool, with_dashboard: bool = False) -> None:

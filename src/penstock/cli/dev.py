@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.ops.wording import counted
 from penstock.spark.cache import cache_home
+from penstock.wording import counted
 
 # Imported where it is used: every command loads this module, few need a Kafka client.
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from penstock.cli.arguments import File, Json
 from penstock.cli.render import err, out
-from penstock.ops.wording import counted
+from penstock.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

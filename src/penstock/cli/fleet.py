@@ -27,7 +27,6 @@ from penstock.engine.listener import AlertChanged, BatchDone, Notice, Retrying, 
 from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError
 from penstock.metrics import BatchMetrics
-from penstock.ops.wording import counted
 from penstock.preflight.options import RunOptions
 from penstock.spark.cache import cache_home
 from penstock.supervision.fleet import run_fleet
@@ -40,6 +39,7 @@ from penstock.supervision.fleet_events import (
     FleetSummary,
     Waiting,
 )
+from penstock.wording import counted
 
 if TYPE_CHECKING:
     from penstock.dashboard import Dashboard

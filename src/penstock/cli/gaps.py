@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from penstock.cli.arguments import File, Json, moment
 from penstock.cli.render import out, table
-from penstock.ops.wording import counted
+from penstock.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

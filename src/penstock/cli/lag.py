@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 # Every command loads this module.
 if TYPE_CHECKING:
     from penstock.config import PipelineConfig
-    from penstock.ops.lag.lag import LagReport, PartitionLag
+    from penstock.ops.lag import LagReport, PartitionLag
 
 _SHOWN = 20
 _EVERY_SECONDS = 2.0
@@ -37,7 +37,7 @@ def lag(
     offsets and in time, how it moves, and what the consumer group says. No JVM; nothing is changed.
     """
     from penstock.config import load
-    from penstock.ops.lag.lag import find_lag
+    from penstock.ops.lag import find_lag
 
     config = load(file)
     if watch:
@@ -54,7 +54,7 @@ def lag(
 
 def drawn(report: LagReport, most: int | None = _SHOWN) -> RenderableType:
     """The sentence, the worst partitions, what is hot, and what there is to know besides."""
-    from penstock.ops.wording import rate, spell
+    from penstock.wording import rate, spell
 
     rows = table(
         "partition", "committed", "end", "lag", "behind", "growth", "group", "",
@@ -99,7 +99,7 @@ def _aside(one: PartitionLag) -> str:
 
 
 def _watch(config: PipelineConfig, *, everything: bool, as_json: bool) -> None:
-    from penstock.ops.lag.lag import find_lag
+    from penstock.ops.lag import find_lag
 
     looks: deque[LagReport] = deque([find_lag(config)], maxlen=_LOOKS_BACK)
     # Unlike what is printed, what is drawn again has to end where the screen does.

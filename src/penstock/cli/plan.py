@@ -10,7 +10,7 @@ from rich.markup import escape
 from penstock.cli.render import out, show_error, table
 from penstock.ops.acls import RightsNeeded
 from penstock.ops.plan import PlannedFlow, PlannedStep, RunPlan
-from penstock.ops.wording import counted
+from penstock.wording import counted
 
 _PARTITIONS_SHOWN = 12
 

@@ -12,7 +12,7 @@ from penstock.cli.render import out
 from penstock.cli.test import cell_text
 from penstock.ops.cases.rows import Row, shown_columns, to_plain
 from penstock.ops.preview import Preview
-from penstock.ops.wording import counted
+from penstock.wording import counted
 
 _WIDEST = 200
 _BAD = ("topic", "partition", "offset", "code", "message")

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json, moment
 from penstock.cli.render import err, out
-from penstock.ops.wording import counted
+from penstock.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

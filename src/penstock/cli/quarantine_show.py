@@ -15,7 +15,7 @@ from penstock.ops.quarantine.listing import Listing
 from penstock.ops.quarantine.show import ShownRecord, Verdict, describe
 from penstock.ops.redrive.redrive import RedrivePlan
 from penstock.ops.redrive.trial import RedriveTrial
-from penstock.ops.wording import counted
+from penstock.wording import counted
 
 _BAR = 40
 _BYTES_SHOWN = 256

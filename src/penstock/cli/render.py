@@ -58,11 +58,6 @@ def show_error(error: PenstockError) -> None:
         err.print(escape(line), style=None if line.startswith(" ") else "bold red")
 
 
-def size(count: int) -> str:
-    """Bytes of what is kept: in megabytes unless they are few."""
-    return f"{count / 1_000_000:,.1f} MB" if count >= 100_000 else f"{count:,} bytes"
-
-
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     """An unframed table; the columns in `numbers` are set right."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))

@@ -21,7 +21,7 @@ from penstock.cli.arguments import (
     StalledAfter,
 )
 from penstock.cli.render import err, out
-from penstock.ops.wording import counted
+from penstock.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:

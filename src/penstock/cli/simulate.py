@@ -118,7 +118,7 @@ def simulate(
 
 
 def _show_rows(report: Report) -> None:
-    from penstock.ops.wording import spell
+    from penstock.wording import spell
 
     columns = ("until", "rate", "waiting", "cap", "batch", "took")
     rows = table(*columns[:3], "", *columns[3:], numbers=columns)

@@ -21,7 +21,7 @@ from penstock.ops.cases.reports import junit_xml, results_json, summary
 from penstock.ops.cases.rows import Row, RowDiff, TableDiff, shown_columns, to_plain
 from penstock.ops.cases.run import CaseResult, FileResult, SparkWhenNeeded, run_file
 from penstock.ops.cases.update import apply_update
-from penstock.ops.wording import counted
+from penstock.wording import counted
 
 _SAME_SHOWN = 3
 _WIDEST = 40

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.render import err, out, size
+from penstock.cli.render import err, out
 from penstock.engine.listener import (
     AlertChanged,
     BatchDone,
@@ -30,7 +30,7 @@ from penstock.engine.listener import (
 )
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
-from penstock.ops.wording import counted
+from penstock.wording import counted, size
 
 
 class LineView:

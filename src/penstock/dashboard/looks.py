@@ -56,7 +56,7 @@ class LagLook:
 
     def __call__(self, config: PipelineConfig) -> Found:
         """The report; `places` and `ages` are for the heat strip."""
-        from penstock.ops.lag.lag import find_lag
+        from penstock.ops.lag import find_lag
 
         same = self._before is not None and self._before.pipeline == config.name
         report = self._before = find_lag(config, before=self._before if same else None)

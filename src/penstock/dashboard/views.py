@@ -18,7 +18,7 @@ from penstock.dashboard.overview import behind_of, lag_of, overview_row
 from penstock.dashboard.rates import Rates
 from penstock.dashboard.recent import Numbers, Place, Recent
 from penstock.model import TopicPartition
-from penstock.ops.lag.lag import hot_partitions
+from penstock.ops.lag import hot_partitions
 
 _CHECKPOINT: dict[str, Any] = {"committed": None, "begun": None, "sinks": [], "findings": []}
 _DIAGNOSIS: dict[str, Any] = {"at": None, "causes": [], "idle": None, "notes": []}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock.errors import TerminalError
 from penstock.storage.storage import local_path
+from penstock.wording import size
 
 ROOM_HINT = "make room there, and run again: nothing is lost or duplicated"
 _SIGNS = ("No space left on device", "Disk quota exceeded", "database or disk is full")
@@ -43,7 +44,7 @@ class Room:
 
     def __str__(self) -> str:
         files = ", and no further file can be made" if self.no_more_files else ""
-        return f"{self.place}: {self.free / 1024:,.0f} of {self.whole / 1024:,.0f} KiB are free{files}"
+        return f"{self.place}: {size(self.free)} of {size(self.whole)} are free{files}"
 
 
 def least_room(places: Iterable[str]) -> Room | None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.lag import drawn, lag
 from penstock.errors import DefinitionError, TransientError
-from penstock.ops.lag.lag import LagReport, PartitionLag
+from penstock.ops.lag import LagReport, PartitionLag
 
 FILE = """\
 name: orders

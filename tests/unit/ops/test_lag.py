@@ -20,7 +20,7 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.checkpoint.look import Brokers, Snapshot
-from penstock.ops.lag.lag import (
+from penstock.ops.lag import (
     GroupView,
     LagReport,
     PartitionLag,
@@ -35,8 +35,8 @@ from penstock.ops.lag.lag import (
     samples_in,
     window_of,
 )
-from penstock.ops.wording import spell
 from penstock.preflight.standings import Standing
+from penstock.wording import spell
 
 NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -45,7 +45,7 @@ def test_least_room_is_where_least_is_free_the_first_of_one_disk(
     places = ["s3://lake/x", f"{tmp_path}/checkpoints", f"file://{tmp_path}/lake/out", f"{tmp_path}/lake/other"]
     room = least_room(places)
     assert room == Room(tmp_path / "lake/out", 3 * 1024, 2_000 * 1024)
-    assert str(room) == f"{tmp_path}/lake/out: 3 of 2,000 KiB are free"
+    assert str(room) == f"{tmp_path}/lake/out: 3.1 kB of 2.0 MB are free"
 
 
 def test_least_room_is_where_no_further_file_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_least_room_is_where_no_further_file_can_be_made(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "statvfs", statvfs)
     (tmp_path / "many").mkdir()
     room = least_room([str(tmp_path), str(tmp_path / "many")])
-    assert str(room).endswith("many: 500 of 500 KiB are free, and no further file can be made")
+    assert str(room).endswith("many: 512.0 kB of 512.0 kB are free, and no further file can be made")
 
 
 def test_least_room_of_places_elsewhere_is_not_known() -> None:

@@ -25,9 +25,9 @@ from penstock.kafka.cluster import look_seconds
 from penstock.metrics.history import history_of
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence, RegistryFacts, TableFacts
 from penstock.ops.diagnosis.figures import batches_in, input_in, kept_in, recent_batches, retries_in
-from penstock.ops.wording import counted
 from penstock.registry.exchange import Exchange
 from penstock.supervision.upkeep import tables_of
+from penstock.wording import counted
 
 _REGISTRY_SECONDS = 3.0
 _AGE_SECONDS = 2.0

@@ -18,7 +18,7 @@ from penstock.ops.diagnosis.resources import (
     state_grows,
 )
 from penstock.ops.diagnosis.services import quarantine_storm, slow_broker, slow_registry, slow_sink
-from penstock.ops.wording import span
+from penstock.wording import span
 
 CAUSES: Sequence[Callable[[Evidence], Cause | None]] = (
     not_running,

@@ -13,7 +13,7 @@ from penstock.config import PostgresSinkConfig, SinkConfig, reveal, show_duratio
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.figures import middle
-from penstock.ops.wording import counted, percent, span
+from penstock.wording import counted, percent, span
 
 _MOSTLY = 0.8
 _FAR_BELOW = 4

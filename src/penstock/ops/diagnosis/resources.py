@@ -22,7 +22,7 @@ from penstock.config import (
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.figures import Kept, middle
-from penstock.ops.wording import counted, percent, size, span
+from penstock.wording import counted, percent, size, span
 
 _FEWEST_BATCHES = 4
 _FEWEST_STATE_ROWS = 100

@@ -20,7 +20,7 @@ from penstock.config import (
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
 from penstock.ops.diagnosis.figures import Batch
-from penstock.ops.wording import percent, size, span
+from penstock.wording import percent, size, span
 
 _LAST = 5
 _SHARE = 0.1

@@ -9,7 +9,7 @@ from penstock.config import PipelineConfig, show_duration
 from penstock.ops.simulate.cost import Measured
 from penstock.ops.simulate.simulate import Report, SimulationRequest, fixed_cap
 from penstock.ops.simulate.splitting import whole_partitions
-from penstock.ops.wording import spell
+from penstock.wording import spell
 
 _BEYOND = 10
 _CHANGES = 8

@@ -27,9 +27,9 @@ from penstock.kafka.groups import GroupOffsets
 from penstock.metrics.history import from_lists, history_of
 from penstock.model import BatchToken, Guarantee, TopicPartition, lags_of
 from penstock.ops.checkpoint.look import Snapshot, look
-from penstock.ops.wording import rate, spell
 from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.standings import Standing
+from penstock.wording import rate, spell
 
 
 @dataclass(frozen=True)
