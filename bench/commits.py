@@ -21,7 +21,7 @@ from growth import Curve, Point
 
 from penstock.contracts import Sink
 from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt
-from penstock.sinks.compaction_chunks import FreeTurn
+from penstock.sinks.compaction_chunks import NoLock
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.parquet import ParquetSink
@@ -88,8 +88,8 @@ def _care_of(sink: Any, folder: Path) -> Iterator[Callable[[], None]]:
         care.use(engine, engine.interrupt)
 
         def tend() -> None:
-            care.compact(FreeTurn(), time.monotonic() + _PATIENCE)
-            care.clean(_KEEP, FreeTurn(), time.monotonic() + _PATIENCE)
+            care.compact(NoLock(), time.monotonic() + _PATIENCE)
+            care.clean(_KEEP, NoLock(), time.monotonic() + _PATIENCE)
 
         yield tend
     finally:

@@ -104,7 +104,7 @@ from penstock.supervision.bounded import _attempt, _note, cut
 from penstock.supervision.gathered import GatheredSink
 from penstock.supervision.lag_monitor import LagSample
 from penstock.supervision.observer import RunObserver, observed
-from penstock.supervision.upkeep import Turns
+from penstock.supervision.upkeep import TableLock
 
 GOLDEN = Path(__file__).parent / "golden"
 DEFINITIONS = Path(__file__).parent / "definitions" / "valid"
@@ -477,7 +477,7 @@ def write_checkpoint(path: Path) -> None:
     with checkpoint_lock(str(path)):
         holder = (path / ".penstock.lock").read_text()
     (path / ".penstock.lock").write_text(re.sub(r"process \d+ on \S+", "process 7 on here", holder))
-    with Turns(str(path), "out").stream():
+    with TableLock(str(path), "out").stream():
         pass
 
 

@@ -313,7 +313,7 @@ class EvolvingSink(Protocol):
         ...
 
 
-class Turn(Protocol):
+class MaintenanceLock(Protocol):
     """Beside a stream that may want to commit to the same table at any moment, and then comes first."""
 
     def taken(self, deadline: float) -> AbstractContextManager[bool]:
@@ -344,11 +344,11 @@ class Maintenance(Protocol):
         """How the table is now, looked at without Spark; none where there is none yet."""
         ...
 
-    def compact(self, turn: Turn, deadline: float) -> Compacted:
+    def compact(self, lock: MaintenanceLock, deadline: float) -> Compacted:
         """Join small files until the deadline, in chunks that are kept; a conflict costs a chunk, never the stream."""
         ...
 
-    def clean(self, keep: timedelta, turn: Turn, deadline: float, *, dry_run: bool = False) -> Cleaned:
+    def clean(self, keep: timedelta, lock: MaintenanceLock, deadline: float, *, dry_run: bool = False) -> Cleaned:
         """Remove what no version newer than `keep` names, and no stream, token or reader can need."""
         ...
 
@@ -358,8 +358,8 @@ class MaintainedSink(Protocol):
     """A sink whose target is a table that needs care now and then. One that needs none says why in `no_upkeep`."""
 
     @property
-    def takes_turns(self) -> bool:
-        """Whether its commit, met by a compaction, would have to be made anew: it then takes a turn first."""
+    def commits_under_lock(self) -> bool:
+        """Whether its commit, met by a compaction, would have to be made anew: it is then made under the lock."""
         ...
 
     def maintenance(self) -> Maintenance:

@@ -15,7 +15,7 @@ from tests.contract.kit_iceberg import open_table
 from tests.contract.rows import SCHEMA, land, records, stage, token
 
 from penstock.model import MergeRules
-from penstock.sinks.compaction_chunks import FreeTurn
+from penstock.sinks.compaction_chunks import NoLock
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.history import mark_of
@@ -23,7 +23,7 @@ from penstock.spark.sql import SparkSql
 
 pytestmark = pytest.mark.services
 
-FREE = FreeTurn()
+FREE = NoLock()
 NOW = timedelta(0)
 
 

@@ -142,7 +142,7 @@ class BatchRunner:
     tell: Callable[[str], None] = lambda text: None
     marks: Sink | None = None
     """One of the sinks, the last: it is given the bad records, those too that a target refuses at its commit."""
-    turn: Callable[[Sink], AbstractContextManager[None]] = lambda sink: nullcontext()
+    table_lock: Callable[[Sink], AbstractContextManager[None]] = lambda sink: nullcontext()
     """What a commit to a sink's table is made in, where a compaction may be at it."""
     garbage: Callable[[], float] = lambda: 0.0
     """What the JVM has spent on its garbage since it was asked last, in seconds."""
@@ -264,7 +264,7 @@ class BatchRunner:
             if target.name not in self._own and target.guarantee is Guarantee.EXACTLY_ONCE:
                 held = self._positions.get(target.name)
                 position = Position.claimed(held, self._carrying(token), f"claimed by run {self._run}")
-                with self.turn(target):
+                with self.table_lock(target):
                     if isinstance(target, SlotSink):
                         target.claim(self._carrying(token), position)
                     else:
@@ -419,7 +419,7 @@ class BatchRunner:
             manifests = staged.manifests(sink)
             if sink is self.marks:
                 manifests += refused_late
-            with self.turn(sink), self._timed(f"commit:{sink.name}"):
+            with self.table_lock(sink), self._timed(f"commit:{sink.name}"):
                 while True:
                     try:
                         self._commit_sink(token, sink, manifests)
@@ -506,7 +506,7 @@ class BatchRunner:
             position = Position.after(known, adding)
             if self.recovers:
                 position = replace(position, number=known.number if known is not None else 0)
-            with self.turn(quarantine), self._timed(f"commit:{quarantine.name}"):
+            with self.table_lock(quarantine), self._timed(f"commit:{quarantine.name}"):
                 quarantine.land(position, manifests, known)
             self._positions[quarantine.name] = position
             if self.after_restart:

@@ -19,7 +19,7 @@ from penstock.config import PipelineConfig
 from penstock.contracts import MaintainedSink
 from penstock.errors import DefinitionError, MissingError, TransientError
 from penstock.model.upkeep import Cleaned, TableFigures
-from penstock.sinks.compaction_chunks import FreeTurn
+from penstock.sinks.compaction_chunks import NoLock
 from penstock.supervision.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
 
 
@@ -162,7 +162,7 @@ def _planned(table: TendedTable, keep: timedelta, clean: bool) -> PlannedTable:
     care = table.maintenance
     figures = care.figures()
     look = clean and figures is not None
-    cleaning = care.clean(keep, FreeTurn(), time.monotonic() + 60, dry_run=True) if look else None
+    cleaning = care.clean(keep, NoLock(), time.monotonic() + 60, dry_run=True) if look else None
     return PlannedTable(table, figures, cleaning, figures is not None and care.needs_sql)
 
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from penstock.contracts import Turn
+from penstock.contracts import MaintenanceLock
 
 GRACE = 0.3
 """Seconds that a chunk may go on once the stream wants the table: most are done by then."""
@@ -35,7 +35,9 @@ class ChunkResult:
     error: Exception | None = None
 
 
-def run_chunk(run: Callable[[], object], interrupt: Callable[[], None], turn: Turn, deadline: float) -> ChunkResult:
+def run_chunk(
+    run: Callable[[], object], interrupt: Callable[[], None], lock: MaintenanceLock, deadline: float
+) -> ChunkResult:
     """Run something in a thread of its own; `interrupt` makes it raise."""
     failed: list[Exception] = []
 
@@ -45,12 +47,12 @@ def run_chunk(run: Callable[[], object], interrupt: Callable[[], None], turn: Tu
         except Exception as error:
             failed.append(error)
 
-    with turn.taken(deadline) as mine:
+    with lock.taken(deadline) as mine:
         if not mine:
             return ChunkResult("time")
         thread = threading.Thread(target=work, name="compaction", daemon=True)
         thread.start()
-        broken = _watch(lambda seconds: _ended(thread, seconds), turn, deadline)
+        broken = _watch(lambda seconds: _ended(thread, seconds), lock, deadline)
         while thread.is_alive():  # a job that begins just after an interrupt is not reached by it
             interrupt()
             thread.join(0.2)
@@ -59,8 +61,8 @@ def run_chunk(run: Callable[[], object], interrupt: Callable[[], None], turn: Tu
     return ChunkResult(broken or "failure", str(failed[0]), failed[0])
 
 
-class FreeTurn:
-    """For what no stream can meet. Implements `contracts.Turn`."""
+class NoLock:
+    """For what no stream can meet. Implements `contracts.MaintenanceLock`."""
 
     def taken(self, deadline: float) -> AbstractContextManager[bool]:
         """At once."""
@@ -85,16 +87,16 @@ class ChunkProcess:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def run(self, order: Mapping[str, Any], turn: Turn, deadline: float) -> ChunkResult:
-        """Have one order carried out while the turn is held. What the process needs to begin is done before."""
+    def run(self, order: Mapping[str, Any], lock: MaintenanceLock, deadline: float) -> ChunkResult:
+        """Have one order carried out while the lock is held. What the process needs to begin is done before."""
         process = self._ready(deadline)
         if process is None:
             return ChunkResult("time")
-        with turn.taken(deadline) as mine:
+        with lock.taken(deadline) as mine:
             if not mine:
                 return ChunkResult("time")
             self._send(process, order)
-            broken = _watch(lambda seconds: _answers(process, seconds), turn, deadline)
+            broken = _watch(lambda seconds: _answers(process, seconds), lock, deadline)
             if broken:
                 self._end()
                 return ChunkResult(broken)
@@ -145,14 +147,14 @@ class ChunkProcess:
                     pipe.close()
 
 
-def _watch(over: Callable[[float], bool], turn: Turn, deadline: float) -> ChunkEnd | None:
+def _watch(over: Callable[[float], bool], lock: MaintenanceLock, deadline: float) -> ChunkEnd | None:
     """Wait until a chunk is over; or say why it must not go on."""
     wanted_at: float | None = None
     while not over(_POLL):
         now = time.monotonic()
         if now >= deadline:
             return "time"
-        if wanted_at is None and turn.wanted():
+        if wanted_at is None and lock.wanted():
             wanted_at = now
         if wanted_at is not None and now - wanted_at > GRACE:
             return "gave way"

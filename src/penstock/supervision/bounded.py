@@ -40,7 +40,7 @@ from penstock.sinks.commit import move
 from penstock.spark.executors import Attempts, Executors
 from penstock.spark.placement import Placement
 from penstock.supervision.gathered import GatheredSink
-from penstock.supervision.upkeep import turn_at
+from penstock.supervision.upkeep import lock_of
 
 _PROGRESS, _ATTEMPT = "progress.json", "attempt.json"
 
@@ -72,7 +72,7 @@ class BoundedRun:
     check_log: bool = True
     """Whether the ranges are of topics that must still have them."""
     beside: str | None = None
-    """The checkpoint of a stream that may write to the same tables: commits take turns with it."""
+    """The checkpoint of a stream that may write to the same tables: commits lock them against its compaction."""
     give_up_after: float = 300.0
 
     @property
@@ -197,7 +197,7 @@ def _carry(
             cores=executors.slots,
             tell=tell,
             marks=run.marks,
-            turn=partial(turn_at, run.beside or pipeline.config.checkpoint),
+            table_lock=partial(lock_of, run.beside or pipeline.config.checkpoint),
             orphans=Orphans(Attempts(spark)),
             excluded=run.excluded,
             topic_ids=_pinned_ids(run, cluster),
@@ -210,7 +210,7 @@ def _carry(
         if whole:
             run.settle()
             for sink in gathered:
-                with turn_at(run.beside or pipeline.config.checkpoint, sink):
+                with lock_of(run.beside or pipeline.config.checkpoint, sink):
                     sink.publish()
             _note(run, len(run.batches), finished=True)
 

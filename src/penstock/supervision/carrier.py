@@ -34,7 +34,7 @@ from penstock.preflight.recreated import SameTopics, TopicIds
 from penstock.spark.executors import Attempts, Executors
 from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
-from penstock.supervision.upkeep import turn_at
+from penstock.supervision.upkeep import lock_of
 
 _ASK_SECONDS = 5.0
 
@@ -113,10 +113,10 @@ class Carrier:
         if runner is not None:
             runner.end()
 
-    def _turn(self, sink: Sink) -> AbstractContextManager[None]:
+    def _table_lock(self, sink: Sink) -> AbstractContextManager[None]:
         """What a commit is made in; none is made on a checkpoint that another run may have by now."""
         self.hold.check()
-        return turn_at(self.checkpoint.path, sink)
+        return lock_of(self.checkpoint.path, sink)
 
     def _set_flow(self, metrics: BatchMetrics) -> None:
         changed = self.control.learn(metrics)
@@ -138,7 +138,7 @@ class Carrier:
             self.pipeline.targets.gaps,
             Executors(self.session).slots,
             self.flows.tell,
-            turn=self._turn,
+            table_lock=self._table_lock,
             garbage=Garbage(self.session),
             enter=lambda batch_id, phase: self.listener(BatchPhase(batch_id, phase)),
             orphans=Orphans(Attempts(self.session)),

@@ -58,9 +58,9 @@ class GatheredSink:
         self._sink.use(sql)
 
     @property
-    def takes_turns(self) -> bool:
+    def commits_under_lock(self) -> bool:
         """Whether its commit meets compactions."""
-        return isinstance(self._sink, MaintainedSink) and self._sink.takes_turns
+        return isinstance(self._sink, MaintainedSink) and self._sink.commits_under_lock
 
     def maintenance(self) -> Maintenance:
         """The care of its table."""

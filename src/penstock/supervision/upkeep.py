@@ -1,9 +1,9 @@
 """The care of a pipeline's tables: which there are, what was done to each, and all of them between two batches.
 
 In a running pipeline nothing here can stop the stream: an error is reported in a line, and tried again the next time.
-The stream and a compaction take turns at a table, and the stream comes first. Two kernel locks in the checkpoint folder
-do this, and a crash frees them: whoever changes the table holds the turn, and the stream holds the other lock from when
-it wants the turn until it is done. A compaction that sees it taken gives way. The stream waits for that for a moment
+The stream and a compaction lock a table, and the stream comes first. Two kernel locks in the checkpoint folder
+do this, and a crash frees them: whoever changes the table holds one, and the stream holds the other from when it
+wants the first until it is done. A compaction that sees it taken gives way. The stream waits for that for a moment
 only; a conflict after that is an ordinary one, and its commit is retried.
 """
 
@@ -24,7 +24,7 @@ from penstock.assembly.build import Pipeline
 from penstock.assembly.reaching import storage_of
 from penstock.assembly.targets import Targets
 from penstock.config import PipelineConfig, reveal
-from penstock.contracts import MaintainedSink, Maintenance, Sink, Turn
+from penstock.contracts import MaintainedSink, Maintenance, MaintenanceLock, Sink
 from penstock.errors import PenstockError
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
@@ -35,8 +35,8 @@ STREAM_PATIENCE = 2.0
 _POLL = 0.01
 
 
-class Turns:
-    """The turns at one sink's table. Implements `contracts.Turn`. Without a checkpoint on a local disk all are free."""
+class TableLock:
+    """The lock of one sink's table, which is free without a local checkpoint. Implements `MaintenanceLock`."""
 
     def __init__(self, checkpoint: str, sink: str) -> None:
         local = "://" not in checkpoint or checkpoint.startswith("file://")
@@ -46,31 +46,31 @@ class Turns:
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """For the stream: ask for the turn, and go on with or without it. Never raises."""
-        with self._opened("wanted") as wanted, self._opened("turn") as turn:
-            if wanted is not None and turn is not None:
+        """For the stream: ask for the table, and go on with or without it. Never raises."""
+        with self._opened("wanted") as wanted, self._opened("turn") as lock:
+            if wanted is not None and lock is not None:
                 soon = time.monotonic() + STREAM_PATIENCE
                 _await(wanted, soon)
-                _await(turn, soon)
+                _await(lock, soon)
             yield
 
     @contextmanager
     def taken(self, deadline: float) -> Iterator[bool]:
-        """For a compaction: the turn, once nobody has it or wants it."""
-        with self._opened("turn") as turn:
-            yield turn is None or self._take(turn, deadline)
+        """For a compaction: the table, once nobody has it or wants it."""
+        with self._opened("turn") as lock:
+            yield lock is None or self._take(lock, deadline)
 
     def wanted(self) -> bool:
-        """Whether the stream wants the turn, or has it."""
+        """Whether the stream wants the table, or has it."""
         with self._opened("wanted") as wanted:
             return wanted is not None and not _held(wanted, fcntl.LOCK_SH)
 
-    def _take(self, turn: IO[str], deadline: float) -> bool:
+    def _take(self, lock: IO[str], deadline: float) -> bool:
         while True:
-            if not self.wanted() and _held(turn):
+            if not self.wanted() and _held(lock):
                 if not self.wanted():
                     return True
-                fcntl.flock(turn, fcntl.LOCK_UN)
+                fcntl.flock(lock, fcntl.LOCK_UN)
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL)
@@ -122,7 +122,7 @@ class TendedTable:
     name: str
     target: str
     maintenance: Maintenance
-    turn: Turn
+    lock: MaintenanceLock
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Tended:
 def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
     """The tables of the sinks, and those beside the quarantine, each once."""
     found = [
-        TendedTable(sink.name, sink.target, sink.maintenance(), Turns(config.checkpoint, sink.name))
+        TendedTable(sink.name, sink.target, sink.maintenance(), TableLock(config.checkpoint, sink.name))
         for sink in targets.sinks
         if isinstance(sink, MaintainedSink)
     ]
@@ -166,14 +166,14 @@ def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
         for name, end in (("quarantine", ""), ("gaps", "_gaps"), ("redrives", "_redrives")):
             path = quarantine.rstrip("/") + end
             care = DeltaMaintenance(config.name, name, path, storage=storage_of(config))
-            found.append(TendedTable(name, path, care, Turns(config.checkpoint, name)))
+            found.append(TendedTable(name, path, care, TableLock(config.checkpoint, name)))
     return list({table.target: table for table in reversed(found)}.values())[::-1]
 
 
-def turn_at(checkpoint: str, sink: Sink) -> AbstractContextManager[None]:
+def lock_of(checkpoint: str, sink: Sink) -> AbstractContextManager[None]:
     """What a stream holds while it commits to a sink."""
-    if isinstance(sink, MaintainedSink) and sink.takes_turns:
-        return Turns(checkpoint, sink.name).stream()
+    if isinstance(sink, MaintainedSink) and sink.commits_under_lock:
+        return TableLock(checkpoint, sink.name).stream()
     return nullcontext()
 
 
@@ -221,10 +221,10 @@ def tend(
             return done
         ready(table)
         if before.small_files > few:
-            done = replace(done, compacted=table.maintenance.compact(table.turn, deadline))
+            done = replace(done, compacted=table.maintenance.compact(table.lock, deadline))
         if clean and time.monotonic() < deadline:
             keep = max(keep, SHORTEST_KEEP)
-            done = replace(done, cleaned=table.maintenance.clean(keep, table.turn, deadline))
+            done = replace(done, cleaned=table.maintenance.clean(keep, table.lock, deadline))
         return replace(done, after=table.maintenance.figures(), seconds=time.monotonic() - began)
     except Exception as error:
         told = error if isinstance(error, PenstockError) else _unexpected(table, error)

@@ -22,11 +22,11 @@ from tests.tables import ids
 from penstock.errors import TerminalError
 from penstock.model import MergeRules, Position, TopicPartition
 from penstock.sinks import compaction_chunks
-from penstock.sinks.compaction_chunks import FreeTurn
+from penstock.sinks.compaction_chunks import NoLock
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink, merge, optimizing
-from penstock.supervision.upkeep import Turns
+from penstock.supervision.upkeep import TableLock
 
-FREE = FreeTurn()
+FREE = NoLock()
 NOW = timedelta(0)
 
 
@@ -49,7 +49,7 @@ def age(path: Path, days: float) -> None:
 
 
 class Impatient:
-    """A turn that the stream wants as soon as it is taken."""
+    """A lock that the stream wants as soon as it is taken."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -67,17 +67,17 @@ class Impatient:
 
 
 def impatient(times: int, monkeypatch: pytest.MonkeyPatch) -> Impatient:
-    """Such a turn, in which no chunk is ever quick enough to be done before it is seen."""
-    turn, send = Impatient(times), compaction_chunks.ChunkProcess._send
+    """Such a lock, under which no chunk is ever quick enough to be done before it is seen."""
+    lock, send = Impatient(times), compaction_chunks.ChunkProcess._send
 
     def send_when_free(chunks: compaction_chunks.ChunkProcess, process: Any, what: Any) -> None:
-        if not (turn.held and turn.wanted()):
+        if not (lock.held and lock.wanted()):
             send(chunks, process, what)
 
     monkeypatch.setattr(compaction_chunks.ChunkProcess, "_send", send_when_free)
     monkeypatch.setattr(compaction_chunks, "GRACE", -1.0)
     monkeypatch.setattr(compaction_chunks, "_POLL", 0.0)
-    return turn
+    return lock
 
 
 def test_compact_joins_small_files_and_keeps_rows_and_tokens(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_merges_beside_compactions_are_each_made_once(tmp_path: Path, monkeypatc
 
     def tend() -> None:
         while not over.is_set():
-            joined.append(sink.maintenance().compact(Turns(str(checkpoint), "out"), soon()))
+            joined.append(sink.maintenance().compact(TableLock(str(checkpoint), "out"), soon()))
 
     tending = threading.Thread(target=tend)
     tending.start()
@@ -325,7 +325,7 @@ def test_merges_beside_compactions_are_each_made_once(tmp_path: Path, monkeypatc
         batch = token(number, number * 10, number * 10 + 10)
         again = [0] if number % 8 == 7 else []  # such a merge touches every file
         staged = stage(sink, batch, [records([*again, *range(number * 10, number * 10 + 10)])])
-        with Turns(str(checkpoint), "out").stream():
+        with TableLock(str(checkpoint), "out").stream():
             commit(sink, batch, [staged])
         time.sleep(0.05)
     over.set()

@@ -24,7 +24,7 @@ from penstock.errors import DefinitionError, MissingError, PenstockError, Termin
 from penstock.model import DELETES, BatchToken, OffsetRange, Position
 from penstock.model.upkeep import Cleaned
 from penstock.sinks.commit import move
-from penstock.sinks.compaction_chunks import FreeTurn
+from penstock.sinks.compaction_chunks import NoLock
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.history import mark_of
 
@@ -346,7 +346,7 @@ def test_columns_of_a_new_table_may_be_null_whatever_the_pipeline_says(tmp_path:
 
 def cleaned(sink: IcebergSink) -> Cleaned:
     """What an expiry of everything would do, as far as it is known without Spark."""
-    return sink.maintenance().clean(timedelta(0), FreeTurn(), time.monotonic() + 60, dry_run=True)
+    return sink.maintenance().clean(timedelta(0), NoLock(), time.monotonic() + 60, dry_run=True)
 
 
 def test_expiry_by_maintenance_leaves_all_where_a_roll_back_took_out_another_pipelines_commits(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from penstock.contracts import SqlEngine, Turn
+from penstock.contracts import MaintenanceLock, SqlEngine
 from penstock.errors import TerminalError
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.compaction_chunks import ChunkProcess, ChunkResult
@@ -133,7 +133,7 @@ class DeltaMaintenance:
                 versions=self._versions(table),
             )
 
-    def compact(self, turn: Turn, deadline: float) -> Compacted:
+    def compact(self, lock: MaintenanceLock, deadline: float) -> Compacted:
         """Join small files. Where `cluster_by` is set, a partition is ordered anew once enough came to it."""
         with sink_failures(self._sink, COMPACTING):
             table = self._open()
@@ -143,20 +143,20 @@ class DeltaMaintenance:
             if why := position_at_risk(table, self._folder, self._pipeline, self._sink):
                 return Compacted(left=why)
             if _bound(table):
-                return self._spark.compact(table, turn, deadline)
+                return self._spark.compact(table, lock, deadline)
             before, names = table.version(), _paths(table)
             mark = secrets.token_hex(4)
-            gave_way, left = self._chunks(orders, mark, turn, deadline)
+            gave_way, left = self._chunks(orders, mark, lock, deadline)
             table.update_incremental()
             self._folder.sync(path for path in map(unquote, _paths(table) - names) if self._is_there(path))
             self._folder.sync(f"_delta_log/{v:020}.json" for v in range(before + 1, table.version() + 1))
             removed, added = _metrics(table, before, mark)
             return Compacted(removed, added, gave_way, left)
 
-    def clean(self, keep: timedelta, turn: Turn, deadline: float, *, dry_run: bool = False) -> Cleaned:
+    def clean(self, keep: timedelta, lock: MaintenanceLock, deadline: float, *, dry_run: bool = False) -> Cleaned:
         """Remove files whose removal from the table is older than `keep`, and older ones that no version ever named.
 
-        Its commits change no file, so a MERGE does not meet them: no turn is taken.
+        Its commits change no file, so a MERGE does not meet them: no lock is taken.
         """
         with sink_failures(self._sink, CLEANING):
             table = self._open()
@@ -189,7 +189,7 @@ class DeltaMaintenance:
         return len(old | orphans)
 
     def _chunks(
-        self, orders: Sequence[dict[str, Any]], mark: str, turn: Turn, deadline: float
+        self, orders: Sequence[dict[str, Any]], mark: str, lock: MaintenanceLock, deadline: float
     ) -> tuple[int, str | None]:
         """Carry the orders out; a chunk that is lost is taken again, smaller. How often, and why not all was done."""
         target, gave_way, lost = self._target, 0, 0
@@ -197,7 +197,7 @@ class DeltaMaintenance:
             for order in orders:
                 while True:
                     size = self._target if order["columns"] else target
-                    found = process.run({**order, "target": size, "mark": mark}, turn, deadline)
+                    found = process.run({**order, "target": size, "mark": mark}, lock, deadline)
                     if found.ended == "done":
                         lost = 0
                         break

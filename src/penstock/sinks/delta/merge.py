@@ -201,7 +201,7 @@ class DeltaMergeSink:
             self._beside.discard(token)
 
     @property
-    def takes_turns(self) -> bool:
+    def commits_under_lock(self) -> bool:
         """A MERGE whose files a compaction rewrites meanwhile has to be made anew."""
         return True
 

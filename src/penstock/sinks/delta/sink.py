@@ -171,7 +171,7 @@ class DeltaSink:
         self._beside.clean(paths)
 
     @property
-    def takes_turns(self) -> bool:
+    def commits_under_lock(self) -> bool:
         """An append of files and a compaction never meet; rows that are replaced may be in a file that it rewrites."""
         return bool(self.replaces)
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from deltalake import DeltaTable
 
-from penstock.contracts import SqlEngine, Turn
+from penstock.contracts import MaintenanceLock, SqlEngine
 from penstock.errors import TerminalError
 from penstock.model.upkeep import Cleaned, Compacted
 from penstock.sinks.compaction_chunks import run_chunk
@@ -36,7 +36,7 @@ class SparkCare:
         """The engine, and how to break off what it runs."""
         self._sql, self._interrupt = sql, interrupt
 
-    def compact(self, table: DeltaTable, turn: Turn, deadline: float) -> Compacted:
+    def compact(self, table: DeltaTable, lock: MaintenanceLock, deadline: float) -> Compacted:
         """One OPTIMIZE, which commits part by part; broken off when the stream wants the table, and tried again."""
         engine, statement = self._engine(), f"OPTIMIZE {self._name}"
         if self._cluster_by:
@@ -54,7 +54,7 @@ class SparkCare:
         before, gave_way = table.version(), 0
         left: str | None = "the stream left no room for it"
         for _ in range(_TRIES):
-            found = run_chunk(run, self._interrupt, turn, deadline)
+            found = run_chunk(run, self._interrupt, lock, deadline)
             if found.ended == "done":
                 left = None
                 break

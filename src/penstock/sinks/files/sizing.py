@@ -8,7 +8,7 @@ TARGET_FILE_BYTES = 128 * 1024 * 1024
 """How large a data file may grow, where the pipeline file does not say."""
 
 SMALLEST_TARGET = 1024 * 1024
-"""What a compaction that gets no long turn joins files to at least."""
+"""What a compaction that never has the table for long joins files to at least."""
 
 
 def worth_joining(sizes: Sequence[int], target: int) -> int:

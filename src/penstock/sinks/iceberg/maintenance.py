@@ -16,11 +16,11 @@ from typing import Any
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 
-from penstock.contracts import SqlEngine, Turn
+from penstock.contracts import MaintenanceLock, SqlEngine
 from penstock.errors import TerminalError
 from penstock.model import live_name
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
-from penstock.sinks.compaction_chunks import FreeTurn, run_chunk
+from penstock.sinks.compaction_chunks import NoLock, run_chunk
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.sizing import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.catalog import IcebergCatalog
@@ -87,7 +87,7 @@ class IcebergMaintenance:
                 versions=len(table.metadata.snapshots),
             )
 
-    def compact(self, turn: Turn, deadline: float) -> Compacted:
+    def compact(self, lock: MaintenanceLock, deadline: float) -> Compacted:
         """Join small files, ordered by `cluster_by`, and then manifests where they are many."""
         with sink_failures(self._sink, COMPACTING):
             table = self._side.look()
@@ -95,14 +95,14 @@ class IcebergMaintenance:
                 return Compacted()
             done = Compacted()
             if any(worth_joining(sizes, self._target) for sizes in _sizes(table)):
-                done = self._rewrite(turn, deadline)
+                done = self._rewrite(lock, deadline)
             if done.left is None and _manifests(self._side.look()) >= MANY_MANIFESTS:
                 call = f"CALL {self._system}.rewrite_manifests(table => {self._table})"
-                _, gave_way, left = self._call(call, turn, deadline)
+                _, gave_way, left = self._call(call, lock, deadline)
                 done = Compacted(done.removed, done.added, done.gave_way + gave_way, left)
             return done
 
-    def clean(self, keep: timedelta, turn: Turn, deadline: float, *, dry_run: bool = False) -> Cleaned:
+    def clean(self, keep: timedelta, lock: MaintenanceLock, deadline: float, *, dry_run: bool = False) -> Cleaned:
         """Expire snapshots older than `keep` that no branch or tag names, and remove files that none names."""
         with sink_failures(self._sink, CLEANING):
             table = self._side.look()
@@ -123,7 +123,7 @@ class IcebergMaintenance:
                 rows, _, left = self._call(
                     f"CALL {self._system}.expire_snapshots(table => {self._table}, older_than => {_moment(before)}, "
                     "stream_results => true)",
-                    turn,
+                    lock,
                     deadline,
                 )
                 files += sum(
@@ -134,7 +134,7 @@ class IcebergMaintenance:
             rows, _, left = self._call(
                 f"CALL {self._system}.remove_orphan_files(table => {self._table}, older_than => {_moment(orphans)}, "
                 f"dry_run => {str(dry_run).lower()})",
-                FreeTurn(),
+                NoLock(),
                 deadline,
             )
             notes += [f"orphans: {left}"] if left else []
@@ -143,7 +143,7 @@ class IcebergMaintenance:
                     folder.remove(path)
             return Cleaned(files + len(rows) + len(staged), expiring, "; ".join(notes) or None)
 
-    def _rewrite(self, turn: Turn, deadline: float) -> Compacted:
+    def _rewrite(self, lock: MaintenanceLock, deadline: float) -> Compacted:
         options = {
             "target-file-size-bytes": self._target,
             "min-file-size-bytes": self._target // 2,
@@ -156,7 +156,7 @@ class IcebergMaintenance:
         call = (
             f"CALL {self._system}.rewrite_data_files(table => {self._table}, {self._order()}options => map({listed}))"
         )
-        rows, gave_way, left = self._call(call, turn, deadline)
+        rows, gave_way, left = self._call(call, lock, deadline)
         removed = sum(int(row["rewritten_data_files_count"]) for row in rows)
         added = sum(int(row["added_data_files_count"]) for row in rows)
         failed = sum(int(row.get("failed_data_files_count") or 0) for row in rows)
@@ -169,7 +169,7 @@ class IcebergMaintenance:
         order = f"zorder({', '.join(columns)})" if len(columns) > 1 else f"{columns[0]} ASC NULLS LAST"
         return f"strategy => 'sort', sort_order => {literal(order)}, "
 
-    def _call(self, call: str, turn: Turn, deadline: float) -> tuple[list[dict[str, Any]], int, str | None]:
+    def _call(self, call: str, lock: MaintenanceLock, deadline: float) -> tuple[list[dict[str, Any]], int, str | None]:
         """Run a procedure; where it gave way to the stream, again. Its rows, how often, and why it was left."""
         engine = self._engine()
         rows: list[dict[str, Any]] = []
@@ -178,7 +178,7 @@ class IcebergMaintenance:
             rows.extend(engine.run(call, settings=self._settings))
 
         for lost in range(_TRIES):
-            found = run_chunk(run, self._interrupt, turn, deadline)
+            found = run_chunk(run, self._interrupt, lock, deadline)
             if found.ended == "done":
                 return rows, lost, None
             if found.ended == "time":

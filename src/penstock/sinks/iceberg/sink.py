@@ -237,7 +237,7 @@ class IcebergSink:
             joined.remove_sources()
 
     @property
-    def takes_turns(self) -> bool:
+    def commits_under_lock(self) -> bool:
         """An append that a compaction gets ahead of only names its files again; all else has to be made anew."""
         return self._by_sql or bool(self.replaces)
 
