@@ -253,9 +253,9 @@ def _strays(path: str, strays: tuple[str, ...]) -> Finding:
     return Finding(
         "CHECKPOINT_STRAY_FILES",
         False,
-        f"checkpoint {path}: {len(strays)} files are left of writes that did not come to their end",
+        f"checkpoint {path}: {len(strays)} files are left over from writes that did not finish",
         {"files": shown},
-        "A process was killed while it wrote. Spark does not read them; they only take room.",
+        "A process was killed while it wrote. Spark does not read them; they only take up space.",
         "penstock checkpoint repair FILE",
     )
 

@@ -250,7 +250,7 @@ class Reading:
                 return None
             number = read_number(node)
             if number is None:
-                self._add(path, spot, f"YAML 1.1 takes {shown} for a number, and it is none", "quote it if it is text")
+                self._add(path, spot, f"YAML 1.1 reads {shown} as a number, and it is not", "quote it if it is text")
             elif not _ORDINARY_NUMBER.fullmatch(text):
                 read = "another number" if may_hold_secret(path) else number
                 self._add(

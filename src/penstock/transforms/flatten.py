@@ -102,7 +102,7 @@ class Flatten:
             if not structs[place]:
                 raise DefinitionError(
                     "FLATTEN_NEEDS_STRUCT",
-                    f'flatten takes structs apart, and column "{name}" is none',
+                    f'flatten expands structs, and column "{name}" is not one',
                     context={"column": name, "type": types[place]},
                     hint="name columns of type STRUCT<...>, or none at all to flatten every struct",
                 )

@@ -138,7 +138,7 @@ def _refuse_recreated(checkpoint: SparkCheckpoint, cluster: Cluster, starts: Off
     if recreated:
         raise MissingError(
             "TOPIC_RECREATED",
-            f"the offsets of {checkpoint.path} are of topics that were made anew since",
+            f"the offsets of {checkpoint.path} belong to topics that have been created again since",
             context={topic: f"was {noted[topic]}, is {now[topic]}" for topic in sorted(recreated)},
             hint="say where to begin in the new one: --offsets earliest",
         )

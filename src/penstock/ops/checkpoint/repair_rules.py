@@ -79,9 +79,9 @@ class RepairRules:
         """What to change, in an order in which every change may be the last; and what not, and why."""
         files = self._files
         if files.restoring is not None and not files.restoring.startswith("repair"):
-            return [Refused("RESTORE_UNFINISHED", f"it was begun by: {files.restoring}; let that come to its end")]
+            return [Refused("RESTORE_UNFINISHED", f"it was begun by: {files.restoring}; let that finish")]
         steps: list[Step] = [
-            Change("remove", name, "left of a write that did not come to its end") for name in files.strays
+            Change("remove", name, "left over from a write that did not finish") for name in files.strays
         ]
         tail = [*self._tail()]
         steps += tail

@@ -46,7 +46,7 @@ def refuse_outside(offsets: Offsets, bounds: Mapping[TopicPartition, LogBounds],
     if outside:
         raise MissingError(
             "OFFSETS_OUTSIDE_LOG",
-            f"{len(outside)} of {len(offsets)} offsets are not in the log: records went, or the topic was made anew",
+            f"{len(outside)} of {len(offsets)} offsets are not in the log: expired, or the topic was created again",
             context=dict(list(outside.items())[:8]),
             hint="nothing was written; to go on from what there is, begin at the log's own start: --offsets earliest",
         )

@@ -197,7 +197,7 @@ class DeltaMergeSink:
 
         Before that another driver may still be about to commit them; afterwards the position refuses it.
         """
-        with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
+        with sink_failures(self.name, f"removing leftovers of batch {token.batch_id}"):
             self._beside.discard(token)
 
     @property

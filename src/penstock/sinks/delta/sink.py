@@ -192,7 +192,7 @@ class DeltaSink:
         Before that another driver may still be about to commit them; afterwards the position refuses it. It walks
         through the table's folder, so it is for a batch that lost an attempt, not for every batch.
         """
-        with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
+        with sink_failures(self.name, f"removing leftovers of batch {token.batch_id}"):
             self._beside.discard(token)
             named = {item.path for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)}
             folder = self._table.folder

@@ -277,7 +277,7 @@ class IcebergSink:
         strays = {path for path in folder.data_files(self._prefix(token)) if path not in named}
         if not strays:
             return
-        with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
+        with sink_failures(self.name, f"removing leftovers of batch {token.batch_id}"):
             table = self._there().look()
             if table is None or decide(self._position(table), token) is not Verdict.COMMITTED:
                 return

@@ -58,7 +58,7 @@ class ChosenTopics:
         if any(re.fullmatch(pattern, name) for pattern in self.denied):
             return f"topic {name} is the pipeline's own: it is read by it, or its quarantine"
         if self.allowed and not any(re.fullmatch(pattern, name) for pattern in self.allowed):
-            return f"topic {name} is none of topics_allowed"
+            return f"topic {name} matches none of topics_allowed"
         return None
 
 

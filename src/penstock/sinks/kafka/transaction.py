@@ -220,7 +220,7 @@ class SlotTransaction:
                 "SINK_MARKERS_GONE",
                 f"sink {of.sink}: the marker topic has no partition for slot {of.slot}",
                 context={"topic": of.markers},
-                hint="start again: the topic is then made anew; what the old one knew is lost",
+                hint="start again: the topic is then created again; what the old one held is lost",
             )
         return found[of.slot]
 

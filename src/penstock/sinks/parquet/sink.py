@@ -130,7 +130,7 @@ class FolderSink(ABC):
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove what is staged for the batch, once it is committed: before that another driver may need it."""
-        with sink_failures(self.name, f"removing strays of batch {token.batch_id}"):
+        with sink_failures(self.name, f"removing leftovers of batch {token.batch_id}"):
             target = self._at()
             held = target.position()
             if held is not None and decide(held, token) is Verdict.COMMITTED:
