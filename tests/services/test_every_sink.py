@@ -1,4 +1,4 @@
-"""All five sinks behind one topic: equal in both lanes, and what a database refuses ends in the quarantine."""
+"""All six sinks behind one topic: equal in both lanes, and what a database refuses ends in the quarantine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import psycopg
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -44,6 +45,7 @@ def everything(file: Path, brokers: str, clean: str, database: Any, iceberg_merg
         "SELECT order_id, customer_id, amount, event_time, op FROM orders ORDER BY 1"
     ).fetchall()
     files = files_of(file, "lake/files")
+    lines = pl.read_ndjson(f"{file.parent}/lake/lines/**/*.jsonl").to_dicts()
     return {
         "delta": rows_of(file, "lake/merged"),
         "iceberg": [{k: v for k, v in row.items() if k != "_penstock"} for row in iceberg_rows(file, "shop.history")],
@@ -51,6 +53,7 @@ def everything(file: Path, brokers: str, clean: str, database: Any, iceberg_merg
         "kafka": sorted((m.key(), m.value()) for m in committed(brokers, clean)),
         "postgres": postgres,
         "parquet": sorted((row["order_id"], row["amount"]) for row in files),
+        "jsonl": sorted((row["order_id"], row["amount"]) for row in lines),
         "quarantine": sorted(row["code"] for row in read_table(file.parent / "lake/quarantine").to_pylist()),
     }
 
@@ -89,6 +92,7 @@ def land_everywhere(
             {"name": "out", "type": "kafka", "topic": clean, "key": "order_id", "where": "order_id IS NOT NULL"},
             {"name": "pg", **postgres, **merge, "mode": "upsert"},
             {"name": "files", "type": "parquet", "path": "lake/files", "where": "order_id IS NOT NULL"},
+            {"name": "lines", "type": "jsonl", "path": "lake/lines", "where": "order_id IS NOT NULL"},
         ],
         **keys,
     )
@@ -109,6 +113,7 @@ def test_every_sink_after_a_restart_holds_the_same_rows(
     found = land_everywhere(session, topics, filled(topics), pipeline_file, database, iceberg_merge=False)
     numbers = list(range(30))
     assert [row[0] for row in found["postgres"]] == [order_id for order_id, _ in found["parquet"]] == numbers
+    assert found["jsonl"] == found["parquet"]
     assert [row["order_id"] for row in found["delta"]] == numbers
     assert sorted(row["order_id"] for row in found["iceberg"] if row["order_id"] is not None) == numbers
 
