@@ -383,7 +383,7 @@ class LocalQuery:
 
 
 class _Handle:
-    """What `set_cap` asks the JVM's query for: its sources, each with its limit."""
+    """What `limit_batches` asks the JVM's query for: its sources, each with its limit."""
 
     def __init__(self, source: _KafkaSource) -> None:
         self._source = source

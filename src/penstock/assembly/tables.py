@@ -26,6 +26,7 @@ from penstock.config.tables import (
     PostgresTableConfig,
 )
 from penstock.errors import MissingError
+from penstock.spark.internals import same_session
 from penstock.storage import Storage
 from penstock.tables import LookupTable
 
@@ -102,7 +103,7 @@ class Tables:
     def view(self, session: Any, name: str) -> None:
         """Make the table, as `current` gave it last, a temporary view of its name in a session of Spark."""
         held = self._held[name]
-        if held.frame is not None and held.frame.sparkSession._jsparkSession == session._jsparkSession:
+        if held.frame is not None and same_session(held.frame.sparkSession, session):
             return
         rows = held.loaded.rows
         if rows is not None:

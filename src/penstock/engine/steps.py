@@ -2,8 +2,7 @@
 
 What the steps in tasks refuse and count comes back through an accumulator. The records are quarantined once the frame
 has run, by coordinates and byte for byte, in one job for all of them. An expression that only Spark can evaluate is
-evaluated so that a row that fails does not fail the job: Spark's own `TryEval`, which is in `try_add` and its kind,
-gives NULL where what is inside it fails, and a struct around the value tells a failure from a NULL.
+evaluated so that a row that fails does not fail the job.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.accumulators import AccumulatorParam, _accumulatorRegistry
+from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -24,8 +23,9 @@ from penstock.engine.refused import refused_records
 from penstock.engine.slot import SlotReport, apply_all, pinned_slot, quarantine
 from penstock.errors import wire_key
 from penstock.model import COORDINATES, Refusal
+from penstock.spark.internals import forget_accumulator, tried_column
 from penstock.transforms import Join
-from penstock.transforms.failing import ComputingStep, FromSpark, Tried
+from penstock.transforms.failing import ComputingStep, FromSpark
 
 _ONCE_FOR_SEVERAL = "spark.sql.subexpressionElimination.enabled"
 
@@ -39,37 +39,13 @@ def with_tried(frame: Any, step: ComputingStep) -> Any | None:
     frame.sparkSession.conf.set(_ONCE_FOR_SEVERAL, "false")
     frame.createOrReplaceTempView("input")
     try:
-        tried = [_tried(frame.sparkSession, one).alias(FromSpark.column(n)) for n, one in enumerate(step.tried)]
+        tried = [
+            tried_column(frame.sparkSession, one.text, condition=one.condition).alias(FromSpark.column(n))
+            for n, one in enumerate(step.tried)
+        ]
         return frame.alias("input").select("*", *tried)
     except AnalysisException:
         return None
-
-
-def _tried(session: Any, one: Tried) -> Any:
-    from pyspark.sql import functions as f
-    from pyspark.sql.classic.column import Column
-
-    jvm = session._jvm
-    expressions, utils = jvm.org.apache.spark.sql.catalyst.expressions, jvm.org.apache.spark.sql.classic.ExpressionUtils
-    # The line break ends a comment that the text may close with.
-    parsed = session._jsparkSession.sessionState().sqlParser().parseExpression(f"({one.text}\n)")
-    if one.condition:
-        yes, no = (utils.expression(f.lit(value)._jc) for value in (True, False))
-        chosen = yes
-        for part in reversed(list(_conjuncts(parsed))):
-            chosen = expressions.If(part, chosen, no)
-        parsed = chosen
-    struct = f.named_struct(f.lit("value"), Column(utils.column(parsed)))
-    return Column(utils.column(expressions.TryEval(utils.expression(struct._jc))))
-
-
-def _conjuncts(expression: Any) -> Iterator[Any]:
-    """The conditions that AND connects at the top."""
-    if expression.getClass().getSimpleName() == "And":
-        yield from _conjuncts(expression.left())
-        yield from _conjuncts(expression.right())
-    else:
-        yield expression
 
 
 _one_at_a_time = threading.Lock()
@@ -115,7 +91,7 @@ class TaskReports:
 
     def forget(self) -> None:
         """On the driver, when no job can tell any more: let go of it."""
-        _accumulatorRegistry.pop(self._reports.aid, None)
+        forget_accumulator(self._reports)
 
 
 def spark_schema(schema: pa.Schema) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from penstock.errors import MissingError
+from penstock.spark.internals import scala_context
 from penstock.spark.placement import Placement
 
 _PATIENCE_MILLISECONDS = 2000
@@ -31,7 +32,7 @@ class Attempts:
 
     def __init__(self, session: Any) -> None:
         context = session.sparkContext
-        self._scala = context._jsc.sc()
+        self._scala = scala_context(context)
         # Without a cluster a task has one attempt, unless the master says otherwise: local[4,3].
         self._possible = not Placement(context.master).is_local or "," in context.master
 
@@ -155,7 +156,7 @@ class Executors:
         """How many tasks could run at this moment."""
         if self._local is not None:
             return self._local
-        scala = self._context._jsc.sc()
+        scala = scala_context(self._context)
         # `defaultParallelism` says two where there is one core or none, and knows nothing of `spark.task.cpus`.
         return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 

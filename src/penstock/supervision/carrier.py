@@ -1,9 +1,8 @@
 """What Spark calls for each batch of a query: what is due between two batches, the batch itself, and what follows from
 it.
 
-A read limit that flow control has changed is set here. Spark asks each source for its limit once, when the query
-starts, keeps the answers in `uniqueSources`, and looks at them before every batch: replacing one takes milliseconds, a
-restart of the query a third of a second.
+A read limit that flow control has changed is set here, in the running query: that takes milliseconds, a restart of
+the query a third of a second.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any
 from penstock.assembly.build import Pipeline
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.lock import Hold
-from penstock.config import KafkaSourceConfig
 from penstock.contracts import Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import LoggedBatches
@@ -32,6 +30,7 @@ from penstock.metrics import BatchMetrics
 from penstock.model import BatchToken
 from penstock.preflight.recreated import SameTopics, TopicIds
 from penstock.spark.executors import Attempts, Executors
+from penstock.spark.internals import jvm_of, limit_batches
 from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
 from penstock.supervision.upkeep import lock_of
@@ -43,7 +42,7 @@ class Garbage:
     """Seconds since it was asked last, when called. Short batches do not ask each time: it goes to the JVM and back."""
 
     def __init__(self, session: Any) -> None:
-        management = session.sparkContext._gateway.jvm.java.lang.management.ManagementFactory
+        management = jvm_of(session).java.lang.management.ManagementFactory
         self._collectors = list(management.getGarbageCollectorMXBeans())
         self._before, self._asked_at = self._total(), time.monotonic()
 
@@ -122,7 +121,11 @@ class Carrier:
         changed = self.control.learn(metrics)
         if changed is None or not self._known.wait(_QUERY_SECONDS):
             return
-        set_cap(self.session, self._query, self.pipeline.config.source, changed.cap)
+        source = self.pipeline.config.source
+        least = None
+        if source.min_offsets is not None and source.max_delay is not None:
+            least = source.min_offsets, source.max_delay
+        limit_batches(self.session, self._query, changed.cap, least)
         self.listener(changed)
 
     def _begin(self, frame: Any) -> BatchRunner:
@@ -147,21 +150,3 @@ class Carrier:
             stopped=self.stop.asked,
             numbers=self.numbers,
         )
-
-
-def set_cap(session: Any, query: Any, source: KafkaSourceConfig, cap: int) -> None:
-    """Let every following batch of a query take at most this many offsets; of several sources each has its share."""
-    gateway = session.sparkContext._gateway
-    limits = gateway.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
-    execution = query._jsq.streamingQuery()
-    sources = execution.uniqueSources()
-    limit = limits.maxRows(max(1, cap // sources.size()))
-    if source.min_offsets is not None and source.max_delay is not None:
-        both = gateway.new_array(limits, 2)
-        both[0] = limits.minRows(source.min_offsets, int(source.max_delay.total_seconds() * 1000))
-        both[1] = limit
-        limit = limits.compositeLimit(both)
-    each, changed = sources.keysIterator(), sources
-    while each.hasNext():
-        changed = changed.updated(each.next(), limit)
-    getattr(execution, "uniqueSources_$eq")(changed)

@@ -14,6 +14,7 @@ from penstock.assembly.starting import Needs, application, needs_of
 from penstock.config import PipelineConfig, Problem, reveal
 from penstock.config.application import of_application
 from penstock.errors import TransientError
+from penstock.spark.internals import process_of
 from penstock.supervision.chores import Chores
 from penstock.supervision.fleet_events import FleetOptions
 
@@ -85,7 +86,7 @@ class FleetApplication:
 
     def refuse_lost(self, session: Any) -> None:
         """Raise where Spark's process is gone, and all pipelines with it."""
-        process = getattr(session.sparkContext._gateway, "proc", None)
+        process = process_of(session)
         if process is not None and process.poll() is not None:
             log = {"log": self._options.run.log} if self._options.run.log is not None else {}
             raise TransientError(
