@@ -11,7 +11,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 
-_AWAY = frozenset(
+BROKERS_CHANGED = frozenset({KafkaError._DESTROY_BROKER, KafkaError._UNKNOWN_BROKER, KafkaError._NODE_UPDATE})
+"""A request was given to a broker that the client let go of, as newer metadata say: nobody has refused it."""
+_AWAY = BROKERS_CHANGED | frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._TIMED_OUT,

@@ -23,6 +23,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings, explain
+from penstock.kafka.failures import BROKERS_CHANGED
 from penstock.kafka.hearing import HeardConsumer
 from penstock.model import LAST_TIMESTAMP, RAW_SCHEMA, TIMESTAMP, OffsetRange, TopicPartition
 from penstock.readers.idle import IdleConsumers
@@ -217,7 +218,7 @@ def _bytes(messages: Sequence[Any]) -> int:
     return size
 
 
-_PASSING = frozenset(
+_PASSING = BROKERS_CHANGED | frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._TRANSPORT,

@@ -21,6 +21,7 @@ from penstock.kafka.failures import explain
         # Its own deadline and the client's are the same minute: either may be first to say that the broker is away.
         (KafkaError._MSG_TIMED_OUT, TransientError, "BROKER_UNREACHABLE"),
         (KafkaError._WAIT_COORD, TransientError, "BROKER_UNREACHABLE"),
+        (KafkaError._DESTROY_BROKER, TransientError, "BROKER_UNREACHABLE"),
     ],
 )
 def test_failure_of_the_client_is_told_with_what_was_done_and_whether_it_passes(
