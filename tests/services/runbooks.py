@@ -29,6 +29,7 @@ from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```$|^<!-- then: (\S+) -->$", re.MULTILINE | re.DOTALL)
+_SIZES = ("B", "kB", "MB")
 _EXITS = re.compile(r"\s+# exits (\d+)$")
 
 
@@ -60,7 +61,8 @@ def commands_of(page: Path) -> list[Typed]:
 def missing_line(printed: list[str], shown: list[str]) -> str | None:
     """The first line of the page that was not printed in its turn.
 
-    A word with a digit stands for any such word, `...` for anything, and blanks for any blanks.
+    A word with a digit stands for any such word, a unit of sizes for any other, `...` for anything, and blanks for any
+    blanks.
     """
     at = 0
     for line in shown:
@@ -76,6 +78,8 @@ def missing_line(printed: list[str], shown: list[str]) -> str | None:
 def _word(word: str) -> str:
     if word == "...":
         return ".*"
+    if word in _SIZES:
+        return f"(?:{'|'.join(_SIZES)})"
     # What is around the digits counts: `lag=7` is `lag=123`, and never `rows=123`.
     return re.sub(
         r"[0-9a-f]{8}\\-[0-9a-f\\-]{27,}|(?:\d[\d.,:]*)", r"[0-9a-fA-F.,:-]+", re.escape(word).replace(r"\.", ".")

@@ -65,7 +65,12 @@ class SparkCheckpoint:
 
     def watermark(self, batch_id: int) -> int:
         """The watermark that a batch runs with, in milliseconds; 0 where there is none."""
-        return int(self._offset_log(batch_id).facts.get("batchWatermarkMs", 0))
+        name = f"offsets/{batch_id}"
+        body = self._body(name)
+        head = LogFile(name, body).head if body is not None else None
+        if head is None:
+            raise self._broken(name, "it is not there" if body is None else "it is cut short")
+        return int(head.get("batchWatermarkMs", 0))
 
     def initial(self) -> Offsets | None:
         """Where the first batch began; `None` before the first run."""

@@ -77,6 +77,11 @@ class LogFile:
         return _offsets(self.lines[1:]) if self.problem is None else None
 
     @property
+    def head(self) -> Mapping[str, Any] | None:
+        """The line of facts in an offsets or commits file, whatever source the lines after it are of."""
+        return _object(self.lines[0]) if self.lines else None
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """Of an offsets or commits file that can be used: watermark and settings; else nothing."""
         return {} if self.problem is not None or not self.lines else json.loads(self.lines[0])
