@@ -1,4 +1,4 @@
-"""Packed JSON lines in an object store, in the contract suite, read back by the store's own client."""
+"""Compressed JSON lines in an object store, in the contract suite, read back by the store's own client."""
 
 from __future__ import annotations
 

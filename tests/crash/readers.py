@@ -53,7 +53,7 @@ def read_parquet(folder: Path) -> list[Coordinates]:
 
 
 def read_lines(folder: Path) -> list[Coordinates]:
-    """The packed JSON lines of whatever files a listing shows, by Python's own parser."""
+    """The compressed JSON lines of whatever files a listing shows, by Python's own parser."""
     files = [gzip.decompress(file.read_bytes()) for file in folder.rglob("*.jsonl.gz")]
     return [_coordinates(json.loads(line)["_penstock"]) for file in files for line in file.splitlines()]
 

@@ -107,8 +107,8 @@ class JsonLinesFiles:
         raw = self._root.open(path)
         self._begun.append(path)
         # No name and no time in the header: the same rows give the same bytes.
-        packed = gzip.GzipFile("", "wb", 6, raw, mtime=0) if self._ending.endswith(".gz") else raw
-        return _OpenFile(path, raw, cast(BinaryIO, packed))
+        lines = gzip.GzipFile("", "wb", 6, raw, mtime=0) if self._ending.endswith(".gz") else raw
+        return _OpenFile(path, raw, cast(BinaryIO, lines))
 
     def _close(self, folder: str) -> None:
         file = self._open.pop(folder)
