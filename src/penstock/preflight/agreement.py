@@ -195,7 +195,7 @@ def _compared(
             )
             return
     position = one.position
-    if token is None or position is None or (held is not None and _in_flight(held, token, files)):
+    if token is None or position is None or (held is not None and _in_flight(held, token, files, done)):
         return
     verdict = decide(position, replace(token, rule=Rule.FORWARD) if one.sparse else token)
     if verdict not in (Verdict.NEXT, Verdict.COMMITTED):
@@ -217,9 +217,14 @@ _MEANS = {
 }
 
 
-def _in_flight(held: BatchToken, token: BatchToken, files: CheckpointFiles) -> bool:
-    """Under a running stream: the target has gone on while the checkpoint was looked at."""
-    return held.query_id == token.query_id and held.batch_id >= token.batch_id and held.batch_id in files.offsets
+def _in_flight(held: BatchToken, token: BatchToken, files: CheckpointFiles, done: int | None) -> bool:
+    """Under a running stream: the target, or the checkpoint, has gone on while the other was looked at.
+
+    `done` is the last batch that was committed before the target was asked.
+    """
+    moved_on = files.committed is not None and (done is None or done < files.committed)
+    least = (done if done is not None else 0) if moved_on else token.batch_id
+    return held.query_id == token.query_id and held.batch_id >= least and held.batch_id in files.offsets
 
 
 def _quarantine_findings(one: Standing, token: BatchToken | None, standings: Sequence[Standing]) -> Iterable[Finding]:

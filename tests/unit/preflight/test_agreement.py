@@ -57,6 +57,13 @@ def test_sinks_one_batch_apart_agree_while_it_is_open(open_root: Path) -> None:
     assert codes(open_root, torn) == []
 
 
+def test_sink_that_was_asked_before_the_checkpoint_went_on_by_two_batches_agrees(open_root: Path) -> None:
+    files = read_files(str(open_root))
+    assert compare_sinks(str(open_root), files, [at(token(0, 0, 5))], 0) == []
+    [found] = compare_sinks(str(open_root), files, [at(token(0, 0, 5))], 1)
+    assert found.code == "TARGET_WENT_BACK"
+
+
 def test_sink_ahead_of_the_checkpoint_blocks(root: Path) -> None:
     assert codes(root, at(token(3, 15, 20))) == [("CHECKPOINT_WENT_BACK", True)]
     assert codes(root, at(token(2, 10, 15), torn="...", begun=token(3, 15, 20))) == [("CHECKPOINT_WENT_BACK", True)]

@@ -38,16 +38,7 @@ class Verification:
 def verify_checkpoint(config: PipelineConfig) -> Verification:
     """Look at files, state, sinks and brokers; what cannot be reached is a finding, and hides no other."""
     seen = look(config)
-    found = _verified(seen)
-    if seen.live is not None and found.findings:
-        # A run writes while this looks: what is wrong is still wrong when looked at again.
-        again = {one.code for one in _verified(look(config)).findings}
-        found = replace(found, findings=tuple(one for one in found.findings if one.code in again))
-    return found
-
-
-def _verified(seen: Snapshot) -> Verification:
-    config, repair = seen.config, plan_of(seen)
+    repair = plan_of(seen)
     backups = sum(1 for one in backups_there(config) if one.kind == "backup")
     findings = [_with_way(one, repair, backups) for one in repair.findings]
     findings += foreign_findings(seen)
