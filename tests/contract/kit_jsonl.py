@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
@@ -13,25 +13,14 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.contract.kit_parquet import ParquetKit
-from tests.contract.kits import Evolve, Rows
+from tests.contract.kits import Rows
 
-from penstock.model import COORDINATES, MergeRules
+from penstock.model import COORDINATES
 from penstock.sinks.jsonl import JsonLinesSink
 
 
 class JsonlKit(ParquetKit):
-    def sink(
-        self,
-        pipeline: str = "orders",
-        name: str = "out",
-        partition_by: Sequence[str] = (),
-        evolve: Evolve = "fail",
-        keep_coordinates: bool = True,
-        rules: MergeRules | None = None,
-    ) -> JsonLinesSink:
-        return JsonLinesSink(
-            pipeline, name, str(self.path), partition_by=partition_by, keep_coordinates=keep_coordinates
-        )
+    kind = JsonLinesSink
 
     def rows(self) -> Rows:
         files = sorted(path for path in self.path.rglob("*.jsonl*") if path.is_file())

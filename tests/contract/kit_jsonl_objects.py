@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tests.contract.kit_jsonl import read_lines
 from tests.contract.kit_parquet_objects import ParquetObjectsKit
-from tests.contract.kits import Evolve, Rows
+from tests.contract.kits import Rows
 
-from penstock.model import MergeRules
 from penstock.sinks.jsonl import JsonLinesSink
 
 
 class JsonlObjectsKit(ParquetObjectsKit):
-    def sink(
-        self,
-        pipeline: str = "orders",
-        name: str = "out",
-        partition_by: Sequence[str] = (),
-        evolve: Evolve = "fail",
-        keep_coordinates: bool = True,
-        rules: MergeRules | None = None,
-    ) -> JsonLinesSink:
-        return JsonLinesSink(
-            pipeline,
-            name,
-            self.server.uri(self.bucket, "lake/files"),
-            partition_by=partition_by,
-            keep_coordinates=keep_coordinates,
-            storage=self.server.storage,
-            compression="gzip",
-        )
+    kind = JsonLinesSink
+    settings = {"compression": "gzip"}
 
     def rows(self) -> Rows:
         store: Any = self.server.arrow()

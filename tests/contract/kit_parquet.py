@@ -16,6 +16,7 @@ from tests.contract.kits import Evolve, Rows, files_below
 
 from penstock.model import MergeRules
 from penstock.sinks.parquet import ParquetSink
+from penstock.sinks.parquet.sink import FolderSink
 
 
 class ParquetKit:
@@ -25,6 +26,7 @@ class ParquetKit:
     widens = False
     merges = False
     replaces = False
+    kind: type[FolderSink] = ParquetSink
     commits_by = "_rename"
     """What makes a batch visible."""
 
@@ -39,15 +41,15 @@ class ParquetKit:
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
         rules: MergeRules | None = None,
-    ) -> ParquetSink:
-        return ParquetSink(pipeline, name, str(self.path), partition_by=partition_by, keep_coordinates=keep_coordinates)
+    ) -> FolderSink:
+        return self.kind(pipeline, name, str(self.path), partition_by=partition_by, keep_coordinates=keep_coordinates)
 
-    def sink_losing_answer(self, *, landed: bool) -> ParquetSink:
+    def sink_losing_answer(self, *, landed: bool) -> FolderSink:
         sink = self.sink()
         lose_answer(sink._place, self.commits_by, landed=landed)
         return sink
 
-    def sink_overtaken(self, overtaking: Callable[[], None]) -> ParquetSink:
+    def sink_overtaken(self, overtaking: Callable[[], None]) -> FolderSink:
         sink = self.sink()
         overtake(sink._place, self.commits_by, overtaking)
         return sink

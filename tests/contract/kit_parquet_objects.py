@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.kit_parquet import ParquetKit, read_folder
 from tests.contract.kits import Evolve, Rows
 
 from penstock.model import MergeRules
-from penstock.sinks.parquet import ParquetSink
+from penstock.sinks.parquet.sink import FolderSink
 
 
 class ParquetObjectsKit(ParquetKit):
     commits_by = "_publish"
+    settings: Mapping[str, Any] = {}
 
     def __init__(self, folder: Path, request: pytest.FixtureRequest, store: str) -> None:
         self.server = request.getfixturevalue(store)
@@ -28,14 +30,15 @@ class ParquetObjectsKit(ParquetKit):
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
         rules: MergeRules | None = None,
-    ) -> ParquetSink:
-        return ParquetSink(
+    ) -> FolderSink:
+        return self.kind(
             pipeline,
             name,
             self.server.uri(self.bucket, "lake/files"),
             partition_by=partition_by,
             keep_coordinates=keep_coordinates,
             storage=self.server.storage,
+            **self.settings,
         )
 
     def rows(self) -> Rows:

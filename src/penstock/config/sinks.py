@@ -83,7 +83,7 @@ class _Sink(Section):
     located_by: ClassVar[str] = "table"
     """The setting that says where the rows go."""
     replaces: ClassVar[bool] = True
-    """Whether it finds the rows of a record again, so that a replay may write to the same target."""
+    """Whether a replay can replace rows in the same target."""
 
     name: Name = Field(
         description="The name of the sink, unique in the file. It is part of the commit's identity: do not change it "
@@ -101,7 +101,7 @@ class _Sink(Section):
         return getattr(self, self.located_by)
 
     def at(self, place: str) -> Self:
-        """The same sink writing elsewhere, where a target is made if there is none."""
+        """The same sink with another target, which is created if it does not exist."""
         made = {"create": True} if "create" in type(self).model_fields else {}
         return self.model_copy(update={self.located_by: place, **made})
 

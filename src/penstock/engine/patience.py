@@ -14,7 +14,7 @@ _LONGEST_DELAY = 30.0
 
 
 def back_off(attempt: int, first: float, longest: float) -> float:
-    """The seconds to wait after a try that failed, the first of which is 1: twice as long each time, up to a bound."""
+    """The seconds to wait after failed attempt number `attempt`, counted from 1: doubled each time, up to `longest`."""
     return min(first * 2.0 ** min(attempt - 1, 30), longest)
 
 

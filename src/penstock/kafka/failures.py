@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 
 BROKERS_CHANGED = frozenset({KafkaError._DESTROY_BROKER, KafkaError._UNKNOWN_BROKER, KafkaError._NODE_UPDATE})
-"""A request was given to a broker that the client let go of, as newer metadata say: nobody has refused it."""
+"""The client dropped a broker after a metadata update, with a request to it still open. Nobody refused the request."""
 _AWAY = BROKERS_CHANGED | frozenset(
     {
         KafkaError._TRANSPORT,

@@ -68,7 +68,7 @@ class History:
             os.close(handle)
 
     def _rotate(self, handle: int) -> None:
-        """Make the file the older one, unless another process has done so: it would then be a new one that goes."""
+        """Rename the full file, unless another process has already done so and the name is that of a new one."""
         fcntl.flock(handle, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), self.path.stat()):

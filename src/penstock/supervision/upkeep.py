@@ -56,7 +56,7 @@ class TableLock:
 
     @contextmanager
     def taken(self, deadline: float) -> Iterator[bool]:
-        """For a compaction: the table, once nobody has it or wants it."""
+        """For a compaction: hold the lock, once the stream neither holds nor wants it."""
         with self._opened("turn") as lock:
             yield lock is None or self._take(lock, deadline)
 

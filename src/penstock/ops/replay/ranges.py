@@ -1,6 +1,6 @@
 """What a replay reads: the offset ranges between two points, and what of them the log no longer has.
 
-When their records were written is told by their first and last ones.
+The timestamps of their first and last records say when they were written.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from penstock.storage import Storage, is_object_uri, local_path
 
 
 class FolderSink(ABC):
-    """Implements `contracts.Sink` over one folder of files; a subclass says of which kind."""
+    """Implements `contracts.Sink` over one folder of files; a subclass chooses the file format."""
 
     guarantee = Guarantee.EXACTLY_ONCE
     layout: ClassVar[Layout]
