@@ -44,11 +44,11 @@ from penstock.config import PipelineConfig, load
 from penstock.devstack import Node, Registry, Secured, SecureStack, SparkCluster, SparkMaster, StackState
 from penstock.devstack.secure import ExtraListener, Tokens
 from penstock.devstack.state import SparkWorker, save
-from penstock.engine.listener import AlertChanged, BatchDone, FlowChanged, Notice, Retrying, Started, StateKept
+from penstock.engine.listener import AlertChanged, BatchDone, Notice, Retrying, Started
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings
 from penstock.metrics import BatchMetrics
-from penstock.metrics.history import folder_beside, history_of
+from penstock.metrics.history import FlowChanged, StateKept, folder_beside, history_of
 from penstock.model import (
     BAD_SCHEMA,
     COORDINATES,

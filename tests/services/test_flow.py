@@ -11,8 +11,8 @@ from tests.orders import drain, ids
 from tests.sessions import ON_BOTH_LONG
 
 from penstock.config import load
-from penstock.engine.listener import BatchDone, Event, FlowChanged
-from penstock.metrics.history import history_of
+from penstock.engine.listener import BatchDone, Event
+from penstock.metrics.history import FlowChanged, history_of
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
@@ -44,7 +44,7 @@ def test_flow_on_an_unknown_backlog_starts_small_grows_and_remembers(
     assert [d.before for d in decisions[1:]] == [d.cap for d in decisions[:-1]]
     assert ids(file) == list(range(12_000))
     known = history_of(load(file).checkpoint)
-    assert [entry["cap"] for entry in known.read(events=("flow",))] == [d.cap for d in decisions]
+    assert [entry.fact.cap for entry in known.read(FlowChanged)] == [d.cap for d in decisions]
 
     # What was learned holds from the first batch of the next run on.
     topics.send(topic, orders(12_000, 2_000))

@@ -30,7 +30,7 @@ from penstock.errors import MissingError, PenstockError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.ages import first_unread
 from penstock.kafka.groups import GroupCommitter, GroupOffsets
-from penstock.metrics.history import history_of
+from penstock.metrics.history import GroupNoted, history_of
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint.look import sinks_of
 from penstock.ops.lag import LagReport, find_lag
@@ -216,7 +216,7 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
     with member_of(config.group or "", topics, topic):
         assert drain(file, session).rows_out == 90
         assert group_offsets(topics, f"penstock.{name}", topic) == {}
-        assert any(entry["error"] for entry in history_of(config.checkpoint).read(events=["group"]))
+        assert any(entry.fact.error for entry in history_of(config.checkpoint).read(GroupNoted))
         refused = find_lag(config)
         assert refused.total == 0
         assert "GROUP_IN_USE" in (refused.group_note or "")

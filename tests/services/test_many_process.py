@@ -17,7 +17,7 @@ from tests.services.fleets import ids_in
 from tests.services.running import Running, wait_for
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.metrics.history import history_of
+from penstock.metrics.history import RunEnded, history_of
 
 pytestmark = pytest.mark.services
 Write = Callable[..., Path]
@@ -68,7 +68,7 @@ def test_run_of_a_folder_asked_to_stop_finishes_every_batch_and_leaves_nothing(
         assert ids_in(folder / f"lake/{name}") == Counter(range(50))
         checkpoint = SparkCheckpoint(str(folder / f"checkpoints/{name}"))
         assert checkpoint.last_begun() == checkpoint.last_committed()
-        assert list(history_of(str(folder / f"checkpoints/{name}")).read(events=("ended",)))[-1]["error"] is None
+        assert history_of(str(folder / f"checkpoints/{name}")).read(RunEnded)[-1].fact == RunEnded(None)
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
 
 

@@ -99,10 +99,9 @@ from penstock.devstack import SecureStack
 from penstock.devstack.secure import ExtraListener, Tokens
 from penstock.devstack.state import load as load_stack
 from penstock.errors import MissingError
-from penstock.flow import observed_in
-from penstock.metrics.history import History
+from penstock.metrics.history import History, RetryNoted
 from penstock.model import RAW_SCHEMA, BatchToken, OffsetRange, Position, Rule, TopicPartition, redrives_of
-from penstock.ops.diagnosis.figures import batches_in, kept_in, retries_in
+from penstock.ops.diagnosis.figures import batches_in, states_in
 from penstock.ops.gaps import find_gaps
 from penstock.ops.lag import samples_in
 from penstock.ops.quarantine.place import quarantine_of
@@ -126,6 +125,7 @@ from penstock.storage import Storage
 from penstock.storage.objects import StoredObject
 from penstock.supervision.alerting import _FiringNote
 from penstock.supervision.bounded import BoundedRun, _attempt
+from penstock.supervision.flow_control import observed_in
 
 VERSIONS = pytest.mark.parametrize("version", ["", "_0.7.0"])
 
@@ -353,9 +353,10 @@ def test_history_is_read_by_flow_control_diagnosis_lag_and_dashboard(tmp_path: P
     names = ("rows_in", "rows_out", "quarantined", "bytes_in", "offsets", "cap", "lag", "waited", "seconds")
     names += ("gc_seconds", "slot_rows", "slot_rows_out", "slot_seconds", "codes", "phases", "started_at")
     assert {name: getattr(figures, name) for name in names} == {name: getattr(BATCH, name) for name in names}
-    [kept] = kept_in(entries)
-    assert (kept.batch_id, kept.rows, kept.size_bytes, kept.watermark) == (4, 100, 5_000, MOMENT)
-    assert [(one.code, one.summary) for one in retries_in(entries)] == [("BROKER_UNREACHABLE", "no broker answers")]
+    [kept] = states_in(entries)
+    assert (kept.batch_id, kept.rows, kept.size_bytes, kept.watermark_at) == (4, 100, 5_000, MOMENT)
+    retries = [entry.fact for entry in entries if isinstance(entry.fact, RetryNoted)]
+    assert retries == [RetryNoted("BROKER_UNREACHABLE", "no broker answers", 2, 1.5)]
     [sample] = samples_in(entries)
     assert (sample.at, sample.ends, sample.positions) == (MOMENT, {ZERO: 80, TWO: 5}, {ZERO: 10, TWO: 5})
     recent = Recent()

@@ -64,7 +64,8 @@ def simulate(
     penstock simulate orders.yaml --rate 500k --burst 10x:60s --partitions 200 --executors 10 --cores 4
     """
     from penstock.config import load
-    from penstock.metrics.history import history_of
+    from penstock.metrics import BatchMetrics
+    from penstock.metrics.history import RunStarted, history_of
     from penstock.ops.simulate.cost import measure
     from penstock.ops.simulate.simulate import SimulationRequest, simulate_pipeline
     from penstock.ops.simulate.splitting import whole_partitions
@@ -80,7 +81,7 @@ def simulate(
     per_batch = None if fixed_cost is None else _short(fixed_cost, "--fixed-cost")
     config = load(file)
     history = history_of(config.checkpoint)
-    measured = measure(history.read(events=("batch", "started")))
+    measured = measure(history.read(BatchMetrics, RunStarted))
     if measured is None and per_row is None:
         raise _unknown_cost(config, file.name, str(history.path))
     in_all = cores * (executors or 1) if cores is not None else measured.cores if measured else 1

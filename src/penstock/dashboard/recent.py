@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dashboard.batch_phases import wall_phases
+from penstock.metrics import BatchMetrics
+from penstock.metrics.history import (
+    AlertNoted,
+    Entry,
+    FlowChanged,
+    GroupNoted,
+    LagNoted,
+    NoticeNoted,
+    RetryNoted,
+    RunEnded,
+    RunStarted,
+)
 
 MOST_COLUMNS = 120
 _MOST_BATCHES = 120
@@ -69,14 +81,33 @@ class Recent:
         self._numbers = 0
         self._shape: object = None
 
-    def take(self, entry: Mapping[str, Any]) -> None:
-        """Take in one entry. One that is not shaped as it should be is left out."""
-        taking = getattr(self, f"_take_{entry['event']}", None)
-        try:
-            if taking is not None:
-                taking(shown_time(entry["at"]), entry)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return
+    def take(self, entry: Entry) -> None:
+        """Take in one entry."""
+        at = in_utc(entry.at)
+        match entry.fact:
+            case BatchMetrics() as batch:
+                self._take_batch(at, batch)
+            case FlowChanged() as flow:
+                self.cap = flow.cap
+                self.decisions.append({"at": at, **asdict(flow)})
+            case LagNoted() as lag:
+                self.add_column(at, lag.ends, lag.committed, lag.behind_seconds)
+            case RunStarted(lane):
+                self.started_at, self.lane = at, lane
+                self.totals = dict.fromkeys(self.totals, 0)
+                self.codes = {}
+                self.group_error = None
+            case RetryNoted(code, summary, _, delay):
+                told = f"{code} {summary}; trying again in {delay:.0f} s"
+                self.notices.append({"at": at, "text": told})
+            case RunEnded(error):
+                self.notices.append({"at": at, "text": f"the run ended by {error}" if error else "the run ended"})
+            case NoticeNoted(text):
+                self.notices.append({"at": at, "text": text})
+            case AlertNoted() as alert:
+                self.alerts.append({"at": at, **asdict(alert)})
+            case GroupNoted(error):
+                self.group_error = error
 
     def add_column(
         self,
@@ -121,59 +152,16 @@ class Recent:
         self.seen = PartitionOffsets(places)
         self.order += 1
 
-    def _take_batch(self, at: str, entry: Mapping[str, Any]) -> None:
-        seconds = float(entry["seconds"])
-        shown = {
-            "id": entry["batch_id"],
-            "at": at,
-            "seconds": seconds,
-            "waited": float(entry.get("waited") or 0.0),
-            "rows_in": int(entry["rows_in"]),
-            "rows_out": int(entry["rows_out"]),
-            "quarantined": int(entry["quarantined"]),
-            "offsets": entry.get("offsets"),
-            "cap": entry.get("cap"),
-            "lag": entry.get("lag"),
-            "phases": wall_phases(seconds, entry.get("phases") or {}),
-        }
-        self.batches.append(shown)
-        self.cap = shown["cap"]
+    def _take_batch(self, at: str, batch: BatchMetrics) -> None:
+        names = ("seconds", "waited", "rows_in", "rows_out", "quarantined", "offsets", "cap", "lag")
+        figures = {name: getattr(batch, name) for name in names}
+        phases = wall_phases(batch.seconds, batch.phases)
+        self.batches.append({"id": batch.batch_id, "at": at, **figures, "phases": phases})
+        self.cap = batch.cap
         for name in self.totals:
-            self.totals[name] += int(entry[name])
-        for code, count in (entry.get("codes") or {}).items():
-            self.codes[code] = self.codes.get(code, 0) + int(count)
-
-    def _take_flow(self, at: str, entry: Mapping[str, Any]) -> None:
-        self.cap = entry["cap"]
-        names = ("batch_id", "cap", "before", "reason", "text")
-        self.decisions.append({"at": at, **{name: entry.get(name) for name in names}})
-
-    def _take_lag(self, at: str, entry: Mapping[str, Any]) -> None:
-        self.add_column(at, entry["ends"], entry["committed"], entry.get("behind_seconds"))
-
-    def _take_started(self, at: str, entry: Mapping[str, Any]) -> None:
-        self.started_at, self.lane = at, entry.get("lane")
-        self.totals = dict.fromkeys(self.totals, 0)
-        self.codes = {}
-        self.group_error = None
-
-    def _take_retry(self, at: str, entry: Mapping[str, Any]) -> None:
-        delay = float(entry.get("delay") or 0)
-        told = f"{entry['code']} {entry.get('summary', '')}; trying again in {delay:.0f} s".strip()
-        self.notices.append({"at": at, "text": told})
-
-    def _take_ended(self, at: str, entry: Mapping[str, Any]) -> None:
-        error = entry.get("error")
-        self.notices.append({"at": at, "text": f"the run ended by {error}" if error else "the run ended"})
-
-    def _take_notice(self, at: str, entry: Mapping[str, Any]) -> None:
-        self.notices.append({"at": at, "text": str(entry["text"])})
-
-    def _take_alert(self, at: str, entry: Mapping[str, Any]) -> None:
-        self.alerts.append({"at": at, **{name: entry.get(name) for name in ("rule", "state", "text")}})
-
-    def _take_group(self, at: str, entry: Mapping[str, Any]) -> None:
-        self.group_error = entry.get("error")
+            self.totals[name] += figures[name]
+        for code, count in batch.codes.items():
+            self.codes[code] = self.codes.get(code, 0) + count
 
 
 def _numbers(line: Sequence[int | None], length: int | None = None) -> Numbers:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-from penstock.metrics.history import History, parse_entry
+from penstock.metrics.history import Entry, History, parse_entry
 
 _MOST_AT_FIRST = 3 << 20
 """How much of the past is read at the first look: 120 lines about a thousand partitions, or hours of a few."""
@@ -22,7 +21,7 @@ class HistoryTail:
         self._position = 0
         self.bytes_read = 0
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Entry]:
         """The new entries, oldest first. Nothing is opened where nothing was written."""
         found = _stat(self._history.path)
         if self._file is None:
@@ -37,7 +36,7 @@ class HistoryTail:
             lines += self._lines(self._history.path, found.st_size)
         return _entries(lines)
 
-    def _first(self, found: os.stat_result | None) -> list[dict[str, Any]]:
+    def _first(self, found: os.stat_result | None) -> list[Entry]:
         size = found.st_size if found is not None else 0
         older = _stat(self._history.older)
         lines: list[bytes] = []
@@ -64,7 +63,7 @@ class HistoryTail:
         return body[:whole].splitlines()
 
 
-def _entries(lines: list[bytes]) -> list[dict[str, Any]]:
+def _entries(lines: list[bytes]) -> list[Entry]:
     return [entry for line in lines if (entry := parse_entry(line)) is not None]
 
 

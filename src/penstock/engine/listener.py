@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
+from penstock.metrics.history import FlowChanged, StateKept
 
 
 @dataclass(frozen=True)
@@ -50,30 +51,6 @@ class BatchDone:
     """Every sink has committed the batch."""
 
     metrics: BatchMetrics
-
-
-@dataclass(frozen=True)
-class StateKept:
-    """What the steps with state remember after a batch, as Spark counts it."""
-
-    batch_id: int
-    rows: int
-    size_bytes: int
-    watermark: str | None
-    """The watermark of the next batch, RFC 3339."""
-
-
-@dataclass(frozen=True)
-class FlowChanged:
-    """The batches that follow take at most another number of offsets."""
-
-    batch_id: int | None
-    """The batch behind which it was decided; none before the first."""
-    cap: int
-    before: int | None
-    reason: str
-    """A word that stays."""
-    text: str
 
 
 @dataclass(frozen=True)

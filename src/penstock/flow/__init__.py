@@ -1,7 +1,7 @@
 """Flow control: how many offsets the next batch takes, as a pure function of the batches before."""
 
-from penstock.flow.batches import REMEMBERED, Observed, observed_in
+from penstock.flow.batches import REMEMBERED, Observed
 from penstock.flow.controller import REASONS, Decision, decide
 from penstock.flow.cost import Cost, estimate
 
-__all__ = ["REASONS", "REMEMBERED", "Cost", "Decision", "Observed", "decide", "estimate", "observed_in"]
+__all__ = ["REASONS", "REMEMBERED", "Cost", "Decision", "Observed", "decide", "estimate"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 MOST_OFFSETS = 10**12
 """More than any batch: what stands for no bound."""
@@ -38,28 +37,3 @@ def telling(history: Sequence[Observed]) -> list[Observed]:
         for batch in history
         if not batch.skipped and 0 < batch.offsets <= MOST_OFFSETS and _SHORTEST <= batch.seconds <= _LONGEST
     ]
-
-
-def observed_in(entries: Iterable[Mapping[str, Any]]) -> list[Observed]:
-    """The batches of a run's history. An entry that is not whole is left out: the controller does without it."""
-    found = []
-    for entry in entries:
-        if entry.get("event", "batch") != "batch":
-            continue
-        try:
-            found.append(
-                Observed(
-                    batch_id=int(entry["batch_id"]),
-                    offsets=int(entry["offsets"]),
-                    rows=int(entry.get("rows_in") or 0),
-                    seconds=float(entry["seconds"]),
-                    bytes_in=int(entry.get("bytes_in") or 0),
-                    backlog=int(entry.get("lag") or 0),
-                    cap=int(entry.get("cap") or 0),
-                    pressure=float(entry.get("pressure") or 0.0),
-                    skipped=bool(entry.get("skipped")),
-                )
-            )
-        except (KeyError, TypeError, ValueError, OverflowError):
-            continue
-    return found

@@ -48,7 +48,7 @@ class Cost:
 def estimate(history: Sequence[Observed]) -> Cost | None:
     """The present cost of a batch, or none where no batch tells of it."""
     batches = explained(history)
-    return _levelled(_line(batches)[0], batches) if batches else None
+    return _levelled(line_through(batches)[0], batches) if batches else None
 
 
 def certain(batches: Sequence[Observed]) -> Cost:
@@ -56,7 +56,7 @@ def certain(batches: Sequence[Observed]) -> Cost:
 
     So nobody expects that a larger batch is cheap before larger and smaller ones were seen.
     """
-    line, error = _line(batches)
+    line, error = line_through(batches)
     sizes = [batch.offsets for batch in batches]
     fixed = max(0.0, line.fixed - 2 * error) if max(sizes) >= SPREAD * min(sizes) else 0.0
     weights = [max(batch.seconds, _SHORTEST) ** -2 * batch.offsets for batch in batches]
@@ -110,7 +110,7 @@ def _explained(newest: Sequence[Observed]) -> list[Observed]:
     missed = 0
     for batch in newest:
         more = [*chosen, batch]
-        line, _ = _line(more)
+        line, _ = line_through(more)
         if all(_alike(line.of(one.offsets), one.seconds) for one in more):
             chosen, missed = more, 0
         elif (missed := missed + 1) == 2:
@@ -123,7 +123,7 @@ def _alike(foreseen: float, seconds: float) -> bool:
     return more <= less * (1 + _TOLERANCE) + _SLACK
 
 
-def _line(batches: Sequence[Observed]) -> tuple[Cost, float]:
+def line_through(batches: Sequence[Observed]) -> tuple[Cost, float]:
     """The line with the least relative errors, neither part below zero; and the standard error of its fixed part."""
     weight = offsets = squares = seconds = products = 0.0
     for batch in batches:

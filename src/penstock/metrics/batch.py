@@ -54,6 +54,16 @@ class BatchMetrics:
     """The next offset of each partition of the batch."""
 
     @property
+    def began_at(self) -> datetime:
+        """When it began; as far as is known, of a batch that did not say so."""
+        return self.started_at or self.finished_at
+
+    @property
+    def cycle(self) -> float:
+        """Seconds from the end of the batch before to the end of this one."""
+        return self.seconds + self.waited
+
+    @property
     def rows_per_second(self) -> float:
         """Rows read a second of batch time."""
         return self.rows_in / self.seconds if self.seconds > 0 else 0.0

@@ -1,7 +1,8 @@
 """A run's own log of what it did: a line of JSON for each batch, decision, restart; small, local, for other commands.
 
 Written beside the checkpoint while the pipeline runs, read by `lag`, `diagnose`, `simulate` and the dashboard. It is no
-part of any guarantee: what cannot be written is left out, and a line that was cut short is none.
+part of any guarantee: what cannot be written is left out, and so is a line that is broken when it is read. Each kind of
+entry is a class here; its fields are the keys of the line.
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
+from penstock.metrics.batch import BatchMetrics
 from penstock.model import TopicPartition
 from penstock.storage import is_local
 
@@ -23,6 +30,132 @@ NAME = ".penstock.history"
 Lists = dict[str, list[int | None]]
 """Offsets as entries have them: for each topic a list by partition number; None for one that is not there."""
 _MOST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A run's query has started."""
+
+    lane: str | None = None
+    partitions: int | None = None
+    cores: int | None = None
+    """How many tasks run at once."""
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """A run has ended."""
+
+    error: str | None = None
+    """The code of what ended it; none where it was stopped, or had read all there was."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateKept:
+    """What the steps with state remember after a batch, as Spark counts it."""
+
+    batch_id: int
+    rows: int
+    size_bytes: int
+    watermark: str | None = None
+    """The watermark of the next batch, RFC 3339."""
+
+    @property
+    def watermark_at(self) -> datetime | None:
+        """The same as a time."""
+        return datetime.fromisoformat(self.watermark) if self.watermark is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class FlowChanged:
+    """The batches that follow take at most another number of offsets."""
+
+    batch_id: int | None
+    """The batch behind which it was decided; none before the first."""
+    cap: int
+    before: int | None
+    reason: str
+    """A word that stays."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlertNoted:
+    """A rule of `alerts` begins to hold, or holds no longer."""
+
+    rule: str
+    state: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryNoted:
+    """A fault that the run tries to outlive."""
+
+    code: str
+    summary: str = ""
+    attempt: int = 1
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeNoted:
+    """Something worth knowing that stopped nothing."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNoted:
+    """Committing to the consumer group failed, or works again."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LagNoted:
+    """Where the logs ended, and how far the sinks were."""
+
+    committed: Lists
+    ends: Lists
+    total: int = 0
+    behind_seconds: float | None = None
+
+
+Fact = (
+    BatchMetrics
+    | RunStarted
+    | RunEnded
+    | StateKept
+    | FlowChanged
+    | AlertNoted
+    | RetryNoted
+    | NoticeNoted
+    | GroupNoted
+    | LagNoted
+)
+_EVENTS: Mapping[str, type[Fact]] = {
+    "batch": BatchMetrics,
+    "started": RunStarted,
+    "ended": RunEnded,
+    "state": StateKept,
+    "flow": FlowChanged,
+    "alert": AlertNoted,
+    "retry": RetryNoted,
+    "notice": NoticeNoted,
+    "group": GroupNoted,
+    "lag": LagNoted,
+}
+_NAMES = {kind: name for name, kind in _EVENTS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line: what was noted, and when."""
+
+    at: datetime
+    fact: Fact
 
 
 class History:
@@ -37,24 +170,17 @@ class History:
         """The file that was full."""
         return self.path.with_name(f"{self.path.name}.1")
 
-    def add(self, event: str, **facts: Any) -> None:
+    def add(self, fact: Fact) -> None:
         """The run: write one entry. Never raises."""
         try:
-            line = json.dumps({"at": datetime.now(UTC).isoformat(), "event": event, **facts}, separators=(",", ":"))
-            self._append(f"{line}\n".encode())
+            self._append(_line(fact))
         except (OSError, ValueError, TypeError):
             return
 
-    def read(self, since: datetime | None = None, events: Collection[str] | None = None) -> list[dict[str, Any]]:
-        """Others: the entries from a time on, of these kinds, oldest first."""
-        found = []
-        for entry in (entry for path in (self.older, self.path) for entry in _entries(path)):
-            if events is not None and entry["event"] not in events:
-                continue
-            if since is not None and datetime.fromisoformat(entry["at"]) < since:
-                continue
-            found.append(entry)
-        return found
+    def read(self, *kinds: type[Fact], since: datetime | None = None) -> list[Entry]:
+        """Others: the entries from a time on, of these kinds or of all, oldest first."""
+        entries = (entry for path in (self.older, self.path) for entry in _entries(path, kinds))
+        return [entry for entry in entries if since is None or entry.at >= since]
 
     def _append(self, line: bytes) -> None:
         # One write to a file that is opened for appending: lines of two processes do not mix.
@@ -101,21 +227,36 @@ def _state_home() -> Path:
     return (xdg if xdg.is_absolute() else Path.home() / ".local" / "state") / "penstock"
 
 
-def parse_entry(line: bytes | str) -> dict[str, Any] | None:
-    """One line as an entry; none where it is broken."""
+def parse_entry(line: bytes, kinds: Sequence[type[Fact]] = ()) -> Entry | None:
+    """One line as an entry; none where it is broken, or is of another kind than these."""
     try:
-        entry = json.loads(line)
-        datetime.fromisoformat(entry["at"])
-        return entry if isinstance(entry["event"], str) else None
+        body = from_json(line)
+        if kinds and _EVENTS[body["event"]] not in kinds:
+            return None
+        return Entry(datetime.fromisoformat(body["at"]).astimezone(UTC), _parser(body["event"]).validate_python(body))
     except (ValueError, TypeError, KeyError):
         return None
 
 
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
+@cache
+def _parser(event: str) -> TypeAdapter[Fact]:
+    return TypeAdapter(_EVENTS[event])
+
+
+def _line(fact: Fact) -> bytes:
+    body: dict[str, Any] = {"at": datetime.now(UTC).isoformat(), "event": _NAMES[type(fact)]}
+    if isinstance(fact, BatchMetrics):
+        body |= fact.as_json()
+    else:
+        body |= {field.name: getattr(fact, field.name) for field in fields(fact)}
+    return f"{json.dumps(body, separators=(',', ':'))}\n".encode()
+
+
+def _entries(path: Path, kinds: Sequence[type[Fact]]) -> Iterator[Entry]:
     try:
         with path.open("rb") as lines:
             for line in lines:
-                if (entry := parse_entry(line)) is not None:
+                if (entry := parse_entry(line, kinds)) is not None:
                     yield entry
     except OSError:
         return

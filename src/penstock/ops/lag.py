@@ -24,7 +24,8 @@ from penstock.errors import PenstockError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds
 from penstock.kafka.ages import first_unread
 from penstock.kafka.groups import GroupOffsets
-from penstock.metrics.history import from_lists, history_of
+from penstock.metrics import BatchMetrics
+from penstock.metrics.history import Entry, GroupNoted, LagNoted, RunStarted, from_lists, history_of
 from penstock.model import BatchToken, Guarantee, TopicPartition, lags_of
 from penstock.ops.checkpoint.look import Snapshot, look
 from penstock.preflight.recreated import recreated_topics
@@ -147,7 +148,7 @@ def group_note(
     group: GroupView,
     committed: Offsets | None,
     files: CheckpointFiles,
-    entries: Iterable[Mapping[str, Any]],
+    entries: Iterable[Entry],
     *,
     running: bool,
 ) -> str | None:
@@ -179,16 +180,14 @@ def _sides(at: TopicPartition, held: Mapping[TopicPartition, int], committed: Of
     return f"{at} ({f'{held[at]:,}' if at in held else 'none'}, they have {committed[at]:,})"
 
 
-def _failure(entries: Iterable[Mapping[str, Any]], *, running: bool) -> str | None:
+def _failure(entries: Iterable[Entry], *, running: bool) -> str | None:
     """What the last run noted when it failed to commit, unless it has worked since."""
-    last: Mapping[str, Any] | None = None
-    for entry in entries:
-        if entry["event"] in ("started", "group"):
-            last = entry
-    if last is None or not last.get("error"):
+    noted = [entry for entry in entries if isinstance(entry.fact, RunStarted | GroupNoted)]
+    error = noted[-1].fact.error if noted and isinstance(noted[-1].fact, GroupNoted) else None
+    if not error:
         return None
-    when = f"{datetime.fromisoformat(last['at']):%Y-%m-%d %H:%M:%S} UTC"
-    return f"{f'committing to it fails since {when}' if running else f'the last run failed at {when}'}: {last['error']}"
+    when = f"{noted[-1].at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{f'committing to it fails since {when}' if running else f'the last run failed at {when}'}: {error}"
 
 
 def _reason(held: Mapping[TopicPartition, int], committed: Offsets, files: CheckpointFiles, *, running: bool) -> str:
@@ -243,30 +242,30 @@ class Rates:
     """The growth of each partition."""
 
 
-def samples_in(entries: Iterable[Mapping[str, Any]]) -> list[Sample]:
+def samples_in(entries: Iterable[Entry]) -> list[Sample]:
     """The looks that a run noted in its history."""
     return [
-        Sample(datetime.fromisoformat(entry["at"]), from_lists(entry["ends"]), from_lists(entry["committed"]))
+        Sample(entry.at, from_lists(entry.fact.ends), from_lists(entry.fact.committed))
         for entry in entries
-        if entry["event"] == "lag" and "ends" in entry and "committed" in entry
+        if isinstance(entry.fact, LagNoted)
     ]
 
 
-def looks_in_run(entries: Sequence[Mapping[str, Any]], last: Sample | None) -> list[Sample]:
+def looks_in_run(entries: Sequence[Entry], last: Sample | None) -> list[Sample]:
     """What a run that goes on is compared with: the looks since it began, for before that nobody read."""
-    began = max((at for at, entry in enumerate(entries) if entry["event"] == "started"), default=0)
+    began = max((at for at, entry in enumerate(entries) if isinstance(entry.fact, RunStarted)), default=0)
     return [*samples_in(entries[began:]), *([last] if last is not None else [])]
 
 
-def looks_at_rest(entries: Iterable[Mapping[str, Any]], last: Sample | None, positions: Offsets) -> list[Sample]:
+def looks_at_rest(entries: Iterable[Entry], last: Sample | None, positions: Offsets) -> list[Sample]:
     """The same while nobody reads: the last look. The run may have read on behind it: only its log ends still hold."""
     looked = [last] if last is not None else samples_in(entries)[-1:]
     return [replace(one, positions=positions) for one in looked]
 
 
-def window_of(batches: Sequence[Mapping[str, Any]]) -> timedelta:
+def window_of(batches: Sequence[BatchMetrics]) -> timedelta:
     """How far to look back: over several batches, since lag falls when one commits and rises in between."""
-    longest = max((one.get("seconds", 0.0) + one.get("waited", 0.0) for one in batches), default=0.0)
+    longest = max((one.cycle for one in batches), default=0.0)
     return min(max(_WINDOW, timedelta(seconds=_BATCHES_COVERED * longest)), _LONGEST_WINDOW)
 
 
@@ -446,10 +445,10 @@ def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagR
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(ask_group, settings, config.group, bounds)
         aged = pool.submit(first_unread, settings, waiting, _AGE_SECONDS)
-        entries = history_of(config.checkpoint).read(events=("started", "lag", "batch", "group"))
+        entries = history_of(config.checkpoint).read(RunStarted, LagNoted, BatchMetrics, GroupNoted)
         group, times = asked.result(), aged.result()
     now = datetime.now(UTC)
-    batches = [entry for entry in entries if entry["event"] == "batch"][-_BATCHES:]
+    batches = [entry.fact for entry in entries if isinstance(entry.fact, BatchMetrics)][-_BATCHES:]
     sample = Sample(now, {at: log.end for at, log in bounds.items()}, place.positions)
     last = before.sample if before is not None and before.running == running else None
     earlier = looks_in_run(entries, last) if running else looks_at_rest(entries, last, place.positions)
@@ -489,7 +488,7 @@ def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagR
         notes=(*place.notes, *_warnings(seen, place, bounds)),
         running=running,
         never_ran=place.committed is None,
-        batch_offsets=max((int(one.get("offsets", 0)) for one in batches), default=None),
+        batch_offsets=max((one.offsets for one in batches), default=None),
         group_note=why,
     )
 

@@ -26,8 +26,9 @@ from penstock.config import PipelineConfig, show_duration
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
 from penstock.errors import PenstockError
-from penstock.flow import decide, observed_in
+from penstock.flow import decide
 from penstock.kafka import Cluster
+from penstock.metrics import BatchMetrics
 from penstock.metrics.history import history_of
 from penstock.model import BAD_SCHEMA, COMPUTED, COORDINATES, lag_of
 from penstock.preflight.checks import StartPoint, check_agreement, check_brokers, check_checkpoint, start_point
@@ -35,6 +36,7 @@ from penstock.preflight.options import RunOptions
 from penstock.quarantine import GAPS_SCHEMA
 from penstock.spark.placement import DeployMode, check_master
 from penstock.storage.reaching import check_conditional_writes, check_reachable
+from penstock.supervision.flow_control import observed_in
 
 
 def trigger_words(config: PipelineConfig) -> str:
@@ -51,7 +53,7 @@ def flow_words(config: PipelineConfig) -> str:
         fixed = [one.max_offsets for one in config.sources.values()] or [config.source.max_offsets]
         return f"a fixed cap of {' and '.join(f'{one:,}' if one else 'no' for one in fixed)} offsets a batch"
     flow = config.flow
-    known = observed_in(history_of(config.checkpoint).read(events=("batch",)))
+    known = observed_in(history_of(config.checkpoint).read(BatchMetrics))
     first = f"{decide(flow, known).cap:,} offsets by the batches before" if known else "a small one to begin with"
     aim, most = show_duration(flow.target_batch), show_duration(flow.max_batch)
     return f"batches of about {aim} while behind, at most {most}; {first}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.config import PipelineConfig
-from penstock.engine.listener import FlowChanged
-from penstock.flow import REMEMBERED, Decision, Observed, decide, observed_in
+from penstock.flow import REMEMBERED, Decision, Observed, decide
 from penstock.metrics import BatchMetrics
-from penstock.metrics.history import History
+from penstock.metrics.history import Entry, FlowChanged, History
 
 
 class FlowControl:
@@ -20,7 +19,7 @@ class FlowControl:
         self.decision: Decision | None = None
         self.fixed = config.source.max_offsets
         if config.adaptive:
-            self._seen = observed_in(history.read(events=("batch",)))[-REMEMBERED:]
+            self._seen = observed_in(history.read(BatchMetrics))[-REMEMBERED:]
             self.decision = decide(self._flow, self._seen, cores(), sharing)
 
     @property
@@ -37,9 +36,29 @@ class FlowControl:
         if self.decision is None:
             return None
         before = self.decision.cap
-        self._seen = [*self._seen, *observed_in([batch.as_json()])][-REMEMBERED:]
+        self._seen = [*self._seen, observed(batch)][-REMEMBERED:]
         self.decision = decide(self._flow, self._seen, self._cores(), self._sharing)
         return _changed(batch.batch_id, before, self.decision) if self.decision.cap != before else None
+
+
+def observed_in(entries: Iterable[Entry]) -> list[Observed]:
+    """The batches of a history, as flow control sees them."""
+    return [observed(entry.fact) for entry in entries if isinstance(entry.fact, BatchMetrics)]
+
+
+def observed(batch: BatchMetrics) -> Observed:
+    """A finished batch, as flow control sees it."""
+    return Observed(
+        batch_id=batch.batch_id,
+        offsets=batch.offsets,
+        rows=batch.rows_in,
+        seconds=batch.seconds,
+        bytes_in=batch.bytes_in,
+        backlog=batch.lag,
+        cap=batch.cap or 0,
+        pressure=batch.pressure,
+        skipped=batch.skipped,
+    )
 
 
 def _changed(batch_id: int | None, before: int | None, decision: Decision) -> FlowChanged:

@@ -16,17 +16,27 @@ from penstock.engine.listener import (
     BatchDone,
     BatchPhase,
     Event,
-    FlowChanged,
     Listener,
     Notice,
     Retrying,
     Started,
-    StateKept,
 )
 from penstock.errors import PenstockError
 from penstock.kafka.groups import GroupCommitter
 from penstock.metrics.alerts import Alert, Observation
-from penstock.metrics.history import History, in_lists
+from penstock.metrics.history import (
+    AlertNoted,
+    FlowChanged,
+    GroupNoted,
+    History,
+    LagNoted,
+    NoticeNoted,
+    RetryNoted,
+    RunEnded,
+    RunStarted,
+    StateKept,
+    in_lists,
+)
 from penstock.metrics.otel import OtelPush
 from penstock.metrics.prometheus import Exposition
 from penstock.model import TopicPartition
@@ -97,7 +107,7 @@ def observed(pipeline: Pipeline, history: History, listener: Listener) -> Iterat
         raise
     finally:
         observer.close()
-        history.add("ended", error=error)
+        history.add(RunEnded(error))
 
 
 class RunObserver:
@@ -124,33 +134,30 @@ class RunObserver:
             self._figures.hear(event)
         match event:
             case Started():
-                facts = {"lane": event.lane, "partitions": event.partitions, "cores": event.cores}
-                self._history.add("started", **facts, pid=os.getpid())
+                self._history.add(RunStarted(event.lane, event.partitions, event.cores, os.getpid()))
                 self._start()
             case BatchPhase(batch_id, _) if not self._committed:
                 # A pipeline that has committed nothing is where its first batch begins.
                 with suppress(PenstockError):
                     self._know(checkpoint_of(self._pipeline.config).starts(batch_id))
             case BatchDone(metrics):
-                self._history.add(**metrics.as_json())
+                self._history.add(metrics)
                 self._rows_in += metrics.rows_in
                 self._quarantined += metrics.quarantined
                 self._last_commit_at = metrics.finished_at
                 self._know(metrics.ends)
                 if self._group is not None:
                     self._group.put(metrics.ends)
-            case StateKept():
-                self._history.add("state", **vars(event))
-            case FlowChanged():
-                self._history.add("flow", **vars(event))
+            case StateKept() | FlowChanged():
+                self._history.add(event)
             case AlertChanged():
                 state = "firing" if event.firing else "resolved"
-                self._history.add("alert", rule=event.rule, state=state, text=event.text)
+                self._history.add(AlertNoted(event.rule, state, event.text))
             case Retrying(error, attempt, delay):
                 self._restarts += (datetime.now(UTC),)
-                self._history.add("retry", code=error.code, summary=error.summary, attempt=attempt, delay=delay)
+                self._history.add(RetryNoted(error.code, error.summary, attempt, delay))
             case Notice(text):
-                self._history.add("notice", text=text)
+                self._history.add(NoticeNoted(text))
         self._listener(event)
 
     def close(self) -> None:
@@ -184,7 +191,7 @@ class RunObserver:
         self.hear(AlertChanged(alert.rule, alert.state == "firing", alert.text))
 
     def _hear_group(self, failed: str | None) -> None:
-        self._history.add("group", error=failed)
+        self._history.add(GroupNoted(failed))
         if self._figures is not None:
             self._figures.group(failed is None)
         group = self._pipeline.config.group
@@ -198,11 +205,12 @@ class RunObserver:
         self._seen = seen
         behind = seen.behind_seconds
         self._history.add(
-            "lag",
-            committed=in_lists(seen.committed),
-            ends=in_lists(seen.ends),
-            total=sum(seen.lags.values()),
-            behind_seconds=round(behind, 1) if behind is not None else None,
+            LagNoted(
+                committed=in_lists(seen.committed),
+                ends=in_lists(seen.ends),
+                total=sum(seen.lags.values()),
+                behind_seconds=round(behind, 1) if behind is not None else None,
+            )
         )
         if self._figures is not None:
             self._figures.see(seen)
@@ -226,9 +234,11 @@ def _restarts(history: History, now: datetime) -> tuple[datetime, ...]:
     """When the pipeline had to be started again, within a process or after one that failed or was killed."""
     found: list[datetime] = []
     ended_well = True
-    for entry in history.read(since=now - timedelta(days=1), events=("started", "ended", "retry")):
-        at = datetime.fromisoformat(entry["at"])
-        if entry["event"] == "retry" or (entry["event"] == "started" and not ended_well):
-            found.append(at)
-        ended_well = entry["event"] == "ended" and entry.get("error") is None
+    for entry in history.read(RunStarted, RunEnded, RetryNoted, since=now - timedelta(days=1)):
+        match entry.fact:
+            case RetryNoted():
+                found.append(entry.at)
+            case RunStarted() if not ended_well:
+                found.append(entry.at)
+        ended_well = entry.fact == RunEnded(None)
     return (*found, now) if not ended_well else tuple(found)

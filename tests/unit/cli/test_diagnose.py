@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.batches import finished
 from tests.unit.ops.diagnosis.evidences import config
 
 from penstock.cli.diagnose import diagnose, show_diagnosis
@@ -24,7 +25,7 @@ def file(tmp_path: Path) -> Path:
     for number in range(5):
         began = datetime.now(UTC) - timedelta(seconds=5 - number)
         figures = {"seconds": 0.2, "waited": 0.1, "offsets": 100, "rows_in": 100, "rows_out": 100, "lag": 9_000}
-        history.add("batch", batch_id=number, started_at=began.isoformat(), **figures)
+        history.add(finished(number, started_at=began, **figures))
     return tmp_path / "orders.yaml"
 
 

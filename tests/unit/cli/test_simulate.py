@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from tests.batches import finished
 from tests.unit.ops.diagnosis.evidences import config
 from typer.testing import CliRunner
 
 from penstock.cli.simulate import simulate
 from penstock.errors import MissingError
-from penstock.metrics.history import history_of
+from penstock.metrics.history import RunStarted, history_of
 
 COST = ("--row-cost", "10us", "--fixed-cost", "1s")
 app = typer.Typer()
@@ -31,10 +32,10 @@ def file(tmp_path: Path) -> Path:
 def measured(tmp_path: Path, file: Path) -> Path:
     """A pipeline that ran on two cores: a second a batch, and 10 microseconds of a core a row."""
     history = history_of(config(tmp_path).checkpoint)
-    history.add("started", lane="direct", partitions=20, cores=2)
+    history.add(RunStarted("direct", partitions=20, cores=2))
     for number, offsets in enumerate((10_000, 100_000, 1_000_000, 2_000_000)):
         facts = {"offsets": offsets, "seconds": 1 + offsets / 2 * 1e-5, "bytes_in": offsets * 200, "slots": 2}
-        history.add("batch", batch_id=number, **facts)
+        history.add(finished(number, **facts))
     return file
 
 

@@ -70,7 +70,8 @@ def batch(number: int, at: str, **more: Any) -> dict[str, Any]:
     phases = {"offsets": 0.1, "stage": 1.0, "commit": 0.5, "commit:quarantine": 0.1, "commit:out": 0.3}
     tasks = {"task_read": 0.5, "task_decode": 1.0, "task_stage": 0.5, "task_stage:out": 0.5, "task_registry": 0.2}
     return {
-        "at": at, "event": "batch", "batch_id": number, "seconds": 2.0, "rows_in": 1000, "rows_out": 990,
+        "at": at, "event": "batch", "pipeline": "orders", "batch_id": number, "finished_at": at, "slots": 2,
+        "seconds": 2.0, "rows_in": 1000, "rows_out": 990,
         "quarantined": 10, "bytes_in": 100_000, "offsets": 1000, "cap": 5000, "lag": 40, "waited": 0.5,
         "codes": {"MALFORMED_JSON": 10}, "phases": {**phases, **tasks}, **more,
     }  # fmt: skip

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.unit.dashboard.pipelines import ago, batch, lag
 
 from penstock.dashboard.batch_phases import in_order, wall_phases
 from penstock.dashboard.rates import Rates, rates_of
 from penstock.dashboard.recent import MOST_COLUMNS, Recent, moment
+from penstock.metrics.history import parse_entry
 
 
 def taken(*entries: dict[str, object]) -> Recent:
     recent = Recent()
     for entry in entries:
-        recent.take(entry)
+        take(recent, entry)
     return recent
+
+
+def take(recent: Recent, entry: dict[str, object]) -> None:
+    if (parsed := parse_entry(json.dumps(entry).encode())) is not None:
+        recent.take(parsed)
 
 
 def test_phases_of_a_batch_add_up_to_it_and_share_the_stage_by_the_tasks() -> None:
@@ -49,9 +57,10 @@ def test_columns_of_lags_follow_the_order_of_the_partitions() -> None:
 def test_columns_of_a_topic_that_grew_are_put_into_the_new_order() -> None:
     recent = taken(lag(ago(10), "b", [10, 20], [4, 20]), lag(ago(5), "b", [10, 20], [5, 20]))
     order = recent.order
-    recent.take(
+    take(
+        recent,
         {**lag(ago(0), "b", [10, 20, 5], [6, 20, 0]), "ends": {"a": [7], "b": [10, 20, 5]},
-         "committed": {"a": [0], "b": [6, 20]}}
+         "committed": {"a": [0], "b": [6, 20]}},
     )  # fmt: skip
     assert recent.order == order + 1
     assert [column.lags.tolist() for column in recent.columns] == [[-1, 6, 0, -1], [-1, 5, 0, -1], [7, 4, 0, -1]]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.batches import finished
 from tests.committing import position_at
 from tests.spark_checkpoint import QUERY, put, write_checkpoint
 
@@ -18,6 +19,7 @@ from penstock.checkpoint.state_stores import read_state
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
+from penstock.metrics.history import Entry, GroupNoted, LagNoted, RunStarted
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.checkpoint.look import Brokers, Snapshot
 from penstock.ops.lag import (
@@ -83,17 +85,16 @@ def test_rates_look_back_no_further_than_they_must() -> None:
 
 def test_window_covers_several_batches() -> None:
     assert window_of([]) == timedelta(minutes=2)
-    assert window_of([{"seconds": 100.0, "waited": 10.0}]) == timedelta(seconds=440)
-    assert window_of([{"seconds": 5000.0}]) == timedelta(minutes=15)
+    assert window_of([finished(0, seconds=100.0, waited=10.0)]) == timedelta(seconds=440)
+    assert window_of([finished(0, seconds=5000.0)]) == timedelta(minutes=15)
 
 
-def noted_look(seconds: float, end: int, position: int) -> dict[str, Any]:
-    at = (NOW + timedelta(seconds=seconds)).isoformat()
-    return {"event": "lag", "at": at, "ends": {"orders": [end]}, "committed": {"orders": [position]}}
+def noted_look(seconds: float, end: int, position: int) -> Entry:
+    return Entry(NOW + timedelta(seconds=seconds), LagNoted({"orders": [position]}, {"orders": [end]}))
 
 
 def test_rates_of_a_run_leave_out_what_was_before_it_began() -> None:
-    entries = [noted_look(-90, 0, 0), {"event": "started", "at": NOW.isoformat()}, noted_look(-10, 1000, 500)]
+    entries = [noted_look(-90, 0, 0), Entry(NOW, RunStarted()), noted_look(-10, 1000, 500)]
     assert looks_in_run(entries, None) == [sample(-10, 1000, 500)]
     assert looks_in_run(entries, sample(-2, 0, 0)) == [sample(-10, 1000, 500), sample(-2, 0, 0)]
     assert rates_of(looks_in_run(entries, None), sample(0, 1100, 800)).growth == pytest.approx(-20)
@@ -117,10 +118,8 @@ def test_rates_of_the_partitions_add_up_to_the_whole() -> None:
 
 
 def test_samples_come_from_the_looks_in_a_history() -> None:
-    entries: list[dict[str, Any]] = [
-        {"event": "lag", "at": NOW.isoformat(), "ends": {"orders": [None, 9]}, "committed": {"orders": [None, 4]}},
-        {"event": "batch", "at": NOW.isoformat()},
-    ]
+    looked = LagNoted({"orders": [None, 4]}, {"orders": [None, 9]})
+    entries = [Entry(NOW, looked), Entry(NOW, finished(0))]
     (found,) = samples_in(entries)
     assert (found.at, found.lags) == (NOW, {P1: 5})
 
@@ -302,7 +301,7 @@ def test_place_with_a_broken_checkpoint_is_what_the_sinks_say_or_an_error(config
 
 
 GROUP = GroupView("penstock.orders", {P0: 30, P1: 40})
-IN_USE = {"event": "group", "at": NOW.isoformat(), "error": "GROUP_IN_USE has members"}
+IN_USE = Entry(NOW, GroupNoted("GROUP_IN_USE has members"))
 
 
 def noted(config: PipelineConfig, group: GroupView, committed: Offsets | None, **more: Any) -> str | None:
@@ -347,19 +346,19 @@ def test_group_note_where_both_say_the_same_is_none(config: PipelineConfig) -> N
         (
             replace(GROUP, offsets={P0: 10, P1: 20}),
             {P0: 30, P1: 40},
-            {"entries": [{"event": "started", "at": NOW.isoformat()}, IN_USE]},
+            {"entries": [Entry(NOW, RunStarted()), IN_USE]},
             "the last run failed at 2026-01-31 08:00:00 UTC: GROUP_IN_USE has members",
         ),
         (
             replace(GROUP, offsets={P0: 5, P1: 40}),
             {P0: 30, P1: 40},
-            {"entries": [IN_USE, {"event": "started", "at": NOW.isoformat()}]},
+            {"entries": [IN_USE, Entry(NOW, RunStarted())]},
             "someone else moved it",
         ),
         (
             replace(GROUP, offsets={P0: 10, P1: 20}),
             {P0: 30, P1: 40},
-            {"entries": [IN_USE, {**IN_USE, "error": None}]},
+            {"entries": [IN_USE, Entry(NOW, GroupNoted(None))]},
             "it is at batch 0",
         ),
     ],

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.batches import finished
 from tests.unit.ops.diagnosis.evidences import config
 
 from penstock.config import FlowConfig, PipelineConfig
 from penstock.flow.cost import Cost
 from penstock.flow.simulation import Arrivals, Burst, Work, adaptive, simulate
-from penstock.metrics.history import History
+from penstock.metrics.history import History, RunStarted
 from penstock.ops.simulate.cost import measure
 from penstock.ops.simulate.simulate import Report, SimulationRequest, capacity, simulate_pipeline
 from penstock.ops.simulate.words import assumptions, findings
@@ -40,19 +41,19 @@ def burst(pipeline: PipelineConfig) -> Report:
 
 def record(history: History, work: Work, waiting: float = 1e8, seconds: float = 300, **facts: Any) -> None:
     """Write down a run on paper as a run does."""
-    history.add("started", lane="direct", partitions=work.partitions, cores=work.cores)
+    history.add(RunStarted("direct", work.partitions, work.cores))
     run = simulate(work, Arrivals(1000), adaptive(FlowConfig(), work.cores), seconds, waiting=waiting)
     for step in run.steps:
         one = step.batch
         known = {"bytes_in": one.bytes_in, "lag": one.backlog, "cap": one.cap, "slots": work.cores, **facts}
-        history.add("batch", batch_id=one.batch_id, offsets=one.offsets, seconds=round(one.seconds, 3), **known)
+        history.add(finished(one.batch_id, offsets=one.offsets, seconds=round(one.seconds, 3), **known))
 
 
 def test_measure_no_batches_is_none(tmp_path: Path) -> None:
     history = History(tmp_path / "history")
     assert measure(history.read()) is None
-    history.add("started", cores=2, partitions=4)
-    history.add("batch", batch_id=0, offsets=0, seconds=1.0)
+    history.add(RunStarted(cores=2, partitions=4))
+    history.add(finished(0, offsets=0))
     assert measure(history.read()) is None
 
 
@@ -68,7 +69,7 @@ def test_measure_run_on_several_cores_gives_the_cost_of_one_core(tmp_path: Path)
 
 def test_measure_goes_by_the_rows_of_the_busiest_slot(tmp_path: Path) -> None:
     history = History(tmp_path / "history")
-    record(history, Work(0.8, 2e-5, cores=2, partitions=2, hot=3), slot_rows=[300, 100])
+    record(history, Work(0.8, 2e-5, cores=2, partitions=2, hot=3), slot_rows=(300, 100))
     found = measure(history.read())
     assert found is not None and found.per_offset == pytest.approx(2e-5, rel=0.05)
 
@@ -76,19 +77,19 @@ def test_measure_goes_by_the_rows_of_the_busiest_slot(tmp_path: Path) -> None:
 def test_measure_runs_on_other_numbers_of_cores_do_not_count(tmp_path: Path) -> None:
     history = History(tmp_path / "history")
     for cores, batches in ((8, 5), (2, 3)):
-        history.add("started", cores=cores, partitions=8)
+        history.add(RunStarted(cores=cores, partitions=8))
         for number in range(batches):
-            history.add("batch", batch_id=number, offsets=100_000, seconds=2.0, slots=cores)
+            history.add(finished(number, offsets=100_000, seconds=2.0, slots=cores))
     found = measure(history.read())
     assert found is not None and (found.cores, found.batches) == (2, 3)
 
 
 def test_measure_stream_that_keeps_up_since_long_still_goes_by_its_large_batches(tmp_path: Path) -> None:
     history = History(tmp_path / "history")
-    history.add("started", cores=2, partitions=8)
+    history.add(RunStarted(cores=2, partitions=8))
     sizes = [(60_000, 2.3), (60_000, 1.24), (60_000, 1.3), *[(2_700, 0.5 + number % 5 / 5) for number in range(60)]]
     for number, (offsets, seconds) in enumerate(sizes):
-        history.add("batch", batch_id=number, offsets=offsets, seconds=seconds, slots=2 if offsets > 5000 else 1)
+        history.add(finished(number, offsets=offsets, seconds=seconds, slots=2 if offsets > 5000 else 1))
     found = measure(history.read())
     assert found is not None and found.apart
     assert found.per_offset == pytest.approx(15e-6, rel=0.2) and found.fixed == pytest.approx(0.85, rel=0.2)
@@ -105,9 +106,9 @@ def test_measure_batches_of_one_size_are_said_not_to_tell_the_parts_apart(
     tmp_path: Path, pipeline: PipelineConfig
 ) -> None:
     history = History(tmp_path / "history")
-    history.add("started", cores=2, partitions=4)
+    history.add(RunStarted(cores=2, partitions=4))
     for number in range(5):
-        history.add("batch", batch_id=number, offsets=100_000, seconds=2.0, slots=2)
+        history.add(finished(number, offsets=100_000, seconds=2.0, slots=2))
     found = measure(history.read())
     assert found is not None and not found.apart
     assert found.per_offset == pytest.approx(2.0 / 50_000)

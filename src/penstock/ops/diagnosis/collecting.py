@@ -6,11 +6,11 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of
 from penstock.assembly.schemas import registry_settings
@@ -22,16 +22,16 @@ from penstock.errors import PenstockError
 from penstock.kafka import Cluster, Subscription
 from penstock.kafka.ages import first_unread
 from penstock.kafka.cluster import look_seconds
-from penstock.metrics.history import history_of
+from penstock.metrics import BatchMetrics
+from penstock.metrics.history import Entry, LagNoted, RetryNoted, RunStarted, StateKept, history_of
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence, RegistryFacts, TableFacts
-from penstock.ops.diagnosis.figures import batches_in, input_in, kept_in, recent_batches, retries_in
+from penstock.ops.diagnosis.figures import batches_in, input_in, recent_batches, states_in
 from penstock.registry.exchange import Exchange
 from penstock.supervision.upkeep import tables_of
 from penstock.wording import counted
 
 _REGISTRY_SECONDS = 3.0
 _AGE_SECONDS = 2.0
-_EVENTS = ("batch", "started", "state", "retry", "lag")
 Result = TypeVar("Result")
 
 
@@ -54,7 +54,7 @@ def collect(config: PipelineConfig) -> Collected:
         registries = threads.submit(look.attempt, "the registry", look.registries)
         run = look.attempt("the run", lambda: find_run(config.checkpoint, storage_of(config)))
         run = run or RunStatus("none", None, None)
-        history: list[dict[str, Any]] = look.attempt("the history", look.history) or []
+        history = look.attempt("the history", look.history) or []
     evidence = _of_history(Evidence(config, datetime.now(UTC), run), history)
     evidence = replace(
         evidence,
@@ -85,8 +85,8 @@ class _Look:
             self.notes.append(f"{what} could not be looked at: {told}")
         return None
 
-    def history(self) -> list[dict[str, Any]]:
-        return history_of(self._config.checkpoint).read(events=_EVENTS)
+    def history(self) -> list[Entry]:
+        return history_of(self._config.checkpoint).read(BatchMetrics, RunStarted, StateKept, RetryNoted, LagNoted)
 
     def checkpoint(self) -> CheckpointFacts:
         files = checkpoint_of(self._config)
@@ -147,18 +147,18 @@ def _registries(config: PipelineConfig) -> list[RegistryConfig]:
     return list({one.url: one for one in found if isinstance(one, RegistryConfig)}.values())
 
 
-def _of_history(evidence: Evidence, entries: Sequence[Mapping[str, Any]]) -> Evidence:
+def _of_history(evidence: Evidence, entries: Sequence[Entry]) -> Evidence:
     recent = recent_batches(entries)
     first = recent[0].batch_id if recent else 0
-    started: Mapping[str, Any] = next((entry for entry in reversed(entries) if entry["event"] == "started"), {})
+    runs = [entry.fact for entry in entries if isinstance(entry.fact, RunStarted)]
     return replace(
         evidence,
         batches=recent,
         before=tuple(batch for batch in batches_in(entries) if batch.batch_id < first),
-        states=kept_in(entries),
-        retries=retries_in(entries),
-        arrived=input_in(entries, recent[0].started_at) if recent else {},
-        cores=started.get("cores") or _cores(evidence),
+        states=states_in(entries),
+        retries=tuple(entry.fact for entry in entries if isinstance(entry.fact, RetryNoted)),
+        arrived=input_in(entries, recent[0].began_at) if recent else {},
+        cores=(runs[-1].cores if runs else None) or _cores(evidence),
     )
 
 

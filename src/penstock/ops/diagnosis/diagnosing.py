@@ -59,7 +59,7 @@ def _notes(evidence: Evidence) -> list[str]:
     if not evidence.batches:
         return ["the history has no batch yet: what only batches tell is not known"]
     if not evidence.run.running:
-        ago = span(evidence.age(evidence.batches[-1].at).total_seconds())
+        ago = span(evidence.age(evidence.batches[-1].finished_at).total_seconds())
         return [f"what the batches tell is {ago} old"]
     processing, came = evidence.processing_rate, evidence.input_rate
     if not evidence.behind or not processing or came is None:

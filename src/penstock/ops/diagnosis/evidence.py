@@ -14,9 +14,11 @@ from penstock.checkpoint import Offsets
 from penstock.checkpoint.presence import RunStatus
 from penstock.config import PipelineConfig
 from penstock.kafka import LogBounds
+from penstock.metrics import BatchMetrics
+from penstock.metrics.history import RetryNoted, StateKept
 from penstock.model import TopicPartition, lag_of
 from penstock.model.upkeep import TableFigures
-from penstock.ops.diagnosis.figures import Batch, Kept, Retried, middle
+from penstock.ops.diagnosis.figures import middle
 from penstock.ops.simulate.splitting import whole_partitions
 
 _FEWEST = 2
@@ -74,12 +76,12 @@ class Evidence:
     config: PipelineConfig
     at: datetime
     run: RunStatus = field(default_factory=lambda: RunStatus("none", None, None))
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[BatchMetrics, ...] = ()
     """The last ones, oldest first."""
-    before: tuple[Batch, ...] = ()
+    before: tuple[BatchMetrics, ...] = ()
     """Those before them, as far as the history goes back."""
-    states: tuple[Kept, ...] = ()
-    retries: tuple[Retried, ...] = ()
+    states: tuple[StateKept, ...] = ()
+    retries: tuple[RetryNoted, ...] = ()
     arrived: Mapping[TopicPartition, int] = field(default_factory=dict)
     """How much each log grew during the last batches."""
     checkpoint: CheckpointFacts = field(default_factory=CheckpointFacts)
@@ -154,7 +156,7 @@ class Evidence:
     def _span(self) -> float:
         if len(self.batches) < _FEWEST:
             return 0.0
-        return (self.batches[-1].started_at - self.batches[0].started_at).total_seconds()
+        return (self.batches[-1].began_at - self.batches[0].began_at).total_seconds()
 
     @property
     def typical_seconds(self) -> float:

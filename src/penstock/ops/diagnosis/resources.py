@@ -19,9 +19,10 @@ from penstock.config import (
     reveal,
     show_duration,
 )
+from penstock.metrics.history import StateKept
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.figures import Kept, middle
+from penstock.ops.diagnosis.figures import middle
 from penstock.wording import counted, percent, size, span
 
 _FEWEST_BATCHES = 4
@@ -92,7 +93,7 @@ def small_files(evidence: Evidence) -> Cause | None:
     )
 
 
-def _unbounded(evidence: Evidence, states: Sequence[Kept]) -> tuple[str, str] | None:
+def _unbounded(evidence: Evidence, states: Sequence[StateKept]) -> tuple[str, str] | None:
     """Why nothing ends the state, and what would."""
     for flow in flows(evidence.config):
         own = [step for step in flow.transforms if isinstance(step, StatefulConfig)]
@@ -110,7 +111,7 @@ def _unbounded(evidence: Evidence, states: Sequence[Kept]) -> tuple[str, str] | 
         key, longest = max(_kept_by(mark, flow.transforms), key=lambda one: one[1])
         keeps = sum((span for _, span in _kept_by(mark, flow.transforms)), timedelta())
         # Of the first batch there is none yet.
-        known = [one.watermark for one in states if one.watermark is not None]
+        known = [one.watermark_at for one in states if one.watermark_at is not None]
         if 0 < len(known) < _FEWEST_BATCHES - 1:
             continue
         moved = known[-1] - known[0] if known else timedelta()

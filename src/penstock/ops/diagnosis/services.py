@@ -17,9 +17,10 @@ from penstock.config import (
     flows,
     show_duration,
 )
+from penstock.metrics import BatchMetrics
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.figures import Batch
+from penstock.ops.diagnosis.figures import sink_seconds, wall_seconds
 from penstock.wording import percent, size, span
 
 _LAST = 5
@@ -43,7 +44,7 @@ def quarantine_storm(evidence: Evidence) -> Cause | None:
     if codes:
         told.append("codes: " + ", ".join(f"{code} {number:,}" for code, number in codes.most_common(3)))
     if (first := _beginning((*earlier, *last))) is not None:
-        told.append(f"it began with batch {first.batch_id} at {first.at:%Y-%m-%d %H:%M:%S} UTC")
+        told.append(f"it began with batch {first.batch_id} at {first.finished_at:%Y-%m-%d %H:%M:%S} UTC")
     code = codes.most_common(1)[0][0] if codes else None
     return Cause(
         "QUARANTINE_STORM",
@@ -54,12 +55,12 @@ def quarantine_storm(evidence: Evidence) -> Cause | None:
     )
 
 
-def _share(batches: Sequence[Batch]) -> float:
+def _share(batches: Sequence[BatchMetrics]) -> float:
     records = sum(batch.rows_in for batch in batches)
     return min(1.0, sum(batch.quarantined for batch in batches) / records) if records else 0.0
 
 
-def _beginning(batches: Sequence[Batch]) -> Batch | None:
+def _beginning(batches: Sequence[BatchMetrics]) -> BatchMetrics | None:
     """The first of the bad batches that have not ended since."""
     found = None
     for batch in reversed(batches):
@@ -117,7 +118,7 @@ def slow_sink(evidence: Evidence) -> Cause | None:
     if not evidence.slow:
         return None
     took = {
-        name: sum(batch.sink_seconds(name, evidence.cores) for batch in evidence.batches) for name in _sinks(evidence)
+        name: sum(sink_seconds(batch, name, evidence.cores) for batch in evidence.batches) for name in _sinks(evidence)
     }
     name = max(took, key=lambda one: took[one], default=None)
     if name is None:
@@ -146,7 +147,7 @@ def slow_broker(evidence: Evidence) -> Cause | None:
     if not evidence.slow:
         return None
     batches, count = evidence.batches, len(evidence.batches)
-    read = sum(batch.wall("task_read", evidence.cores) for batch in batches)
+    read = sum(wall_seconds(batch, "task_read", evidence.cores) for batch in batches)
     asked = sum(batch.phases.get("offsets", 0.0) for batch in batches)
     answer = evidence.brokers.seconds if evidence.brokers is not None else 0.0
     spent = read + asked
@@ -179,7 +180,7 @@ def slow_registry(evidence: Evidence) -> Cause | None:
         return None
     batches, count = evidence.batches, len(evidence.batches)
     before = sum(batch.phases.get("registry", 0.0) for batch in batches)
-    within = sum(batch.wall("task_registry", evidence.cores) for batch in batches)
+    within = sum(wall_seconds(batch, "task_registry", evidence.cores) for batch in batches)
     spent = before + within
     if spent < _REGISTRY_SHARE * evidence.seconds or spent < _LONG * count:
         return None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
-from typing import Any
 
-from penstock.flow.batches import Observed, observed_in, telling
-from penstock.flow.cost import Cost
+from penstock.flow.batches import Observed, telling
+from penstock.flow.cost import Cost, line_through
+from penstock.metrics import BatchMetrics
+from penstock.metrics.history import Entry, RunStarted
+from penstock.supervision.flow_control import observed
 
 _MOST = 1000
 _APART = 6.0
@@ -36,7 +38,7 @@ class Measured:
     record_bytes: float
 
 
-def measure(entries: Sequence[Mapping[str, Any]]) -> Measured | None:
+def measure(entries: Iterable[Entry]) -> Measured | None:
     """What the batches say that were run on as many cores as the last one; none where there are none.
 
     Flow control asks what the next batch costs, and trusts the newest ones. Here large batches are foreseen, maybe from
@@ -44,68 +46,57 @@ def measure(entries: Sequence[Mapping[str, Any]]) -> Measured | None:
     """
     runs = list(_with_cores(entries))
     cores, partitions = runs[-1][1:] if runs else (1, None)
-    seen = [
-        _Sample(datetime.fromisoformat(entry["at"]), batch, max(1.0, batch.offsets * _busiest(entry, cores)))
-        for entry, had, _ in runs[-_MOST:]
-        if had == cores
-        for batch in telling(observed_in([entry]))
-    ]
-    if not seen:
+    same = [batch for batch, had, _ in runs[-_MOST:] if had == cores and telling([observed(batch)])]
+    if not same:
         return None
-    cost, apart = _cost(seen)
-    offsets = [one.batch.offsets for one in seen]
+    cost, apart = _cost([(max(1.0, one.offsets * _busiest(one, cores)), one.seconds) for one in same])
+    offsets = [one.offsets for one in same]
     return Measured(
         fixed=cost.fixed,
         per_offset=cost.per_offset,
-        batches=len(seen),
-        first=seen[0].at,
-        last=seen[-1].at,
+        batches=len(same),
+        first=same[0].finished_at,
+        last=same[-1].finished_at,
         cores=cores,
         partitions=partitions,
         largest=max(offsets),
         apart=apart,
-        record_bytes=sum(one.batch.bytes_in for one in seen) / sum(offsets),
+        record_bytes=sum(one.bytes_in for one in same) / sum(offsets),
     )
 
 
-@dataclass(frozen=True)
-class _Sample:
-    at: datetime
-    batch: Observed
-    share: float
-    """The offsets of its busiest core: a batch is as long as that one is at work."""
+def _cost(seen: Sequence[tuple[float, float]]) -> tuple[Cost, bool]:
+    """The line through a large batch and a small one as they usually are, and whether there were both.
+
+    Of each batch the offsets of its busiest core, which is at work as long as the batch is, and its seconds.
+    """
+    most = max(offsets for offsets, _ in seen)
+    large = _usual([one for one in seen if one[0] >= most / 2])
+    small = [one for one in seen if one[0] <= most / _APART]
+    cost, _ = line_through([large, _usual(small)] if small else [large])
+    if small and cost.per_offset > 0:
+        return cost, True
+    return Cost(0.0, large.seconds / large.offsets), False
 
 
-def _cost(seen: Sequence[_Sample]) -> tuple[Cost, bool]:
-    """The line through a large batch and a small one as they usually are, and whether there were both."""
-    most = max(one.share for one in seen)
-    large, small = _usual(seen, most / 2, most), _usual(seen, 0.0, most / _APART)
-    assert large is not None, "the largest is one of them"
-    if small is not None and large[1] > small[1]:
-        each = (large[1] - small[1]) / (large[0] - small[0])
-        return Cost(max(0.0, small[1] - each * small[0]), each), True
-    return Cost(0.0, large[1] / large[0]), False
+def _usual(batches: Sequence[tuple[float, float]]) -> Observed:
+    """The median of both: a hiccup or a first batch does not move it."""
+    offsets = round(median(offsets for offsets, _ in batches))
+    return Observed(0, offsets, offsets, median(seconds for _, seconds in batches), 0, 0, 0)
 
 
-def _usual(seen: Sequence[_Sample], least: float, most: float) -> tuple[float, float] | None:
-    """The median offsets and seconds of the batches of such a size: a hiccup or a first batch does not move them."""
-    chosen = [one for one in seen if least <= one.share <= most]
-    return (median(one.share for one in chosen), median(one.batch.seconds for one in chosen)) if chosen else None
-
-
-def _with_cores(entries: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Mapping[str, Any], int, int | None]]:
-    cores: int | None = None
-    partitions: int | None = None
+def _with_cores(entries: Iterable[Entry]) -> Iterator[tuple[BatchMetrics, int, int | None]]:
+    run = RunStarted()
     for entry in entries:
-        if entry["event"] == "started":
-            cores, partitions = entry.get("cores") or None, entry.get("partitions") or None
-        elif entry["event"] == "batch":
-            yield entry, cores or max(1, int(entry.get("slots") or 1)), partitions
+        match entry.fact:
+            case RunStarted():
+                run = entry.fact
+            case BatchMetrics() as batch:
+                yield batch, run.cores or max(1, batch.slots), run.partitions
 
 
-def _busiest(entry: Mapping[str, Any], cores: int) -> float:
+def _busiest(batch: BatchMetrics, cores: int) -> float:
     """The share of the rows that the busiest core had."""
-    rows = [count for count in entry.get("slot_rows") or () if isinstance(count, int)]
-    if sum(rows) > 0:
-        return max(1 / cores, max(rows) / sum(rows))
-    return 1 / max(1, min(cores, int(entry.get("slots") or cores)))
+    if (total := sum(batch.slot_rows)) > 0:
+        return max(1 / cores, max(batch.slot_rows) / total)
+    return 1 / max(1, min(cores, batch.slots or cores))

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.batches import finished
 
 from penstock.checkpoint.presence import RunFacts, RunNote, RunStatus, State
 from penstock.config import PipelineConfig, load
 from penstock.kafka import LogBounds
+from penstock.metrics import BatchMetrics
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis.cause import Cause
 from penstock.ops.diagnosis.collecting import Collected
 from penstock.ops.diagnosis.diagnosing import weigh
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence
-from penstock.ops.diagnosis.figures import Batch
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COLUMNS = "id BIGINT NOT NULL, who STRING, at TIMESTAMP"
@@ -46,7 +47,7 @@ def config(folder: Path, **keys: Any) -> PipelineConfig:
     return load(file)
 
 
-def batch(number: int, seconds: float = 8.0, **figures: Any) -> Batch:
+def batch(number: int, seconds: float = 8.0, **figures: Any) -> BatchMetrics:
     """Batch after batch, half a second between them, most of the time spent transforming."""
     waited = figures.pop("waited", 0.5)
     at = NOW - timedelta(seconds=(20 - number) * (seconds + waited))
@@ -64,10 +65,11 @@ def batch(number: int, seconds: float = 8.0, **figures: Any) -> Batch:
         "slot_seconds": (7.5, 7.4),
     }
     phases |= figures.pop("phases", {})
-    return Batch(number, at, at - timedelta(seconds=seconds), seconds, waited, **{**fixed, **figures}, phases=phases)
+    times = {"finished_at": at, "started_at": at - timedelta(seconds=seconds), "seconds": seconds, "waited": waited}
+    return finished(number, **{**times, **fixed, **figures}, phases=phases)
 
 
-def batches(count: int = 6, **figures: Any) -> tuple[Batch, ...]:
+def batches(count: int = 6, **figures: Any) -> tuple[BatchMetrics, ...]:
     return tuple(batch(number, **figures) for number in range(count))
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
+from tests.batches import finished
 from tests.unit.ops.diagnosis.evidences import config
 
-from penstock.metrics.history import History, history_of
+from penstock.metrics.history import History, LagNoted, RunStarted, history_of
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis import diagnose
 from penstock.ops.diagnosis.collecting import collect
@@ -21,29 +22,19 @@ NO_ANSWER = {"options": {"socket.timeout.ms": "300"}}
 
 
 def add_batch(history: History, number: int, **facts: Any) -> None:
-    now = datetime.now(UTC).isoformat()
-    fixed = {
-        "seconds": 1.0,
-        "waited": 0.1,
-        "rows_in": 100,
-        "rows_out": 100,
-        "offsets": 100,
-        "lag": 0,
-        "started_at": now,
-    }
-    history.add("batch", batch_id=number, **{**fixed, **facts})
+    history.add(finished(number, **{"waited": 0.1, "started_at": datetime.now(UTC), **facts}))
 
 
 def test_collect_takes_the_last_run_without_its_first_batch(tmp_path: Path) -> None:
     history = History(tmp_path / "history")
     for run in range(2):
-        history.add("started", lane="direct", partitions=1, pid=1, cores=3)
+        history.add(RunStarted("direct", partitions=1, cores=3))
         for number in range(5):
             add_batch(history, run * 5 + number)
         add_batch(history, run * 5 + 4, skipped=True)
     entries = history.read()
     assert [batch.batch_id for batch in recent_batches(entries)] == [6, 7, 8, 9]
-    history.add("started", lane="direct", partitions=1, pid=1, cores=3)
+    history.add(RunStarted("direct", partitions=1, cores=3))
     add_batch(history, 10)
     # One batch tells little: those of the run before it are taken too.
     assert [batch.batch_id for batch in recent_batches(history.read())] == [8, 9, 10]
@@ -53,15 +44,16 @@ def test_collect_leaves_out_batches_that_are_none(tmp_path: Path) -> None:
     history = History(tmp_path / "history")
     add_batch(history, 0)
     add_batch(history, 1, offsets=0, rows_in=0)
-    add_batch(history, 2, seconds="?")
+    with history.path.open("a") as lines:
+        lines.write('{"at": "2026-01-01T00:00:00+00:00", "event": "batch", "batch_id": 2, "seconds": "?"}\n')
     add_batch(history, 3, cap=None, phases={"commit:out": 1.0})
     assert [batch.batch_id for batch in recent_batches(history.read())] == [0, 3]
 
 
 def test_input_is_what_each_log_grew_by_since_then(tmp_path: Path) -> None:
     history, began = History(tmp_path / "history"), datetime.now(UTC)
-    history.add("lag", ends={"a": [10, None]}, committed={}, total=0, behind_seconds=None)
-    history.add("lag", ends={"a": [25, 5], "b": [7]}, committed={}, total=0, behind_seconds=None)
+    history.add(LagNoted({}, {"a": [10, None]}))
+    history.add(LagNoted({}, {"a": [25, 5], "b": [7]}))
     assert input_in(history.read(), began) == {TopicPartition("a", 0): 15}
     assert input_in(history.read(), datetime.now(UTC)) == {}
 
@@ -73,7 +65,7 @@ def test_collect_tells_what_could_not_be_looked_at_and_all_the_rest(tmp_path: Pa
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / name).write_text(text)
     history = history_of(pipeline.checkpoint)
-    history.add("started", lane="direct", partitions=1, pid=1, cores=3)
+    history.add(RunStarted("direct", partitions=1, cores=3))
     for number in range(4):
         add_batch(history, number)
     write_deltalake(tmp_path / "lake/orders", pa.table({"id": [1]}))

@@ -9,17 +9,20 @@ from pathlib import Path
 
 from tests.unit.ops.diagnosis.evidences import NOW, WATERMARK, behind, caught_up, causes, codes, config
 
+from penstock.metrics.history import StateKept
 from penstock.model.upkeep import TableFigures
 from penstock.ops.diagnosis.evidence import CheckpointFacts, TableFacts
-from penstock.ops.diagnosis.figures import Kept
 
 DEDUPE = [WATERMARK, {"dedupe": {"keys": ["id"], "within": "1 hour"}}]
 
 
-def kept(rows: Sequence[int], hours: float) -> tuple[Kept, ...]:
+def kept(rows: Sequence[int], hours: float) -> tuple[StateKept, ...]:
     """States whose watermark advances by so many hours with each."""
     mark = NOW - timedelta(days=3)
-    return tuple(Kept(at, NOW, count, count * 100, mark + at * timedelta(hours=hours)) for at, count in enumerate(rows))
+    return tuple(
+        StateKept(at, count, count * 100, (mark + at * timedelta(hours=hours)).isoformat())
+        for at, count in enumerate(rows)
+    )
 
 
 def table(small: int, files: int | None = None) -> TableFacts:

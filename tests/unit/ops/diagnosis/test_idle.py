@@ -10,11 +10,11 @@ import pytest
 from tests.unit.ops.diagnosis.evidences import NOW, batches, behind, brokers, caught_up, causes, codes, config, run
 
 from penstock.checkpoint.presence import RunStatus
+from penstock.metrics.history import RetryNoted
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis.collecting import Collected
 from penstock.ops.diagnosis.diagnosing import weigh
 from penstock.ops.diagnosis.evidence import CheckpointFacts, Evidence
-from penstock.ops.diagnosis.figures import Retried
 
 LATER = NOW + timedelta(minutes=14)
 NEVER = RunStatus("none", None, None)
@@ -26,7 +26,7 @@ def told(evidence: Evidence) -> str | None:
 
 def test_failed_run_is_first_with_its_error_its_time_and_what_waits(tmp_path: Path) -> None:
     evidence = behind(config(tmp_path), batches=batches(phases={"commit:out": 6.0}), run=run("failed", error="AWAY"))
-    evidence = replace(evidence, at=LATER, waiting_since=NOW, retries=(Retried(NOW, "AWAY", "connecting: refused"),))
+    evidence = replace(evidence, at=LATER, waiting_since=NOW, retries=(RetryNoted("AWAY", "connecting: refused"),))
     [first, *others] = causes(evidence)
     assert (first.code, first.weight) == ("NOT_RUNNING", 1.0)
     assert first.summary == "no run is at work: the last run was ended by AWAY"

@@ -20,8 +20,8 @@ from tests.unit.ops.diagnosis.evidences import (
 )
 
 from penstock.checkpoint.presence import RunStatus
+from penstock.metrics.history import RetryNoted
 from penstock.ops.diagnosis.evidence import CheckpointFacts
-from penstock.ops.diagnosis.figures import Retried
 
 POSTGRES = {"name": "pg", "type": "postgres", "url": "postgresql://u@h/d", "table": "public.orders"}
 
@@ -51,7 +51,7 @@ def test_batch_stuck_is_not_told_of_a_run_that_is_gone(tmp_path: Path) -> None:
 
 def test_batch_stuck_says_what_it_waits_for(tmp_path: Path) -> None:
     waiting = run("running", "waiting to try again: SINK_UNREACHABLE")
-    retries = (Retried(NOW, "SINK_UNREACHABLE", "connecting: refused"),)
+    retries = (RetryNoted("SINK_UNREACHABLE", "connecting: refused"),)
     evidence = caught_up(behind(config(tmp_path), checkpoint=opened(30), run=waiting, retries=retries))
     [cause] = causes(evidence)
     assert cause.change.startswith("remove the reason for SINK_UNREACHABLE")
