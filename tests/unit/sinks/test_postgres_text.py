@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sinks.postgres.text import json_text, to_csv, to_text, unholdable, within_limits
+from penstock.sinks.postgres.text import to_csv, to_text, unholdable, within_limits
 
 NESTED = pa.struct(
     [
@@ -37,7 +37,7 @@ VALUES = st.lists(
 @given(VALUES, st.integers(0, 3))
 def test_json_of_any_nested_value_and_any_slice_reads_back_as_it_was(values: list[Any], start: int) -> None:
     rows = [v and {**v, "map": None if v["map"] is None else list(v["map"].items())} for v in values]
-    texts = json_text(pa.array(rows, NESTED).slice(start)).to_pylist()
+    texts = to_text(pa.array(rows, NESTED).slice(start)).to_pylist()
     assert [text and json.loads(text) for text in texts] == values[start:]
     assert [text is None for text in texts] == [value is None for value in values[start:]]
 
@@ -50,8 +50,8 @@ def test_json_of_any_nested_value_and_any_slice_reads_back_as_it_was(values: lis
             Decimal("1234567890123456789012345678901234.5000"),
             "1234567890123456789012345678901234.5000",
         ),
-        (pa.float64(), float("nan"), '"NaN"'),
-        (pa.float64(), float("-inf"), '"-Infinity"'),
+        (pa.float64(), float("nan"), "null"),
+        (pa.float64(), float("-inf"), "null"),
         (pa.float64(), 5e-324, "5e-324"),
         (pa.binary(), b"\x00\xff", '"AP8="'),
         (pa.date32(), date(1, 2, 3), '"0001-02-03"'),
@@ -62,7 +62,7 @@ def test_json_of_any_nested_value_and_any_slice_reads_back_as_it_was(values: lis
     ],
 )
 def test_json_of_each_kind_of_value_is_exact(kind: pa.DataType, value: Any, told: str) -> None:
-    assert json_text(pa.array([[value]], pa.list_(kind))).to_pylist() == [f"[{told}]"]
+    assert to_text(pa.array([[value]], pa.list_(kind))).to_pylist() == [f"[{told}]"]
 
 
 @given(st.lists(st.tuples(st.none() | st.text(), st.none() | st.binary()), min_size=1))
