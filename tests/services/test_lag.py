@@ -32,8 +32,8 @@ from penstock.kafka.ages import first_unread
 from penstock.kafka.groups import GroupCommitter, GroupOffsets
 from penstock.metrics.history import GroupNoted, history_of
 from penstock.model import TopicPartition
-from penstock.ops.checkpoint.look import sinks_of
 from penstock.ops.lag import LagReport, find_lag
+from penstock.ops.snapshot import sinks_of
 from penstock.preflight.standings import standings
 
 pytestmark = pytest.mark.services

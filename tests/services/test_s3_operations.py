@@ -22,10 +22,10 @@ from penstock.config import PipelineConfig, load
 from penstock.dashboard.looks import QuarantineLook, look_at_files
 from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt, TopicPartition
 from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_backup
-from penstock.ops.checkpoint.look import look
 from penstock.ops.checkpoint.restore import apply_restore, plan_restore
 from penstock.ops.compact import apply_compact, plan_compact
 from penstock.ops.gaps import find_gaps
+from penstock.ops.snapshot import look
 from penstock.ops.stop import ask, plan_stop
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.parquet import ParquetSink

@@ -14,7 +14,7 @@ from penstock.assembly.decoding import build_decoder, build_key, build_side_deco
 from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.inlet import Computed, Inlet, Taken
 from penstock.assembly.layout import Layout, lay_out
-from penstock.assembly.reaching import settings_of, storage_of
+from penstock.assembly.reaching import settings_of, storage_of, subscription_of
 from penstock.assembly.schemas import Schemas, ask_registries
 from penstock.assembly.tables import Tables
 from penstock.assembly.targets import Targets, build_inlets, build_targets
@@ -203,7 +203,7 @@ def build(config: cfg.PipelineConfig, schemas: Schemas | None = None, tables: Ta
     return Pipeline(
         config=config,
         settings=settings,
-        subscription=Subscription(source.topics or (), source.pattern, source.assign),
+        subscription=subscription_of(source),
         reader=KafkaReader(settings, chunk_bytes=source.chunk_bytes),
         targets=targets,
         schemas=schemas,

@@ -16,7 +16,7 @@ from penstock.config import (
     reveal,
 )
 from penstock.config.tables import IcebergTableConfig
-from penstock.kafka import KafkaSettings, read_security
+from penstock.kafka import KafkaSettings, Subscription, read_security
 from penstock.model.pem import DatabaseTls, read_pem
 from penstock.storage import Storage, bucket_of, is_object_uri
 from penstock.storage.storage import is_s3_uri
@@ -25,6 +25,11 @@ from penstock.storage.storage import is_s3_uri
 def settings_of(source: KafkaSourceConfig) -> KafkaSettings:
     """The settings of every client that a source needs."""
     return KafkaSettings(source.brokers, reveal(source.options), read_security(source.security, "source.security"))
+
+
+def subscription_of(source: KafkaSourceConfig) -> Subscription:
+    """The topics and partitions that a source reads."""
+    return Subscription(source.topics or (), source.pattern, source.assign)
 
 
 def database_tls(security: SecurityConfig | None, where: str) -> DatabaseTls | None:

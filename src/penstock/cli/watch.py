@@ -20,15 +20,16 @@ from penstock.engine.listener import (
     BatchDone,
     BatchPhase,
     Event,
+    FlowChanged,
     Notice,
     Retrying,
     Stalled,
     Started,
+    StateKept,
     Stopping,
 )
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
-from penstock.metrics.history import FlowChanged, StateKept
 from penstock.wording import counted, size
 
 

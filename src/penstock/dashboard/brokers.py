@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.assembly.reaching import checkpoint_of, settings_of
+from penstock.assembly.reaching import checkpoint_of, settings_of, subscription_of
 from penstock.config import PipelineConfig
 from penstock.errors import PenstockError
-from penstock.kafka import Cluster, LogBounds, Subscription
+from penstock.kafka import Cluster, LogBounds
 from penstock.metrics.history import Lists, in_lists
 from penstock.model import TopicPartition
 
@@ -47,10 +47,8 @@ class ClusterLook:
                 settings_of(next(iter(configs.values())).source), _PATIENCE
             )
             for name, config in configs.items():
-                source = config.source
                 try:
-                    named = Subscription(source.topics or (), source.pattern, source.assign)
-                    wanted[name] = cluster.partitions(named)
+                    wanted[name] = cluster.partitions(subscription_of(config.source))
                 except PenstockError as error:
                     if error.code == "BROKER_UNREACHABLE":
                         raise

@@ -72,10 +72,12 @@ class LagLook:
 
 def look_at_checkpoint(config: PipelineConfig) -> Found:
     """The checkpoint against the tables, and what `checkpoint verify` finds."""
-    from penstock.ops.checkpoint.show import show_checkpoint
-    from penstock.ops.checkpoint.verify import verify_checkpoint
+    from penstock.ops.checkpoint.show import view_checkpoint
+    from penstock.ops.checkpoint.verify import verify
+    from penstock.ops.snapshot import look
 
-    view, verified = show_checkpoint(config), verify_checkpoint(config)
+    seen = look(config)
+    view, verified = view_checkpoint(seen), verify(seen)
     return {
         "committed": view.committed,
         "begun": view.begun,

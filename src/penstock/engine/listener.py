@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
-from penstock.metrics.history import FlowChanged, StateKept
+from penstock.metrics.history import FlowChanged as FlowChanged
+from penstock.metrics.history import StateKept as StateKept
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from penstock.kafka.groups import GroupOffsets
 from penstock.metrics import BatchMetrics
 from penstock.metrics.history import Entry, GroupNoted, LagNoted, RunStarted, from_lists, history_of
 from penstock.model import BatchToken, Guarantee, TopicPartition, lags_of
-from penstock.ops.checkpoint.look import Snapshot, look
+from penstock.ops.snapshot import Snapshot, look
 from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.standings import Standing
 from penstock.wording import rate, spell

@@ -5,36 +5,29 @@ Every part of a line is looked at by itself: what cannot be seen is a warning, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from penstock.assembly.reaching import checkpoint_of, settings_of
-from penstock.assembly.targets import Targets, build_targets
-from penstock.checkpoint import Offsets
-from penstock.checkpoint.backup import backups_of
-from penstock.checkpoint.findings import Finding, file_findings
-from penstock.checkpoint.logs import written_at
-from penstock.checkpoint.manifest import list_backups
-from penstock.checkpoint.presence import RunStatus, find_run
-from penstock.config import PipelineConfig, flows, load, remembers
+from penstock.assembly.reaching import settings_of
+from penstock.checkpoint.presence import RunStatus
+from penstock.config import PipelineConfig, load
 from penstock.errors import DefinitionError, PenstockError
-from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
-from penstock.model import TopicPartition, lag_of
+from penstock.kafka import Cluster
+from penstock.model import lags_of
+from penstock.ops.checkpoint.backup import backups_there
+from penstock.ops.checkpoint.repair import own_findings
+from penstock.ops.checkpoint.verify import broker_findings
+from penstock.ops.lag import place_of
 from penstock.ops.quarantine.counted import Quarantined, quarantined_since
-from penstock.preflight.agreement import sink_findings
-from penstock.preflight.recreated import recreated_topics
-from penstock.preflight.source_agreement import log_findings, topic_findings
-from penstock.preflight.standings import standings
+from penstock.ops.snapshot import Attempts, Snapshot, look
 
 _BROKER_SECONDS = 2.0
 _OPEN_TOO_LONG = timedelta(minutes=10)
 _MOST_AT_ONCE = 16
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -119,148 +112,80 @@ def look_at(file: Path) -> PipelineStatus:
         return PipelineStatus(str(file), error=error)
     except Exception as error:
         return PipelineStatus(str(file), error=DefinitionError("FILE_UNUSABLE", f"{file}: {error}"))
-    return _Look(str(file), config).status()
+    attempt = Attempts()
+    seen = attempt("the pipeline", lambda: look(config, patience=_BROKER_SECONDS))
+    return _status(str(file), config, seen, attempt)
 
 
-class _Look:
-    def __init__(self, file: str, config: PipelineConfig) -> None:
-        self._file, self._config = file, config
-        self._checkpoint = checkpoint_of(config)
-        self._warnings: dict[str, Warned] = {}
+def _status(file: str, config: PipelineConfig, seen: Snapshot | None, attempt: Attempts) -> PipelineStatus:
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    known: dict[str, Any] = {
+        "quarantined": attempt(
+            "the quarantine",
+            lambda: quarantined_since(config, settings_of(config.source), midnight, _BROKER_SECONDS),
+        ),
+        "backup_at": attempt("the backups", lambda: _last_backup(config)),
+    }
+    warnings = []
+    if seen is not None:
+        done, opened = seen.files.committed, seen.open_batch
+        open_since = seen.written_at(f"offsets/{opened}") if opened is not None else None
+        known |= {
+            "run": seen.run,
+            "batch_id": done,
+            "batch_at": seen.written_at(f"commits/{done}") if done is not None else None,
+            "open_batch": opened,
+            "open_since": open_since,
+            "lag": attempt("the lag", lambda: _lag(seen)),
+        }
+        warnings = [*_about_run(seen.run, opened, open_since), *_blocking(seen)]
+    warnings += [Warned(code, why) for _, code, why in attempt.failed]
+    once = {one.code: one for one in reversed(warnings)}
+    return PipelineStatus(file=file, pipeline=config.name, **known, warnings=tuple(reversed(once.values())))
 
-    @cached_property
-    def _settings(self) -> KafkaSettings:
-        """Certificates are read for them: what is wrong with these is a warning of this line alone."""
-        return settings_of(self._config.source)
 
-    def status(self) -> PipelineStatus:
-        """Every part of the line."""
-        config, files = self._config, self._checkpoint
-        run = self._try(lambda: find_run(files.path, files.storage)) or RunStatus("none", None, None)
-        # The commits first: of a run that goes on meanwhile no batch is then taken for an open one that is none.
-        done, begun = self._try(files.last_committed), self._try(files.last_begun)
-        position = self._position(begun, done)
-        logs = self._try(self._ask_brokers)
-        opened = begun if begun is not None and (done is None or begun > done) else None
-        open_since = self._written(f"offsets/{opened}") if opened is not None else None
-        self._try(lambda: self._find(run, position, logs))
-        self._warn_of(run, opened, open_since)
-        midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        return PipelineStatus(
-            file=self._file,
-            pipeline=config.name,
-            run=run,
-            batch_id=done,
-            batch_at=self._written(f"commits/{done}") if done is not None else None,
-            open_batch=opened,
-            open_since=open_since,
-            lag=self._lag(position, logs) if logs is not None else None,
-            quarantined=self._try(lambda: quarantined_since(config, self._settings, midnight, _BROKER_SECONDS)),
-            backup_at=self._try(self._last_backup),
-            warnings=tuple(self._warnings.values()),
-        )
+def _about_run(run: RunStatus, opened: int | None, since: datetime | None) -> Iterator[Warned]:
+    note = run.note
+    if run.state == "killed":
+        yield Warned("RUN_KILLED", "the last run was killed; the next one repairs what it left")
+    if note is None:
+        return
+    if run.state == "silent":
+        yield Warned("RUN_SILENT", f"{note.who} has not been heard of since {note.at:%Y-%m-%d %H:%M:%S} UTC")
+    if run.state == "failed":
+        yield Warned(str(note.error), "this ended the last run")
+    if not run.running:
+        return
+    if note.facts.doing.startswith("waiting"):
+        yield Warned(note.facts.doing.rpartition(" ")[2], f"the run is {note.facts.doing}")
+    if note.facts.stalled is not None:
+        yield Warned("BATCH_STALLED", note.facts.stalled)
+    if opened is not None and since is not None and datetime.now(UTC) - since > _OPEN_TOO_LONG:
+        yield Warned("BATCH_OPEN_LONG", f"batch {opened} began at {since:%Y-%m-%d %H:%M:%S} UTC and has not committed")
 
-    def _try(self, look: Callable[[], Result]) -> Result | None:
-        """The result of a look; a failure becomes a warning, once."""
-        try:
-            return look()
-        except PenstockError as error:
-            self._warn(error.code, error.line)
-        except Exception as error:
-            self._warn("UNEXPECTED", f"{type(error).__name__}: {error}".partition("\n")[0])
+
+def _blocking(seen: Snapshot) -> list[Warned]:
+    """What `checkpoint verify` would find that keeps a run from starting."""
+    found = [one for one in (*own_findings(seen), *broker_findings(seen)) if one.blocks]
+    if seen.run.running and found and seen.brokers.error is None:
+        # A run writes while this looks: what is wrong is still wrong when looked at again.
+        again = look(seen.config, patience=_BROKER_SECONDS)
+        still = {one.code for one in (*own_findings(again), *broker_findings(again))}
+        found = [one for one in found if one.code in still]
+    return [Warned(one.code, one.summary) for one in found]
+
+
+def _lag(seen: Snapshot) -> int | None:
+    """As `penstock lag` counts it, where the brokers answer and the checkpoint can be used."""
+    bounds = seen.brokers.bounds
+    if bounds is None or any(one.blocks for one in own_findings(seen)):
         return None
-
-    def _warn(self, code: str, text: str) -> None:
-        self._warnings.setdefault(code, Warned(code, text))
-
-    def _warn_of(self, run: RunStatus, opened: int | None, since: datetime | None) -> None:
-        if run.state == "killed":
-            self._warn("RUN_KILLED", "the last run was killed; the next one repairs what it left")
-        if run.state == "silent" and run.note is not None:
-            self._warn("RUN_SILENT", f"{run.note.who} has not been heard of since {run.note.at:%Y-%m-%d %H:%M:%S} UTC")
-        if run.state == "failed" and run.note is not None:
-            self._warn(str(run.note.error), "this ended the last run")
-        if run.running and run.note is not None and run.note.facts.doing.startswith("waiting"):
-            self._warn(run.note.facts.doing.rpartition(" ")[2], f"the run is {run.note.facts.doing}")
-        if run.running and run.note is not None and run.note.facts.stalled is not None:
-            self._warn("BATCH_STALLED", run.note.facts.stalled)
-        if run.running and opened is not None and since is not None and datetime.now(UTC) - since > _OPEN_TOO_LONG:
-            self._warn(
-                "BATCH_OPEN_LONG", f"batch {opened} began at {since:%Y-%m-%d %H:%M:%S} UTC and has not committed"
-            )
-
-    def _position(self, begun: int | None, done: int | None) -> Offsets | None:
-        """Where the next batch begins; none before the first."""
-        if done is not None:
-            return self._try(lambda: self._checkpoint.ends(done))
-        return self._try(lambda: self._checkpoint.starts(0)) if begun is not None else None
-
-    def _ask_brokers(self) -> _Logs:
-        source, cluster = self._config.source, Cluster(self._settings, _BROKER_SECONDS)
-        partitions = cluster.partitions(Subscription(source.topics or (), source.pattern, source.assign))
-        return _Logs(cluster.bounds(partitions), cluster.topic_ids({at.topic for at in partitions}))
-
-    def _lag(self, position: Offsets | None, logs: _Logs) -> int | None:
-        """The offsets behind the last batch; before the first only known where it begins at the earliest."""
-        if position is None and self._config.source.start != "earliest":
-            return None
-        # The offsets of a topic that was made again are not its own: all of it waits.
-        gone = recreated_topics(self._try(self._checkpoint.topic_ids) or {}, logs.topic_ids)
-        known = {at: offset for at, offset in (position or {}).items() if at.topic not in gone}
-        return sum(lag_of(log.end, known.get(at, log.start)) for at, log in logs.bounds.items())
-
-    def _written(self, name: str) -> datetime | None:
-        files = self._checkpoint
-        return self._try(lambda: written_at(files.path, name, files.storage))
-
-    def _last_backup(self) -> datetime | None:
-        asked = self._config.checkpoint_backup
-        place = asked.to if asked is not None and asked.to is not None else backups_of(self._checkpoint.path)
-        copies = list_backups(place, self._checkpoint.storage)
-        mine = (one for one in copies if one.kind == "backup" and one.checkpoint == self._checkpoint.path)
-        return max((one.created_at for one in mine), default=None)
-
-    def _find(self, run: RunStatus, position: Offsets | None, logs: _Logs | None) -> None:
-        """Warn of what `checkpoint verify` would find that keeps a run from starting."""
-        found = self._blocking(position, logs, live=run.running)
-        if run.running and found:
-            # A run writes while this looks: what is wrong is still wrong when looked at again.
-            again = {one.code for one in self._blocking(position, logs, live=True)}
-            found = [one for one in found if one.code in again]
-        for one in found:
-            self._warn(one.code, one.summary)
-
-    def _blocking(self, position: Offsets | None, logs: _Logs | None, *, live: bool) -> list[Finding]:
-        config, files = self._config, self._checkpoint
-        found = file_findings(files, live=live)
-        if position is not None and logs is not None:
-            found += log_findings(position, logs.bounds, config.source.on_data_loss)
-            noted = files.topic_ids()
-            found += topic_findings(noted, logs.topic_ids, config.source.on_data_loss, stateful=_remembers(config))
-        if not any(one.blocks for one in found) and files.last_begun() is not None:
-            committed = files.last_committed()
-            held = standings(_Sinks(build_targets(config, self._settings)))
-            found += sink_findings(files, held, committed=committed if live else None)
-        return [one for one in found if one.blocks]
+    place = place_of(seen, lambda: Cluster(settings_of(seen.config.source), _BROKER_SECONDS))
+    return sum(lags_of({at: log.end for at, log in bounds.items()}, place.positions).values())
 
 
-@dataclass(frozen=True)
-class _Logs:
-    """What the brokers say of the topics."""
-
-    bounds: dict[TopicPartition, LogBounds]
-    topic_ids: dict[str, str]
-
-
-@dataclass(frozen=True)
-class _Sinks:
-    """The sinks without the rest of the pipeline, for which a registry may have to be asked."""
-
-    targets: Targets
-
-
-def _remembers(config: PipelineConfig) -> bool:
-    return any(flow.sides or any(map(remembers, flow.transforms)) for flow in flows(config))
+def _last_backup(config: PipelineConfig) -> datetime | None:
+    return next((one.created_at for one in backups_there(config) if one.kind == "backup"), None)
 
 
 def _iso(when: datetime | None) -> str | None:

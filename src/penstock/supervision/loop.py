@@ -28,13 +28,13 @@ from penstock.engine.listener import (
     Notice,
     Stalled,
     Started,
+    StateKept,
     Stopping,
 )
 from penstock.engine.patience import Patience, StopRequest
 from penstock.engine.query import BatchGate, start_query
 from penstock.errors import PenstockError, TransientError
 from penstock.kafka import Cluster
-from penstock.metrics.history import StateKept
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, Verdict, decide
 from penstock.preflight.checks import Agreement, StartPoint
 from penstock.preflight.options import RunOptions, RunSummary

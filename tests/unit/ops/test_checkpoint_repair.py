@@ -15,8 +15,8 @@ from penstock.checkpoint.findings import file_findings
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange
-from penstock.ops.checkpoint.look import foreign_findings, look
 from penstock.ops.checkpoint.repair import apply_repair, plan_repair
+from penstock.ops.snapshot import look
 from penstock.sinks.delta import DeltaSink
 
 PIPELINE = """\
@@ -128,7 +128,7 @@ def test_repair_broken_off_is_begun_again(config: PipelineConfig, monkeypatch: p
 
 def test_look_at_a_table_of_another_checkpoint_tells_the_ways_out(config: PipelineConfig) -> None:
     fresh = config.model_copy(update={"checkpoint": f"{config.checkpoint}-fresh"})
-    (one,) = foreign_findings(look(fresh, brokers=False))
+    (one,) = look(fresh, brokers=False).foreign
     assert (one.code, one.blocks) == ("SINK_HOLDS_OTHER_RUN", True)
     assert "penstock run FILE --resume-from-table" in one.way_out
 
@@ -141,7 +141,7 @@ def test_look_at_a_table_under_a_former_name_tells_the_way_out(config: PipelineC
     assert (one.code, one.blocks) == ("SINK_RENAMED", True)
     assert one.way_out.startswith("put the name out back, and let a run finish what is open: penstock run FILE")
     fresh = renamed.model_copy(update={"checkpoint": f"{config.checkpoint}-fresh"})
-    assert [one.code for one in foreign_findings(look(fresh, brokers=False))] == ["SINK_RENAMED"]
+    assert [one.code for one in look(fresh, brokers=False).foreign] == ["SINK_RENAMED"]
 
 
 def test_repair_of_what_no_sink_proves_leaves_it(config: PipelineConfig, tmp_path: Path) -> None:

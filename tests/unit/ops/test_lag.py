@@ -15,13 +15,13 @@ from tests.spark_checkpoint import QUERY, put, write_checkpoint
 
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.logs import read_files
+from penstock.checkpoint.presence import RunStatus
 from penstock.checkpoint.state_stores import read_state
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.metrics.history import Entry, GroupNoted, LagNoted, RunStarted
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.checkpoint.look import Brokers, Snapshot
 from penstock.ops.lag import (
     GroupView,
     LagReport,
@@ -37,6 +37,7 @@ from penstock.ops.lag import (
     samples_in,
     window_of,
 )
+from penstock.ops.snapshot import Brokers, Snapshot
 from penstock.preflight.standings import Standing
 from penstock.wording import spell
 
@@ -216,7 +217,8 @@ def seen(
     files = read_files(config.checkpoint)
     logs = bounds or {P0: LogBounds(0, 100), P1: LogBounds(7, 100)}
     brokers = Brokers(logs, topic_ids or {})
-    return Snapshot(config, None, files.committed, tuple(standings), files, read_state(config.checkpoint), brokers)
+    run, state = RunStatus("none", None, None), read_state(config.checkpoint)
+    return Snapshot(config, run, files.committed, tuple(standings), files, state, brokers)
 
 
 def standing(name: str, batch: int | None, ends: Offsets, **more: Any) -> Standing:

@@ -27,8 +27,8 @@ from penstock.checkpoint.writing import (
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.ops.checkpoint.backup import backup_place
-from penstock.ops.checkpoint.look import Snapshot, look
 from penstock.ops.checkpoint.repair_rules import Change, Refused, RepairRules
+from penstock.ops.snapshot import Snapshot, look
 from penstock.preflight.agreement import compare_sinks
 from penstock.storage import Storage
 
@@ -83,7 +83,7 @@ def plan_of(seen: Snapshot) -> RepairPlan:
         seen.config,
         tuple(step for step in steps if isinstance(step, Change)),
         tuple(step for step in steps if isinstance(step, Refused)),
-        tuple(_findings(seen)),
+        tuple(own_findings(seen)),
         seen.live,
     )
 
@@ -107,13 +107,14 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
         with restoring(config.checkpoint, f"repair at {begun}; what was there is kept in {saved.path}", storage):
             for change in now.changes:
                 _make(config.checkpoint, change, storage)
-        left = tuple(one for one in _findings(look(config, brokers=False)) if one.blocks)
+        left = tuple(one for one in own_findings(look(config, brokers=False)) if one.blocks)
     return RepairPlan(config, now.changes, now.refused, now.findings, None, saved.path, left)
 
 
-def _findings(seen: Snapshot) -> list[Finding]:
+def own_findings(seen: Snapshot) -> list[Finding]:
+    """What the files and the sinks say against a checkpoint."""
     path, noted = seen.config.checkpoint, seen.checkpoint.sinks_noted()
-    former = seen.former if seen.files.begun is not None else ()  # of a fresh checkpoint: `foreign_findings`
+    former = seen.former if seen.files.begun is not None else ()  # of a fresh checkpoint: `Snapshot.foreign`
     return [
         *findings_in(path, seen.files, seen.state, live=seen.live is not None),
         *compare_sinks(path, seen.files, seen.standings, seen.done_before, noted, former),

@@ -9,14 +9,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.findings import findings_in, usable_ends
-from penstock.checkpoint.logs import written_at
 from penstock.checkpoint.state_stores import StateStore
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.model import TopicPartition, lag_of
-from penstock.ops.checkpoint.look import Snapshot, foreign_findings, look
+from penstock.ops.snapshot import Snapshot, look
 from penstock.preflight.agreement import compare_sinks
 from penstock.preflight.standings import Standing
 
@@ -136,10 +134,14 @@ class BatchView:
 
 def show_checkpoint(config: PipelineConfig) -> CheckpointView:
     """Look at a checkpoint and all around it."""
-    seen = look(config)
-    files = seen.files
+    return view_checkpoint(look(config))
+
+
+def view_checkpoint(seen: Snapshot) -> CheckpointView:
+    """The same of what was looked at already."""
+    config, files = seen.config, seen.files
     findings = findings_in(config.checkpoint, files, seen.state, live=seen.live is not None)
-    findings += foreign_findings(seen)
+    findings += seen.foreign
     batch = seen.open_batch
     watermark = files.offsets[files.begun].facts.get("batchWatermarkMs") if files.begun is not None else None
     return CheckpointView(
@@ -149,7 +151,7 @@ def show_checkpoint(config: PipelineConfig) -> CheckpointView:
         formats=_formats(seen),
         begun=files.begun,
         committed=files.committed,
-        open=OpenBatch(batch, _written(config, f"offsets/{batch}")) if batch is not None else None,
+        open=OpenBatch(batch, seen.written_at(f"offsets/{batch}")) if batch is not None else None,
         running=seen.live,
         watermark=_time(watermark),
         partitions=_partitions(seen),
@@ -179,8 +181,8 @@ def show_batch(config: PipelineConfig, batch: int) -> BatchView:
         checkpoint=config.checkpoint,
         batch=batch,
         committed=batch in seen.files.commits,
-        began_at=_written(config, f"offsets/{batch}"),
-        committed_at=_written(config, f"commits/{batch}") if batch in seen.files.commits else None,
+        began_at=seen.written_at(f"offsets/{batch}"),
+        committed_at=seen.written_at(f"commits/{batch}") if batch in seen.files.commits else None,
         watermark=_time(seen.files.offsets[batch].facts.get("batchWatermarkMs")),
         ranges=tuple(
             {
@@ -279,7 +281,3 @@ def _time(milliseconds: object) -> str | None:
     if not isinstance(milliseconds, int) or milliseconds <= 0:
         return None
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _written(config: PipelineConfig, name: str) -> datetime | None:
-    return written_at(config.checkpoint, name, storage_of(config))

@@ -9,8 +9,8 @@ from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, 
 from penstock.checkpoint.log_file import TOPICS_NOTE
 from penstock.config import PipelineConfig
 from penstock.ops.checkpoint.backup import backups_there
-from penstock.ops.checkpoint.look import Snapshot, foreign_findings, look
 from penstock.ops.checkpoint.repair import RepairPlan, plan_of
+from penstock.ops.snapshot import Snapshot, look
 from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.source_agreement import log_findings, partition_findings, topic_findings
 
@@ -37,12 +37,16 @@ class Verification:
 
 def verify_checkpoint(config: PipelineConfig) -> Verification:
     """Look at files, state, sinks and brokers; what cannot be reached is a finding, and hides no other."""
-    seen = look(config)
-    repair = plan_of(seen)
+    return verify(look(config))
+
+
+def verify(seen: Snapshot) -> Verification:
+    """The same of what was looked at already."""
+    config, repair = seen.config, plan_of(seen)
     backups = sum(1 for one in backups_there(config) if one.kind == "backup")
     findings = [_with_way(one, repair, backups) for one in repair.findings]
-    findings += foreign_findings(seen)
-    findings += [_with_way(one, repair, backups) for one in _brokers(seen)]
+    findings += seen.foreign
+    findings += [_with_way(one, repair, backups) for one in broker_findings(seen)]
     return Verification(
         config.name, config.checkpoint, _told(seen), tuple(sorted(findings, key=lambda f: not f.blocks))
     )
@@ -60,7 +64,8 @@ def _with_way(finding: Finding, repair: RepairPlan, backups: int) -> Finding:
     return replace(finding, way_out="\n".join(line for line in lines if line != no_more))
 
 
-def _brokers(seen: Snapshot) -> list[Finding]:
+def broker_findings(seen: Snapshot) -> list[Finding]:
+    """What the brokers say against the checkpoint."""
     brokers, loss = seen.brokers, seen.config.source.on_data_loss
     if brokers.error is not None:
         means = "Offsets and topics could not be held against the brokers. The rest was looked at."

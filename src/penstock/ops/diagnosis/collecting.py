@@ -6,33 +6,29 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeVar
 
-from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of
+from penstock.assembly.reaching import settings_of
 from penstock.assembly.schemas import registry_settings
 from penstock.assembly.targets import build_targets
-from penstock.checkpoint.logs import written_at
-from penstock.checkpoint.presence import RunStatus, find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
-from penstock.errors import PenstockError
-from penstock.kafka import Cluster, Subscription
+from penstock.kafka import Cluster
 from penstock.kafka.ages import first_unread
-from penstock.kafka.cluster import look_seconds
 from penstock.metrics import BatchMetrics
 from penstock.metrics.history import Entry, LagNoted, RetryNoted, RunStarted, StateKept, history_of
 from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence, RegistryFacts, TableFacts
 from penstock.ops.diagnosis.figures import batches_in, input_in, recent_batches, states_in
+from penstock.ops.lag import place_of
+from penstock.ops.snapshot import Attempts, Snapshot, look
 from penstock.registry.exchange import Exchange
 from penstock.supervision.upkeep import tables_of
 from penstock.wording import counted
 
 _REGISTRY_SECONDS = 3.0
 _AGE_SECONDS = 2.0
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -46,79 +42,64 @@ class Collected:
 
 def collect(config: PipelineConfig) -> Collected:
     """Look everywhere."""
-    look = _Look(config)
-    with ThreadPoolExecutor(4) as threads:
-        checkpoint = threads.submit(look.attempt, "the checkpoint", look.checkpoint)
-        brokers = threads.submit(look.attempt, "the brokers", look.brokers)
-        tables = threads.submit(look.attempt, "the tables", look.tables)
-        registries = threads.submit(look.attempt, "the registry", look.registries)
-        run = look.attempt("the run", lambda: find_run(config.checkpoint, storage_of(config)))
-        run = run or RunStatus("none", None, None)
-        history = look.attempt("the history", look.history) or []
-    evidence = _of_history(Evidence(config, datetime.now(UTC), run), history)
-    evidence = replace(
-        evidence,
-        checkpoint=checkpoint.result() or CheckpointFacts(),
-        brokers=brokers.result(),
-        tables=tables.result() or (),
-        registries=registries.result() or (),
+    where, attempt = _Look(config), Attempts()
+    with ThreadPoolExecutor(3) as threads:
+        looked = threads.submit(attempt, "the checkpoint", lambda: look(config, timed=True))
+        tables = threads.submit(attempt, "the tables", lambda: where.tables(attempt))
+        registries = threads.submit(attempt, "the registry", where.registries)
+        history = attempt("the history", where.history) or []
+    seen = looked.result()
+    evidence = Evidence(config, datetime.now(UTC), tables=tables.result() or (), registries=registries.result() or ())
+    if seen is not None:
+        if (error := seen.brokers.error) is not None:
+            attempt.failed.append(("the brokers", error.code, error.line))
+        evidence = replace(
+            evidence,
+            run=seen.run,
+            brokers=_broker_facts(seen),
+            checkpoint=attempt("the checkpoint", lambda: _checkpoint_facts(seen)) or CheckpointFacts(),
+        )
+    evidence = _of_history(evidence, history)
+    if not evidence.run.running:
+        evidence = replace(evidence, waiting_since=attempt("what waits", lambda: where.waiting_since(evidence)))
+    notes = tuple(f"{what} could not be looked at: {code} {why}" for what, code, why in attempt.failed)
+    return Collected(evidence, tuple(_looked(evidence)), notes)
+
+
+def _checkpoint_facts(seen: Snapshot) -> CheckpointFacts:
+    begun, bounds = seen.files.begun, seen.brokers.bounds
+    maintained = seen.checkpoint.maintained_at()
+    settings = settings_of(seen.config.source)
+    return CheckpointFacts(
+        begun=begun,
+        begun_at=seen.written_at(f"offsets/{begun}") if begun is not None else None,
+        committed=seen.files.committed,
+        position=place_of(seen, lambda: Cluster(settings)).positions if begun is not None and bounds else {},
+        maintained_at=datetime.fromtimestamp(maintained, UTC) if maintained is not None else None,
     )
-    if not run.running:
-        evidence = replace(evidence, waiting_since=look.attempt("what waits", lambda: look.waiting_since(evidence)))
-    return Collected(evidence, tuple(_looked(evidence)), tuple(look.notes))
+
+
+def _broker_facts(seen: Snapshot) -> BrokerFacts | None:
+    brokers = seen.brokers
+    return BrokerFacts(brokers.bounds, brokers.seconds) if brokers.bounds is not None else None
 
 
 class _Look:
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
         self._settings = settings_of(config.source)
-        self.notes: list[str] = []
-
-    def attempt(self, what: str, look: Callable[[], Result]) -> Result | None:
-        """The result of a look; a failure becomes a note."""
-        try:
-            return look()
-        except PenstockError as error:
-            self.notes.append(f"{what} could not be looked at: {error.code} {error.line}")
-        except Exception as error:
-            told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self.notes.append(f"{what} could not be looked at: {told}")
-        return None
 
     def history(self) -> list[Entry]:
         return history_of(self._config.checkpoint).read(BatchMetrics, RunStarted, StateKept, RetryNoted, LagNoted)
-
-    def checkpoint(self) -> CheckpointFacts:
-        files = checkpoint_of(self._config)
-        # The commits first: of a run that goes on meanwhile no batch is then taken for an open one that is none.
-        done, begun = files.last_committed(), files.last_begun()
-        position = {} if begun is None else files.starts(0) if done is None else files.ends(done)
-        maintained = files.maintained_at()
-        return CheckpointFacts(
-            begun=begun,
-            begun_at=written_at(files.path, f"offsets/{begun}", files.storage) if begun is not None else None,
-            committed=done,
-            position=position,
-            maintained_at=datetime.fromtimestamp(maintained, UTC) if maintained is not None else None,
-        )
-
-    def brokers(self) -> BrokerFacts:
-        source, cluster = self._config.source, Cluster(self._settings, look_seconds(self._settings))
-        partitions = cluster.partitions(Subscription(source.topics or (), source.pattern, source.assign))
-        bounds = cluster.bounds(partitions)
-        began = time.perf_counter()
-        # Two requests, over connections that are there by now, and of one partition however many there are.
-        cluster.bounds(partitions[:1])
-        return BrokerFacts(bounds, (time.perf_counter() - began) / 2)
 
     def waiting_since(self, evidence: Evidence) -> datetime | None:
         waiting = {at: evidence.next_offset(at) for at, lag in evidence.lags.items() if lag}
         return min(first_unread(self._settings, waiting, _AGE_SECONDS).values(), default=None)
 
-    def tables(self) -> tuple[TableFacts, ...]:
+    def tables(self, attempt: Attempts) -> tuple[TableFacts, ...]:
         found = []
         for table in tables_of(self._config, build_targets(self._config, self._settings)):
-            figures = self.attempt(f"the table {table.name}", table.maintenance.figures)
+            figures = attempt(f"the table {table.name}", table.maintenance.figures)
             if figures is not None:
                 found.append(TableFacts(table.name, table.target, figures))
         return tuple(found)
