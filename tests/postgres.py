@@ -77,7 +77,8 @@ class PostgresServer:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             with contextlib.suppress(psycopg.OperationalError):
-                psycopg.connect(self.url(), connect_timeout=5).close()
+                # The link may be a late one: what takes long here is a fault of the test's own making.
+                psycopg.connect(self.url(), connect_timeout=30).close()
                 return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()

@@ -160,13 +160,15 @@ def _other(machine: Machine, world: World) -> Outcome:
 
 Way = Callable[[Machine, World], tuple[World, str] | None]
 """What it does to the world, and how the run is started then; none where there is nothing to do it with."""
+SAME = "same"
+"""By the command that stopped."""
 
 
 def _undo(machine: Machine, world: World) -> tuple[World, str] | None:
     if all(target.undo is None for target in world.targets):
         return None  # something has been committed since: what was restored is in use
     back = tuple(Target(target.undo) if target.undo is not None else target for target in world.targets)
-    return world._replace(targets=back), "run"
+    return world._replace(targets=back), SAME
 
 
 def _catch_up(machine: Machine, world: World) -> tuple[World, str]:
@@ -255,14 +257,17 @@ AT_ONCE = frozenset({"accept duplicates", "another table", "name it back"})
 """Ways out after which the run must not stop again at all."""
 
 
-def dead_end(machine: Machine, world: World, code: str, before: tuple[str, ...] = ()) -> list[str] | None:
+def dead_end(
+    machine: Machine, world: World, code: str, before: tuple[str, ...] = (), mode: str = "run"
+) -> list[str] | None:
     """The path into a dead end: a way out that leads to no good end or back to the same code, or no way out at all."""
     usable = 0
     for name, way in WAYS[code].items():
         found = way(machine, world)
         if found is None:
             continue
-        event, after, shown = settle(machine, *found)
+        put, then = found[0], mode if found[1] == SAME else found[1]
+        event, after, shown = settle(machine, put, then)
         if way is _undo and event == code:
             continue  # it was another restore that led here
         usable += 1
@@ -274,7 +279,7 @@ def dead_end(machine: Machine, world: World, code: str, before: tuple[str, ...] 
         elif event not in WAYS or event in (*before, code) or name in AT_ONCE:
             return [*path, event]
         else:
-            deeper = dead_end(machine, after, event, (*before, code))
+            deeper = dead_end(machine, after, event, (*before, code), then)
             if deeper is not None:
                 return path + deeper
     return None if usable else [f"{code}: there is no way out"]

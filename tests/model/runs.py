@@ -133,7 +133,7 @@ class Runs:
         checkpoint = world.checkpoint
         quarantine = world.target("q").position("q")
         went_back = self.lacks(world)
-        if went_back and "catch-up" not in mode:
+        if went_back and mode in ("run", "resume"):
             return Outcome(label, world, QUARANTINE_WENT_BACK)
         is_new = checkpoint is None
         if checkpoint is None:
@@ -285,7 +285,9 @@ class Runs:
         held = world.target(name).position(target)
         token = with_rule(token_of(checkpoint.query, -1, checkpoint.start, checkpoint.start), Rule.MOVES)
         label = f"move the position of {target}"
-        if held is None:
+        # A quarantine that went back is taken as it is: everything is read again.
+        least = self.carried(world) if target == "q" else 0
+        if held is None and not least:
             yield Outcome(f"{label}: it has none", world.process(slot, rest))
             return
         verdict = self.rules.verdict(held, token)
@@ -295,7 +297,7 @@ class Runs:
         if verdict is not Verdict.NEXT:
             yield Outcome(label, world.process(slot, None), verdict.value, process)
             return
-        landed = self.land(world, name, target, held, self.rules.position(held, token))
+        landed = self.land(world, name, target, held, self.rules.position(held, token, least))
         assert landed is not None
         excused = {(lineage(sink), r) for sink in process.sinks for r in everything(world)}
         landed = landed._replace(pardoned=tuple(sorted({*world.pardoned, *excused})))

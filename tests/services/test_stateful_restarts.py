@@ -28,6 +28,7 @@ from tests.tables import read_table
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.errors import MissingError, PenstockError
+from penstock.model import Position
 from penstock.preflight.options import RunOptions, RunSummary
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergSink
@@ -161,15 +162,15 @@ def mortal(request: pytest.FixtureRequest, topics: Any, tmp_path: Path) -> Make:
 @contextmanager
 def dying(kind: Any, batch: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A run inside dies when such a sink is to commit a batch: the sinks before it have it."""
-    real = kind.commit
+    real = kind.land
 
-    def commit(self: Any, token: Any, manifests: Any) -> None:
-        if token.batch_id == batch:
+    def land(self: Any, position: Position, manifests: Any, onto: Position | None) -> None:
+        if position.last.batch_id == batch:
             raise RuntimeError("the driver dies here")
-        real(self, token, manifests)
+        real(self, position, manifests, onto)
 
     with monkeypatch.context() as patched:
-        patched.setattr(kind, "commit", commit)
+        patched.setattr(kind, "land", land)
         with pytest.raises(PenstockError, match="dies here"):
             yield
 

@@ -116,6 +116,9 @@ class QuarantineTopic:
 
     def position(self) -> Position | None:
         """The position in the marker."""
+        # Brokers that cannot be reached at all are noticed here, long before a read of the markers gives up.
+        if not self._admin().partitions():
+            return None
         found = read_markers(self.name, self.settings, self.markers, [0])
         return self._position(found[0]) if found else None
 
