@@ -68,7 +68,7 @@ from penstock.ops.gaps import find_gaps
 from penstock.ops.quarantine.place import quarantine_of, write_marks
 from penstock.ops.redrive.runs import runs_in, write_run
 from penstock.ops.replay.folder import ReplayRequest, new_replay, replays_of
-from penstock.ops.replay.identity import replay_id
+from penstock.ops.replay.ranges import replay_id
 from penstock.ops.replay.targets import TargetChoice, Way
 from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA, Gap, gap_rows
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, as_commits, as_marks
@@ -102,8 +102,7 @@ from penstock.storage import Storage
 from penstock.supervision.alerting import _FiringNote
 from penstock.supervision.bounded import _attempt, _note, cut
 from penstock.supervision.gathered import GatheredSink
-from penstock.supervision.lag_monitor import LagSample
-from penstock.supervision.observer import RunObserver, observed
+from penstock.supervision.observer import LagSample, RunObserver, observed
 from penstock.supervision.upkeep import TableLock
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -19,10 +19,10 @@ from tests.hostile.decoders import AVRO, DECODERS, DESCRIPTORS, PROTO, decoded, 
 from tests.mutations import mutated
 
 from penstock.decoders.avro.decoder import AvroDecoder
-from penstock.decoders.dropped import with_dropped
 from penstock.decoders.json.schema import json_schema_columns
-from penstock.decoders.protobuf import writers
+from penstock.decoders.protobuf import decoder
 from penstock.decoders.protobuf.types import protobuf_columns
+from penstock.decoders.tombstones import with_dropped
 from penstock.errors import PenstockError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import first_message, protobuf_reader, read_descriptors
@@ -111,8 +111,8 @@ def _use_json(text: str) -> None:
 
 def _use_protobuf(text: str) -> None:
     schema = RegisteredSchema(1, "PROTOBUF", text)
-    writers.refusal(DESCRIPTORS, "shop.Order", schema)
-    writers.resolve(DESCRIPTORS, "shop.Order", schema, (0,))
+    decoder.refusal(DESCRIPTORS, "shop.Order", schema)
+    decoder.resolve(DESCRIPTORS, "shop.Order", schema, (0,))
     with_dropped(schema, [RegisteredSchema(2, "PROTOBUF", text)], "shop.Order")
     found = protobuf_reader(schema)
     protobuf_columns(found, first_message(found))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import InvalidDefinition, load
-from penstock.config.case_load import read_case_source
+from penstock.config.cases import read_case_source
 
 DEFINITIONS = Path(__file__).parents[1] / "definitions"
 LONGEST_SECONDS = 1.0

@@ -15,8 +15,7 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from penstock.decoders.framing import writer_schema
-from penstock.decoders.json.registered import RegisteredJsonDecoder
-from penstock.decoders.json.schema import json_schema_columns
+from penstock.decoders.json.schema import RegisteredJsonDecoder, json_schema_columns
 from penstock.decoders.refusal import Reason
 from penstock.errors import TransientError
 from penstock.model import RAW_SCHEMA

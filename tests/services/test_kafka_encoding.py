@@ -32,7 +32,7 @@ from penstock.model import COORDINATES_FIELD, Refusal, SlotAttempt
 from penstock.registry import RegistrySettings, client_of
 from penstock.registry.protobuf import find_message
 from penstock.sinks.kafka import Encoding, KafkaAtLeastOnceSink, KafkaSink
-from penstock.sinks.kafka.encode.protobuf_files import compiled
+from penstock.sinks.kafka.encode.protobuf_rows import compiled
 
 pytestmark = pytest.mark.services
 

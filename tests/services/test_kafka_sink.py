@@ -36,7 +36,7 @@ from penstock.model import (
 )
 from penstock.sinks.commit import move
 from penstock.sinks.kafka import ChosenTopics, KafkaSink
-from penstock.sinks.kafka.slots import change_needed, order_of_change
+from penstock.sinks.kafka.markers import change_needed, order_of_change
 from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome
 from penstock.sinks.kafka.transaction import SlotTransaction
 

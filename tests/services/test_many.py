@@ -19,7 +19,7 @@ from tests.services.running import wait_for
 from tests.sessions import ON_BOTH_LONG
 
 from penstock.config import InvalidDefinition
-from penstock.config.application import STATIC_SQL, is_of_application
+from penstock.config.operation import STATIC_SQL, is_of_application
 from penstock.engine.listener import BatchDone, Retrying, Started
 from penstock.supervision.fleet_events import Ended, FileChanged, FileRefused, Waiting
 

@@ -37,7 +37,7 @@ from penstock.registry import RegistryClient, RegistrySettings
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka.markers import KEY
 from penstock.sinks.postgres import PostgresSink
-from penstock.spark.sharing import put_settings
+from penstock.spark.session import put_settings
 from penstock.tables.postgres import PostgresLookup
 
 pytestmark = pytest.mark.services

@@ -22,8 +22,7 @@ from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError, TerminalError
 from penstock.ops.quarantine.listing import list_records
 from penstock.ops.quarantine.place import Selection
-from penstock.ops.redrive.redrive import apply_redrive, plan_redrive
-from penstock.ops.redrive.trial import try_redrive
+from penstock.ops.redrive.redrive import apply_redrive, plan_redrive, try_redrive
 from penstock.ops.replay.folder import ReplayRequest
 from penstock.ops.replay.replay import apply_replay, plan_replay
 from penstock.quarantine.marks import RedriveMarks

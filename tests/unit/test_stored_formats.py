@@ -101,7 +101,7 @@ from penstock.devstack.state import load as load_stack
 from penstock.errors import MissingError
 from penstock.metrics.history import History, RetryNoted
 from penstock.model import RAW_SCHEMA, BatchToken, OffsetRange, Position, Rule, TopicPartition, redrives_of
-from penstock.ops.diagnosis.figures import batches_in, states_in
+from penstock.ops.diagnosis.evidence import batches_in, states_in
 from penstock.ops.gaps import find_gaps
 from penstock.ops.lag import samples_in
 from penstock.ops.quarantine.place import quarantine_of

@@ -75,8 +75,7 @@ class _Making:
                 tombstones=self.tombstones,
                 max_bytes=decode.max_bytes,
             )
-        from penstock.decoders.json.registered import RegisteredJsonDecoder
-        from penstock.decoders.json.schema import json_schema_columns
+        from penstock.decoders.json.schema import RegisteredJsonDecoder, json_schema_columns
 
         if text is not None:
             columns = parse_columns(text)

@@ -13,7 +13,7 @@ from penstock.config.expressions import read_query
 from penstock.contracts import Transform
 from penstock.errors import MissingError
 from penstock.transforms import Enrich, HeldRows, Sql, TableRows
-from penstock.transforms.table_rows import duplicate_keys
+from penstock.transforms.lookup import duplicate_keys
 
 
 class Awaited:

@@ -57,7 +57,7 @@ def _typed(session: Any, schema: pa.Schema) -> Any:
 
 def _in_file_order(table: LookupTable, schema: pa.Schema) -> pa.Schema:
     """The columns as the files have them: Spark goes by their places, whatever the first line names."""
-    from penstock.tables.text_files import CsvLookup
+    from penstock.tables.parquet import CsvLookup
 
     assert isinstance(table, CsvLookup)
     fields = {field.name: field for field in schema}

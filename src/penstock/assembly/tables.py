@@ -154,11 +154,11 @@ def open_table(name: str, config: LookupConfig, storage: Storage = Storage()) ->
 
             return ParquetLookup(name, config.path, storage)
         case CsvTableConfig():
-            from penstock.tables.text_files import CsvLookup
+            from penstock.tables.parquet import CsvLookup
 
             return CsvLookup(name, config.path, parse_columns(config.columns), storage)
         case JsonTableConfig():
-            from penstock.tables.text_files import JsonLookup
+            from penstock.tables.parquet import JsonLookup
 
             return JsonLookup(name, config.path, parse_columns(config.columns), storage)
         case PostgresTableConfig():

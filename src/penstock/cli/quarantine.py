@@ -120,8 +120,7 @@ def redrive(
     """Bring records back in through the pipeline as it is now, exactly once. Ctrl-C finishes the batch in hand."""
     from penstock.cli.quarantine_show import show_plan, show_trial
     from penstock.config import load
-    from penstock.ops.redrive.redrive import plan_redrive
-    from penstock.ops.redrive.trial import try_redrive
+    from penstock.ops.redrive.redrive import plan_redrive, try_redrive
 
     plan = plan_redrive(
         load(file),

@@ -13,8 +13,7 @@ from penstock.cli.render import err, out, table
 from penstock.engine.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
 from penstock.ops.quarantine.listing import Listing
 from penstock.ops.quarantine.show import ShownRecord, Verdict, describe
-from penstock.ops.redrive.redrive import RedrivePlan
-from penstock.ops.redrive.trial import RedriveTrial
+from penstock.ops.redrive.redrive import RedrivePlan, RedriveTrial
 from penstock.wording import counted
 
 _BAR = 40

@@ -67,8 +67,7 @@ def simulate(
     from penstock.metrics import BatchMetrics
     from penstock.metrics.history import RunStarted, history_of
     from penstock.ops.simulate.cost import measure
-    from penstock.ops.simulate.simulate import SimulationRequest, simulate_pipeline
-    from penstock.ops.simulate.splitting import whole_partitions
+    from penstock.ops.simulate.simulate import SimulationRequest, simulate_pipeline, whole_partitions
     from penstock.ops.simulate.words import assumptions, decisions, findings
 
     base, seconds = _count(rate, "--rate"), duration(span, "--for").total_seconds()

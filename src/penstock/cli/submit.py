@@ -71,7 +71,8 @@ def submit(
     run's.
     """
     from penstock.config import load
-    from penstock.ops.submit.submit import Submission, apply_submission, cluster_of, plan_submission, write_submission
+    from penstock.ops.submit.submit import apply_submission, cluster_of, plan_submission, write_submission
+    from penstock.ops.submit.terms import Submission
     from penstock.preflight.options import RunOptions
 
     config = load(file).with_spark(_settings(conf or ())).on_master(master)

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from penstock.config.application import of_application
 from penstock.config.fields import is_uri
+from penstock.config.operation import of_application
 from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path, Problem

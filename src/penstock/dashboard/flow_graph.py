@@ -28,7 +28,7 @@ from penstock.config import (
     flows,
     show_duration,
 )
-from penstock.dashboard.rates import Rates
+from penstock.dashboard.overview import Rates
 
 _KEEPING = frozenset({"derive", "rename", "drop", "cast", "flatten", "mask"})
 

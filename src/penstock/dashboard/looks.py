@@ -22,7 +22,7 @@ from penstock.dashboard.recent import in_utc
 from penstock.errors import MissingError, PenstockError
 from penstock.kafka import KafkaSettings
 from penstock.model import OffsetRange
-from penstock.ops.quarantine.counted import quarantined_since
+from penstock.ops.quarantine.listing import quarantined_since
 from penstock.quarantine.records import HeldInTopic
 from penstock.readers import KafkaReader
 from penstock.storage import Storage

@@ -14,8 +14,7 @@ from typing import Any
 from penstock.dashboard.batch_phases import in_order
 from penstock.dashboard.facts import Facts
 from penstock.dashboard.flow_graph import flow_graph
-from penstock.dashboard.overview import behind_of, lag_of, overview_row
-from penstock.dashboard.rates import Rates
+from penstock.dashboard.overview import Rates, behind_of, lag_of, overview_row
 from penstock.dashboard.recent import Numbers, Place, Recent
 from penstock.model import TopicPartition
 from penstock.ops.lag import hot_partitions

@@ -19,9 +19,8 @@ from queue import SimpleQueue
 
 from penstock.config import PipelineConfig
 from penstock.dashboard.brokers import ClusterLook, same_cluster
-from penstock.dashboard.pipeline_watch import PipelineWatch
+from penstock.dashboard.pipeline_watch import PipelineWatch, Schedule
 from penstock.dashboard.recent import in_utc
-from penstock.dashboard.schedule import Schedule
 
 _EVERY = 1.0
 _THREADS = 3

@@ -9,9 +9,12 @@ key columns is a bad record, with the code `TOMBSTONE_KEY`.
 
 from __future__ import annotations
 
+import base64
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +27,9 @@ from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.values import type_name
 from penstock.decoders.keyed import numbered, read_keys, reasons_of, rows_of, with_values
 from penstock.decoders.refusal import Reason, refuse
+from penstock.errors import DefinitionError
 from penstock.model import COORDINATES_FIELD, DELETES, Split, coordinates_of
+from penstock.registry import RegisteredSchema
 
 
 def exactly(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
@@ -141,3 +146,138 @@ class _Read:
     columns: list[pa.Array]
     rows: npt.NDArray[np.int64]
     problems: dict[int, str]
+
+
+# Fields that a later version of a schema dropped stay columns, null where a record has none.
+#
+# Records of the earlier version are still in the topic, and their values must not be lost because the newest version
+# no longer names them. Only the top level is looked at; a dropped field whose type leans on other named types that the
+# newest version lacks, or has otherwise, is left out.
+
+_PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+
+
+def with_dropped(
+    newest: RegisteredSchema, older: Sequence[RegisteredSchema], message: str | None = None
+) -> RegisteredSchema:
+    """The newest version with the fields that it dropped; `older` are the versions before, the newest first."""
+    if not older:
+        return newest
+    try:
+        if newest.kind == "AVRO":
+            return _avro(newest, older)
+        if newest.kind == "JSON":
+            return _json(newest, older)
+        return _protobuf(newest, older, message) if message is not None else newest
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DefinitionError):
+        # No schema at all, or none of its kind: the decoder says so better.
+        return newest
+
+
+def _avro(newest: RegisteredSchema, older: Sequence[RegisteredSchema]) -> RegisteredSchema:
+    from penstock.decoders.avro import avro_reader
+
+    reader = json.loads(avro_reader(newest))
+    if not isinstance(reader, dict) or reader.get("type") != "record":
+        return newest
+    known = {name.lower() for field in reader["fields"] for name in (field["name"], *field.get("aliases", ()))}
+    count = len(reader["fields"])
+    for schema in older:
+        before = json.loads(avro_reader(schema))
+        for field in before.get("fields", ()) if isinstance(before, dict) else ():
+            defined, used = set(_defined(reader)), set(_used(field["type"]))
+            own = list(_defined(field["type"]))
+            if field["name"].lower() in known or defined & set(own) or not used <= defined | set(own):
+                continue
+            kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+            optional = ["null", *(kind for kind in kinds if kind != "null")]
+            reader["fields"].append({"name": field["name"], "type": optional, "default": None})
+            known.add(field["name"].lower())
+    if len(reader["fields"]) == count:
+        return newest
+    return replace(newest, text=json.dumps(reader), references=())
+
+
+def _defined(schema: Any) -> Iterator[str]:
+    """The named types that a schema with absolute names defines."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _defined(branch)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("record", "enum", "fixed", "error"):
+            yield schema["name"]
+        for part in (schema.get("type"), schema.get("items"), schema.get("values")):
+            yield from _defined(part)
+        for field in schema.get("fields", ()):
+            yield from _defined(field["type"])
+
+
+def _used(schema: Any) -> Iterator[str]:
+    """The named types that a schema refers to by name."""
+    if isinstance(schema, str):
+        if schema not in _PRIMITIVE:
+            yield schema
+    elif isinstance(schema, list):
+        for branch in schema:
+            yield from _used(branch)
+    elif isinstance(schema, dict):
+        kind = schema.get("type")
+        if isinstance(kind, dict | list):
+            yield from _used(kind)
+        for part in (schema.get("items"), schema.get("values")):
+            yield from _used(part)
+        for field in schema.get("fields", ()):
+            yield from _used(field["type"])
+
+
+def _json(newest: RegisteredSchema, older: Sequence[RegisteredSchema]) -> RegisteredSchema:
+    body = json.loads(newest.text)
+    if not isinstance(body, dict) or not isinstance(body.get("properties"), dict):
+        return newest
+    known = {name.lower() for name in body["properties"]}
+    dropped: dict[str, Any] = {}
+    for schema in older:
+        before = json.loads(schema.text)
+        for name, kind in (before.get("properties") or {}).items() if isinstance(before, dict) else ():
+            if name.lower() not in known and '"$ref"' not in json.dumps(kind):
+                dropped[name] = kind
+                known.add(name.lower())
+    if not dropped:
+        return newest
+    return replace(newest, text=json.dumps({**body, "properties": {**body["properties"], **dropped}}))
+
+
+def _protobuf(newest: RegisteredSchema, older: Sequence[RegisteredSchema], message: str) -> RegisteredSchema:
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+
+    from penstock.registry.protobuf import protobuf_reader, read_descriptors
+
+    def found_in(file: FileDescriptorProto) -> DescriptorProto | None:
+        prefix = f"{file.package}." if file.package else ""
+        return next((one for one in file.message_type if prefix + one.name == message), None)
+
+    root = read_descriptors(protobuf_reader(newest)).file[-1]
+    target = found_in(root)
+    if target is None:
+        return newest
+    names, numbers = {field.name.lower() for field in target.field}, {field.number for field in target.field}
+    count = len(target.field)
+    for schema in older:
+        before = found_in(read_descriptors(protobuf_reader(schema)).file[-1])
+        for field in before.field if before is not None else ():
+            if field.name.lower() in names or field.number in numbers or field.type_name:
+                continue
+            kept = target.field.add()
+            kept.CopyFrom(field)
+            kept.ClearField("oneof_index")
+            if field.label != FieldDescriptorProto.LABEL_REPEATED and root.syntax == "proto3":
+                kept.proto3_optional = True
+                kept.oneof_index = len(target.oneof_decl)
+                target.oneof_decl.add(name=f"_{field.name}")
+            names.add(field.name.lower())
+            numbers.add(field.number)
+    if len(target.field) == count:
+        return newest
+    del target.reserved_range[:]
+    del target.reserved_name[:]
+    return replace(newest, text=base64.b64encode(root.SerializeToString()).decode())

@@ -20,7 +20,7 @@ from penstock.config import KafkaSourceConfig, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Subscription
 from penstock.preflight.checks import StartPoint
-from penstock.spark.calling_back import close_line, line_of
+from penstock.spark.internals import close_line, line_of
 from penstock.storage.storage import is_s3_uri
 
 if TYPE_CHECKING:

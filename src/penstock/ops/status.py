@@ -22,7 +22,7 @@ from penstock.ops.checkpoint.backup import backups_there
 from penstock.ops.checkpoint.repair import own_findings
 from penstock.ops.checkpoint.verify import broker_findings
 from penstock.ops.lag import place_of
-from penstock.ops.quarantine.counted import Quarantined, quarantined_since
+from penstock.ops.quarantine.listing import Quarantined, quarantined_since
 from penstock.ops.snapshot import Attempts, Snapshot, look
 
 _BROKER_SECONDS = 2.0

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from penstock.spark.sharing import POOL, put_settings
+from penstock.spark.session import POOL, put_settings
 
 STAGED = "staged"
 

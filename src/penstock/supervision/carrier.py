@@ -31,9 +31,8 @@ from penstock.model import BatchToken
 from penstock.preflight.recreated import SameTopics, TopicIds
 from penstock.spark.executors import Attempts, Executors
 from penstock.spark.internals import jvm_of, limit_batches
-from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
-from penstock.supervision.upkeep import lock_of
+from penstock.supervision.upkeep import Chores, lock_of
 
 _ASK_SECONDS = 5.0
 

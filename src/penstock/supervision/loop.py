@@ -40,13 +40,13 @@ from penstock.preflight.checks import Agreement, StartPoint
 from penstock.preflight.options import RunOptions, RunSummary
 from penstock.preflight.recreated import TopicIds
 from penstock.preflight.standings import carried_number, standings
-from penstock.spark.calling_back import revive_callback_server
 from penstock.spark.executors import Executors, QueryWork
+from penstock.spark.internals import revive_callback_server
 from penstock.supervision.bounded import OfSession
 from penstock.supervision.carrier import Carrier
 from penstock.supervision.catch_up import CatchUp
-from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
+from penstock.supervision.upkeep import Chores
 from penstock.supervision.watchdog import Watchdog
 
 

@@ -52,10 +52,10 @@ from penstock.preflight.recreated import TopicIds
 from penstock.spark.executors import Executors
 from penstock.spark.placement import Placement
 from penstock.storage.reaching import check_conditional_writes, check_reachable
-from penstock.supervision.chores import Chores
 from penstock.supervision.flow_control import FlowControl
 from penstock.supervision.loop import Loop, forget_open_batch
 from penstock.supervision.observer import observed
+from penstock.supervision.upkeep import Chores
 
 
 @contextmanager

@@ -10,8 +10,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from penstock.storage import Storage
-from penstock.tables.failures import TableState
-from penstock.tables.table import gather, select_columns
+from penstock.tables.table import TableState, gather, select_columns
 from penstock.tables.types import plain_schema
 
 

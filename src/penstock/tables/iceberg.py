@@ -13,8 +13,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from penstock.tables.failures import TableState
-from penstock.tables.table import gather, select_columns
+from penstock.tables.table import TableState, gather, select_columns
 from penstock.tables.types import plain_schema
 
 _SQLITE = "sqlite:///"

@@ -7,21 +7,23 @@ manifests name, and its columns are those that it noted down.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import IO, Any, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.json as pjson
 import pyarrow.parquet as pq
 
 from penstock.storage import Storage
-from penstock.tables.failures import TableState
-from penstock.tables.files import DataFile, TableFiles, partition_values, version_of
-from penstock.tables.table import gather, select_columns
-from penstock.tables.types import parse_texts, plain_schema
+from penstock.tables.table import TableState, gather, select_columns
+from penstock.tables.types import TextError, parse_columns, parse_texts, plain_schema, read_delimited, read_names
 
 # What `sinks.parquet` writes beside its files.
 _COMMON_METADATA = "_common_metadata"
@@ -157,3 +159,188 @@ def _guessed(texts: Sequence[str]) -> pa.DataType:
 
 def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
     return parse_texts(pa.array([None if text == _NULL else text], pa.string()), kind)[0]
+
+
+# Tables of text files with given columns: CSV with a line of names, or JSON objects, one a line. Their version is the
+# files'.
+
+READING = "reading the rows"
+
+
+class FileLookup(ABC):
+    """Implements `LookupTable` over a file or a folder of files, all but the format."""
+
+    def __init__(self, name: str, path: str, schema: pa.Schema, storage: Storage = Storage()) -> None:
+        self.name = name
+        self.target = path
+        self._schema = pa.schema([pa.field(field.name, field.type) for field in schema])
+        self._files = TableFiles(path, storage)
+        self._standing = TableState(name, path)
+
+    def schema(self) -> pa.Schema:
+        """The given columns, of files that are there."""
+        self.version()
+        return self._schema
+
+    def version(self) -> str:
+        """By the names, sizes and times of the files."""
+        with self._standing.looking("looking at the files"):
+            return version_of(self._files.list())
+
+    def estimated_bytes(self) -> int | None:
+        """The size of the files."""
+        with self._standing.looking("looking at the files"):
+            return sum(file.size_bytes for file in self._files.list())
+
+    def read(self, columns: Sequence[str], most_bytes: int | None = None) -> pa.Table | None:
+        """All rows of these columns. Raises for a value that is not of its column's type."""
+        wanted = select_columns(self.name, self._schema, columns)
+        with self._standing.reading():
+            files = self._files.list()
+            found = gather((batch for file in files for batch in self._rows(file, wanted)), wanted, most_bytes)
+            if version_of(self._files.list()) != version_of(files):
+                raise self._standing.unreachable(READING, "they changed meanwhile")
+        return found
+
+    @abstractmethod
+    def _rows(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of one file in exactly these columns."""
+
+
+class CsvLookup(FileLookup):
+    """Implements `LookupTable` over a file or a folder of files. Columns of the files that are not given are left out.
+
+    An empty field is NULL; a quoted empty one is the empty text. Times without a zone are UTC.
+    """
+
+    def names_in_files(self) -> list[str]:
+        """The names in the first line, those that are not columns too."""
+        with self._standing.looking("reading the first line"), self._files.open(self._files.list()[0]) as source:
+            return list(read_names(source).names)
+
+    def _rows(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        try:
+            with self._files.open(file) as source:
+                select_columns(self.name, read_names(source), schema.names)
+            with self._files.open(file) as source:
+                for texts in read_delimited(source, schema.names):
+                    yield parse_columns(texts, schema)
+        except TextError as error:
+            raise self._standing.unreadable(READING, str(error), file=file.relative, column=error.column) from error
+        except pa.ArrowInvalid as error:
+            raise self._standing.unreadable(
+                READING, "it is not CSV with the same fields in every line", file=file.relative
+            ) from error
+
+
+_BLOCK_BYTES = 16 * 1024**2
+"""An object longer than this is refused."""
+
+
+class JsonLookup(FileLookup):
+    """Implements `LookupTable` over a file or a folder of files.
+
+    Members that are not given as columns are left out; one that is absent is NULL. Dates and times are texts.
+    """
+
+    def _rows(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if file.size_bytes == 0:
+            return
+        try:
+            for texts in self._parsed(file, schema).to_batches():
+                yield _dated(texts, schema)
+        except (TextError, pa.ArrowException) as error:
+            column = error.column if isinstance(error, TextError) else self._failing(file, schema)
+            why = "a value is not of the column's type" if column else "it is not JSON with one object a line"
+            raise self._standing.unreadable(READING, why, file=file.relative, column=column) from error
+
+    def _parsed(self, file: DataFile, schema: pa.Schema) -> pa.Table:
+        asked = pa.schema([pa.field(field.name, _written(field.type)) for field in schema])
+        with self._files.open(file) as source:
+            return pjson.read_json(
+                source,
+                read_options=pjson.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+                parse_options=pjson.ParseOptions(explicit_schema=asked, unexpected_field_behavior="ignore"),
+            )
+
+    def _failing(self, file: DataFile, schema: pa.Schema) -> str | None:
+        """The column that cannot be read; none where the text itself is wrong."""
+        try:
+            self._parsed(file, pa.schema([]))
+        except pa.ArrowException:
+            return None
+        for field in schema:
+            try:
+                self._parsed(file, pa.schema([field]))
+            except pa.ArrowException:
+                return str(field.name)
+        return None
+
+
+def _written(kind: pa.DataType) -> pa.DataType:
+    """The type in which the JSON is read: Arrow takes dates there for numbers."""
+    return pa.string() if kind == pa.date32() or pa.types.is_timestamp(kind) else kind
+
+
+def _dated(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    written = pa.schema([field for field in schema if _written(field.type) != field.type])
+    dates = parse_columns(rows.select(written.names), written)
+    columns = [dates.column(n) if n in written.names else rows.column(n) for n in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+# The files of a table, here or in an object store: a file alone, or all of a folder that Spark would read.
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file, by its path in the file system; `mark` changes with its content."""
+
+    path: str
+    relative: str
+    size_bytes: int
+    mark: str
+
+
+class TableFiles:
+    """What is at a path. Names that begin with `_` or `.` are not data, unless they name a partition."""
+
+    def __init__(self, path: str, storage: Storage = Storage()) -> None:
+        self.fs, root = storage.filesystem(path)
+        self.root = root.rstrip("/") or "/"
+
+    def list(self) -> list[DataFile]:
+        """Every data file, by name. Raises `FileNotFoundError` where there is nothing at all."""
+        self.fs.invalidate_cache(self.root)
+        found: dict[str, dict[str, Any]] = self.fs.find(self.root, detail=True)
+        files = sorted(
+            (self._file(path, info) for path, info in found.items() if info["type"] == "file"), key=lambda f: f.path
+        )
+        files = [file for file in files if _is_data(file.relative)]
+        if not files:
+            raise FileNotFoundError(self.root)
+        return files
+
+    def open(self, file: DataFile) -> IO[bytes]:
+        """A file's bytes, unpacked where its name says that they are packed."""
+        return cast(IO[bytes], self.fs.open(file.path, "rb", compression="infer"))
+
+    def _file(self, path: str, info: dict[str, Any]) -> DataFile:
+        relative = path.removeprefix(self.root).strip("/") or path.rpartition("/")[2]
+        mark = next((info[key] for key in ("mtime", "ETag", "etag", "LastModified", "updated") if key in info), "")
+        return DataFile(path, relative, int(info["size"] or 0), str(mark))
+
+
+def version_of(files: Iterable[DataFile]) -> str:
+    """A short text for a set of files: another one where a file came, went or changed."""
+    lines = "\n".join(f"{file.relative}\0{file.size_bytes}\0{file.mark}" for file in files)
+    return hashlib.sha256(lines.encode()).hexdigest()[:12]
+
+
+def partition_values(relative: str) -> dict[str, str]:
+    """The values in the names of the folders that lead to a file, as they are written there."""
+    return dict(part.split("=", 1) for part in relative.split("/")[:-1] if "=" in part)
+
+
+def _is_data(relative: str) -> bool:
+    return not any(part[0] in "._" and "=" not in part for part in relative.split("/"))

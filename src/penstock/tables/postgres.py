@@ -16,8 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.errors import MissingError
 from penstock.model.pem import DatabaseTls
-from penstock.tables.failures import TableState, told
-from penstock.tables.table import gather, select_columns
+from penstock.tables.table import TableState, gather, select_columns, told
 from penstock.tables.types import TextError, parse_columns, read_delimited
 
 _Connection = psycopg.Connection[tuple[Any, ...]]

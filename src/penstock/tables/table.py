@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.errors import MissingError
+from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.tables.types import to_plain
 
 
@@ -68,3 +70,79 @@ def select_columns(table: str, schema: pa.Schema, columns: Sequence[str]) -> pa.
                 hint="correct the name, or add the column to the table",
             )
     return pa.schema([schema.field(name) for name in columns])
+
+
+# What goes wrong with a table, as errors that say whether to try again. None shows a secret or a value.
+
+_QUOTED = re.compile(r"'[^']*'")
+"""Where Arrow's messages have values of the table."""
+_PASSWORD = re.compile(r"(://[^/@\s:]*):[^@\s]*@")
+
+
+class TableState:
+    """How one table stands.
+
+    What is missing before it was ever seen may only be away after that, and what cannot be read after it once was
+    may be half written.
+    """
+
+    def __init__(self, name: str, target: str, gone: tuple[type[Exception], ...] = ()) -> None:
+        self._name = name
+        self._target = target
+        self._gone: tuple[type[Exception], ...] = (FileNotFoundError, NotADirectoryError, *gone)
+        self._was_seen = False
+        self._was_read = False
+
+    @contextmanager
+    def looking(self, doing: str) -> Iterator[None]:
+        """Raise what goes wrong inside as an error of this table; `doing` says what was under way."""
+        try:
+            yield
+        except PenstockError:
+            raise
+        except pa.ArrowException as error:
+            raise self.unreadable(doing, _QUOTED.sub("...", told(error))) from error
+        except Exception as error:
+            if isinstance(error, self._gone):
+                raise self.missing(doing) from error
+            raise self.unreachable(doing, told(error)) from error
+        self._was_seen = True
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """The same for reading the rows, all of them."""
+        with self.looking("reading the rows"):
+            yield
+        self._was_read = True
+
+    def missing(self, doing: str) -> PenstockError:
+        """The error for a table that is not there."""
+        if self._was_seen:
+            return self.unreachable(doing, "it was there before, and is not now")
+        return MissingError(
+            "TABLE_MISSING",
+            f"table {self._name}: {doing}: it is not there",
+            context={"looked at": self._target},
+            hint="create the table, or correct where the file says it is",
+        )
+
+    def unreachable(self, doing: str, why: str) -> PenstockError:
+        """The error for a table that may come back; at a start it has to be put right first."""
+        kind = TransientError if self._was_seen else MissingError
+        return kind("TABLE_UNREACHABLE", f"table {self._name}: {doing}: {why}", context={"looked at": self._target})
+
+    def unreadable(self, doing: str, why: str, *, file: str | None = None, column: str | None = None) -> PenstockError:
+        """The error for a table that is there and cannot be read as it is."""
+        places = {"file": file, "column": column}
+        kind = TransientError if self._was_read else MissingError
+        return kind(
+            "TABLE_UNREADABLE",
+            f"table {self._name}: {doing}: {why}",
+            context={"looked at": self._target, **{name: place for name, place in places.items() if place}},
+        )
+
+
+def told(error: BaseException) -> str:
+    """What an error says in one line, without the password of an address."""
+    lines = str(error).strip().splitlines()
+    return _PASSWORD.sub(r"\1:***@", lines[0])[:300] if lines else type(error).__name__

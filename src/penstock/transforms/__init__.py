@@ -7,19 +7,17 @@ from penstock.transforms.dedupe import Dedupe
 from penstock.transforms.derive import Cast, Derive
 from penstock.transforms.enrich import Enrich, OnMiss, Unmatched, enrich_steps
 from penstock.transforms.expect import Expect, ExpectRule, Judge, expect_steps
-from penstock.transforms.explode import Explode
+from penstock.transforms.explode import Explode, Flatten
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compile_expression
 from penstock.transforms.expressions.parsing import check_columns
-from penstock.transforms.flatten import Flatten
 from penstock.transforms.join import Join, Joined
+from penstock.transforms.lookup import HeldRows, OnDuplicate, TableRows, checked_keys
 from penstock.transforms.map_arrow import MapArrow, PythonFrame
 from penstock.transforms.mask import Mask, MaskRule
-from penstock.transforms.reshape import Drop, Rename
 from penstock.transforms.sql import Sql
 from penstock.transforms.stateful import Stateful
 from penstock.transforms.streaming import DedupeWithin, Watermark, Window
-from penstock.transforms.table_rows import HeldRows, OnDuplicate, TableRows, checked_keys
-from penstock.transforms.where import Where
+from penstock.transforms.where import Drop, Rename, Where
 
 __all__ = [
     "ArrowExpression",

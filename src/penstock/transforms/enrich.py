@@ -21,8 +21,8 @@ from penstock.model import COMPUTED, COORDINATES, OffsetRange, Refusal, Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
 from penstock.transforms.expressions.conversion import common_type
 from penstock.transforms.expressions.terms import NoFormError, sql_name
-from penstock.transforms.lookup import KeyIndex
-from penstock.transforms.table_rows import (
+from penstock.transforms.lookup import (
+    KeyIndex,
     OnDuplicate,
     TableRows,
     can_order,

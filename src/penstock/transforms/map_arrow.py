@@ -16,9 +16,8 @@ from penstock.config.arrow_types import arrow_to_ddl, parse_type
 from penstock.config.ddl import ColumnsError
 from penstock.errors import DefinitionError, PenstockError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal, Split
-from penstock.transforms.failing import OnError
+from penstock.transforms.failing import OnError, place_of, said, step_failed, told
 from penstock.transforms.places import records_of
-from penstock.transforms.raised import place_of, said, step_failed, told
 from penstock.transforms.user import load
 
 

@@ -25,7 +25,7 @@ from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import DefinitionError, PenstockError, TerminalError, wire_key
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import check_reserved, find_column, quote
-from penstock.transforms.raised import told
+from penstock.transforms.failing import told
 from penstock.transforms.spans import show
 from penstock.transforms.streaming import Streaming
 from penstock.transforms.user import load

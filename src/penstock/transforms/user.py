@@ -26,7 +26,7 @@ from typing import Any
 
 from penstock.errors import DefinitionError
 from penstock.model.shipped import CODE, code_name
-from penstock.transforms.raised import place_of, said
+from penstock.transforms.failing import place_of, said
 
 
 def imported_files(folder: Path, module_name: str) -> frozenset[Path]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import InvalidDefinition, PipelineConfig, load
-from penstock.config.case_load import load_cases
-from penstock.config.cases import AdvanceCase, CaseFile, MessageCase, case_file_of
+from penstock.config.cases import AdvanceCase, CaseFile, MessageCase, case_file_of, load_cases
 
 ONE_TOPIC = """\
 name: orders

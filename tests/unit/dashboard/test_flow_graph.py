@@ -10,7 +10,7 @@ from tests.unit.dashboard.pipelines import SECRET, definition
 
 from penstock.config import load
 from penstock.dashboard.flow_graph import flow_graph
-from penstock.dashboard.rates import Rates
+from penstock.dashboard.overview import Rates
 
 RATES = Rates(100.0, 60.0, 10.0)
 TOTALS = {"rows_in": 1000, "rows_out": 600, "quarantined": 100}

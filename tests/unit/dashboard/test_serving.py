@@ -190,7 +190,7 @@ def test_events_tell_many_browsers_of_a_change_and_only_the_new_columns(tmp_path
 
 
 def test_events_of_a_quiet_pipeline_are_kept_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.dashboard.routes._PING", 0.0)
+    monkeypatch.setattr("penstock.dashboard.serving._PING", 0.0)
     with Dashboard([definition(tmp_path)]) as dashboard, events(dashboard, "/api/events") as stream:
         stream.next()
         while (piece := stream.chunk()) is not None and piece.startswith("event:"):

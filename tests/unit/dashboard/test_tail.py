@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.dashboard.tail import HistoryTail
+from penstock.dashboard.recent import HistoryTail
 from penstock.metrics.history import History, NoticeNoted
 
 

@@ -10,8 +10,7 @@ import pytest
 from tests.unit.decoders.protobuf_messages import ORDERS, classes, descriptors
 
 from penstock.decoders.protobuf.decoder import ProtobufDecoder
-from penstock.decoders.protobuf.frame import read_indexes
-from penstock.decoders.protobuf.wire import MAX_CELLS
+from penstock.decoders.protobuf.wire import MAX_CELLS, read_indexes
 from penstock.model import BAD_SCHEMA
 
 HEADER = b"\0\0\0\0\x01"

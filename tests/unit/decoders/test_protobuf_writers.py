@@ -14,11 +14,9 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from tests.unit.decoders.protobuf_messages import classes, descriptors, registered
 
-from penstock.decoders.isolation import Pieces
 from penstock.decoders.protobuf.block import block_reader
-from penstock.decoders.protobuf.decoder import ProtobufDecoder
-from penstock.decoders.protobuf.writers import Resolved, resolve
-from penstock.decoders.refusal import Reason
+from penstock.decoders.protobuf.decoder import ProtobufDecoder, Resolved, resolve
+from penstock.decoders.refusal import Pieces, Reason
 from penstock.registry import RegisteredSchema, RegistrySettings
 from penstock.registry.protobuf import protobuf_reader
 

@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from penstock.decoders.json.registered import RegisteredJsonDecoder
+from penstock.decoders.json.schema import RegisteredJsonDecoder
 from penstock.errors import DefinitionError, TransientError
 from penstock.model import BAD_SCHEMA
 from penstock.registry import RegistrySettings

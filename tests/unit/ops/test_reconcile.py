@@ -10,7 +10,7 @@ from tests.committing import position_at
 from penstock.checkpoint import Offsets
 from penstock.errors import PenstockError
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.checkpoint.reconcile import CheckpointPlace, Reconciled, reconcile
+from penstock.ops.checkpoint.restore import CheckpointPlace, Reconciled, reconcile
 from penstock.preflight.standings import Standing
 
 QUERY, OTHER = "query-1", "query-2"

@@ -18,11 +18,9 @@ from penstock.errors import MissingError
 from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, Rule, SlotAttempt
 from penstock.ops.quarantine.listing import list_records, plan_drop
 from penstock.ops.quarantine.place import Selection, quarantine_of, write_marks
-from penstock.ops.redrive.redrive import _mark_returned, bodies_of, plan_redrive
+from penstock.ops.redrive.redrive import _mark_returned, bodies_of, plan_redrive, try_redrive
 from penstock.ops.redrive.runs import in_batches, ranges_of_batches, runs_in, write_run
-from penstock.ops.redrive.targets import held_records
-from penstock.ops.redrive.trial import try_redrive
-from penstock.ops.redrive.ways import find_ways, narrowed, reached_by
+from penstock.ops.redrive.targets import find_ways, held_records, narrowed, reached_by
 from penstock.quarantine.marks import MARK_SCHEMA
 from penstock.readers.stored import StoredReader
 from penstock.sinks import DeltaSink

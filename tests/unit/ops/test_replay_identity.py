@@ -11,7 +11,7 @@ from tests.unit.ops.test_replay_targets import DELTA, KAFKA, MERGE, RANGES, pipe
 
 from penstock.model import BatchToken, OffsetRange, Position
 from penstock.ops.replay.folder import ReplayRequest, new_replay, replay_called
-from penstock.ops.replay.identity import replay_id
+from penstock.ops.replay.ranges import replay_id
 from penstock.ops.replay.replay import _batch_offsets, _holds_all
 from penstock.ops.replay.targets import TargetChoice, Way
 from penstock.supervision.bounded import cut

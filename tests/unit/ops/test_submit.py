@@ -14,7 +14,8 @@ import yaml
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
 from penstock.ops.submit import submit as submission
-from penstock.ops.submit.submit import PlannedSubmission, Submission, plan_submission, write_submission
+from penstock.ops.submit.submit import PlannedSubmission, plan_submission, write_submission
+from penstock.ops.submit.terms import Submission
 
 SECRET = "hunter2-is-the-password"
 

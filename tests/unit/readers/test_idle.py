@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.readers.idle import IdleConsumers
+from penstock.readers.kafka import IdleConsumers
 
 
 class Consumer:

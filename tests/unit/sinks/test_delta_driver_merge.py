@@ -18,7 +18,7 @@ from tests.tables import read_table
 
 from penstock.errors import TerminalError
 from penstock.model import COORDINATES_FIELD, DELETES, BatchToken, MergeRules, OffsetRange, SlotAttempt
-from penstock.sinks.delta import DeltaMergeSink, driver_merge
+from penstock.sinks.delta import DeltaMergeSink, merge
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FIELDS = [pa.field("id", pa.int64()), pa.field("time", pa.int32()), pa.field("note", pa.string()), COORDINATES_FIELD]
@@ -185,7 +185,7 @@ def test_merge_by_a_key_that_arrow_and_spark_compare_otherwise_is_left_to_spark(
 def test_merge_into_more_than_fits_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = made(tmp_path, MergeRules(("id",)))
     land(sink, 0, [{"id": n, "at": n} for n in range(10)])
-    monkeypatch.setattr(driver_merge, "TOUCHED_BYTES", 10)
+    monkeypatch.setattr(merge, "TOUCHED_BYTES", 10)
     land(sink, 1, [{"id": 50, "at": 1000}])
     with pytest.raises(TerminalError) as refused:
         land(sink, 2, [{"id": 5, "at": 2000}])

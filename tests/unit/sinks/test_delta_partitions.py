@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.sinks.files.partitions import can_partition, folder_of, split_by_values
+from penstock.sinks.files.folder import can_partition, folder_of, split_by_values
 
 
 def split(columns: dict[str, pa.Array], by: list[str]) -> list[tuple[Any, list[Any]]]:

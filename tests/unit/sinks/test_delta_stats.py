@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sinks.delta.stage import file_statistics, indexed
-from penstock.sinks.files.leaves import dictionary_columns, leaves_of
-from penstock.sinks.files.writer import leaves_with_nan
+from penstock.sinks.files.writer import dictionary_columns, leaves_of, leaves_with_nan
 
 LAST = "\U0010ffff"
 

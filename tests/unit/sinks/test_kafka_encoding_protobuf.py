@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.registry.protobuf import find_message
-from penstock.sinks.kafka.encode.protobuf_files import compiled, message_before
-from penstock.sinks.kafka.encode.protobuf_rows import ProtobufRows, protobuf_schema
+from penstock.sinks.kafka.encode.protobuf_rows import ProtobufRows, compiled, message_before, protobuf_schema
 from penstock.sinks.kafka.encode.shapes import UnfitError
 
 ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")

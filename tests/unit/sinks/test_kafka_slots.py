@@ -12,14 +12,17 @@ from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import KafkaSettings, explain
 from penstock.model import BatchToken, OffsetRange, Position, Rule
 from penstock.sinks.kafka import KafkaSink
-from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic, sink_of_markers
-from penstock.sinks.kafka.slots import (
+from penstock.sinks.kafka.markers import (
+    Marker,
+    SlotState,
     change_needed,
     in_step,
     last_whole,
+    marker_topic,
     newest_position,
     oldest_position,
     order_of_change,
+    sink_of_markers,
     slots_in_force,
 )
 from penstock.sinks.kafka.stage import slot_has_batch

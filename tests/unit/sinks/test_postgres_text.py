@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sinks.postgres.text import to_csv, to_text, unholdable, within_limits
+from penstock.sinks.postgres.stage import to_csv, to_text, unholdable, within_limits
 
 NESTED = pa.struct(
     [

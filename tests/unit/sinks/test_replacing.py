@@ -13,15 +13,13 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 
 from penstock.model import COORDINATES, COORDINATES_FIELD, MergeRules, OffsetRange
-from penstock.sinks.delta.driver_merge import MergeTerms, _quoted
-from penstock.sinks.delta.merge import merge_statement
+from penstock.sinks.delta.merge import MergeTerms, _quoted, merge_statement
 from penstock.sinks.delta.replace import replace_statement
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.delta.tail import put_entry, replacement_entry
 from penstock.sinks.files import TableFolder
-from penstock.sinks.iceberg.branch import delete, merge
-from penstock.sinks.merging import counts_sql
-from penstock.sinks.replacing import in_ranges, ranges_sql
+from penstock.sinks.iceberg.replace import delete, merge
+from penstock.sinks.merging import counts_sql, in_ranges, ranges_sql
 
 RANGES = (OffsetRange("a", 0, 5, 8), OffsetRange("b", 3, 0, 1))
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string()), COORDINATES_FIELD])

@@ -9,7 +9,7 @@ _PROCESS = """
 import gc, os, resource, socket, threading, time
 from types import SimpleNamespace
 from py4j.java_gateway import CallbackServer, CallbackServerParameters, server_connection_started
-from penstock.spark.calling_back import revive_callback_server
+from penstock.spark.internals import revive_callback_server
 
 heard = []
 def hear(sender, connection, **more):

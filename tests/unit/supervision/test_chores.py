@@ -14,7 +14,7 @@ from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.backup import backups_of, list_backups
 from penstock.config import load
-from penstock.supervision.chores import Chores
+from penstock.supervision.upkeep import Chores
 
 FILE = """
 name: orders
@@ -60,7 +60,7 @@ def test_maintenance_that_fails_is_told_and_stops_nothing(tmp_path: Path, monkey
     def broken(*_: Any) -> Any:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr("penstock.supervision.chores.upkeep", broken)
+    monkeypatch.setattr("penstock.supervision.upkeep.upkeep", broken)
     one.between_batches()
     assert said == ["maintenance was not done: OSError: the disk is gone"]
 

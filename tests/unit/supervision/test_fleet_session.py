@@ -8,7 +8,7 @@ import yaml
 
 from penstock.config import PipelineConfig, load
 from penstock.supervision.fleet_events import FleetOptions
-from penstock.supervision.fleet_session import FleetApplication
+from penstock.supervision.member import FleetApplication
 
 
 def write(folder: Path, name: str, **keys: Any) -> PipelineConfig:

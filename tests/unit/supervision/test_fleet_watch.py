@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from penstock.supervision.fleet_watch import Changes, FileWatch
+from penstock.supervision.fleet import Changes, FileWatch
 
 
 def watched(folder: Path) -> FileWatch:

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.config.arrow_types import parse_columns
 from penstock.errors import MissingError, TransientError
-from penstock.tables.text_files import CsvLookup, JsonLookup
+from penstock.tables.parquet import CsvLookup, JsonLookup
 
 COLUMNS = parse_columns(
     "id BIGINT, name STRING, since TIMESTAMP, born DATE, price DECIMAL(10, 2), ok BOOLEAN, rate DOUBLE"

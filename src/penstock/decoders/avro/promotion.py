@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.decoders.avro import values
+from penstock.decoders.avro import wire
 from penstock.decoders.avro.nodes import Enum, Fixed, Node, Primitive, Record, describe
 
 _PROMOTIONS = {
@@ -23,14 +23,14 @@ class IncompatibleError(Exception):
     """The writer's schema cannot be read as the reader's; the message names the field and both types."""
 
 
-def value_steps(writer: Node, reader: Node, kind: pa.DataType, path: str) -> Sequence[values.Step]:
+def value_steps(writer: Node, reader: Node, kind: pa.DataType, path: str) -> Sequence[wire.Step]:
     """The steps from a writer's wire column to the reader's type, `kind`. Raises `IncompatibleError`."""
     match writer, reader:
         case Enum(), Enum() if is_named(writer, reader):
             known = tuple(symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols)
-            return [values.symbols(known, path, f"enum {reader.name}")]
+            return [wire.symbols(known, path, f"enum {reader.name}")]
         case Fixed(), Fixed() if writer.size == reader.size and is_named(writer, reader):
-            return [values.fixed(writer.size), *_binary_steps(writer, reader, kind, path)]
+            return [wire.fixed(writer.size), *_binary_steps(writer, reader, kind, path)]
         case Primitive(kind="bytes" | "string"), Primitive(kind="bytes" | "string"):
             return _binary_steps(writer, reader, kind, path)
         case Primitive(), Primitive() if reader.kind in _PROMOTIONS.get(writer.kind, (writer.kind,)):
@@ -40,19 +40,19 @@ def value_steps(writer: Node, reader: Node, kind: pa.DataType, path: str) -> Seq
 
 def _binary_steps(
     writer: Primitive | Fixed, reader: Primitive | Fixed, kind: pa.DataType, path: str
-) -> list[values.Step]:
+) -> list[wire.Step]:
     if reader.logical == "decimal":
         if writer.logical != "decimal":
-            return [values.decimals(kind, reader.scale, path)]
+            return [wire.decimals(kind, reader.scale, path)]
         if writer.scale > reader.scale:
             raise mismatch(path, writer, reader)
-        return [values.decimals(kind, writer.scale, path)]
+        return [wire.decimals(kind, writer.scale, path)]
     if pa.types.is_string(kind):
-        return [values.text(path)]
+        return [wire.text(path)]
     return [lambda column: column.cast(pa.binary())]
 
 
-def _number_steps(writer: Primitive, reader: Primitive, kind: pa.DataType, path: str) -> list[values.Step]:
+def _number_steps(writer: Primitive, reader: Primitive, kind: pa.DataType, path: str) -> list[wire.Step]:
     family, unit = _family(writer)
     wanted_family, wanted = _family(reader)
     if not writer.logical or not reader.logical:
@@ -61,19 +61,19 @@ def _number_steps(writer: Primitive, reader: Primitive, kind: pa.DataType, path:
         raise mismatch(path, writer, reader)
     if pa.types.is_timestamp(kind):
         wanted = "micros"
-    steps: list[values.Step] = []
+    steps: list[wire.Step] = []
     if writer.kind == "int":
-        steps.append(values.number(pa.int32(), path))
+        steps.append(wire.number(pa.int32(), path))
     if unit != wanted:
         factor, rest = divmod(_UNITS[unit], _UNITS[wanted])
         if rest:
             raise mismatch(path, writer, reader)
-        steps.append(values.scaled(factor, path))
+        steps.append(wire.scaled(factor, path))
     if pa.types.is_temporal(kind):
-        return [*steps, values.number(pa.int64(), path), values.moments(kind, path)]
+        return [*steps, wire.number(pa.int64(), path), wire.moments(kind, path)]
     if writer.kind in ("int", "long"):
-        return [*steps, values.number(kind, path)]
-    return [values.truth(path)] if writer.kind == "boolean" else [lambda column: column.cast(kind)]
+        return [*steps, wire.number(kind, path)]
+    return [wire.truth(path)] if writer.kind == "boolean" else [lambda column: column.cast(kind)]
 
 
 def _family(node: Primitive) -> tuple[str, str]:

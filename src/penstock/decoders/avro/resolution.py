@@ -20,13 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.avro import values
+from penstock.decoders.avro import wire
 from penstock.decoders.avro.nodes import NULL, Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union, describe
 from penstock.decoders.avro.promotion import IncompatibleError, at_path, is_named, mismatch, value_steps
 from penstock.decoders.avro.types import arrow_type, default_value, union_values
 from penstock.decoders.avro.wire import is_optional, takes_bytes
-from penstock.decoders.isolation import BlockError
-from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE
+from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE, BlockError
 
 Live: TypeAlias = "pa.BooleanArray | None"
 """The rows that no null parent hides; `None` for all."""
@@ -135,7 +134,7 @@ class _Items(Resolver):
 class _Pairs(Resolver):
     def __init__(self, writer: Map, reader: Map, path: str) -> None:
         super().__init__(writer, reader, path)
-        self._keys = values.text(f"{path}{{}}")
+        self._keys = wire.text(f"{path}{{}}")
         self._values = resolve(writer.values, reader.values, f"{path}{{}}")
 
     def __call__(self, column: pa.Array, live: Live) -> pa.Array:

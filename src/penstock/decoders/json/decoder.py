@@ -14,11 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.isolation import Pieces
 from penstock.decoders.json.block import JsonBlockReader, RejectedBlockError, find_readable
 from penstock.decoders.json.reason import ExtraFields, JsonReference
 from penstock.decoders.json.values import is_supported
-from penstock.decoders.refusal import Reason, RefusedError
+from penstock.decoders.refusal import Pieces, Reason, RefusedError
 from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, screen
 from penstock.errors import DefinitionError
 from penstock.model import COORDINATES, COORDINATES_FIELD, Split

@@ -31,12 +31,11 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
-from penstock.decoders.isolation import Pieces
 from penstock.decoders.protobuf.single import SingleReader
 from penstock.decoders.protobuf.types import Field, Message, Narrowed, Shape, Value, message_of
 from penstock.decoders.protobuf.values import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, json_text
 from penstock.decoders.protobuf.wire import MAX_CELLS, check_wire
-from penstock.decoders.refusal import Reason, RefusedError
+from penstock.decoders.refusal import Pieces, Reason, RefusedError
 from penstock.registry.protobuf import load, read_descriptors
 
 _PACKAGE = "penstock.flat"

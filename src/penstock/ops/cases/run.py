@@ -19,8 +19,7 @@ import pyarrow as pa
 from penstock import config as cfg
 from penstock.assembly.build import Pipeline
 from penstock.assembly.trial_registry import Given, build_offline, given_tables
-from penstock.config.case_load import load_cases
-from penstock.config.cases import AdvanceCase, Case, CaseFile, MessageCase, case_file_of, topics_of
+from penstock.config.cases import AdvanceCase, Case, CaseFile, MessageCase, case_file_of, load_cases, topics_of
 from penstock.config.ddl import read_columns
 from penstock.engine.trial import Batch, BatchResult, trial_of
 from penstock.errors import DefinitionError, MissingError, PenstockError

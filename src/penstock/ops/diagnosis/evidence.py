@@ -5,21 +5,22 @@ A value that was collected once. What could not be looked at is absent, and a ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
+from statistics import median
+from typing import Any
 
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.presence import RunStatus
 from penstock.config import PipelineConfig
 from penstock.kafka import LogBounds
 from penstock.metrics import BatchMetrics
-from penstock.metrics.history import RetryNoted, StateKept
+from penstock.metrics.history import Entry, LagNoted, RetryNoted, RunStarted, StateKept, from_lists
 from penstock.model import TopicPartition, lag_of
 from penstock.model.upkeep import TableFigures
-from penstock.ops.diagnosis.figures import middle
-from penstock.ops.simulate.splitting import whole_partitions
+from penstock.ops.simulate.simulate import whole_partitions
 
 _FEWEST = 2
 _LONGER = 1.5
@@ -178,3 +179,110 @@ class Evidence:
     def age(self, when: datetime) -> timedelta:
         """How long ago something was."""
         return self.at - when
+
+
+# What a diagnosis says: causes, the likeliest first, each with its evidence and the one thing to change.
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One likely reason why a pipeline is slow or stuck."""
+
+    code: str
+    weight: float
+    """From 0 to 1: how much of the trouble it explains. What is stuck comes first, what is general comes last."""
+    summary: str
+    evidence: tuple[str, ...]
+    """The figures, with both sides of each."""
+    change: str
+    """The one thing to change: a key of the file with its value, or a command."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "code": self.code,
+            "weight": round(self.weight, 2),
+            "summary": self.summary,
+            "evidence": list(self.evidence),
+            "change": self.change,
+        }
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found at one moment. Without causes: what was looked at, and how it stands."""
+
+    pipeline: str
+    at: datetime
+    causes: tuple[Cause, ...]
+    looked: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
+    """What could not be looked at, and what the reader should know of the rest."""
+    idle: str | None = None
+    """Since when a pipeline that ended cleanly does not run, and what waits; none while it runs, or it is a cause."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "pipeline": self.pipeline,
+            "at": self.at.isoformat(),
+            "causes": [cause.as_json() for cause in self.causes],
+            "idle": self.idle,
+            "looked": list(self.looked),
+            "notes": list(self.notes),
+        }
+
+
+# A run's history as far as a diagnosis needs it: its last batches, what its steps remember, what came in.
+
+MOST_BATCHES = 20
+_FEW = 3
+
+
+def wall_seconds(batch: BatchMetrics, phase: str, cores: int | None) -> float:
+    """The part of a batch's own time that its tasks, side by side, spent on a phase."""
+    slots = max(1, len(batch.slot_seconds))
+    return batch.phases.get(phase, 0.0) / min(slots, cores or slots)
+
+
+def sink_seconds(batch: BatchMetrics, sink: str, cores: int | None) -> float:
+    """The part of a batch's own time that one sink took, staging and committing."""
+    return wall_seconds(batch, f"task_stage:{sink}", cores) + batch.phases.get(f"commit:{sink}", 0.0)
+
+
+def batches_in(entries: Iterable[Entry]) -> list[BatchMetrics]:
+    """The batches with anything in them, oldest first; one that was only skipped tells nothing."""
+    found = (entry.fact for entry in entries if isinstance(entry.fact, BatchMetrics))
+    return [batch for batch in found if not batch.skipped and (batch.offsets or batch.rows_in)]
+
+
+def recent_batches(entries: Sequence[Entry]) -> tuple[BatchMetrics, ...]:
+    """The last batches of the last run without its first, which warms up; of the runs before it where it had few."""
+    last = max((at for at, entry in enumerate(entries) if isinstance(entry.fact, RunStarted)), default=0)
+    own = batches_in(entries[last:])
+    if len(own) > _FEW:
+        own = own[1:]
+    elif len(own) < _FEW:
+        own = batches_in(entries)[-_FEW:]
+    return tuple(own[-MOST_BATCHES:])
+
+
+def states_in(entries: Iterable[Entry]) -> tuple[StateKept, ...]:
+    """What was remembered, batch by batch; of a batch that was told of twice the last."""
+    found = {entry.fact.batch_id: entry.fact for entry in entries if isinstance(entry.fact, StateKept)}
+    return tuple(found[batch_id] for batch_id in sorted(found))
+
+
+def input_in(entries: Iterable[Entry], since: datetime) -> dict[TopicPartition, int]:
+    """How many offsets each partition grew by, from the first look at the log ends since then to the last."""
+    looks = [entry.fact.ends for entry in entries if isinstance(entry.fact, LagNoted) and entry.at >= since]
+    if len(looks) < 2:
+        return {}
+    first, last = from_lists(looks[0]), from_lists(looks[-1])
+    return {at: end - first[at] for at, end in last.items() if at in first}
+
+
+def middle(figures: Iterable[float]) -> float:
+    """The median; 0 of nothing."""
+    found = list(figures)
+    return median(found) if found else 0.0

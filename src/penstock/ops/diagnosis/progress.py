@@ -10,9 +10,7 @@ from datetime import datetime, timedelta
 
 from penstock.checkpoint.presence import RunNote
 from penstock.config import PostgresSinkConfig, SinkConfig, reveal, show_duration
-from penstock.ops.diagnosis.cause import Cause
-from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.figures import middle
+from penstock.ops.diagnosis.evidence import Cause, Evidence, middle
 from penstock.wording import counted, percent, span
 
 _MOSTLY = 0.8

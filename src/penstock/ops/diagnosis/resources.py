@@ -20,9 +20,7 @@ from penstock.config import (
     show_duration,
 )
 from penstock.metrics.history import StateKept
-from penstock.ops.diagnosis.cause import Cause
-from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.figures import middle
+from penstock.ops.diagnosis.evidence import Cause, Evidence, middle
 from penstock.wording import counted, percent, size, span
 
 _FEWEST_BATCHES = 4

@@ -18,9 +18,7 @@ from penstock.config import (
     show_duration,
 )
 from penstock.metrics import BatchMetrics
-from penstock.ops.diagnosis.cause import Cause
-from penstock.ops.diagnosis.evidence import Evidence
-from penstock.ops.diagnosis.figures import sink_seconds, wall_seconds
+from penstock.ops.diagnosis.evidence import Cause, Evidence, sink_seconds, wall_seconds
 from penstock.wording import percent, size, span
 
 _LAST = 5

@@ -19,7 +19,7 @@ from penstock.checkpoint.whole import put_whole
 from penstock.errors import MissingError
 from penstock.metrics.history import folder_beside
 from penstock.model import OffsetRange, replay_of
-from penstock.ops.replay.identity import digest
+from penstock.ops.replay.ranges import digest
 from penstock.ops.replay.targets import TargetChoice, Way
 
 _PLAN, _SUMMARY, _PROGRESS, _GATHERED = "plan.json", "summary.json", "progress.json", "gathered"

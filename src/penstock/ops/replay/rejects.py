@@ -19,7 +19,7 @@ from penstock.config import PipelineConfig
 from penstock.contracts import Sink
 from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Position, Rule, redrives_of, replay_of
 from penstock.ops.quarantine.place import quarantine_of, write_marks
-from penstock.ops.redrive.ways import goals_of, narrowed
+from penstock.ops.redrive.targets import goals_of, narrowed
 from penstock.ops.replay.folder import StoredReplay
 from penstock.ops.replay.targets import Way
 from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine, stage_table

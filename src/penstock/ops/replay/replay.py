@@ -26,9 +26,8 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import Guarantee, OffsetRange, Position, TopicPartition, replay_of
 from penstock.ops.points import parse_partitions, parse_point, resolve
-from penstock.ops.redrive.ways import narrowed
+from penstock.ops.redrive.targets import narrowed
 from penstock.ops.replay.folder import ReplayRequest, StoredReplay, new_replay, replay_called, unfinished
-from penstock.ops.replay.identity import replay_id
 from penstock.ops.replay.ranges import (
     Missing,
     between,
@@ -36,6 +35,7 @@ from penstock.ops.replay.ranges import (
     first_times,
     lost_before,
     position_of,
+    replay_id,
     times_of,
 )
 from penstock.ops.replay.rejects import (

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from penstock.config import PipelineConfig
+from penstock.config import KafkaSinkConfig, PipelineConfig, flows, remembers
 from penstock.flow.batches import MOST_OFFSETS
 from penstock.flow.cost import Cost
 from penstock.flow.simulation import Arrivals, Burst, Control, Simulated, Step, Work, adaptive, fixed, simulate
@@ -280,3 +280,17 @@ def _caught_up(run: Simulated, after: float) -> float | None:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
+
+
+# Whether the partitions of a pipeline can be split among the tasks, by its file alone.
+
+
+def whole_partitions(config: PipelineConfig) -> str | None:
+    """Why one task reads a partition whole, where it does; elsewhere large ones are split among the tasks."""
+    for flow in flows(config):
+        if flow.sides or any(map(remembers, flow.transforms)):
+            return "the steps with state have Spark read, one task for each partition"
+    for sink in config.sinks:
+        if isinstance(sink, KafkaSinkConfig) and sink.guarantee == "exactly_once":
+            return f"sink {sink.name} writes in transactions, each partition in one slot"
+    return None

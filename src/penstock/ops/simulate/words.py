@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from penstock.config import PipelineConfig, show_duration
 from penstock.ops.simulate.cost import Measured
-from penstock.ops.simulate.simulate import Report, SimulationRequest, fixed_cap
-from penstock.ops.simulate.splitting import whole_partitions
+from penstock.ops.simulate.simulate import Report, SimulationRequest, fixed_cap, whole_partitions
 from penstock.wording import spell
 
 _BEYOND = 10

@@ -25,8 +25,7 @@ from penstock.assembly.placing import check_places, placement_of, shipping_of
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.ops.submit.kubernetes import kubernetes_files
-from penstock.ops.submit.parcel import parcel_of
-from penstock.ops.submit.terms import APP, APP_TEXT, SCRIPT, Submission, Terms
+from penstock.ops.submit.terms import APP, APP_TEXT, SCRIPT, Submission, Terms, parcel_of
 from penstock.spark.cache import link_or_copy
 from penstock.spark.environment import Progress
 from penstock.spark.jars import put_jars

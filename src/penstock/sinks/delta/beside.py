@@ -19,7 +19,7 @@ from penstock.sinks.delta.failures import engine_errors
 from penstock.sinks.delta.names import uri_of
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.files import ParquetFiles, TableFolder
-from penstock.sinks.files.sizing import TARGET_FILE_BYTES
+from penstock.sinks.files.writer import TARGET_FILE_BYTES
 from penstock.storage import Storage
 
 STAGED = "_penstock/staged"

@@ -34,10 +34,10 @@ from penstock.sinks.delta import optimizing
 from penstock.sinks.delta.beside import STAGED
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.history import own_commits, position_of, transactions_at
+from penstock.sinks.delta.optimizing import SparkCare
 from penstock.sinks.delta.schema import unsupported
-from penstock.sinks.delta.spark_care import SparkCare
 from penstock.sinks.files import TableFolder
-from penstock.sinks.files.sizing import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
+from penstock.sinks.files.writer import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
 from penstock.storage import Storage
 
 LOG_RETENTION = timedelta(days=30)

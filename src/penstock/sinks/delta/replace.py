@@ -24,7 +24,7 @@ from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.schema import held_columns, unsupported
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.delta.table import TokenTable
-from penstock.sinks.replacing import in_ranges, ranges_sql, refuse_without_coordinates
+from penstock.sinks.merging import in_ranges, ranges_sql, refuse_without_coordinates
 
 TRIES = 200
 _FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Field, Schema, TableFeatures
 
 from penstock.errors import MissingError
 from penstock.sinks.failures import mismatch
-from penstock.sinks.files.partitions import check_partition_columns
+from penstock.sinks.files.folder import check_partition_columns
 
 _Json = Mapping[str, Any]
 

@@ -34,7 +34,7 @@ from penstock.sinks.delta.stage import INDEXED_COLUMNS, DeltaStage, StagedFile
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.files.joining import JOINER, JoinedFiles
-from penstock.sinks.files.sizing import TARGET_FILE_BYTES
+from penstock.sinks.files.writer import TARGET_FILE_BYTES
 from penstock.storage import Storage
 
 

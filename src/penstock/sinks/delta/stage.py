@@ -25,8 +25,7 @@ from penstock.model import Manifest, Refusal, SlotAttempt
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
-from penstock.sinks.files.leaves import Leaf, leaves_of
-from penstock.sinks.files.sizing import TARGET_FILE_BYTES
+from penstock.sinks.files.writer import TARGET_FILE_BYTES, Leaf, leaves_of
 
 INDEXED_COLUMNS = 32
 """How many leaf columns get statistics when the table does not say (Delta's own default)."""

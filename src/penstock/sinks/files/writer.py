@@ -10,21 +10,29 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
-from penstock.model import BatchToken, SlotAttempt
+from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt, TopicPartition
 from penstock.sinks.files.folder import TableFolder
-from penstock.sinks.files.leaves import Leaf, dictionary_columns, leaves_of
-from penstock.sinks.files.sizing import TARGET_FILE_BYTES
 
+# How large files should be, and which of them are too small.
+
+TARGET_FILE_BYTES = 128 * 1024 * 1024
+"""How large a data file may grow, where the pipeline file does not say."""
+
+SMALLEST_TARGET = 1024 * 1024
+"""What a compaction that never has the table for long joins files to at least."""
 ROW_GROUP_ROWS = 262_144
 WAITING_BYTES = 64 * 1024 * 1024
 OPEN_FILES = 256
@@ -198,3 +206,103 @@ def leaves_with_nan(rows: pa.Table, leaves: Sequence[Leaf]) -> set[Leaf]:
             if pc.any(pc.is_nan(values)).as_py():
                 found.add(leaf)
     return found
+
+
+# The leaf columns of a schema, in the order of a Parquet file: what footers and encodings speak of.
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf column. `names` leads to it through structs only and is empty inside a list or a map."""
+
+    column: int
+    parquet_path: str
+    names: tuple[str, ...]
+    type: pa.DataType
+
+
+def leaves_of(schema: pa.Schema) -> list[Leaf]:
+    """Every leaf, depth first: its place in the list is its column number in the Parquet file."""
+    found = [leaf for field in schema for leaf in _walk(field.type, (field.name,), (field.name,))]
+    return [Leaf(column, ".".join(path), names, kind) for column, (path, names, kind) in enumerate(found)]
+
+
+_Found = tuple[tuple[str, ...], tuple[str, ...], pa.DataType]
+
+
+def _walk(kind: pa.DataType, path: tuple[str, ...], names: tuple[str, ...]) -> Iterator[_Found]:
+    if types.is_struct(kind):
+        for field in kind:
+            yield from _walk(field.type, (*path, field.name), (*names, field.name) if names else ())
+    elif types.is_list(kind) or types.is_large_list(kind):
+        yield from _walk(kind.value_type, (*path, "list", "element"), ())
+    elif types.is_map(kind):
+        yield from _walk(kind.key_type, (*path, "key_value", "key"), ())
+        yield from _walk(kind.item_type, (*path, "key_value", "value"), ())
+    else:
+        yield path, names, kind
+
+
+def dictionary_columns(leaves: Iterable[Leaf]) -> list[str]:
+    """The columns worth a dictionary: text and small integers.
+
+    Of 64-bit numbers, times and bytes most values are distinct, and building dictionaries for them halved
+    the write rate and made larger files.
+    """
+    return [leaf.parquet_path for leaf in leaves if _repeats(leaf.type)]
+
+
+def _repeats(kind: pa.DataType) -> bool:
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_date(kind):
+        return True
+    return bool(types.is_integer(kind)) and kind.bit_width <= 32
+
+
+# Which records of Kafka the rows of some files came from, by their coordinates.
+
+_PARTS = ("topic", "partition", "offset")
+
+
+def records_in(
+    folder: TableFolder, paths: Sequence[str], ranges: Sequence[OffsetRange], format: str | ds.FileFormat = "parquet"
+) -> set[tuple[str, int, int]] | None:
+    """The topic, partition and offset of each record in these ranges that a row came from.
+
+    None where a file has no coordinates. Row groups are skipped by their statistics.
+    """
+    asked = [r for r in sorted(ranges) if r.end > r.start]
+    if not paths or not asked:
+        return set()
+    by_partition = {at: list(each) for at, each in groupby(asked, key=lambda r: r.topic_partition)}
+    topic, partition, offset = (pc.field(COORDINATES, part) for part in _PARTS)
+    near = (
+        topic.isin(sorted({r.topic for r in asked}))
+        & partition.isin(pa.array(sorted({r.partition for r in asked}), pa.int32()))
+        & (offset >= min(r.start for r in asked))
+        & (offset < max(r.end for r in asked))
+    )
+    columns = {part: pc.field(COORDINATES, part) for part in _PARTS}
+    found: set[tuple[str, int, int]] = set()
+    for file in folder.dataset(paths, pa.schema([COORDINATES_FIELD]), format).get_fragments():
+        if COORDINATES not in file.physical_schema.names:
+            return None
+        # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
+        for rows in file.to_batches(
+            schema=pa.schema([COORDINATES_FIELD]), columns=columns, filter=near, use_threads=False
+        ):
+            for at in zip(*(rows.column(part).to_pylist() for part in _PARTS), strict=True):
+                if _is_in(by_partition.get(TopicPartition(at[0], at[1]), []), at[2]):
+                    found.add(at)
+    return found
+
+
+def _is_in(ranges: Sequence[OffsetRange], offset: int) -> bool:
+    """Whether an offset is in one of a partition's ranges, which are in order and may touch but not overlap."""
+    place = bisect_right(ranges, offset, key=lambda r: r.start)
+    return place > 0 and offset < ranges[place - 1].end
+
+
+def worth_joining(sizes: Sequence[int], target: int) -> int:
+    """How many files of one partition are so small that two of them fit into one; none where it is but one."""
+    small = sum(1 for size in sizes if size < target // 2)
+    return small if small > 1 else 0

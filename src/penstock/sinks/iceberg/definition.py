@@ -24,8 +24,7 @@ from penstock.model import COMPUTED, COORDINATES, MergeRules
 from penstock.sinks.evolution import Evolve, Fit, Fitting
 from penstock.sinks.failures import mismatch
 from penstock.sinks.iceberg.catalog import local_path
-from penstock.sinks.iceberg.layout import Layout
-from penstock.sinks.iceberg.partitions import spec_texts, transform_of
+from penstock.sinks.iceberg.partitions import Layout, spec_texts, transform_of
 from penstock.sinks.iceberg.tables import CatalogTable, TableSide
 from penstock.sinks.iceberg.types import iceberg_type, to_iceberg, unwritable
 from penstock.sinks.merging import check_rules

@@ -22,7 +22,7 @@ from penstock.model import live_name
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.compaction_chunks import NoLock, run_chunk
 from penstock.sinks.files import TableFolder
-from penstock.sinks.files.sizing import TARGET_FILE_BYTES, worth_joining
+from penstock.sinks.files.writer import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import OwnSnapshot, history_of, mark_of, writers_of

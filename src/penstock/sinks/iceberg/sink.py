@@ -36,8 +36,7 @@ from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.files.joining import JOINER, JoinedFiles
-from penstock.sinks.files.sizing import TARGET_FILE_BYTES
-from penstock.sinks.iceberg.branch import BranchWriter
+from penstock.sinks.files.writer import TARGET_FILE_BYTES
 from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.definition import (
     TableDefinition,
@@ -55,9 +54,9 @@ from penstock.sinks.iceberg.history import (
     snapshots_of,
     summary_of,
 )
-from penstock.sinks.iceberg.layout import Layout, check_staged
 from penstock.sinks.iceberg.maintenance import IcebergMaintenance
-from penstock.sinks.iceberg.replace import RangeReplacement, check_replaceable, records_in
+from penstock.sinks.iceberg.partitions import Layout, check_staged
+from penstock.sinks.iceberg.replace import BranchWriter, RangeReplacement, check_replaceable, records_in
 from penstock.sinks.iceberg.stage import AppendStage, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
 from penstock.sinks.iceberg.tables import CatalogTable, HadoopTable, TableSide

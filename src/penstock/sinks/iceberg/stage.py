@@ -21,11 +21,9 @@ from pyiceberg.typedef import Record
 from penstock.model import Manifest, Refusal, SlotAttempt
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, TableFolder
-from penstock.sinks.files.leaves import Leaf, leaves_of
-from penstock.sinks.files.sizing import TARGET_FILE_BYTES
+from penstock.sinks.files.writer import TARGET_FILE_BYTES, Leaf, leaves_of
 from penstock.sinks.iceberg.failures import sink_failures
-from penstock.sinks.iceberg.layout import Layout
-from penstock.sinks.iceberg.partitions import RowSplitter, Values
+from penstock.sinks.iceberg.partitions import Layout, RowSplitter, Values
 from penstock.sinks.iceberg.types import with_ids
 from penstock.sinks.merging import refusals
 from penstock.storage import Storage

@@ -15,8 +15,7 @@ import pyarrow.json as pj
 
 from penstock.model import SlotAttempt
 from penstock.sinks.files import TableFolder
-from penstock.sinks.files.sizing import TARGET_FILE_BYTES
-from penstock.sinks.files.writer import OPEN_FILES
+from penstock.sinks.files.writer import OPEN_FILES, TARGET_FILE_BYTES
 from penstock.sinks.parquet.sink import FolderSink
 from penstock.sinks.parquet.stage import FileWriter, StagedFile
 from penstock.sinks.parquet.target import Layout

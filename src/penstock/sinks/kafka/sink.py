@@ -26,21 +26,19 @@ from penstock.sinks.kafka.markers import (
     Marker,
     Record,
     SlotState,
-    marker_topic,
-    read_markers,
-    read_redriven,
-    sink_of_markers,
-)
-from penstock.sinks.kafka.records import PARTITION, RowRecords
-from penstock.sinks.kafka.slots import (
     change_needed,
     describe_slots,
     last_whole,
+    marker_topic,
     newest_position,
     oldest_position,
     order_of_change,
+    read_markers,
+    read_redriven,
+    sink_of_markers,
     slots_in_force,
 )
+from penstock.sinks.kafka.records import PARTITION, RowRecords
 from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome
 from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, try_transaction
 

@@ -17,9 +17,8 @@ from penstock.errors import TerminalError
 from penstock.model import COORDINATES, BatchToken, Manifest, Position, Refusal, Rule, SlotAttempt
 from penstock.sinks.commit import is_committed
 from penstock.sinks.kafka.fitting import TopicCache
-from penstock.sinks.kafka.markers import Marker, Record
+from penstock.sinks.kafka.markers import Marker, Record, in_step
 from penstock.sinks.kafka.records import TOPIC, RecordMaker, pieces
-from penstock.sinks.kafka.slots import in_step
 from penstock.sinks.kafka.transaction import SlotTransaction
 
 

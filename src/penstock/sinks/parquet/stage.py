@@ -13,7 +13,7 @@ from penstock.model import Manifest, Refusal, SlotAttempt
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.failures import sink_failures
 from penstock.sinks.files import PartitionValues, WrittenFile, folder_of, split_by_values
-from penstock.sinks.files.partitions import NULL_FOLDER
+from penstock.sinks.files.folder import NULL_FOLDER
 from penstock.sinks.merging import refusals
 
 PARTITION_VALUE = "SINK_PARTITION_VALUE"

@@ -16,12 +16,11 @@ from itertools import accumulate
 import pyarrow as pa
 
 from penstock.model import COMPUTED, COORDINATES, DELETES, MergeRules, OffsetRange
-from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key
+from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key, ranges_sql
 from penstock.sinks.postgres.connection import Connection
 from penstock.sinks.postgres.names import TableName, own, quote
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, StagedTable
 from penstock.sinks.postgres.types import TableColumn, is_cast, staged_type
-from penstock.sinks.replacing import ranges_sql
 
 _FETCHED_ROWS = 10_000
 

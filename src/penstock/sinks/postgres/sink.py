@@ -35,12 +35,11 @@ from penstock.model import (
 from penstock.model.pem import DatabaseTls
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
-from penstock.sinks.merging import refuse_without_position
-from penstock.sinks.postgres.commit import Landing, staged_tables
+from penstock.sinks.merging import refuse_without_coordinates, refuse_without_position
+from penstock.sinks.postgres.commit import Landing, Ledger, lock_making, staged_tables
 from penstock.sinks.postgres.connection import Connection, Database, fetch, run
 from penstock.sinks.postgres.failures import database_failures
 from penstock.sinks.postgres.fit import TableFit, alter_table, fit_columns
-from penstock.sinks.postgres.ledger import Ledger, lock_making
 from penstock.sinks.postgres.load import find_records, replaced_rows
 from penstock.sinks.postgres.names import OWN_SCHEMA, StagedName, TableName, own, query_mark, sink_mark, staged_name
 from penstock.sinks.postgres.stage import PostgresStage, StagedColumn
@@ -56,7 +55,6 @@ from penstock.sinks.postgres.table import (
     refuse_absent,
 )
 from penstock.sinks.postgres.types import TableColumn, staged_type
-from penstock.sinks.replacing import refuse_without_coordinates
 
 _FORGOTTEN_SECONDS = 86_400
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.transforms.expressions import calendar, conditions, laziness, moments, nested, numbers, strings
+from penstock.transforms.expressions import conditions, laziness, moments, nested, numbers, strings
 from penstock.transforms.expressions.conversion import common_type, convert
 from penstock.transforms.expressions.functions import function
 from penstock.transforms.expressions.laziness import Failure
@@ -308,7 +308,7 @@ _FORMS: Forms = {
     ),
     exp.Bracket: (_item, ("this", "expressions")),
     exp.TimestampTrunc: (
-        lambda c, node: calendar.truncate(node.args["unit"].name, c.term(node.this)),
+        lambda c, node: moments.truncate(node.args["unit"].name, c.term(node.this)),
         ("this", "unit"),
     ),
     exp.Anonymous: (Compiler.call, ("this", "expressions")),

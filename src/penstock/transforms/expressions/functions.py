@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions import calendar, conditions, moments, nested, numbers, strings, writing
+from penstock.transforms.expressions import conditions, moments, nested, numbers, strings, writing
 from penstock.transforms.expressions.conditions import extreme
 from penstock.transforms.expressions.conversion import convert
 from penstock.transforms.expressions.terms import TIMESTAMP, NoFormError, Term, call
@@ -28,7 +28,7 @@ def _is_not_null(term: Term) -> Term:
 
 
 def _to_date(term: Term) -> Term:
-    return convert(term, pa.date32()) if term.type == pa.string() else calendar.to_date(term)
+    return convert(term, pa.date32()) if term.type == pa.string() else moments.to_date(term)
 
 
 def _unix_timestamp(term: Term) -> Term:
@@ -50,7 +50,7 @@ def _floor_date(term: Term, unit: Term) -> Term:
     name = strings.constant_text(unit, "trunc").upper()
     if name not in ("YEAR", "YYYY", "YY", "QUARTER", "MONTH", "MON", "MM", "WEEK"):
         raise NoFormError(f"trunc by {name} is left to Spark")
-    return calendar.truncate_date(name, calendar.to_date(term))
+    return moments.truncate_date(name, moments.to_date(term))
 
 
 def _try(form: Function, *fixed: str) -> Function:
@@ -62,7 +62,7 @@ def _search(name: str) -> Function:
 
 
 def _part(name: str) -> Function:
-    return lambda term: calendar.part(name, term)
+    return lambda term: moments.part(name, term)
 
 
 _ANY = tuple(range(1, 256))
@@ -111,7 +111,7 @@ FUNCTIONS: Mapping[str, tuple[tuple[int, ...], Function]] = {
     "sha2": ((2,), strings.sha2),
     "to_date": ((1,), _to_date),
     "to_timestamp": ((1,), lambda term: convert(term, TIMESTAMP)),
-    **{name: ((1,), _part(name)) for name in calendar.PARTS},
+    **{name: ((1,), _part(name)) for name in moments.PARTS},
     "dayofmonth": ((1,), _part("day")),
     "date_add": ((2,), moments.add_days),
     "dateadd": ((2,), moments.add_days),

@@ -18,10 +18,8 @@ from penstock.config import PipelineConfig, load
 from penstock.kafka import LogBounds
 from penstock.metrics import BatchMetrics
 from penstock.model import TopicPartition
-from penstock.ops.diagnosis.cause import Cause
-from penstock.ops.diagnosis.collecting import Collected
-from penstock.ops.diagnosis.diagnosing import weigh
-from penstock.ops.diagnosis.evidence import BrokerFacts, CheckpointFacts, Evidence
+from penstock.ops.diagnosis.diagnosing import Collected, weigh
+from penstock.ops.diagnosis.evidence import BrokerFacts, Cause, CheckpointFacts, Evidence
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COLUMNS = "id BIGINT NOT NULL, who STRING, at TIMESTAMP"

@@ -14,8 +14,8 @@ from tests.unit.ops.diagnosis.evidences import config
 from penstock.metrics.history import History, LagNoted, RunStarted, history_of
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis import diagnose
-from penstock.ops.diagnosis.collecting import collect
-from penstock.ops.diagnosis.figures import input_in, recent_batches
+from penstock.ops.diagnosis.diagnosing import collect
+from penstock.ops.diagnosis.evidence import input_in, recent_batches
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"orders":{"0":10}}'
 NO_ANSWER = {"options": {"socket.timeout.ms": "300"}}

@@ -12,8 +12,7 @@ from tests.unit.ops.diagnosis.evidences import NOW, batches, behind, brokers, ca
 from penstock.checkpoint.presence import RunStatus
 from penstock.metrics.history import RetryNoted
 from penstock.model import TopicPartition
-from penstock.ops.diagnosis.collecting import Collected
-from penstock.ops.diagnosis.diagnosing import weigh
+from penstock.ops.diagnosis.diagnosing import Collected, weigh
 from penstock.ops.diagnosis.evidence import CheckpointFacts, Evidence
 
 LATER = NOW + timedelta(minutes=14)
