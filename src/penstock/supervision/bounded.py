@@ -8,7 +8,6 @@ for people and for targets that keep no position.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ from penstock.assembly.faults import full_disks_named, transient_is_fatal, trans
 from penstock.assembly.placing import check_places, placement_of
 from penstock.assembly.starting import pinned_slots, session_for
 from penstock.checkpoint import checkpoint_lock
-from penstock.checkpoint.whole import put_whole
 from penstock.contracts import Reader, RecordSink, Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
@@ -40,9 +38,8 @@ from penstock.sinks.commit import move
 from penstock.spark.executors import Attempts, Executors
 from penstock.spark.placement import Placement
 from penstock.supervision.gathered import GatheredSink
+from penstock.supervision.job_folder import ATTEMPT, PROGRESS, read_note, write_note
 from penstock.supervision.upkeep import lock_of
-
-_PROGRESS, _ATTEMPT = "progress.json", "attempt.json"
 
 
 @dataclass(frozen=True)
@@ -78,19 +75,12 @@ class BoundedRun:
     @property
     def noted(self) -> int:
         """How many batches were committed when that was last noted: a hint."""
-        return int(self._progress().get("done", 0))
+        return int(read_note(self.folder / PROGRESS).get("done", 0))
 
     @property
     def finished(self) -> bool:
         """Whether it was noted that nothing is left to do: a hint."""
-        return bool(self._progress().get("finished"))
-
-    def _progress(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((self.folder / _PROGRESS).read_text())
-            return found
-        except FileNotFoundError:
-            return {}
+        return bool(read_note(self.folder / PROGRESS).get("finished"))
 
 
 def batches_done(run: BoundedRun) -> int:
@@ -273,8 +263,8 @@ def _attempt(run: BoundedRun) -> BoundedRun:
     """
     if run.rule is not Rule.RECORDS:
         return run
-    note = run.folder / _ATTEMPT
-    known: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"query_id": run.run_id, "onto": {}}
+    note = run.folder / ATTEMPT
+    known = read_note(note) or {"query_id": run.run_id, "onto": {}}
     exact = [sink for sink in run.pipeline.sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
     held = {sink.name: sink.position() for sink in exact}
     numbers = {name: position.number if position is not None else 0 for name, position in held.items()}
@@ -283,7 +273,7 @@ def _attempt(run: BoundedRun) -> BoundedRun:
         own = set()
     if any(name not in own and numbers[name] != known["onto"].get(name) for name in held):
         known = {"query_id": uuid4().hex, "onto": numbers}
-        put_whole(note, json.dumps(known).encode())
+        write_note(note, known)
     return replace(run, run_id=known["query_id"])
 
 
@@ -343,7 +333,7 @@ def _whole(run: BoundedRun) -> BatchToken:
 
 
 def _note(run: BoundedRun, done: int, finished: bool = False) -> None:
-    put_whole(run.folder / _PROGRESS, json.dumps({"done": done, "of": len(run.batches), "finished": finished}).encode())
+    write_note(run.folder / PROGRESS, {"done": done, "of": len(run.batches), "finished": finished})
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ is lost, the records still wait, and the next redrive takes them: what a target 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +20,21 @@ from uuid import uuid4
 import polars as pl
 import pyarrow as pa
 
-from penstock.checkpoint.whole import put_whole
 from penstock.model import RAW_SCHEMA, OffsetRange
 from penstock.quarantine.marks import IDENTITIES
 from penstock.quarantine.records import PLACE, raw_records
+from penstock.supervision.job_folder import (
+    PLAN,
+    jobs_in,
+    note_end,
+    ranges_as_json,
+    ranges_from_json,
+    read_note,
+    write_note,
+)
 
 STORED_SCHEMA = pa.schema([*RAW_SCHEMA, pa.field(IDENTITIES, pa.list_(pa.string()))])
-_PLAN, _DONE, _RECORDS = "plan.json", "done.json", "records.parquet"
+_DONE, _RECORDS = "done.json", "records.parquet"
 _MOST_BYTES = 256 << 20
 
 
@@ -76,17 +83,14 @@ class StoredRun:
 
     def finish(self, outcomes: Mapping[str, int]) -> None:
         """Note that it is done, and let its copies of the records go: the quarantine has them."""
-        body = {"finished_at": datetime.now(UTC).isoformat(), "outcomes": dict(outcomes)}
-        put_whole(self.folder / _DONE, json.dumps(body).encode())
+        note_end(self.folder / _DONE, {"outcomes": dict(outcomes)})
         for one in self.passes:
             one.file.unlink(missing_ok=True)
 
 
 def runs_in(folder: str) -> list[StoredRun]:
     """The redrives that were begun there, the oldest first."""
-    root = Path(folder.removeprefix("file://"))
-    plans = sorted(root.glob(f"*/{_PLAN}")) if root.is_dir() else []
-    return [_read(plan.parent) for plan in plans if not plan.parent.name.startswith(".")]
+    return [_read(one) for one in jobs_in(Path(folder.removeprefix("file://")))]
 
 
 def in_hand(folder: str) -> pl.DataFrame:
@@ -121,7 +125,7 @@ def write_run(
         batches, place = ranges_of_batches(cut), root / name / str(number)
         passes.append(StoredPass(uuid4().hex, sinks, cut.height, batches, place, names))
     body = {"run": name, "accept_duplicates": accept_duplicates, "passes": [_as_json(one) for one in passes]}
-    put_whole(fresh / _PLAN, json.dumps(body).encode())
+    write_note(fresh / PLAN, body)
     fresh.rename(root / name)
     _sync(root)
     return StoredRun(name, root / name, tuple(passes), accept_duplicates)
@@ -157,19 +161,19 @@ def _groups(records: pl.DataFrame) -> Iterator[pa.Table]:
 
 
 def _read(folder: Path) -> StoredRun:
-    body = json.loads((folder / _PLAN).read_text())
+    body = read_note(folder / PLAN)
     passes = tuple(_from_json(one, folder / str(number)) for number, one in enumerate(body["passes"]))
     return StoredRun(body["run"], folder, passes, body.get("accept_duplicates", False))
 
 
 def _as_json(one: StoredPass) -> dict[str, Any]:
-    batches = [[[r.topic, r.partition, r.start, r.end] for r in batch] for batch in one.batches]
+    batches = [ranges_as_json(batch) for batch in one.batches]
     facts = {"query_id": one.query_id, "sinks": one.sinks, "records": one.records, "batches": batches}
     return {**facts, "names": one.names}
 
 
 def _from_json(body: dict[str, Any], folder: Path) -> StoredPass:
-    batches = tuple(tuple(OffsetRange(*parts) for parts in batch) for batch in body["batches"])
+    batches = tuple(ranges_from_json(batch) for batch in body["batches"])
     sinks = None if body["sinks"] is None else tuple(body["sinks"])
     return StoredPass(body["query_id"], sinks, body["records"], batches, folder, tuple(body.get("names", ())))
 

@@ -7,7 +7,6 @@ missing or of an earlier life of a target.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,14 +14,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.checkpoint.whole import put_whole
 from penstock.errors import MissingError
 from penstock.metrics.history import folder_beside
 from penstock.model import OffsetRange, replay_of
 from penstock.ops.replay.ranges import digest
 from penstock.ops.replay.targets import TargetChoice, Way
+from penstock.supervision.job_folder import (
+    PLAN,
+    PROGRESS,
+    jobs_in,
+    note_end,
+    ranges_as_json,
+    ranges_from_json,
+    read_note,
+    write_note,
+)
 
-_PLAN, _SUMMARY, _PROGRESS, _GATHERED = "plan.json", "summary.json", "progress.json", "gathered"
+_SUMMARY, _GATHERED = "summary.json", "gathered"
 
 
 @dataclass(frozen=True)
@@ -66,9 +74,9 @@ class StoredReplay:
     def write(self) -> None:
         """Put the plan on disk, whole, unless it is there, and forget that it was ever done."""
         if self.finished:
-            for name in (_SUMMARY, _PROGRESS):
+            for name in (_SUMMARY, PROGRESS):
                 (self.folder / name).unlink(missing_ok=True)
-        if (self.folder / _PLAN).exists():
+        if (self.folder / PLAN).exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         body = {
@@ -76,17 +84,16 @@ class StoredReplay:
             "query_id": self.query_id,
             "planned_at": self.planned_at,
             "request": asdict(self.request),
-            "ranges": [[r.topic, r.partition, r.start, r.end] for r in self.ranges],
+            "ranges": ranges_as_json(self.ranges),
             "batch_offsets": self.batch_offsets,
             "targets": [{"sink": one.sink, "way": one.way.name, "into": one.into} for one in self.targets],
             "topic_ids": dict(self.topic_ids),
         }
-        put_whole(self.folder / _PLAN, json.dumps(body, indent=1).encode())
+        write_note(self.folder / PLAN, body)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Note what it did, and let go what was only needed on the way."""
-        body = {"finished_at": datetime.now(UTC).isoformat(), **summary}
-        put_whole(self.folder / _SUMMARY, json.dumps(body, indent=1).encode())
+        note_end(self.folder / _SUMMARY, summary)
         shutil.rmtree(self.folder / _GATHERED, ignore_errors=True)
 
 
@@ -137,19 +144,19 @@ def replay_called(checkpoint: str, name: str) -> StoredReplay:
 
 def _stored(checkpoint: str) -> list[StoredReplay]:
     """The replays that were begun, the newest first."""
-    found = [_read(path) for path in replays_of(checkpoint).glob(f"*/{_PLAN}")]
+    found = [_read(folder) for folder in jobs_in(replays_of(checkpoint))]
     return sorted(found, key=lambda one: one.planned_at, reverse=True)
 
 
-def _read(path: Path) -> StoredReplay:
-    body = json.loads(path.read_text())
+def _read(folder: Path) -> StoredReplay:
+    body = read_note(folder / PLAN)
     asked = body["request"]
     return StoredReplay(
         id=body["id"],
-        folder=path.parent,
+        folder=folder,
         query_id=body["query_id"],
         request=ReplayRequest(**{**asked, "sinks": tuple(asked["sinks"]), "into": tuple(asked["into"])}),
-        ranges=tuple(OffsetRange(*parts) for parts in body["ranges"]),
+        ranges=ranges_from_json(body["ranges"]),
         batch_offsets=body["batch_offsets"],
         targets=tuple(TargetChoice(one["sink"], Way[one["way"]], one["into"]) for one in body["targets"]),
         planned_at=body["planned_at"],
