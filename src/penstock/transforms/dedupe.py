@@ -39,15 +39,10 @@ class Dedupe:
                 return f"dedupe by `{name}`: keys of type {sql_name(kind)} are left to Spark"
         return None
 
-    def names(self, columns: Sequence[str]) -> list[str]:
+    def output(self, schema: pa.Schema) -> pa.Schema:
         """The same columns; raises for a key that is not there."""
         for name in self.keys:
-            find_column(name, columns)
-        return list(columns)
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """The same columns."""
-        self.names(schema.names)
+            find_column(name, schema.names)
         return schema
 
     def buckets(self, rows: pa.RecordBatch, n: int) -> pa.Array:

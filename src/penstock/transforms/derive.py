@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from penstock.model import COORDINATES, Split
-from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
+from penstock.transforms.columns import check_distinct, check_reserved, quote, select_list
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm
 from penstock.transforms.expressions.expression import LazyExpressions
-from penstock.transforms.expressions.parsing import check_columns
 from penstock.transforms.failing import OnError, Tried, apply_computing
 
 
@@ -43,12 +42,6 @@ class Derive:
     def may_fail(self, schema: pa.Schema) -> bool:
         """Whether some row may fail, where there is an Arrow form."""
         return any(isinstance(c, ArrowExpression) and c.failures for c in self._compiled.over(schema))
-
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The columns that leave when these enter."""
-        for text in self.columns.values():
-            check_columns(text, columns)
-        return [name for name, _ in self._layout(columns)]
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns that leave. Only where there is an Arrow form; otherwise the types are Spark's to say."""
@@ -108,9 +101,3 @@ class Cast(Derive):
     def tried(self) -> list[Tried]:
         """The casts, in the order of the file."""
         return [Tried(f"cast {name} to {self.types[name]}", text) for name, text in self.columns.items()]
-
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The same columns; raises for one that is not there."""
-        for name in self.columns:
-            find_column(name, columns)
-        return super().names(columns)

@@ -40,11 +40,6 @@ class Explode:
         self.output(schema)
         return None
 
-    def names(self, columns: Sequence[str]) -> list[str] | None:
-        """None: whether one column leaves or two is for the type to say."""
-        find_column(self.column, columns)
-        return None
-
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns with the elements in the place of the array."""
         place = find_column(self.column, schema.names)
@@ -153,12 +148,6 @@ class Flatten:
     def no_arrow_form(self, schema: pa.Schema) -> str | None:
         """None: taking values apart is exact."""
         self.output(schema)
-        return None
-
-    def names(self, columns: Sequence[str]) -> list[str] | None:
-        """None: what columns leave is for the types to say."""
-        for name in self.columns or ():
-            find_column(name, columns)
         return None
 
     def output(self, schema: pa.Schema) -> pa.Schema:

@@ -41,10 +41,6 @@ class PythonFrame:
         """None: `frame` says it."""
         return None
 
-    def names(self, columns: Sequence[str]) -> list[str] | None:
-        """None: what columns leave is Spark's to say."""
-        return None
-
     def output(self, schema: pa.Schema) -> pa.Schema:
         """Never known here."""
         raise self._needs_spark()
@@ -88,12 +84,6 @@ class MapArrow:
     def select(self, columns: Sequence[str]) -> str | None:
         """None: Spark SQL cannot say it."""
         return None
-
-    def names(self, columns: Sequence[str]) -> list[str] | None:
-        """The declared columns; None where only the function can tell."""
-        if self.schema is None:
-            return None
-        return [*self.schema.names, *(name for name in columns if name == COORDINATES)]
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The declared columns, or those that the function gives for a batch without rows; the coordinates last."""

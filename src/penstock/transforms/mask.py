@@ -50,15 +50,9 @@ class Mask:
 
     def no_arrow_form(self, schema: pa.Schema) -> str | None:
         """Why this needs Spark, or None where Arrow gives exactly the same values."""
-        self.names(schema.names)
+        self._places(schema.names)
         compiled = (one for text in self._texts.values() for one in text.over(schema))
         return next((one.reason for one in compiled if isinstance(one, NoArrowForm)), None)
-
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The same columns; raises for one that is not there."""
-        for name in self.rules:
-            find_column(name, columns)
-        return list(columns)
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The same columns, those that are masked as STRING."""

@@ -27,10 +27,6 @@ class Sql:
         """Why this needs Spark."""
         return "`sql` is run by Spark"
 
-    def names(self, columns: Sequence[str]) -> list[str] | None:
-        """None: what columns leave is Spark's to say."""
-        return None
-
     def output(self, schema: pa.Schema) -> pa.Schema:
         """Never known here."""
         raise self._needs_spark()

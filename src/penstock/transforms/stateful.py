@@ -289,19 +289,14 @@ class Stateful(Streaming):
         """A row is too late when its own time has passed."""
         return times
 
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The declared columns; raises for a key that is not there."""
-        for key in self.keys:
-            find_column(key, columns)
-        return [*self.schema.names, *(name for name in columns if name == COORDINATES)]
-
     def known_output(self, schema: pa.Schema) -> pa.Schema | None:
         """The declared columns."""
         return self.output(schema)
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The declared columns, with the coordinates where the rows have them."""
-        self.names(schema.names)
+        for key in self.keys:
+            find_column(key, schema.names)
         return pa.schema([*self.schema, *([COORDINATES_FIELD] if COORDINATES in schema.names else [])])
 
     def frame(self, frame: Any) -> Any:

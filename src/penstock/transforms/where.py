@@ -10,7 +10,7 @@ from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm
 from penstock.transforms.expressions.expression import LazyExpressions
-from penstock.transforms.expressions.parsing import check_columns, invalid
+from penstock.transforms.expressions.parsing import invalid
 from penstock.transforms.expressions.terms import sql_name
 from penstock.transforms.failing import OnError, Tried, apply_computing
 
@@ -40,11 +40,6 @@ class Where:
         """Whether some row may fail, where there is an Arrow form."""
         compiled = self._condition(schema)
         return isinstance(compiled, ArrowExpression) and bool(compiled.failures)
-
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The columns that leave when these enter."""
-        check_columns(self.condition, columns)
-        return list(columns)
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The same columns."""

@@ -119,14 +119,15 @@ def test_expect_of_a_row_that_lost_its_record_stops(lost: object) -> None:
 
 
 def test_expect_computes_columns_in_front_of_the_coordinates_and_takes_them_away() -> None:
+    expect, judge = expect_steps([POSITIVE, ExpectRule("odd `one`", "id % 2 = 1", "warn")])
+    between = expect.output(SCHEMA)
+    assert between.names == ["id", "amount", "_penstock_rule_positive", "_penstock_rule_odd `one`", COORDINATES]
+    assert judge.output(between).names == SCHEMA.names
     expect, judge = expect_steps([POSITIVE, ExpectRule("odd `one`", "rand() < id", "warn")])
-    between = expect.names(SCHEMA.names)
-    assert between == ["id", "amount", "_penstock_rule_positive", "_penstock_rule_odd `one`", COORDINATES]
-    assert judge.names(between) == SCHEMA.names
     assert expect.no_arrow_form(SCHEMA) is not None
     assert "(rand() < id\n) AS `_penstock_rule_odd ``one```" in expect.select(SCHEMA.names)
     assert judge.no_arrow_form(SCHEMA) is None
-    assert judge.select(between) is None
+    assert judge.select(between.names) is None
 
 
 def test_expect_reads_well_and_survives_pickling() -> None:

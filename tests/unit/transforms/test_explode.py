@@ -128,7 +128,7 @@ def test_explode_into_a_name_that_is_taken_is_refused(explode: Explode) -> None:
 
 def test_explode_of_an_unknown_or_reserved_column_is_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
-        Explode("item").names(SCHEMA.names)
+        Explode("item").output(SCHEMA)
     assert caught.value.code == "COLUMN_UNKNOWN"
     with pytest.raises(DefinitionError) as caught:
         Explode("items", COORDINATES)

@@ -108,7 +108,7 @@ def test_flatten_of_another_type_is_refused() -> None:
 
 def test_flatten_of_an_unknown_repeated_or_reserved_column_is_refused() -> None:
     with pytest.raises(DefinitionError) as caught:
-        Flatten(["adress"]).names(SCHEMA.names)
+        Flatten(["adress"]).output(SCHEMA)
     assert caught.value.code == "COLUMN_UNKNOWN"
     with pytest.raises(DefinitionError) as caught:
         Flatten(["a", "A"])

@@ -67,7 +67,7 @@ def test_mask_that_keeps_the_last_counts_characters(keep: int, expected: list[st
 def test_mask_makes_strings_in_place() -> None:
     mask = Mask({"ID": MaskRule("hash"), "parts": MaskRule("redact")})
     output = mask.output(SCHEMA)
-    assert output.names == SCHEMA.names == mask.names(SCHEMA.names)
+    assert output.names == SCHEMA.names
     assert output.field("id") == pa.field("id", pa.string(), nullable=False)
     assert output.field("parts").type == pa.string()
     assert output.field("amount") == SCHEMA.field("amount")

@@ -52,14 +52,14 @@ def test_where_that_gives_no_boolean_is_refused() -> None:
 def test_derive_of_new_and_existing_columns_keeps_places_and_coordinates_last() -> None:
     derive = Derive({"Name": "coalesce(name, '?')", "half": "amount / 2", "was": "name"})
     good = derive.apply(ROWS).good
-    assert good.schema.names == ["id", "Name", "amount", "half", "was", COORDINATES] == derive.names(SCHEMA.names)
+    assert good.schema.names == ["id", "Name", "amount", "half", "was", COORDINATES] == derive.output(SCHEMA).names
     assert good.column("Name").to_pylist() == ["a", "?", "c"]
     assert good.column("was").to_pylist() == ["a", None, "c"]
     assert good.schema.field("id") == SCHEMA.field("id")
 
 
 def test_derive_without_coordinates_appends_new_columns() -> None:
-    assert Derive({"x": "1"}).names(["id"]) == ["id", "x"]
+    assert Derive({"x": "1"}).output(pa.schema([("id", pa.int64())])).names == ["id", "x"]
 
 
 def test_cast_changes_the_type_in_place() -> None:
@@ -97,9 +97,9 @@ def test_drop_leaves_the_others_and_the_coordinates() -> None:
         (lambda: Drop(["a"]).names(["a", "A"]), "COLUMN_AMBIGUOUS"),
         (lambda: Derive({"_penstock": "1"}), "COLUMN_RESERVED"),
         (lambda: Derive({"a": "1", "A": "2"}), "COLUMN_DUPLICATE"),
-        (lambda: Derive({"a": "1", "b": "a + 1"}).names(SCHEMA.names), "COLUMN_UNKNOWN"),
-        (lambda: Cast({"nam": "INT"}).names(SCHEMA.names), "COLUMN_UNKNOWN"),
-        (lambda: Where("nam = 'a'").names(SCHEMA.names), "COLUMN_UNKNOWN"),
+        (lambda: Derive({"a": "1", "b": "a + 1"}).output(SCHEMA), "COLUMN_UNKNOWN"),
+        (lambda: Cast({"nam": "INT"}).output(SCHEMA), "COLUMN_UNKNOWN"),
+        (lambda: Where("nam = 'a'").output(SCHEMA), "COLUMN_UNKNOWN"),
         (lambda: Dedupe(["nam"]).no_arrow_form(SCHEMA), "COLUMN_UNKNOWN"),
         (lambda: Dedupe([]), "DEDUPE_WITHOUT_KEYS"),
         (lambda: Derive({"a": "CAST(amount AS STRING)"}).apply(ROWS), "TRANSFORM_NEEDS_SPARK"),

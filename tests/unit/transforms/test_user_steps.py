@@ -207,7 +207,7 @@ def test_map_arrow_failing_on_no_rows_needs_a_schema(module: Module) -> None:
 def test_map_arrow_with_a_schema_is_not_called_for_no_rows(module: Module) -> None:
     folder = module("def take(rows):\n    assert rows.num_rows\n    return rows.select(['n'])\n")
     step = MapArrow(folder, "rules.take", schema=parse_columns("n INT"))
-    assert step.names(SCHEMA.names) == ["n", COORDINATES]
+    assert step.output(SCHEMA).names == ["n", COORDINATES]
     assert step.apply(rows()).good.schema == pa.schema([pa.field("n", pa.int32()), COORDINATES_FIELD])
     assert step.apply(rows(1)).good.column("n").type == pa.int32()
 
