@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from penstock.assembly.reaching import settings_of
-from penstock.checkpoint.presence import RunStatus
+from penstock.assembly.reaching import settings_of, storage_of
+from penstock.checkpoint.presence import RunStatus, find_run
 from penstock.config import PipelineConfig, load
 from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster
@@ -126,8 +126,10 @@ def _status(file: str, config: PipelineConfig, seen: Snapshot | None, attempt: A
         ),
         "backup_at": attempt("the backups", lambda: _last_backup(config)),
     }
-    warnings = []
-    if seen is not None:
+    warnings: list[Warned] = []
+    if seen is None:
+        known["run"] = attempt("the run", lambda: find_run(config.checkpoint, storage_of(config)))
+    else:
         done, opened = seen.files.committed, seen.open_batch
         open_since = seen.written_at(f"offsets/{opened}") if opened is not None else None
         known |= {
@@ -138,7 +140,8 @@ def _status(file: str, config: PipelineConfig, seen: Snapshot | None, attempt: A
             "open_since": open_since,
             "lag": attempt("the lag", lambda: _lag(seen)),
         }
-        warnings = [*_about_run(seen.run, opened, open_since), *_blocking(seen)]
+        warnings += _about_run(seen.run, opened, open_since)
+        warnings += attempt("the checkpoint", lambda: _blocking(seen)) or []
     warnings += [Warned(code, why) for _, code, why in attempt.failed]
     once = {one.code: one for one in reversed(warnings)}
     return PipelineStatus(file=file, pipeline=config.name, **known, warnings=tuple(reversed(once.values())))

@@ -119,3 +119,14 @@ def test_status_of_several_files_tells_a_wrong_one_in_its_line(file: Path) -> No
     done = CliRunner().invoke(app, ["status", str(file)])
     assert done.exit_code == 0
     assert "BROKER_UNREACHABLE" in done.stdout.splitlines()[1]
+
+
+def test_status_of_a_pipeline_whose_certificates_cannot_be_read_still_tells_who_runs_it(file: Path) -> None:
+    text = file.read_text().replace("options:", "security: {tls: true, ca_file: gone.pem}, options:")
+    file.write_text(text)
+    checkpoint = str(file.parent / "checkpoints/orders")
+    with checkpoint_lock(checkpoint):
+        Presence(checkpoint).begin(RunFacts(pipeline="orders", batch_id=0))
+        found = look_at(file)
+    assert found.error is None and found.state == "running"
+    assert codes(found)

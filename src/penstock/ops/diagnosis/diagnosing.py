@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from penstock.assembly.reaching import settings_of
+from penstock.assembly.reaching import settings_of, storage_of
 from penstock.assembly.schemas import registry_settings
 from penstock.assembly.targets import build_targets
+from penstock.checkpoint.presence import find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
 from penstock.kafka import Cluster
 from penstock.kafka.ages import first_unread
@@ -123,7 +124,10 @@ def collect(config: PipelineConfig) -> Collected:
         history = attempt("the history", where.history) or []
     seen = looked.result()
     evidence = Evidence(config, datetime.now(UTC), tables=tables.result() or (), registries=registries.result() or ())
-    if seen is not None:
+    if seen is None:
+        run = attempt("the run", lambda: find_run(config.checkpoint, storage_of(config)))
+        evidence = replace(evidence, run=run or evidence.run)
+    else:
         if (error := seen.brokers.error) is not None:
             attempt.failed.append(("the brokers", error.code, error.line))
         evidence = replace(
