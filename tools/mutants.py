@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("assembly", "preflight", "engine", "supervision", "sinks", "ops")
 SECONDS = 400
 """A run of tests that takes longer hangs because of the mutant."""
+MOST_OF_A_FILE = 200
+"""How many tests of a file are run for a line that no test reaches by itself."""
 _COMPARES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq,
@@ -129,9 +131,12 @@ class Reached:
         """The tests that reach a mutant, the quickest first."""
         lines = self.lines.get(mutant.file, {})
         # Of a statement over several lines only some count as reached.
-        near = next((lines[str(n)] for n in range(mutant.line, mutant.line - 6, -1) if str(n) in lines), [])
-        found = {self.tests[n] for n in near}
-        return sorted(found, key=lambda test: (self.seconds.get(test, 1.0), test))
+        near = next((lines[str(n)] for n in range(mutant.line, mutant.line - 6, -1) if str(n) in lines), None)
+        if near is None:
+            # What runs at the import belongs to no test. Those that use the file are run, the quickest of them.
+            near = [number for reached in lines.values() for number in reached]
+        found = sorted({self.tests[n] for n in near}, key=lambda test: (self.seconds.get(test, 1.0), test))
+        return found if str(mutant.line) in lines else found[:MOST_OF_A_FILE]
 
 
 def make_map(work: Path, workers: int) -> Path:

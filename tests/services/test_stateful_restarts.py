@@ -229,7 +229,6 @@ def test_windows_in_five_sinks_after_deaths_are_those_of_a_run_without(
     assert [code for code, _ in cut.quarantined()] == ["LATE", "LATE", "MALFORMED_JSON"]
 
 
-@pytest.mark.long
 def test_dedupe_across_batches_after_deaths_keeps_each_key_once(
     topics: Any, mortal: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.metrics.history import Entry, GroupNoted, LagNoted, RunStarted
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
+from penstock.ops.checkpoint.show import view_checkpoint
 from penstock.ops.lag import (
     GroupView,
     LagReport,
@@ -382,3 +383,21 @@ def test_group_that_was_asked_later_than_the_sinks_is_not_ahead_of_them(
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
     # The sinks were asked when batch 0 was the last one; now they have batch 1.
     assert read_meanwhile(config, GroupView("g", held), {P0: 10, P1: 20}) is meanwhile
+
+
+@pytest.mark.parametrize(
+    ("standing", "agrees"),
+    [
+        (standing("out", None, {}), None),
+        (standing("out", None, {}, error="SINK_UNREACHABLE away"), None),
+        (standing("out", None, {}, torn="slot 0 holds batch 1"), True),
+        (standing("out", 1, {P0: 30, P1: 40}), True),
+        (standing("out", 1, {P0: 30, P1: 40}, query="of-another"), None),
+    ],
+)
+def test_shown_sink_agrees_where_it_can_be_told(
+    config: PipelineConfig, standing: Standing, agrees: bool | None
+) -> None:
+    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
+    (shown,) = view_checkpoint(seen(config, [standing])).sinks
+    assert shown.agrees is agrees

@@ -90,6 +90,13 @@ def test_schema_that_no_table_can_take_is_refused_with_every_problem() -> None:
     assert new_column_type(pa.timestamp("us", tz="Europe/Berlin")) is None
 
 
+def test_new_column_of_a_whole_number_is_the_smallest_that_holds_it() -> None:
+    signed = [new_column_type(kind) for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())]
+    assert signed == ["smallint", "smallint", "integer", "bigint"]
+    unsigned = [new_column_type(kind) for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())]
+    assert unsigned == ["smallint", "integer", "bigint", "numeric(20,0)"]
+
+
 FAILURES: list[tuple[psycopg.Error, type[Exception], str]] = [
     (errors.DeadlockDetected("x"), TransientError, "SINK_COMMIT_CONFLICT"),
     (errors.SerializationFailure("x"), TransientError, "SINK_COMMIT_CONFLICT"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.backup import backups_of, list_backups
+from penstock.checkpoint.backup import backups_of, list_backups, make_backup
 from penstock.config import load
 from penstock.supervision.upkeep import Chores
 
@@ -65,21 +66,41 @@ def test_maintenance_that_fails_is_told_and_stops_nothing(tmp_path: Path, monkey
     assert said == ["maintenance was not done: OSError: the disk is gone"]
 
 
+def put_batch(checkpoint: Path) -> None:
+    """A checkpoint with one committed batch."""
+    for name, text in {
+        "sources/0/0": '\0v1\n{"orders":{"0":0}}',
+        "offsets/0": 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"orders":{"0":3}}',
+        "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
+        "metadata": '{"id":"7d8d8c30-0000-4000-8000-000000000000"}',
+    }.items():
+        file = checkpoint / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def test_backup_is_due_by_the_newest_copy_that_is_there(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "cp"
+    put_batch(checkpoint)
+    place = backups_of(str(checkpoint))
+    for age in (timedelta(days=2), timedelta()):
+        made = make_backup(SparkCheckpoint(str(checkpoint)), place, "orders")
+        manifest = Path(made.path, "manifest.json")
+        was = made.created_at.isoformat()
+        manifest.write_text(manifest.read_text().replace(was, (made.created_at - age).isoformat()))
+    said: list[str] = []
+    with chores(tmp_path, said, "checkpoint_backup: {every: 1 hour}"):
+        time.sleep(1.5)
+    assert said == []
+
+
 def test_backup_on_a_schedule_waits_for_the_first_commit_and_keeps_the_newest(tmp_path: Path) -> None:
     said: list[str] = []
     checkpoint = tmp_path / "cp"
     with chores(tmp_path, said, "checkpoint_backup: {every: 600 ms, keep: 2}"):
         time.sleep(1.2)
         assert list_backups(backups_of(str(checkpoint))) == []
-        for name, text in {
-            "sources/0/0": '\0v1\n{"orders":{"0":0}}',
-            "offsets/0": 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"orders":{"0":3}}',
-            "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
-            "metadata": '{"id":"7d8d8c30-0000-4000-8000-000000000000"}',
-        }.items():
-            file = checkpoint / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
+        put_batch(checkpoint)
         deadline = time.monotonic() + 20
         while len(said) < 3 and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from tests.unit.ops.diagnosis.evidences import NOW, WATERMARK, behind, caught_up, causes, codes, config
 
@@ -61,9 +62,11 @@ def test_state_whose_first_batch_had_no_watermark_yet_is_judged_by_the_others(tm
 
 def test_state_of_a_class_without_an_end_grows(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text("class Seen: ...\n")
-    step = {"stateful": {"class": "steps.Seen", "keys": ["id"], "schema": "id BIGINT"}}
+    step: dict[str, Any] = {"stateful": {"class": "steps.Seen", "keys": ["id"], "schema": "id BIGINT"}}
     evidence = caught_up(behind(config(tmp_path, transforms=[step]), states=kept([100, 200, 300, 400], 1)))
     assert causes(evidence)[0].change == "stateful: {time: processing, ttl: 1 day} for steps.Seen"
+    step["stateful"]["time"] = "processing"
+    assert codes(replace(evidence, config=config(tmp_path, transforms=[step]))) == []
 
 
 def test_small_files_are_found_where_nothing_joins_them(tmp_path: Path) -> None:
