@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,12 +12,15 @@ from tests.committing import commit
 from tests.spark_checkpoint import QUERY, lose, put, write_checkpoint
 
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
+from penstock.checkpoint.backup import backups_of, make_backup, save_aside
 from penstock.checkpoint.findings import file_findings
+from penstock.checkpoint.log_file import TOPICS_NOTE
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange
 from penstock.ops.checkpoint.repair import apply_repair, plan_repair
-from penstock.ops.snapshot import look
+from penstock.ops.checkpoint.verify import verify
+from penstock.ops.snapshot import Brokers, look
 from penstock.sinks.delta import DeltaSink
 
 PIPELINE = """\
@@ -150,3 +154,17 @@ def test_repair_of_what_no_sink_proves_leaves_it(config: PipelineConfig, tmp_pat
     plan = plan_repair(config)
     assert (plan.changes, [one.code for one in plan.refused]) == ((), ["CHECKPOINT_GAP"])
     assert plan.as_json()["refused"] == [{"code": "CHECKPOINT_GAP", "why": "no sink says where batch 1 ended"}]
+
+
+def test_verify_names_a_restore_only_where_there_is_a_backup(config: PipelineConfig) -> None:
+    place = backups_of(config.checkpoint)
+    (root(config) / TOPICS_NOTE).write_text("not a note")
+
+    def ways() -> str:
+        seen = replace(look(config, brokers=False), brokers=Brokers({}))
+        return "\n".join(one.way_out for one in verify(seen).findings)
+
+    save_aside(config.checkpoint, place, "orders")
+    assert "checkpoint restore" not in ways()
+    make_backup(SparkCheckpoint(config.checkpoint), place, "orders")
+    assert "checkpoint restore" in ways()

@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.errors import MissingError, TerminalError
-from penstock.ops.demo import DemoSummary, Expected, _check, fresh_folder
+from penstock.ops.demo import DemoSummary, Expected, _check, _sample_rows, fresh_folder
 
 
 def test_demo_folder_of_somebody_else_is_kept(tmp_path: Path) -> None:
@@ -48,3 +49,7 @@ def test_demo_whose_numbers_do_not_agree_says_both(tmp_path: Path) -> None:
         _check(replace(summary, landed=91, batches=1), expected)
     assert raised.value.code == "DEMO_DOES_NOT_ADD_UP"
     assert raised.value.context == {"landed": "expected 90, found 91", "batches": "expected at least 3, found 1"}
+
+
+def test_sample_is_one_row_of_each_of_the_first_three_codes() -> None:
+    assert _sample_rows(pa.table({"code": ["A", "A", "B", "A", "C", "D"]})) == [0, 2, 4]

@@ -57,6 +57,13 @@ def test_sinks_one_batch_apart_agree_while_it_is_open(open_root: Path) -> None:
     assert codes(open_root, torn) == []
 
 
+def test_sink_with_a_batch_that_was_never_begun_is_told_beside_what_was(root: Path, open_root: Path) -> None:
+    for folder, told in ((root, "batch 2 committed"), (open_root, "batch 1 committed, batch 2 begun")):
+        (found,) = sink_findings(SparkCheckpoint(str(folder)), [at(token(5, 30, 35))])
+        assert found.code == "CHECKPOINT_WENT_BACK"
+        assert found.context["checkpoint"] == told
+
+
 def test_sink_that_was_asked_before_the_checkpoint_went_on_by_two_batches_agrees(open_root: Path) -> None:
     files = read_files(str(open_root))
     assert compare_sinks(str(open_root), files, [at(token(0, 0, 5))], 0) == []

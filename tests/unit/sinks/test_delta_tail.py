@@ -141,3 +141,14 @@ def test_log_of_many_files_is_checkpointed_less_often(tmp_path: Path, monkeypatc
         land(sink, token(batch_id))
     versions = [int(path.name[:20]) for path in sorted((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))]
     assert versions == [10, 20, 40]
+
+
+def test_commit_behind_that_of_another_writer_needs_no_second_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ready(tmp_path)
+    land(sink, token(0))
+    others(tmp_path)
+    monkeypatch.setattr("penstock.sinks.commit.TRIES", 1)
+    land(sink, token(1))
+    assert ids(tmp_path) == [-1, 0, 1]
