@@ -13,7 +13,7 @@ from tests.committing import commit, holds, last_commit
 from tests.tables import ids
 
 from penstock.errors import PenstockError, TerminalError
-from penstock.model import BatchToken, OffsetRange, SlotAttempt
+from penstock.model import BatchToken, OffsetRange, Position, SlotAttempt
 from penstock.sinks import DeltaSink
 from penstock.sinks.delta import fitted, tail
 
@@ -143,12 +143,12 @@ def test_log_of_many_files_is_checkpointed_less_often(tmp_path: Path, monkeypatc
     assert versions == [10, 20, 40]
 
 
-def test_commit_behind_that_of_another_writer_needs_no_second_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_that_another_writer_was_before_lands_behind_it(tmp_path: Path) -> None:
     sink = ready(tmp_path)
     land(sink, token(0))
+    stage = sink.stage(token(1), SlotAttempt(0, "0"), ROWS)
+    stage.write(pa.RecordBatch.from_pylist([{"id": 1, "note": "n"}], schema=ROWS))
+    held = sink.position()
     others(tmp_path)
-    monkeypatch.setattr("penstock.sinks.commit.TRIES", 1)
-    land(sink, token(1))
+    sink.land(Position.after(held, token(1)), [stage.finish()], held)
     assert ids(tmp_path) == [-1, 0, 1]
