@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,22 @@ def test_application_has_what_any_of_its_pipelines_says_of_it(tmp_path: Path) ->
     assert settings["spark.driver.memory"] == "2g" and settings["spark.eventLog.enabled"] == "false"
     assert settings["spark.scheduler.mode"] == "FAIR" and settings["spark.sql.streaming.pollingDelay"] == "20ms"
     assert "spark.sql.shuffle.partitions" not in settings
+
+
+def test_application_is_named_after_its_first_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[str] = []
+
+    @contextmanager
+    def application(name: str, *_: Any) -> Iterator[None]:
+        named.append(name)
+        yield
+
+    monkeypatch.setattr("penstock.supervision.member.application", application)
+    configs = [write(tmp_path, name) for name in ("a", "b", "c")]
+    for count in (1, 2, 3):
+        with FleetApplication(configs[:count], count, FleetOptions()).opened(print):
+            pass
+    assert named == ["penstock a", "penstock a and 1 more", "penstock a and 2 more"]
 
 
 def test_application_opens_the_buckets_of_each_with_its_own_keys(tmp_path: Path) -> None:
