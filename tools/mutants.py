@@ -132,11 +132,12 @@ class Reached:
         lines = self.lines.get(mutant.file, {})
         # Of a statement over several lines only some count as reached.
         near = next((lines[str(n)] for n in range(mutant.line, mutant.line - 6, -1) if str(n) in lines), None)
+        constant = near is None
         if near is None:
             # What runs at the import belongs to no test. Those that use the file are run, the quickest of them.
             near = [number for reached in lines.values() for number in reached]
         found = sorted({self.tests[n] for n in near}, key=lambda test: (self.seconds.get(test, 1.0), test))
-        return found if str(mutant.line) in lines else found[:MOST_OF_A_FILE]
+        return found[:MOST_OF_A_FILE] if constant else found
 
 
 def make_map(work: Path, workers: int) -> Path:

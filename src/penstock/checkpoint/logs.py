@@ -63,6 +63,11 @@ class CheckpointFiles:
         return max(self.commits, default=None)
 
     @property
+    def open_batch(self) -> int | None:
+        """The batch that has begun and has not committed."""
+        return open_batch(self.begun, self.committed)
+
+    @property
     def query_id(self) -> str | None:
         """The id in the metadata file; none where it cannot be told."""
         return self.metadata.query_id if self.metadata is not None else None
@@ -72,6 +77,11 @@ class CheckpointFiles:
         """Every file that was read."""
         first = [self.metadata] if self.metadata is not None else []
         return [*first, *self.sources.values(), *self.offsets.values(), *self.commits.values()]
+
+
+def open_batch(begun: int | None, committed: int | None) -> int | None:
+    """The batch that has begun and has not committed, by the newest of each."""
+    return begun if begun is not None and (committed is None or committed < begun) else None
 
 
 def read_files(path: str, storage: Storage = Storage()) -> CheckpointFiles:

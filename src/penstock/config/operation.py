@@ -155,10 +155,10 @@ class ClusterConfig(Section):
     )
 
 
-# The settings of `spark:`, told apart: those of the Spark application, and those of a session in it.
+# The settings of `spark:`, split into those of the Spark application and those of a session.
 #
 # Pipelines that share an application have each a session of their own, and so each its own `spark.sql.*`. What belongs
-# to the application is said once for all of them.
+# to the application is set once for all of them.
 
 _OF_A_SESSION = ("spark.sql.", "spark.databricks.")
 _OF_HIVE = "spark.sql.hive."

@@ -102,8 +102,7 @@ class Recent:
                 self.codes = {}
                 self.group_error = None
             case RetryNoted(code, summary, _, delay):
-                told = f"{code} {summary}; trying again in {delay:.0f} s"
-                self.notices.append({"at": at, "text": told})
+                self.notices.append({"at": at, "text": f"{code} {summary}; trying again in {delay:.0f} s"})
             case RunEnded(error):
                 self.notices.append({"at": at, "text": f"the run ended by {error}" if error else "the run ended"})
             case NoticeNoted(text):

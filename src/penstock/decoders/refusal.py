@@ -128,9 +128,9 @@ _FEW_ROWS = 64
 
 
 class BlockError(Exception):
-    """Something in a block is bad. Where nobody can say more, this is the reason.
+    """A block holds bad values. The message is the reason where no reader can give a more exact one.
 
-    `bad` are the places in the block of values that certainly are, where the reader knows them.
+    `bad` are the indices of values that are known to be bad, where the reader can tell.
     """
 
     def __init__(self, code: str, message: str, bad: Sequence[int] = ()) -> None:

@@ -1,8 +1,8 @@
 """Everything that is known of a pipeline at one moment: who runs it, its checkpoint, its sinks, its brokers. No JVM.
 
-`show`, `verify`, `repair`, `status`, `lag`, `diagnose` and the dashboard are views of it. The brokers and the sinks are
-asked at once. Under a running stream the order of the looks matters, and is kept: what was committed before the sinks
-were asked they must have, and what they have was begun before the files are read.
+`show`, `verify`, `repair`, `status`, `lag`, `diagnose` and panels of the dashboard are views of it. The brokers and the
+sinks are asked in parallel. While a stream runs, the order of reading matters: the sinks must hold what was committed
+before they were asked, and what they hold was begun before the files are read.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ class Snapshot:
     @property
     def open_batch(self) -> int | None:
         """The batch that has begun and has not committed."""
-        begun, done = self.files.begun, self.files.committed
-        return begun if begun is not None and (done is None or done < begun) else None
+        return self.files.open_batch
 
     @property
     def held_by_all(self) -> bool:
@@ -133,14 +132,14 @@ Result = TypeVar("Result")
 
 
 class Attempts:
-    """Looks at one thing after another: what cannot be looked at is remembered, and hides nothing else."""
+    """Calls that may fail, each by itself: a failure is recorded, and the next call goes on."""
 
     def __init__(self) -> None:
         self.failed: list[tuple[str, str, str]] = []
-        """What could not be looked at, the code, and why in a line."""
+        """For each failure what was asked for, the error code, and the reason in one line."""
 
     def __call__(self, what: str, look: Callable[[], Result]) -> Result | None:
-        """The result of a look; none where it fails."""
+        """The result, or None if the call fails."""
         try:
             return look()
         except PenstockError as error:

@@ -1,7 +1,7 @@
 """The Avro format: every record by its own writer's schema, read as the reader's.
 
-Records are grouped by their writer's schema and read block by block into Arrow columns (`program`), which are then made
-the reader's by column operations (`resolution`), so schemas may mix at the cost of one. A record that cannot be read is
+Records are grouped by their writer's schema and read block by block into Arrow columns, which are then made the
+reader's by column operations (`resolution`), so schemas may mix at the cost of one. A record that cannot be read is
 refused alone, with the reason. What the columns are is in `types`.
 
 With single-object encoding a value follows two bytes that mark it and the fingerprint of its schema: CRC-64-AVRO of the
@@ -211,9 +211,9 @@ def avro_columns(reader: str) -> pa.Schema:
 
 # One writer's schema read as one reader's: blocks of values in, the reader's columns out. Compiled once, kept by text.
 #
-# The native reader stops where a value ends and says nothing about bytes after it. So every value gets 16 bytes behind
-# it that nobody outside this process can know, and the schema two more fields: where they do not come out again, the
-# value was longer than its schema says; where it was shorter, the reader runs out of bytes.
+# The native reader stops at the end of a value and ignores the bytes after it. So 16 secret bytes are appended to every
+# value, and two fields to the schema. If these fields do not decode to the secret, the value was longer than its schema
+# says; if it was shorter, the reader runs out of bytes.
 #
 # Of the native reader (pyruhvro 0.4) this is relied on, and tested: it checks every length before it reads, it does
 # not look into strings, and it keeps the bits of floating-point numbers. It panics for types that `avro_wire` never

@@ -118,7 +118,7 @@ class ProtobufDecoder:
         return [f"{field.value.field.full_name} becomes JSON" for field in texts]
 
 
-# The writer's schema beside the reader's: may its bytes be read as the reader's message, and how.
+# Schema resolution: whether bytes of the writer's schema can be read as the reader's message, and how.
 #
 # Protobuf reads any bytes by any schema, and where two schemas give one number to different things it reads nonsense.
 # So the two are compared, once a schema id: by number, down to the leaves. Whole numbers of one encoding may stand for

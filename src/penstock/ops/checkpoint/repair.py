@@ -112,7 +112,7 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
 
 
 def own_findings(seen: Snapshot) -> list[Finding]:
-    """What the files and the sinks say against a checkpoint."""
+    """What is wrong with the files, and where the sinks contradict them."""
     path, noted = seen.config.checkpoint, seen.checkpoint.sinks_noted()
     former = seen.former if seen.files.begun is not None else ()  # of a fresh checkpoint: `Snapshot.foreign`
     return [

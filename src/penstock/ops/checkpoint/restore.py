@@ -277,23 +277,23 @@ def reconcile(
     foreign = {name: token for name, token in targets.items() if token.query_id != at.query_id}
     if foreign:
         raise _disagree("SINK_HOLDS_OTHER_RUN", "a sink was carried on from another checkpoint", at, foreign, _FRESH)
-    # What a torn sink, or one that keeps no token of most batches, has beside: there the newest batch may have begun.
-    beside = {s.sink: s.newest for s in exact if s.newest is not None and (s.sparse or s.begun is not None)}
-    beside = {name: token for name, token in beside.items() if token.query_id == at.query_id}
-    newest = max((token.batch_id for token in (*targets.values(), *beside.values())), default=at.batch)
+    # The newest batch may have begun in a torn sink, or in one that has no commit for most batches.
+    partial = {s.sink: s.newest for s in exact if s.newest is not None and (s.sparse or s.begun is not None)}
+    partial = {name: token for name, token in partial.items() if token.query_id == at.query_id}
+    newest = max((token.batch_id for token in (*targets.values(), *partial.values())), default=at.batch)
     behind = {name: token for name, token in targets.items() if token.batch_id < at.batch}
     if behind:
         raise _disagree(
             "TARGET_WENT_BACK", "a sink is behind the backup: rows between would be lost", at, behind, _OLDER
         )
     if any(token.batch_id < newest - 1 for token in targets.values()):
-        raise _disagree("SINKS_APART", "the sinks are more than one batch apart", at, targets | beside, _VERIFY)
-    for name, token in (*targets.items(), *beside.items()):
+        raise _disagree("SINKS_APART", "the sinks are more than one batch apart", at, targets | partial, _VERIFY)
+    for name, token in (*targets.items(), *partial.items()):
         if token.batch_id == at.batch and token.ends != at.ends:
             raise _disagree("SINK_TOKEN_MISMATCH", f"batch {at.batch} ended elsewhere", at, {name: token}, _FRESH)
     if newest <= at.batch:
         return Reconciled(notes=notes)
-    forward = _newest(at, newest, [*targets.items(), *beside.items()])
+    forward = _newest(at, newest, [*targets.items(), *partial.items()])
     if at.stateful:
         return Reconciled(forward, False, _again(at, forward, known or {}), notes)
     torn = any(s.torn is not None for s in exact)

@@ -138,7 +138,7 @@ def show_checkpoint(config: PipelineConfig) -> CheckpointView:
 
 
 def view_checkpoint(seen: Snapshot) -> CheckpointView:
-    """The same of what was looked at already."""
+    """The same, from a snapshot."""
     config, files = seen.config, seen.files
     findings = findings_in(config.checkpoint, files, seen.state, live=seen.live is not None)
     findings += seen.foreign

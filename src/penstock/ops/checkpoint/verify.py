@@ -41,7 +41,7 @@ def verify_checkpoint(config: PipelineConfig) -> Verification:
 
 
 def verify(seen: Snapshot) -> Verification:
-    """The same of what was looked at already."""
+    """The same, from a snapshot."""
     config, repair = seen.config, plan_of(seen)
     backups = sum(1 for one in backups_there(config) if one.kind == "backup")
     findings = [_with_way(one, repair, backups) for one in repair.findings]
@@ -65,7 +65,7 @@ def _with_way(finding: Finding, repair: RepairPlan, backups: int) -> Finding:
 
 
 def broker_findings(seen: Snapshot) -> list[Finding]:
-    """What the brokers say against the checkpoint."""
+    """Where the brokers contradict the checkpoint."""
     brokers, loss = seen.brokers, seen.config.source.on_data_loss
     if brokers.error is not None:
         means = "Offsets and topics could not be held against the brokers. The rest was looked at."

@@ -231,7 +231,7 @@ def _cores(evidence: Evidence) -> int | None:
 
 
 def _looked(evidence: Evidence) -> Iterator[str]:
-    """What was seen, place by place, for a reader who is told of no cause."""
+    """What was looked at, a line for each place; shown when no cause is found."""
     if evidence.batches:
         rate = sum(batch.offsets for batch in evidence.batches) / evidence.cycle if evidence.cycle else 0.0
         yield (

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from penstock.checkpoint import Offsets
+from penstock.checkpoint.logs import open_batch
 from penstock.checkpoint.presence import RunStatus
 from penstock.config import PipelineConfig
 from penstock.kafka import LogBounds
@@ -40,9 +41,7 @@ class CheckpointFacts:
     @property
     def open_batch(self) -> int | None:
         """The batch that has begun and is not committed."""
-        if self.begun is None or (self.committed is not None and self.committed >= self.begun):
-            return None
-        return self.begun
+        return open_batch(self.begun, self.committed)
 
 
 @dataclass(frozen=True)
@@ -268,7 +267,7 @@ def recent_batches(entries: Sequence[Entry]) -> tuple[BatchMetrics, ...]:
 
 
 def states_in(entries: Iterable[Entry]) -> tuple[StateKept, ...]:
-    """What was remembered, batch by batch; of a batch that was told of twice the last."""
+    """The state after each batch; if a batch was noted twice, the last entry counts."""
     found = {entry.fact.batch_id: entry.fact for entry in entries if isinstance(entry.fact, StateKept)}
     return tuple(found[batch_id] for batch_id in sorted(found))
 
