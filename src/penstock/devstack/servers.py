@@ -126,6 +126,8 @@ _SETTINGS = {
     "quarkus.datasource.jdbc.url": "jdbc:h2:file:./schemas;WRITE_DELAY=0",
     "quarkus.datasource.jdbc.initial-size": 1,
     "quarkus.datasource.jdbc.min-size": 1,
+    # Opening the file after a kill can take longer than the default of 5 s on a loaded machine.
+    "quarkus.datasource.jdbc.acquisition-timeout": "60S",
 }
 
 
