@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,15 @@ import psutil
 import pytest
 from tests.soak.flat import HANDLES, HEAP, MEGABYTE, MEMORY, Curve, Flatness, judge
 from tests.soak.report import TOGETHER, Held, Met, Report
-from tests.soak.watch import Sample, curves_of, handles_by_kind, longest_quiet
+from tests.soak.watch import (
+    SPARK_POOLS,
+    Sample,
+    curves_of,
+    handles_by_kind,
+    longest_quiet,
+    outside_pools,
+    thread_names,
+)
 
 CALM = {"appends": 4.0, "merges": 5.0}
 
@@ -113,6 +122,17 @@ def test_curves_of_a_role_are_those_of_its_last_process() -> None:
     assert memory.values == [100] * 4
     assert (handles.values, threads.values, handles.times) == ([10] * 4, [1] * 4, [5, 6, 7, 8])
     assert all(not curve.values for curve in curves_of("executor jvm", last))
+
+
+def test_threads_of_a_pool_count_from_its_bound_on() -> None:
+    full = [f"subquery-{n}" for n in range(SPARK_POOLS["subquery-"])]
+    assert outside_pools(["java", "GC Thread#0", *full]) == 2
+    assert outside_pools(["java", "GC Thread#0", *full, "subquery-16", "subquery-17"]) == 4
+    assert outside_pools(f"kafka-admin-{n}" for n in range(30)) == 30
+
+
+def test_threads_are_counted_by_their_names() -> None:
+    assert len(list(thread_names(os.getpid()))) == psutil.Process().num_threads()
 
 
 def test_handles_are_told_by_ports_and_folders(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,17 @@ EXECUTOR, EXECUTOR_JVM = "executor python", "executor jvm"
 ROLES = (DRIVER, DRIVER_JVM, EXECUTOR, EXECUTOR_JVM)
 _COMMITS_SECONDS, _SAMPLE_SECONDS, _INSIDE_SECONDS = 0.25, 2.0, 10.0
 _EPHEMERAL = 32768
+# Pools of Spark 4.1 that make a thread for each task until they are full, and end those that were idle for a minute: by
+# the fifteen letters that the kernel keeps of a thread's name, and how many there can be at once.
+SPARK_POOLS = {
+    "block-manager-a": 100,  # block-manager-ask-thread-pool
+    "block-manager-s": 100,  # block-manager-storage-async-thread-pool
+    "broadcast-excha": 128,  # spark.sql.broadcastExchange.maxThreadThreshold
+    "shuffle-exchang": 1024,  # spark.sql.shuffleExchange.maxThreadThreshold
+    "ResultQueryStag": 1024,  # spark.sql.resultQueryStage.maxThreadThreshold
+    "QueryStageCreat": 16,
+    "subquery-": 16,  # spark.sql.subquery.maxThreadThreshold
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,7 @@ class Sample:
     memory: int
     handles: int
     threads: int
+    """Without those in pools of Spark, as far as a pool keeps to its size."""
 
 
 @dataclass(frozen=True)
@@ -185,11 +197,24 @@ def curves_of(role: str, samples: Sequence[Sample]) -> list[Curve]:
     return [Curve(role, measure, times, values[measure]) for measure in MEASURES]
 
 
+def thread_names(pid: int) -> Iterator[str]:
+    """The names of a process's threads, as the kernel keeps them."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            yield (thread / "comm").read_text().rstrip("\n")
+
+
+def outside_pools(names: Iterable[str]) -> int:
+    """How many threads there are, without those that a pool of Spark may have."""
+    counts = Counter(next((pool for pool in SPARK_POOLS if name.startswith(pool)), "") for name in names)
+    return sum(max(0, count - SPARK_POOLS.get(pool, 0)) for pool, count in counts.items())
+
+
 def _sample(now: float, role: str, *processes: psutil.Process, identity: Any = None) -> Sample:
     held = []
     for process in processes:
         with process.oneshot():
-            held.append((process.memory_info().rss, process.num_fds(), process.num_threads()))
+            held.append((process.memory_info().rss, process.num_fds(), outside_pools(thread_names(process.pid))))
     who = identity or processes[0]
     memory, handles, threads = (max(column) for column in zip(*held, strict=True))
     return Sample(now, role, (who.pid, who.create_time()), memory, handles, threads)
