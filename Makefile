@@ -28,7 +28,7 @@ demo: install ## the whole thing on this machine: broker, events, pipeline, tabl
 
 # Workers take files from one queue, longest first, and each starts the servers that its tests need. ARGS="-n 0" for none.
 # More workers than cores: a test with a broker spends half of its time waiting.
-TEST_WORKERS := $(or $(PENSTOCK_TEST_WORKERS),3)
+TEST_WORKERS := $(or $(PENSTOCK_TEST_WORKERS),4)
 test: install ## the tests, but not those that take minutes each; ARGS=... for pytest
 	$(PYTEST) -n $(TEST_WORKERS) -o faulthandler_timeout=300 -m "not long" $(ARGS)
 

@@ -86,7 +86,8 @@ class Faults:
             Kind("SIGSTOP executor", "spark", lambda: _stopped("executor", self._some_executor())),
             Kind("SIGKILL worker", "spark", self._kill_worker, (2, 10)),
             Kind("SIGSTOP worker", "spark", lambda: _stopped("worker", [cluster.worker(self._some_worker())])),
-            Kind("SIGKILL master", "spark", self._kill_master, (1, 5)),
+            # Workers that register with a new master replace their executors.
+            Kind("SIGKILL master", "spark", self._kill_master, (1, 5), spares=False),
             Kind("SIGSTOP master", "spark", lambda: _stopped("master", [cluster.master()])),
         ]
 
