@@ -3,6 +3,15 @@
 Keys are equal as Spark's `=` has them: NULL equals nothing, NaN is NaN, and -0.0 is 0.0. Distinct keys are sorted by
 a hash, with a directory over its first bits: a look-up starts at most a few entries before its key. A single key of
 at most 64 bits is its hash; of all others the values are compared too.
+
+Not a join by Polars, which builds its hash table anew for every batch. Milliseconds a batch on 2 cores, medians, the
+index here against the faster of Polars' left join and its inner join that builds on the batch:
+
+    rows a batch   table of 1,000: BIGINT, STRING, both      table of 1,000,000: BIGINT, STRING, both
+    600            0.6 / 1.0    1.2 / 1.1    1.0 / 1.1       0.9 / 17     1.4 / 23     1.6 / 15
+    50,000         4.7 / 2.8    10 / 3.7     7.7 / 5.1       8.3 / 26     25 / 43      15 / 30
+
+Polars sorts the rows of a table, once a version.
 """
 
 from __future__ import annotations
@@ -265,18 +274,11 @@ def changed_column(table: str, was: pa.Field, now: pa.Field) -> MissingError:
 
 
 def _sorted_by(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The places of the rows, sorted by all columns."""
-    columns: list[pa.Array] = []
-    for column in map(_whole, table.columns):
-        # Arrow puts NULL and NaN at one end together: a column before each puts NULL first, and NaN last.
-        rank = column.is_valid().cast(pa.int8())
-        if pa.types.is_floating(column.type):
-            is_nan = pc.is_nan(column).fill_null(False)
-            rank, column = pc.add(rank, is_nan.cast(pa.int8())), pc.if_else(is_nan, None, column)
-        columns += [rank, column]
-    keys = [(str(place), "ascending") for place in range(len(columns))]
-    order = pc.sort_indices(pa.table(columns, names=[name for name, _ in keys]), sort_keys=keys)
-    return np.asarray(order.to_numpy().astype(np.int64))
+    """The places of the rows, sorted by all columns: NULL first, NaN last, as Polars has it."""
+    import polars as pl  # here, because tasks that only look keys up need not load it
+
+    frame = pl.DataFrame(pl.from_arrow(table.rename_columns([str(n) for n in range(table.num_columns)])))
+    return frame.with_row_index("place").sort(frame.columns)["place"].to_numpy().astype(np.int64)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
