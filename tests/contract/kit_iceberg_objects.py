@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from pyiceberg.catalog.sql import SqlCatalog
 from tests.contract.kit_iceberg import TABLE, IcebergKit
 from tests.contract.kits import Evolve, Rows
 
+from penstock.config.sinks import IcebergCatalogConfig
 from penstock.model import MergeRules
 from penstock.sinks.iceberg import IcebergSink, open_catalog
 
@@ -38,7 +40,7 @@ class IcebergObjectsKit(IcebergKit):
             name,
             TABLE,
             self.uri,
-            catalog=open_catalog("sqlite", self.database, {}, self.uri, storage),
+            catalog=open_catalog(IcebergCatalogConfig(uri=SecretStr(self.database)), self.uri, storage),
             storage=storage,
             rules=rules,
             partition_by=partition_by,

@@ -1,4 +1,4 @@
-"""Iceberg with Spark: the same tables from both sides, merges, the Hadoop catalog, a catalog in PostgreSQL."""
+"""Iceberg with Spark: the same tables from both sides, merges, a catalog in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.errors import MissingError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.failures import is_conflict, is_passing
-from penstock.sinks.iceberg.tables import CatalogTable
+from penstock.sinks.iceberg.table import CatalogTable
 from penstock.spark.sql import SparkSql
 
 pytestmark = pytest.mark.services
@@ -68,11 +68,6 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path, spark: Any) -> Lake:
     return Lake(tmp_path / "lake", spark)
-
-
-@pytest.fixture
-def hadoop(tmp_path: Path, spark: Any) -> Lake:
-    return Lake(tmp_path / "hadoop", spark, IcebergCatalog("hadoop"))
 
 
 EVERYTHING = pa.schema(
@@ -437,89 +432,6 @@ def test_commit_conflict_inside_spark_is_judged_by_its_java_class(lake: Lake, sp
     changed = seen.replaceProperties(java.java.util.HashMap())
     error = raised(lambda: operations.commit(seen, changed))
     assert (is_conflict(error), is_passing(error)) == (True, False)
-
-
-@pytest.mark.long
-def test_hadoop_catalog_takes_appends_exactly_once(hadoop: Lake, spark: Any) -> None:
-    sink = hadoop.sink(partition_by=["bucket(2, id)"])
-    assert sink.needs_sql
-    batch = token(0, 0, 3)
-    manifest = stage(sink, batch, [records(range(3))])
-    commit(sink, batch, [manifest])
-    commit(sink, batch, [manifest])
-    commit(sink, token(1, 3, 3), [])
-    other = hadoop.sink(pipeline="returns", partition_by=["bucket(2, id)"])
-    land(other, token(0, 10, 12, pipeline="returns"))
-    assert hadoop.ids() == [0, 1, 2, 10, 11]
-    # Looked at without an engine, as `plan` does.
-    looking = IcebergSink("orders", "out", "shop.orders", str(hadoop.folder), catalog=hadoop.catalog)
-    assert last_commit(looking) == token(1, 3, 3)
-    with pytest.raises(TerminalError, match="SINK_TOKEN_MISMATCH"):
-        holds(looking, token(1, 3, 4))
-    with pytest.raises(MissingError, match="SINK_SCHEMA_MISMATCH"):
-        looking.check(SCHEMA)
-    hadoop.sql(
-        "CALL penstock.system.expire_snapshots(table => 'shop.orders', older_than => TIMESTAMP '2100-01-01', "
-        "retain_last => 1)"
-    )
-    assert last_commit(looking) == token(1, 3, 3)
-    assert hadoop.refs() == {"mainBRANCH", "penstockTAG"}
-    assert not list(hadoop.folder.rglob("staged/*.parquet"))
-
-
-@pytest.mark.long
-def test_hadoop_catalog_with_a_writer_in_between_both_land(hadoop: Lake, spark: Any) -> None:
-    hadoop.sink()
-    other = hadoop.sink(pipeline="returns")
-
-    class Overtaken(IcebergSink):
-        overtaken = False
-
-        def _commit_snapshot(self, position: Any, items: Any, seen: Table, *more: Any) -> None:
-            if not self.overtaken:
-                self.overtaken = True
-                land(other, token(0, 10, 12, pipeline="returns"))
-            super()._commit_snapshot(position, items, seen, *more)
-
-    sink = Overtaken("orders", "out", "shop.orders", str(hadoop.folder), catalog=hadoop.catalog)
-    sink.use(SparkSql(spark))
-    sink.prepare(SCHEMA)
-    land(sink, token(0, 0, 3))
-    assert hadoop.ids() == [0, 1, 2, 10, 11]
-    assert last_commit(sink) == token(0, 0, 3)
-
-
-@pytest.mark.long
-def test_hadoop_catalog_merges_and_gets_new_columns(hadoop: Lake) -> None:
-    sink = hadoop.sink(rules=BY_ID)
-    land(sink, token(0, 0, 3))
-    wider = pa.schema(
-        [
-            *[field for field in SCHEMA if field.name != "item"],
-            pa.field("item", pa.struct([*SCHEMA.field("item").type, pa.field("price", pa.decimal128(9, 2))])),
-            pa.field("extra", pa.map_(pa.string(), pa.list_(pa.int64()))),
-        ]
-    )
-    sink = hadoop.sink(wider, rules=BY_ID, evolve="add_columns")
-    item = {"sku": "s", "tags": None, "price": Decimal("1.50")}
-    land(sink, token(1, 3, 5), wider, id=lambda n: n - 1, item=item, extra=[("k", [1])])
-    rows = hadoop.sql(f"SELECT id, item.price, extra FROM {TABLE} ORDER BY id")
-    assert [row["price"] for row in rows] == [None, None, Decimal("1.50"), Decimal("1.50")]
-    assert [row["extra"] for row in rows] == [None, None, {"k": [1]}, {"k": [1]}]
-
-
-@pytest.mark.long
-def test_hadoop_catalog_widens_types_inside_structs_too(hadoop: Lake) -> None:
-    def counting(kind: pa.DataType) -> pa.Schema:
-        return SCHEMA.append(pa.field("count", pa.struct([pa.field("n", kind)])))
-
-    sink = hadoop.sink(counting(pa.int32()), evolve="widen")
-    land(sink, token(0, 0, 1), counting(pa.int32()), count={"n": 1})
-    assert sink.changes(counting(pa.int64())) == ["widen count.n INT -> BIGINT"]
-    sink.prepare(counting(pa.int64()))
-    land(sink, token(1, 1, 2), counting(pa.int64()), count={"n": 2**40})
-    rows = hadoop.sql(f"SELECT count.n FROM {TABLE} ORDER BY id")
-    assert [row["n"] for row in rows] == [1, 2**40]
 
 
 @APPEND_AND_MERGE

@@ -1,4 +1,4 @@
-"""Rows replaced where only Spark can: Delta tables that bind their writers, Iceberg tables in a Hadoop catalog."""
+"""Rows replaced where only Spark can: Delta tables that bind their writers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.contract.rows import land, prepared, records, stage, token
 
 from penstock.model import COORDINATES, BatchToken, OffsetRange
 from penstock.sinks.delta import DeltaSink
-from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.spark.sql import SparkSql
 
 pytestmark = [pytest.mark.services, pytest.mark.long]
@@ -47,23 +46,3 @@ def test_delta_table_that_asks_more_of_its_writers_is_replaced_by_spark(
     assert sorted((row["offset"], row["note"]) for row in rows) == EXPECTED
     again = DeltaSink("orders.replay-1", "out", path).replacing(RANGES)
     assert last_commit(again) == REPLAY
-
-
-def test_iceberg_table_in_a_hadoop_catalog_is_replaced_on_a_branch(spark: Any, tmp_path: Path) -> None:
-    catalog = IcebergCatalog("hadoop", name=f"hadoop{tmp_path.name[-4:]}".replace("-", "_"))
-
-    def made(pipeline: str) -> IcebergSink:
-        sink = IcebergSink(pipeline, "out", "shop.orders", str(tmp_path / "lake"), catalog=catalog)
-        sink.use(SparkSql(spark))
-        return sink
-
-    live = prepared(made("orders"))
-    land(live, token(0, 0, 8))
-    sink = made("orders.replay-1").replacing(RANGES)
-    assert sink.would_replace() == 3
-    replayed(prepared(sink))
-    assert last_commit(live) == token(0, 0, 8)
-    found = sink._there().look()
-    assert found is not None
-    rows = found.scan().to_arrow().to_pylist()
-    assert sorted((row[COORDINATES]["offset"], row["note"]) for row in rows) == EXPECTED

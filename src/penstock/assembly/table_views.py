@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.config.fields import reveal
 from penstock.config.tables import (
     CsvTableConfig,
     DeltaTableConfig,
@@ -67,8 +66,7 @@ def _in_file_order(table: LookupTable, schema: pa.Schema) -> pa.Schema:
 def _iceberg(session: Any, config: IcebergTableConfig, name: str, storage: Storage) -> Any:
     from penstock.sinks.iceberg import open_catalog
 
-    uri = config.catalog.uri.get_secret_value() if config.catalog.uri is not None else None
-    catalog = open_catalog(config.catalog.type, uri, reveal(config.catalog.properties), config.warehouse, storage)
+    catalog = open_catalog(config.catalog, config.warehouse, storage)
     asked = catalog.spark_settings(config.warehouse)
     where = f"spark.sql.catalog.{catalog.name}.warehouse"
     held = session.conf.get(where, None)

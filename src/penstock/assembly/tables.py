@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from penstock.assembly.reaching import database_tls
 from penstock.config.arrow_types import parse_columns
-from penstock.config.fields import reveal
 from penstock.config.tables import (
     CsvTableConfig,
     DeltaTableConfig,
@@ -25,7 +24,6 @@ from penstock.config.tables import (
     ParquetTableConfig,
     PostgresTableConfig,
 )
-from penstock.errors import MissingError
 from penstock.spark.internals import same_session
 from penstock.storage import Storage
 from penstock.tables import LookupTable
@@ -172,15 +170,7 @@ def _iceberg(name: str, config: IcebergTableConfig, storage: Storage) -> LookupT
     from penstock.sinks.iceberg import open_catalog
     from penstock.tables.iceberg import IcebergLookup
 
-    if config.catalog.type == "hadoop":
-        raise MissingError(
-            "TABLE_CATALOG_UNSUPPORTED",
-            f"table {name}: a table in a Hadoop catalog cannot be joined",
-            context={"table": config.table, "warehouse": config.warehouse},
-            hint="register it in a catalog of type sqlite, rest, sql or hive, or join the folder of its copy",
-        )
-    uri = config.catalog.uri.get_secret_value() if config.catalog.uri is not None else None
-    catalog = open_catalog(config.catalog.type, uri, reveal(config.catalog.properties), config.warehouse, storage)
+    catalog = open_catalog(config.catalog, config.warehouse, storage)
     return IcebergLookup(name, config.table, catalog.name, catalog.client_properties(config.warehouse))
 
 

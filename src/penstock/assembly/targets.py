@@ -159,13 +159,12 @@ def _delta(pipeline: str, sink: cfg.DeltaSinkConfig, storage: Storage) -> Sink:
 def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig, storage: Storage) -> Sink:
     from penstock.sinks.iceberg import IcebergSink, open_catalog
 
-    uri = sink.catalog.uri.get_secret_value() if sink.catalog.uri is not None else None
     return IcebergSink(
         pipeline,
         sink.name,
         sink.table,
         sink.warehouse,
-        catalog=open_catalog(sink.catalog.type, uri, cfg.reveal(sink.catalog.properties), sink.warehouse, storage),
+        catalog=open_catalog(sink.catalog, sink.warehouse, storage),
         rules=merge_rules(sink),
         partition_by=sink.partition_by or (),
         evolve=sink.evolve,

@@ -74,7 +74,7 @@ def check_storage(parts: Parts) -> None:
 
 
 def _check_catalog(parts: Parts, path: tuple[str | int, ...], warehouse: str, catalog: IcebergCatalogConfig) -> None:
-    """A catalog decides which of two commits counts. A file in an object store cannot, nor can a rename there."""
+    """A catalog decides which of two commits counts. A file in an object store cannot."""
     if not is_uri(warehouse) or warehouse.startswith("file://"):
         return
     if catalog.type == "sqlite" and catalog.uri is None:
@@ -83,12 +83,6 @@ def _check_catalog(parts: Parts, path: tuple[str | int, ...], warehouse: str, ca
             "a SQLite catalog can only lie on a disk of this machine",
             hint="name a catalog that decides between writers: catalog: {type: rest, uri: ...} or {type: sql, uri: "
             "...}; for runs of one machine a file of it: catalog: {uri: sqlite:///path}",
-        )
-    elif catalog.type == "hadoop" and not warehouse.startswith("hdfs://"):
-        parts.report(
-            (*path, "catalog", "type"),
-            "a Hadoop catalog commits by renaming, and in an object store two writers could both win",
-            hint="use a catalog of type rest, sql or hive",
         )
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from penstock.config.connections import RegistryConfig, SecurityConfig
-from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Size, Text
+from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Size, Text, wrong
 from penstock.config.source import Brokers, Topic, check_pattern
 
 _CALL = re.compile(r"^\s*(\w+)\s*\((.*)\)\s*$", re.DOTALL)
@@ -169,13 +169,21 @@ class DeltaSinkConfig(FolderSinkConfig, MergingTableConfig):
     cluster_by: _FewNames = Field(default=(), description=_CLUSTER_BY)
 
 
+def _refuse_hadoop(kind: Any) -> Any:
+    if kind == "hadoop":
+        raise wrong(
+            "a Hadoop catalog is not supported any more",
+            "register the table in a catalog of type sqlite, rest, sql or hive by its newest metadata file: the "
+            "position of the pipeline is in it (docs/operations.md, section Tables)",
+        )
+    return kind
+
+
 class IcebergCatalogConfig(Section):
     """Where an Iceberg catalog is."""
 
-    type: Literal["sqlite", "rest", "sql", "hive", "hadoop"] = Field(
-        default="sqlite",
-        description="`sqlite` is a file in the warehouse; `rest`, `sql` and `hive` are at `uri`; `hadoop` keeps its "
-        "tables in the warehouse alone and is written through Spark.",
+    type: Annotated[Literal["sqlite", "rest", "sql", "hive"], BeforeValidator(_refuse_hadoop)] = Field(
+        default="sqlite", description="`sqlite` is a file in the warehouse; `rest`, `sql` and `hive` are at `uri`."
     )
     uri: SecretStr | None = Field(
         default=None,

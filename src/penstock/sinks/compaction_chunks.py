@@ -1,6 +1,6 @@
 """One chunk of a compaction, in a thread or process of its own.
 
-It is watched, and broken off when its time is up or the stream wants the table.
+It is watched, and broken off when its time is up or the stream wants the table. A statement of Spark is one chunk.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from penstock.contracts import MaintenanceLock
+from penstock.contracts import MaintenanceLock, SqlEngine
+from penstock.errors import PenstockError, TerminalError
 
 GRACE = 0.3
 """Seconds that a chunk may go on once the stream wants the table: most are done by then."""
@@ -59,6 +60,59 @@ def run_chunk(
     if not failed:
         return ChunkResult("done")
     return ChunkResult(broken or "failure", str(failed[0]), failed[0])
+
+
+_TRIES = 3
+
+
+class SparkCare:
+    """What the care of one table runs through Spark.
+
+    `judge` gives the error that a failure amounts to, and none where it is a conflict: then it is tried again.
+    """
+
+    def __init__(self, sink: str, judge: Callable[[Exception], PenstockError | None]) -> None:
+        self._sink = sink
+        self._judge = judge
+        self._sql: SqlEngine | None = None
+        self._interrupt: Callable[[], None] = lambda: None
+
+    def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
+        """The engine, and how to break off what it runs."""
+        self._sql, self._interrupt = sql, interrupt
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is an engine."""
+        return self._sql is not None
+
+    @property
+    def engine(self) -> SqlEngine:
+        """The engine."""
+        if self._sql is None:
+            raise TerminalError("SINK_NEEDS_SPARK", f"sink {self._sink}: the care of the table was given no SQL engine")
+        return self._sql
+
+    def run(
+        self, statement: str, settings: Mapping[str, str], lock: MaintenanceLock, deadline: float
+    ) -> tuple[list[dict[str, Any]], int, str | None]:
+        """Run one statement, broken off when the stream wants the table. Its rows, how often, and why it was left."""
+        engine = self.engine
+        rows: list[dict[str, Any]] = []
+
+        def work() -> None:
+            rows.extend(engine.run(statement, settings=settings))
+
+        for lost in range(_TRIES):
+            found = run_chunk(work, self._interrupt, lock, deadline)
+            if found.ended == "done":
+                return rows, lost, None
+            if found.ended == "time":
+                return [], lost, "the time was up"
+            if found.ended == "failure" and found.error is not None and (failure := self._judge(found.error)):
+                raise failure from found.error
+            time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
+        return [], _TRIES, "the stream left no room for it"
 
 
 class NoLock:

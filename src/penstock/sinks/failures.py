@@ -7,8 +7,9 @@ Spark itself is not imported: its exceptions are known by their classes.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -53,24 +54,64 @@ def _condition(error: Any) -> object:
         return None
 
 
+_JAVA_PASSING = frozenset(
+    {
+        "java.net.SocketException",
+        "java.net.SocketTimeoutException",
+        "java.net.UnknownHostException",
+        "java.util.concurrent.TimeoutException",
+        "org.apache.hadoop.fs.s3a.AWSServiceIOException",
+        "org.apache.hadoop.ipc.RetriableException",
+        "org.apache.hadoop.ipc.StandbyException",
+        "org.apache.spark.ExecutorDeadException",
+        "software.amazon.awssdk.core.exception.ApiCallAttemptTimeoutException",
+        "software.amazon.awssdk.core.exception.ApiCallTimeoutException",
+    }
+)
+
+
+def is_passing_in_java(classes: set[str]) -> bool:
+    """Whether the cause of a Java exception of these classes may go away by itself."""
+    return not _JAVA_PASSING.isdisjoint(classes)
+
+
+def messages(error: BaseException) -> list[str]:
+    """What happened, and then what caused it, out of a text that may go on with stacks of Java calls."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
+    roots = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return [*(said[:1] or [type(error).__name__]), *roots]
+
+
 _PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
 
 
 @contextmanager
-def sink_failures(sink: str, doing: str) -> Iterator[None]:
-    """Raise what Arrow and the file system raise inside as an error of this sink; `doing` was under way."""
+def translated(kinds: tuple[type[Exception], ...], translate: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise what is of these kinds inside as the error that it amounts to; our own errors pass as they are."""
     try:
         yield
     except PenstockError:
         raise
-    except (OSError, pa.ArrowException) as error:
-        raise sink_failure(sink, doing, error) from error
+    except kinds as error:
+        raise translate(error) from error
+
+
+def sink_failures(sink: str, doing: str) -> AbstractContextManager[None]:
+    """Raise what Arrow and the file system raise inside as an error of this sink; `doing` was under way."""
+    return translated((OSError, pa.ArrowException), partial(sink_failure, sink, doing))
 
 
 def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
     """The error of this sink that one of Arrow or of the file system amounts to."""
     summary = f"sink {sink}: {doing}: {first_line(error)}"
     return TransientError("SINK_UNAVAILABLE", summary) if is_passing(error) else sink_failed(summary, error)
+
+
+def commit_conflict(summary: str) -> TransientError:
+    """The error for a commit that another writer got ahead of."""
+    hint = "other writers commit to this table at the same time"
+    return TransientError("SINK_COMMIT_CONFLICT", summary, hint=hint)
 
 
 def sink_failed(summary: str, error: BaseException, context: Mapping[str, object] | None = None) -> TerminalError:

@@ -111,13 +111,6 @@ def test_table_of_every_kind_that_is_not_there_is_missing(tmp_path: Path) -> Non
         assert raised.value.code == "TABLE_MISSING"
 
 
-def test_iceberg_table_in_a_hadoop_catalog_is_refused(tmp_path: Path) -> None:
-    settings = {"type": "iceberg", "table": "a.b", "warehouse": str(tmp_path), "catalog": {"type": "hadoop"}}
-    with pytest.raises(MissingError) as raised:
-        Tables({"customers": configured(**settings)}).schema("customers")
-    assert raised.value.code == "TABLE_CATALOG_UNSUPPORTED"
-
-
 def test_database_that_cannot_be_reached_is_told_without_its_password() -> None:
     url = "postgresql://someone:s3cret%2Fword@127.0.0.1:1/shop"
     tables = Tables({"customers": configured(type="postgres", url=url, table="public.customers")})

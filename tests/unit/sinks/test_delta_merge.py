@@ -29,7 +29,7 @@ from penstock.model import (
 )
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
 from penstock.sinks.delta.beside_stage import StagedBeside
-from penstock.sinks.delta.merge import merge_statement
+from penstock.sinks.spark_sql import merge_statement
 
 ROWS = pa.schema(
     [pa.field("id", pa.int64()), pa.field("day", pa.date32()), pa.field("note", pa.string()), COORDINATES_FIELD]
@@ -291,7 +291,7 @@ def test_token_in_the_metadata_of_sparks_commits_is_found_among_others(tmp_path:
 
 
 def statement(rules: MergeRules, *, positioned: bool = True) -> list[str]:
-    return merge_statement("`t`", ROWS, rules, {}, positioned=positioned).splitlines()
+    return merge_statement("`t`", ROWS.names, ROWS.names, rules, {}, positioned=positioned).splitlines()
 
 
 def test_statement_deletes_updates_and_inserts_in_this_order() -> None:

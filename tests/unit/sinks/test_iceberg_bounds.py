@@ -6,8 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.model import DELETES
+from penstock.model import DELETES, MergeRules
 from penstock.sinks.iceberg.bounds import FEW, bounds_of, conditions
+from penstock.sinks.spark_sql import MergeTerms, quoted
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
@@ -15,9 +16,11 @@ def batch(**columns: Any) -> pa.RecordBatch:
 
 
 def told(*parts: pa.RecordBatch, keys: tuple[str, ...] = ("k",), never_changing: tuple[str, ...] = ()) -> list[str]:
-    names = {*keys, *never_changing}
+    names = (*keys, *never_changing)
     found = [{name: bounds for name in names if (bounds := bounds_of(part, name))} for part in parts]
-    return conditions(found, keys, never_changing, "t")
+    terms = MergeTerms(MergeRules(keys), quoted).on(conditions(found, names, "t")).split(" AND (")
+    assert terms[0] == " AND ".join(f"t.`{key}` = s.`{key}`" for key in keys)
+    return [term.removesuffix(")") for term in terms[1:]]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def test_conditions_of_a_type_that_is_ordered_otherwise_are_left_out(values: lis
 
 def test_conditions_of_a_column_that_never_changes_let_rows_without_it_through() -> None:
     parts = batch(k=[1, 2], day=["a", None])
-    assert told(parts, never_changing=("day",)) == ["t.`k` IN (1, 2)", "(t.`day` IN ('a') OR t.`day` IS NULL)"]
+    assert told(parts, never_changing=("day",)) == ["t.`k` IN (1, 2)", "t.`day` IN ('a') OR t.`day` IS NULL"]
 
 
 def test_conditions_of_a_column_that_a_delete_leaves_out_are_left_out() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import sqlglot
 
-from penstock.sinks.iceberg.types import literal, quoted
+from penstock.sinks.spark_sql import literal, quoted
 
 
 @pytest.mark.parametrize(

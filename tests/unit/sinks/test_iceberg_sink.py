@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
@@ -42,6 +43,24 @@ def prepared(folder: Path, **settings: Any) -> IcebergSink:
 def opened(folder: Path) -> Table:
     catalog = SqlCatalog("penstock", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
     return catalog.load_table("shop.orders")
+
+
+def test_table_out_of_a_hadoop_catalog_goes_on_from_its_position_once_registered(tmp_path: Path) -> None:
+    land(prepared(tmp_path), token(0, 0, 3))
+    table = opened(tmp_path)
+    newest = f"{table.location()}/metadata/v42.metadata.json"  # named as by a Hadoop catalog
+    Path(table.metadata_location.removeprefix("file://")).rename(newest.removeprefix("file://"))
+    (tmp_path / "catalog.db").unlink()
+
+    catalog = load_catalog(
+        "penstock", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}"
+    )
+    catalog.create_namespace("shop")
+    catalog.register_table("shop.orders", newest)
+    sink = prepared(tmp_path)
+    assert last_commit(sink) == token(0, 0, 3)
+    land(sink, token(1, 3, 5))
+    assert ids(tmp_path) == [0, 1, 2, 3, 4]
 
 
 def write_aside(folder: Path, number: int) -> None:

@@ -13,13 +13,13 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 
 from penstock.model import COORDINATES, COORDINATES_FIELD, MergeRules, OffsetRange
-from penstock.sinks.delta.merge import MergeTerms, _quoted, merge_statement
+from penstock.sinks.delta.merge import _quoted
 from penstock.sinks.delta.replace import replace_statement
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.delta.tail import put_entry, replacement_entry
 from penstock.sinks.files import TableFolder
-from penstock.sinks.iceberg.replace import delete, merge
 from penstock.sinks.merging import counts_sql, in_ranges, ranges_sql
+from penstock.sinks.spark_sql import MergeTerms, merge_statement
 
 RANGES = (OffsetRange("a", 0, 5, 8), OffsetRange("b", 3, 0, 1))
 COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string()), COORDINATES_FIELD])
@@ -52,7 +52,6 @@ def test_statements_of_spark_replace_by_the_coordinates() -> None:
         " AND `_penstock`.`offset` >= 5 AND `_penstock`.`offset` < 8))"
         " SELECT `id`, NULL AS `note`, `_penstock` FROM staged"
     )
-    assert delete("t", RANGES[:1]).startswith("DELETE FROM t WHERE (`_penstock`.`topic` = 'a' AND")
 
 
 def test_merge_by_position_is_a_condition_in_every_dialect() -> None:
@@ -61,12 +60,11 @@ def test_merge_by_position_is_a_condition_in_every_dialect() -> None:
         "coalesce(t.`_penstock`.`topic` = s.`_penstock`.`topic` AND t.`_penstock`.`partition` ="
         " s.`_penstock`.`partition` AND t.`_penstock`.`offset` > s.`_penstock`.`offset`, FALSE)"
     )
-    assert f"AND (NOT {later}) THEN UPDATE" in merge_statement("x", COLUMNS, rules, {}, positioned=True)
-    plain = later.replace("t.`", "`t`.`").replace("s.`", "`s`.`")
-    assert f"AND (NOT {plain}) THEN UPDATE" in merge("x", rules, COLUMNS.names, COLUMNS.names, [])
+    merged = merge_statement("x", COLUMNS.names, COLUMNS.names, rules, {}, positioned=True)
+    assert f"AND (NOT {later}) THEN UPDATE" in merged
     without = [name for name in COLUMNS.names if name != COORDINATES]
-    assert "coalesce(`t`" not in merge("x", rules, without, without, [])
-    terms = MergeTerms(rules, _quoted, lambda kind, value: None)
+    assert "coalesce(t.`_penstock`" not in merge_statement("x", without, without, rules, {}, positioned=True)
+    terms = MergeTerms(rules, _quoted)
     assert """t."_penstock"['offset'] > s."_penstock"['offset']""" in terms.newer
 
 

@@ -16,7 +16,7 @@ from penstock.contracts import SqlEngine
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, Position, SlotAttempt
 from penstock.sinks.delta.failures import engine_errors
-from penstock.sinks.delta.names import uri_of
+from penstock.sinks.delta.fitted import uri_of
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.files.writer import TARGET_FILE_BYTES

@@ -5,8 +5,8 @@ The class of an error decides, with its error number, or for Spark with the clas
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -25,55 +25,29 @@ _JAVA_CONFLICT = frozenset(
     }
 )
 _CONFLICT_CONDITIONS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
-_JAVA_PASSING = frozenset(
-    {
-        "java.net.SocketException",
-        "java.net.SocketTimeoutException",
-        "java.net.UnknownHostException",
-        "java.util.concurrent.TimeoutException",
-        "org.apache.hadoop.fs.s3a.AWSServiceIOException",
-        "org.apache.hadoop.ipc.RetriableException",
-        "org.apache.hadoop.ipc.StandbyException",
-        "org.apache.spark.ExecutorDeadException",
-        "software.amazon.awssdk.core.exception.ApiCallAttemptTimeoutException",
-        "software.amazon.awssdk.core.exception.ApiCallTimeoutException",
-    }
-)
 
 
 class EngineError(Exception):
     """What the SQL engine raised, which is its cause."""
 
 
-@contextmanager
-def engine_errors() -> Iterator[None]:
-    """Raise whatever the engine raises inside as an `EngineError`, with what went wrong and the root of it."""
-    try:
-        yield
-    except PenstockError:
-        raise
-    except Exception as error:
-        raise EngineError(_summary(error)) from error
+def engine_errors() -> AbstractContextManager[None]:
+    """Raise whatever the engine raises inside as an `EngineError`."""
+    return failures.translated((Exception,), engine_error)
 
 
-@contextmanager
-def sink_failures(sink: str, doing: str) -> Iterator[None]:
+def sink_failures(sink: str, doing: str) -> AbstractContextManager[None]:
     """Raise what goes wrong inside as an error of this sink; `doing` says what was under way."""
-    try:
-        yield
-    except PenstockError:
-        raise
-    except (OSError, DeltaError, EngineError, pa.ArrowException) as error:
-        raise sink_failure(sink, doing, error) from error
+    return failures.translated(
+        (OSError, DeltaError, EngineError, pa.ArrowException), partial(sink_failure, sink, doing)
+    )
 
 
 def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
     """The error of this sink that `error` amounts to."""
     summary = f"sink {sink}: {doing}: {failures.first_line(error)}"
     if is_conflict(error):
-        return TransientError(
-            "SINK_COMMIT_CONFLICT", summary, hint="other writers commit to this table at the same time"
-        )
+        return failures.commit_conflict(summary)
     if is_passing(error):
         return TransientError("SINK_UNAVAILABLE", summary)
     return failures.sink_failed(summary, error)
@@ -91,19 +65,19 @@ def is_conflict(error: BaseException) -> bool:
 def is_passing(error: BaseException) -> bool:
     """Whether the cause may go away by itself: a connection, a time-out, throttling."""
     if isinstance(error, EngineError) and error.__cause__ is not None:
-        return is_passing(error.__cause__) or not _JAVA_PASSING.isdisjoint(java_classes(error.__cause__))
+        return is_passing(error.__cause__) or failures.is_passing_in_java(java_classes(error.__cause__))
     if failures.is_passing(error):
         return True
     # What delta-rs and Arrow raise for a store that did not answer has no number; an error of the local disk has one.
     return type(error) is OSError and error.errno is None
 
 
-def _summary(error: Exception) -> str:
-    """What happened, out of a text that goes on with a stack of Java calls."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    first = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
-    roots = [line for line in lines if line.startswith("Caused by: ")]
-    return "; ".join([*first[:1], *roots[-1:]]) or type(error).__name__
+def engine_error(error: Exception) -> EngineError:
+    """What the engine raised, with what went wrong and the root of it."""
+    said, *roots = failures.messages(error)
+    made = EngineError("; ".join([said, *(f"Caused by: {root}" for root in roots[-1:])]))
+    made.__cause__ = error
+    return made
 
 
 def table_changed(sink: str) -> TransientError:
@@ -117,8 +91,4 @@ def table_changed(sink: str) -> TransientError:
 
 def others_first(sink: str) -> TransientError:
     """The error for a commit that other writers got ahead of."""
-    return TransientError(
-        "SINK_COMMIT_CONFLICT",
-        f"sink {sink}: other writers changed the table at the same time",
-        hint="other writers commit to this table at the same time",
-    )
+    return failures.commit_conflict(f"sink {sink}: other writers changed the table at the same time")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import SqlEngine
 from penstock.errors import MissingError, PenstockError, TerminalError
 from penstock.sinks.delta.failures import EngineError, engine_errors, is_conflict, sink_failure, table_changed
-from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.schema import (
     check_partitions,
     check_schema,
@@ -34,6 +34,7 @@ from penstock.sinks.delta.schema import (
 from penstock.sinks.delta.tail import CHECKPOINT_INTERVAL
 from penstock.sinks.evolution import Evolve, Fit, Fitting
 from penstock.sinks.files import TableFolder, staged_batch
+from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
 CHANGING = "changing the table's columns"
@@ -79,6 +80,18 @@ def spark_type(kind: pa.DataType) -> str:
 
 def _members(fields: Sequence[pa.Field]) -> Iterator[str]:
     return (f"{quoted(each.name)}: {spark_type(each.type)}" for each in fields)
+
+
+def uri_of(folder: TableFolder, path: str = "") -> str:
+    """A path in the form that Spark takes, wherever its own default file system is."""
+    if folder.local is None:
+        return f"{folder.uri}/{path}".rstrip("/")
+    return f"file:{Path(folder.local, path).absolute()}"
+
+
+def table_name(folder: TableFolder) -> str:
+    """The table of a folder in a statement."""
+    return quoted("delta", uri_of(folder))
 
 
 _PREPARE_TRIES = 5

@@ -27,17 +27,18 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from penstock.contracts import MaintenanceLock, SqlEngine
-from penstock.errors import TerminalError
+from penstock.errors import PenstockError, TerminalError
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
-from penstock.sinks.compaction_chunks import ChunkProcess, ChunkResult, run_chunk
+from penstock.sinks.compaction_chunks import ChunkProcess, ChunkResult, SparkCare
 from penstock.sinks.delta import optimizing
 from penstock.sinks.delta.beside import STAGED
-from penstock.sinks.delta.failures import EngineError, engine_errors, is_conflict, sink_failure, sink_failures
+from penstock.sinks.delta.failures import engine_error, engine_errors, is_conflict, sink_failure, sink_failures
+from penstock.sinks.delta.fitted import table_name
 from penstock.sinks.delta.history import own_commits, position_of, transactions_at
-from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.schema import unsupported
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.writer import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
+from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
 LOG_RETENTION = timedelta(days=30)
@@ -75,6 +76,7 @@ LOST_CHUNKS = 8
 ORPHAN_AGE = timedelta(days=3)
 """How old a file must be at least that no version ever named: a batch or a replay in hand may be about to."""
 
+_DELTA = "spark.databricks.delta"
 _BY_SPARK = ("deletionVectors", "v2Checkpoint", "icebergCompatV1", "icebergCompatV2")
 Values = tuple[Any, ...]
 
@@ -106,7 +108,7 @@ class DeltaMaintenance:
         self._cluster_by = tuple(cluster_by)
         self._folder = TableFolder(path, storage)
         self._options = storage.for_delta_at(path) or {}
-        self._spark = SparkCare(sink, self._folder, target_file_bytes, self._cluster_by)
+        self._spark = SparkCare(sink, self._judged)
 
     @property
     def needs_sql(self) -> bool:
@@ -143,7 +145,7 @@ class DeltaMaintenance:
             if why := position_at_risk(table, self._folder, self._pipeline, self._sink):
                 return Compacted(left=why)
             if _bound(table):
-                return self._spark.compact(table, lock, deadline)
+                return self._optimize(table, lock, deadline)
             before, names = table.version(), _paths(table)
             mark = secrets.token_hex(4)
             gave_way, left = self._chunks(orders, mark, lock, deadline)
@@ -168,13 +170,49 @@ class DeltaMaintenance:
             keep = max(keep, interval_of(settings.get("delta.deletedFileRetentionDuration"), timedelta(0)))
             staged = list(self._forgotten(max(keep, ORPHAN_AGE)))
             if _bound(table):
-                found = self._spark.clean(table, max(keep, ORPHAN_AGE), dry_run=dry_run)
+                found = self._vacuum_by_spark(max(keep, ORPHAN_AGE), dry_run)
             else:
                 found = Cleaned(self._vacuum(table, keep, dry_run))
             for path in () if dry_run else staged:
                 with suppress(OSError):
                     self._folder.remove(path)
             return Cleaned(found.files + len(staged), found.versions, found.note)
+
+    def _optimize(self, table: DeltaTable, lock: MaintenanceLock, deadline: float) -> Compacted:
+        """One OPTIMIZE by Spark, which commits part by part."""
+        statement = f"OPTIMIZE {table_name(self._folder)}"
+        if self._cluster_by:
+            statement += f" ZORDER BY ({', '.join(map(quoted, self._cluster_by))})"
+        settings = {
+            f"{_DELTA}.optimize.maxFileSize": str(self._target),
+            f"{_DELTA}.optimize.minFileSize": str(self._target // 2),
+            f"{_DELTA}.optimize.batchSize": str(4 * self._target),
+        }
+        before = table.version()
+        _, gave_way, left = self._spark.run(statement, settings, lock, deadline)
+        table.update_incremental()
+        removed, added = _optimized(table, before)
+        return Compacted(removed, added, gave_way, left)
+
+    def _judged(self, error: Exception) -> PenstockError | None:
+        failure = engine_error(error)
+        return None if is_conflict(failure) else sink_failure(self._sink, COMPACTING, failure)
+
+    def _vacuum_by_spark(self, keep: timedelta, dry_run: bool) -> Cleaned:
+        if dry_run and not self._spark.is_given:
+            return Cleaned(note="what VACUUM would remove is known to Spark alone")
+        engine, hours = self._spark.engine, _hours(keep)
+        statement = f"VACUUM {table_name(self._folder)} RETAIN {hours} HOURS"
+        settings = {
+            f"{_DELTA}.retentionDurationCheck.enabled": "false",
+            # By default VACUUM lists a folder in 10,000 tasks: two minutes for four files.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
+        }
+        with engine_errors():
+            found = len(engine.run(f"{statement} DRY RUN", settings=settings))
+            if found and not dry_run:
+                engine.run(statement, settings=settings)
+        return Cleaned(found)
 
     def _vacuum(self, table: DeltaTable, keep: timedelta, dry_run: bool) -> int:
         """What the log says was removed, and what no version names. Nothing found is no commit."""
@@ -305,87 +343,6 @@ def _text(value: Any) -> str:
 
 def _failed(sink: str, chunk: ChunkResult) -> TerminalError:
     return TerminalError("SINK_FAILED", f"sink {sink}: {COMPACTING}: {(chunk.reason.splitlines() or [''])[0]}")
-
-
-_DELTA = "spark.databricks.delta"
-_TRIES = 3
-
-
-# The care of a table that asks more of its writers than delta-rs can give: Spark's OPTIMIZE and VACUUM.
-
-
-class SparkCare:
-    """OPTIMIZE and VACUUM of one table, through the engine."""
-
-    def __init__(self, sink: str, folder: TableFolder, target_file_bytes: int, cluster_by: Sequence[str]) -> None:
-        self._sink = sink
-        self._name = table_name(folder)
-        self._target = target_file_bytes
-        self._cluster_by = tuple(cluster_by)
-        self._sql: SqlEngine | None = None
-        self._interrupt: Callable[[], None] = lambda: None
-
-    def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
-        """The engine, and how to break off what it runs."""
-        self._sql, self._interrupt = sql, interrupt
-
-    def compact(self, table: DeltaTable, lock: MaintenanceLock, deadline: float) -> Compacted:
-        """One OPTIMIZE, which commits part by part; broken off when the stream wants the table, and tried again."""
-        engine, statement = self._engine(), f"OPTIMIZE {self._name}"
-        if self._cluster_by:
-            statement += f" ZORDER BY ({', '.join(map(quoted, self._cluster_by))})"
-        settings = {
-            f"{_DELTA}.optimize.maxFileSize": str(self._target),
-            f"{_DELTA}.optimize.minFileSize": str(self._target // 2),
-            f"{_DELTA}.optimize.batchSize": str(4 * self._target),
-        }
-
-        def run() -> None:
-            with engine_errors():
-                engine.run(statement, settings=settings)
-
-        before, gave_way = table.version(), 0
-        left: str | None = "the stream left no room for it"
-        for _ in range(_TRIES):
-            found = run_chunk(run, self._interrupt, lock, deadline)
-            if found.ended == "done":
-                left = None
-                break
-            if found.ended == "time":
-                left = "the time was up"
-                break
-            error = found.error or EngineError(found.reason)
-            if found.ended == "failure" and not is_conflict(error):
-                raise sink_failure(self._sink, "compacting the table", error) from error
-            gave_way += 1
-            time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
-        table.update_incremental()
-        removed, added = _optimized(table, before)
-        return Compacted(removed, added, gave_way, left)
-
-    def clean(self, table: DeltaTable, keep: timedelta, *, dry_run: bool) -> Cleaned:
-        """One VACUUM, if there is something for it to remove."""
-        if dry_run and self._sql is None:
-            return Cleaned(note="what VACUUM would remove is known to Spark alone")
-        statement = f"VACUUM {self._name} RETAIN {math.ceil(keep / timedelta(hours=1))} HOURS"
-        settings = {
-            f"{_DELTA}.retentionDurationCheck.enabled": "false",
-            # By default VACUUM lists a folder in 10,000 tasks: two minutes for four files.
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
-        }
-        try:
-            with engine_errors():
-                found = len(self._engine().run(f"{statement} DRY RUN", settings=settings))
-                if found and not dry_run:
-                    self._engine().run(statement, settings=settings)
-        except EngineError as error:
-            raise sink_failure(self._sink, "cleaning the table up", error) from error
-        return Cleaned(found)
-
-    def _engine(self) -> SqlEngine:
-        if self._sql is None:
-            raise TerminalError("SINK_NEEDS_SPARK", f"sink {self._sink}: the care of the table was given no SQL engine")
-        return self._sql
 
 
 def _optimized(table: DeltaTable, before: int) -> tuple[int, int]:

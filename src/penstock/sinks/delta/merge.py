@@ -7,11 +7,10 @@ one with the same id and version does nothing, and of two at once one is refused
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,40 +18,26 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 from deltalake import CommitProperties, DeltaTable, WriterProperties
 
-from penstock.contracts import SqlEngine
 from penstock.errors import MissingError
 from penstock.model import (
-    COMPUTED,
     COORDINATES,
-    COORDINATES_FIELD,
     DELETES,
     BatchToken,
-    Guarantee,
     Manifest,
     MergeRules,
-    OffsetRange,
     Position,
     SlotAttempt,
 )
-from penstock.sinks.delta.beside import StagedFolder
 from penstock.sinks.delta.beside_stage import FolderStage, StagedBeside, staged_items
 from penstock.sinks.delta.failures import sink_failures
-from penstock.sinks.delta.maintenance import DeltaMaintenance
-from penstock.sinks.delta.names import quoted, table_name
-from penstock.sinks.delta.replace import records_held
+from penstock.sinks.delta.fitted import table_name
 from penstock.sinks.delta.schema import columns_of, unsupported
-from penstock.sinks.delta.table import TokenTable
+from penstock.sinks.delta.sink import DeltaTableSink
 from penstock.sinks.delta.touched import Literal, Touched, spark_literal, touched_by_all, within
 from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files.writer import TARGET_FILE_BYTES
-from penstock.sinks.merging import (
-    check_rules,
-    counts_sql,
-    later_sql,
-    one_row_a_key,
-    refuse_without_position,
-    rows_that_count,
-)
+from penstock.sinks.merging import check_rules, refuse_without_position, rows_that_count
+from penstock.sinks.spark_sql import MergeTerms, merge_statement, quoted, staged_schema
 from penstock.storage import Storage
 
 # A MERGE by delta-rs, in the driver's own process: no row enters the JVM, and a small batch takes a tenth of a second.
@@ -60,57 +45,6 @@ from penstock.storage import Storage
 # For a batch and a part of the table that fit into memory, and for keys that Arrow and Spark compare alike; anything
 # else is merged by Spark. Both leave the same rows, and the same commit: the MERGE and the token are one. The terms of
 # a MERGE are here for both engines, which differ in how they quote a name and write a literal.
-
-
-@dataclass(frozen=True)
-class MergeTerms:
-    """Conditions over the table `t` and the rows `s` that are merged into it."""
-
-    rules: MergeRules
-    quote: Callable[..., str]
-    """A column, or with two names a member of one."""
-    literal: Literal
-
-    def target(self, name: str) -> str:
-        """A column of the table."""
-        return f"t.{self.quote(name)}"
-
-    def source(self, name: str) -> str:
-        """A column of the rows."""
-        return f"s.{self.quote(name)}"
-
-    @property
-    def deletes(self) -> str:
-        """Whether a row deletes."""
-        return f"coalesce({self.source(DELETES)}, FALSE)"
-
-    @property
-    def newer(self) -> str:
-        """That a row is not late, as a further condition; empty where any row counts."""
-        newer, later = self.rules.when_newer, None
-        if self.rules.by_position:
-            later = later_sql(*(partial(self._coordinate, of) for of in "ts"))
-        both = (self.source(newer), self.target(newer)) if newer is not None else None
-        counts = counts_sql(both, later)
-        return f" AND ({counts})" if counts else ""
-
-    def on(self, columns: pa.Schema, touched: Mapping[str, Touched]) -> str:
-        """When a row meets one of the table: their keys are equal, in the part of the table that can be touched."""
-        equal = (f"{self.target(key)} = {self.source(key)}" for key in self.rules.keys)
-        return " AND ".join([*equal, *self._bounds(columns, touched)])
-
-    def _coordinate(self, of: str, part: str) -> str:
-        return f"{of}.{self.quote(COORDINATES, part)}"
-
-    def _bounds(self, columns: pa.Schema, touched: Mapping[str, Touched]) -> Iterator[str]:
-        """Predicates on the table alone, by which files and partitions are left out."""
-        for name in (*self.rules.keys, *self.rules.prune_by):
-            if name not in touched:
-                continue
-            bound = within(self.target(name), columns.field(name).type, touched[name], self.literal)
-            if bound is not None:
-                # A row from before the column was added, or with an empty text to partition by, has a null there.
-                yield f"({bound})" if name in self.rules.keys else f"({bound} OR {self.target(name)} IS NULL)"
 
 
 STAGED_BYTES = 256 * 1024 * 1024
@@ -143,10 +77,10 @@ def merge_in_driver(
     False where the merge changes nothing: delta-rs then makes no commit.
     """
     before = table.version()
-    terms = MergeTerms(rules, _quoted, _literal)
+    terms = MergeTerms(rules, _quoted)
     merger = table.merge(
         rows_that_count(staged, rules),
-        predicate=terms.on(columns, touched),
+        predicate=terms.on(_bounds(rules, columns, touched, _quoted, _literal)),
         source_alias="s",
         target_alias="t",
         commit_properties=properties,
@@ -207,56 +141,18 @@ def _quoted(name: str, *members: str) -> str:
     return "".join([f'"{name}"', *(f"['{member}']" for member in members)])
 
 
-_POSITION = tuple(quoted(COORDINATES, name) for name in ("offset", "timestamp", "topic", "partition"))
+def _bounds(
+    rules: MergeRules, columns: pa.Schema, touched: Mapping[str, Touched], quote: Callable[[str], str], literal: Literal
+) -> dict[str, str]:
+    """What the columns of the table that are bounded by the batch fulfil, in one dialect."""
+    names = [name for name in (*rules.keys, *rules.prune_by) if name in touched]
+    found = {n: within(f"t.{quote(n)}", columns.field(n).type, touched[n], literal) for n in names}
+    return {name: bound for name, bound in found.items() if bound is not None}
 
 
-def staged_schema(columns: pa.Schema, *, positioned: bool) -> pa.Schema:
-    """How the staged files are read: the table's columns, the rows' coordinates, and what deletes."""
-    fields = [field for field in columns if field.name != COORDINATES]
-    beside = [COORDINATES_FIELD] if positioned else []
-    return pa.schema([*fields, *beside, pa.field(DELETES, pa.bool_())])
+class DeltaMergeSink(DeltaTableSink):
+    """Implements `contracts.Sink` and `contracts.SqlSink`: rows are merged by their keys."""
 
-
-def merge_statement(
-    table: str, columns: pa.Schema, rules: MergeRules, touched: Mapping[str, Touched], *, positioned: bool
-) -> str:
-    """Merge the relation `staged` into `table`, whose `columns` the rows fill.
-
-    Rows that are not `positioned`, having lost their coordinates on the way, must be one a key already, or told
-    apart by `when_newer`.
-    """
-    terms = MergeTerms(rules, quoted, spark_literal)
-    lines = [
-        f"MERGE INTO {table} AS t USING ({_rows(rules, positioned)}) AS s",
-        f"ON {terms.on(columns, touched)}",
-    ]
-    if not rules.insert_only:
-        lines += _matched(columns, terms)
-    names, values = (", ".join(form(name) for name in columns.names) for form in (quoted, terms.source))
-    lines.append(f"WHEN NOT MATCHED AND NOT {terms.deletes} THEN INSERT ({names}) VALUES ({values})")
-    return "\n".join(lines)
-
-
-def _rows(rules: MergeRules, positioned: bool) -> str:
-    """The query for the rows that count."""
-    deletes = f"coalesce({quoted(DELETES)}, FALSE)"
-    # To a sink that only inserts a delete means nothing; it must not stand for a row that is to be inserted.
-    relation = f"(SELECT * FROM staged WHERE NOT {deletes}) AS live" if rules.insert_only else "staged"
-    return one_row_a_key(relation, rules, quote=quoted, position=_POSITION if positioned else ("0",))
-
-
-def _matched(columns: pa.Schema, terms: MergeTerms) -> Iterator[str]:
-    yield f"WHEN MATCHED AND {terms.deletes}{terms.newer} THEN DELETE"
-    changed = [name for name in columns.names if name not in terms.rules.keys]
-    if changed:
-        assignments = ", ".join(f"{terms.target(name)} = {terms.source(name)}" for name in changed)
-        yield f"WHEN MATCHED AND NOT {terms.deletes}{terms.newer} THEN UPDATE SET {assignments}"
-
-
-class DeltaMergeSink:
-    """Implements `contracts.Sink` and `contracts.SqlSink` over one Delta table."""
-
-    guarantee = Guarantee.EXACTLY_ONCE
     needs_sql = True
 
     def __init__(
@@ -274,38 +170,18 @@ class DeltaMergeSink:
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
     ) -> None:
-        self.pipeline = pipeline
-        self.name = name
-        self.path = path
+        super().__init__(
+            pipeline, name, path, partition_by, evolve, keep_coordinates, storage, target_file_bytes, cluster_by
+        )
         self.rules = rules
-        self.partition_by = tuple(partition_by or ())
-        self.keep_coordinates = keep_coordinates
-        self.target_file_bytes = target_file_bytes
-        self.cluster_by = tuple(cluster_by)
-        self._storage = storage
-        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage)
-        self._beside = StagedFolder(self._table, storage, target_file_bytes)
         self._driver_bytes = driver_bytes
         self._has_coordinates = True
-        self._sql: SqlEngine | None = None
 
     def by_position(self) -> DeltaMergeSink:
         """The same sink, in which a row that is there stays where it came from a later position."""
         made = copy(self)
         made.rules = replace(self.rules, by_position=True)
         return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sql": None}
-
-    @property
-    def target(self) -> str:
-        """The table's path."""
-        return self.path
-
-    def use(self, sql: SqlEngine) -> None:
-        """Take the engine to merge through."""
-        self._sql = sql
 
     def prepare(self, schema: pa.Schema) -> None:
         """Create the table, or check it and give it the columns and types that `evolve` allows."""
@@ -315,27 +191,6 @@ class DeltaMergeSink:
         check_rules(self.name, self._table.written or schema, self.rules)
         refuse_without_position(self.name, self._table.written or schema, self.rules, kept=self.keep_coordinates)
         self._refuse_append_only(self._table.settings)
-
-    def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
-        self._fit(schema)
-
-    def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
-        fit = self._fit(schema)
-        return ["create table"] if fit is None else fit.told()
-
-    def position(self) -> Position | None:
-        """Where the table stands, whichever query committed last, past what a RESTORE took back."""
-        return self._table.position()
-
-    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
-        """The records in these ranges that the table holds a row of; none where the rows do not say."""
-        return records_held(self._table, ranges, self._sql) if self.keep_coordinates else None
-
-    def other_writers(self) -> list[str]:
-        """The other pipelines and sinks that have a position in the table."""
-        return self._table.other_writers()
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> FolderStage:
         """In a task: begin the files of one attempt of a slot. Deletes may come with their keys alone."""
@@ -368,19 +223,9 @@ class DeltaMergeSink:
         """A MERGE whose files a compaction rewrites meanwhile has to be made anew."""
         return True
 
-    def maintenance(self) -> DeltaMaintenance:
-        """The care of the table."""
-        return DeltaMaintenance(
-            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
-        )
-
-    def _written(self, schema: pa.Schema) -> pa.Schema:
-        left_out = () if self.keep_coordinates else (COORDINATES,)
-        return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
-
     def _fit(self, schema: pa.Schema) -> Fit | None:
         check_rules(self.name, schema, self.rules)
-        fit = self._table.check(self._written(schema))
+        fit = super()._fit(schema)
         if fit is not None:
             check_rules(self.name, fit.taken, self.rules)
         self._refuse_append_only(self._table.settings)
@@ -408,9 +253,10 @@ class DeltaMergeSink:
             return
         statement = merge_statement(
             table_name(self._table.folder),
-            columns,
+            columns.names,
+            columns.names,
             rules,
-            touched,
+            _bounds(rules, columns, touched, quoted, spark_literal),
             positioned=self._has_coordinates,
         )
         # A MERGE reads its source twice, and Delta keeps a copy in case it came out otherwise the second time. Ours

@@ -20,11 +20,12 @@ from penstock.contracts import SqlEngine, Stage
 from penstock.errors import MissingError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, Position, SlotAttempt
 from penstock.sinks.delta.failures import engine_errors, others_first, sink_failures
-from penstock.sinks.delta.names import quoted, table_name
+from penstock.sinks.delta.fitted import table_name
 from penstock.sinks.delta.schema import held_columns, unsupported
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.delta.table import TokenTable
 from penstock.sinks.merging import in_ranges, ranges_sql, refuse_without_coordinates
+from penstock.sinks.spark_sql import quoted
 
 TRIES = 200
 _FORMAT = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")

@@ -20,8 +20,8 @@ from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifes
 from penstock.sinks.delta.beside import StagedFolder
 from penstock.sinks.delta.beside_stage import FolderStage, staged_items
 from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.fitted import table_name
 from penstock.sinks.delta.maintenance import DeltaMaintenance
-from penstock.sinks.delta.names import quoted, table_name
 from penstock.sinks.delta.replace import (
     RangeReplacement,
     check_replaceable,
@@ -32,16 +32,93 @@ from penstock.sinks.delta.replace import (
 from penstock.sinks.delta.schema import columns_of, held_columns
 from penstock.sinks.delta.stage import INDEXED_COLUMNS, DeltaStage, StagedFile
 from penstock.sinks.delta.table import TokenTable
-from penstock.sinks.evolution import Evolve
+from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files.joining import JOINER, JoinedFiles
 from penstock.sinks.files.writer import TARGET_FILE_BYTES
+from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
 
-class DeltaSink:
-    """Implements `contracts.Sink` and `contracts.SqlSink` over one Delta table."""
+class DeltaTableSink:
+    """What a sink over one Delta table is, whichever way its rows go in. Implements most of `contracts.Sink`."""
 
     guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        pipeline: str,
+        name: str,
+        path: str,
+        partition_by: Sequence[str] | None,
+        evolve: Evolve,
+        keep_coordinates: bool,
+        storage: Storage,
+        target_file_bytes: int,
+        cluster_by: Sequence[str],
+    ) -> None:
+        self.pipeline = pipeline
+        self.name = name
+        self.path = path
+        self.partition_by = tuple(partition_by or ())
+        self.evolve = evolve
+        self.keep_coordinates = keep_coordinates
+        self.target_file_bytes = target_file_bytes
+        self.cluster_by = tuple(cluster_by)
+        self._storage = storage
+        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage)
+        self._beside = StagedFolder(self._table, storage, target_file_bytes)
+        self._sql: SqlEngine | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sql": None}
+
+    @property
+    def target(self) -> str:
+        """The table's path."""
+        return self.path
+
+    def use(self, sql: SqlEngine) -> None:
+        """Take the engine to write through."""
+        self._sql = sql
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
+        self._fit(schema)
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
+        fit = self._fit(schema)
+        return ["create table"] if fit is None else fit.told()
+
+    def position(self) -> Position | None:
+        """Where the table stands, whichever query committed last, past what a RESTORE took back."""
+        return self._table.position()
+
+    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
+        """The records in these ranges that the table holds a row of; none where the rows do not say."""
+        return records_held(self._table, ranges, self._sql) if self.keep_coordinates else None
+
+    def other_writers(self) -> list[str]:
+        """The other pipelines and sinks that have a position in the table."""
+        return self._table.other_writers()
+
+    def maintenance(self) -> DeltaMaintenance:
+        """The care of the table."""
+        return DeltaMaintenance(
+            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
+        )
+
+    def _fit(self, schema: pa.Schema) -> Fit | None:
+        """How the rows go into the table; none where there is no table. Raises where they cannot."""
+        return self._table.check(self._written(schema))
+
+    def _written(self, schema: pa.Schema) -> pa.Schema:
+        left_out = () if self.keep_coordinates else (COORDINATES,)
+        return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
+
+
+class DeltaSink(DeltaTableSink):
+    """Implements `contracts.Sink` and `contracts.SqlSink`: rows are appended, or replace those of some ranges."""
 
     def __init__(
         self,
@@ -56,20 +133,11 @@ class DeltaSink:
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
     ) -> None:
-        self.pipeline = pipeline
-        self.name = name
-        self.path = path
-        self.partition_by = tuple(partition_by or ())
-        self.evolve = evolve
-        self.keep_coordinates = keep_coordinates
-        self.target_file_bytes = target_file_bytes
-        self.cluster_by = tuple(cluster_by)
-        self._storage = storage
-        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage)
-        self._beside = StagedFolder(self._table, storage, target_file_bytes)
+        super().__init__(
+            pipeline, name, path, partition_by, evolve, keep_coordinates, storage, target_file_bytes, cluster_by
+        )
         self.replaces = tuple(replaces)
         self._replaced_by_spark = False
-        self._sql: SqlEngine | None = None
 
     def replacing(self, ranges: Sequence[OffsetRange]) -> DeltaSink:
         """The same sink, whose commits take the rows of these ranges out of the table as well."""
@@ -87,14 +155,6 @@ class DeltaSink:
                 return None
             return RangeReplacement(self._table, self.replaces).count(table)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sql": None}
-
-    @property
-    def target(self) -> str:
-        """The table's path."""
-        return self.path
-
     @property
     def needs_sql(self) -> bool:
         """Whether only Spark can write the table as it is now, or may have to widen its types."""
@@ -109,38 +169,11 @@ class DeltaSink:
         bound = self._table.bound_by()
         return f"written through Spark, for the table has {', '.join(bound)}" if bound else None
 
-    def use(self, sql: SqlEngine) -> None:
-        """Take the engine to write through, should the table need it."""
-        self._sql = sql
-
     def prepare(self, schema: pa.Schema) -> None:
         """Create the table, or check it and give it the columns and types that `evolve` allows."""
         if self.replaces:
             self._replaced_by_spark = check_replaceable(self._table, schema, kept=self.keep_coordinates)
         self._table.prepare(self._written(schema), sql=self._sql, through_spark=self._sql is not None)
-
-    def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
-        if self.replaces:
-            check_replaceable(self._table, schema, kept=self.keep_coordinates)
-        self._table.check(self._written(schema))
-
-    def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
-        fit = self._table.check(self._written(schema))
-        return ["create table"] if fit is None else fit.told()
-
-    def position(self) -> Position | None:
-        """Where the table stands, whichever query committed last, past what a RESTORE took back."""
-        return self._table.position()
-
-    def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
-        """The records in these ranges that the table holds a row of; none where the rows do not say."""
-        return records_held(self._table, ranges, self._sql) if self.keep_coordinates else None
-
-    def other_writers(self) -> list[str]:
-        """The other pipelines and sinks that have a position in the table."""
-        return self._table.other_writers()
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin the files of one attempt of a slot."""
@@ -175,12 +208,6 @@ class DeltaSink:
         """An append of files and a compaction never meet; rows that are replaced may be in a file that it rewrites."""
         return bool(self.replaces)
 
-    def maintenance(self) -> DeltaMaintenance:
-        """The care of the table."""
-        return DeltaMaintenance(
-            self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
-        )
-
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
         """Whether the staged files are still in the table's folder."""
         files = (item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile))
@@ -202,14 +229,15 @@ class DeltaSink:
                 for path in strays - committed:
                     folder.remove(path)
 
+    def _fit(self, schema: pa.Schema) -> Fit | None:
+        if self.replaces:
+            check_replaceable(self._table, schema, kept=self.keep_coordinates)
+        return super()._fit(schema)
+
     def _replacement(self, token: BatchToken) -> RangeReplacement:
         return RangeReplacement(
             self._table, self.replaces, lambda writer, schema: self._data_files(token, writer, schema)
         )
-
-    def _written(self, schema: pa.Schema) -> pa.Schema:
-        left_out = () if self.keep_coordinates else (COORDINATES,)
-        return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
 
     def _append(self, position: Position, files: Sequence[StagedFile], onto: Position | None) -> None:
         """Name the files in the log. Small ones are joined first, once it is clear that the table stands at `onto`."""

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from penstock.sinks.spark_sql import literal as text_literal
+
 Literal = Callable[[pa.DataType, Any], str | None]
 """A value as SQL of exactly this type, or none where there is none to trust."""
 
@@ -111,7 +113,7 @@ def spark_literal(kind: pa.DataType, value: Any) -> str | None:
         moment = value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
         return f"TIMESTAMP_LTZ '{moment}Z'" if kind.tz else f"TIMESTAMP_NTZ '{moment}'"
     if _is_text(kind) and isinstance(value, str) and len(value) <= _LONGEST_TEXT:
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return text_literal(value)
     return None
 
 

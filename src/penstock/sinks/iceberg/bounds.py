@@ -5,7 +5,7 @@ Exact: a condition is given only for types that Arrow and Spark order alike, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.model import DELETES
-from penstock.sinks.iceberg.types import literal, quoted
+from penstock.sinks.spark_sql import literal, quoted
 
 FEW = 100
 """Up to so many distinct values are told one by one."""
@@ -71,19 +71,13 @@ def bounds_of(rows: pa.RecordBatch, name: str) -> Bounds | None:
     return Bounds(kind, ends["min"].as_py(), ends["max"].as_py(), values)
 
 
-def conditions(
-    bounds: Sequence[Mapping[str, Bounds]], keys: Sequence[str], never_changing: Sequence[str], target: str
-) -> list[str]:
-    """A condition a column, over all staged parts; none for a column that some part cannot bound."""
-    found = []
-    for name in dict.fromkeys((*keys, *never_changing)):
+def conditions(bounds: Sequence[Mapping[str, Bounds]], names: Iterable[str], target: str) -> dict[str, str]:
+    """A condition for each of these columns, over all staged parts; none for one that some part cannot bound."""
+    found = {}
+    for name in dict.fromkeys(names):
         parts = [part[name] for part in bounds if name in part]
-        if not parts or len(parts) < len(bounds):
-            continue
-        column = f"{target}.{quoted(name)}"
-        condition = reduce(Bounds.joined, parts).condition(column)
-        # A row from before the column was added has a null there.
-        found.append(condition if name in keys else f"({condition} OR {column} IS NULL)")
+        if parts and len(parts) == len(bounds):
+            found[name] = reduce(Bounds.joined, parts).condition(f"{target}.{quoted(name)}")
     return found
 
 

@@ -23,9 +23,8 @@ from penstock.errors import DefinitionError, MissingError
 from penstock.model import COMPUTED, COORDINATES, MergeRules
 from penstock.sinks.evolution import Evolve, Fit, Fitting
 from penstock.sinks.failures import mismatch
-from penstock.sinks.iceberg.catalog import local_path
 from penstock.sinks.iceberg.partitions import Layout, spec_texts, transform_of
-from penstock.sinks.iceberg.tables import CatalogTable, TableSide
+from penstock.sinks.iceberg.table import CatalogTable, local_path
 from penstock.sinks.iceberg.types import iceberg_type, to_iceberg, unwritable
 from penstock.sinks.merging import check_rules
 
@@ -112,25 +111,24 @@ class TableDefinition:
     evolve: Evolve = "fail"
     keep_coordinates: bool = True
 
-    def ready(self, side: TableSide, schema: pa.Schema) -> tuple[Table, Fit]:
+    def ready(self, side: CatalogTable, schema: pa.Schema) -> tuple[Table, Fit]:
         """The table, created or changed where it has to be, and how the rows go into it."""
         table = side.look() or side.create(self._writable(schema), self.partition_by)
-        fit = self.fit(side, table, schema)
+        fit = self.fit(table, schema)
         return self._change(side, table, schema, fit) if fit.changes_target else (table, fit)
 
-    def look(self, side: TableSide, schema: pa.Schema) -> Fit | None:
+    def look(self, side: CatalogTable, schema: pa.Schema) -> Fit | None:
         """How the rows go into the table as it is now; none where there is no table yet."""
         table = side.look()
         if table is not None:
-            return self.fit(side, table, schema)
+            return self.fit(table, schema)
         self._writable(schema)
         return None
 
-    def fit(self, side: TableSide, table: Table, schema: pa.Schema, evolve: Evolve | None = None) -> Fit:
+    def fit(self, table: Table, schema: pa.Schema, evolve: Evolve | None = None) -> Fit:
         """How the rows go into the table. Raises where they cannot."""
         self._writable(schema, table)
-        if isinstance(side, CatalogTable):
-            check_format(self.sink, table)
+        check_format(self.sink, table)
         check_partitions(self.sink, table.schema(), table.spec(), self.partition_by)
         rules = fitting(self.sink, evolve or self.evolve)
         return rules.fit(self.written(schema), held_columns(table.schema()))
@@ -144,15 +142,15 @@ class TableDefinition:
         """What of these rows is written, in the types that the table had when it was last prepared."""
         return fitting(self.sink, self.evolve).staged(self.written(schema), held_columns(layout.schema))
 
-    def _change(self, side: TableSide, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
+    def _change(self, side: CatalogTable, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
         """Give the table what it lacks. Another run that does the same at the same time may be first."""
         try:
             changed = side.change(table, fit)
         except Exception:
             changed = side.look() or table
-            if self.fit(side, changed, schema).changes_target:
+            if self.fit(changed, schema).changes_target:
                 raise
-        return changed, self.fit(side, changed, schema, "ignore" if self.evolve == "ignore" else "fail")
+        return changed, self.fit(changed, schema, "ignore" if self.evolve == "ignore" else "fail")
 
     def _writable(self, schema: pa.Schema, table: Table | None = None) -> pa.Schema:
         """The columns to write; refused where no Iceberg table in this warehouse could hold them."""

@@ -6,8 +6,8 @@ its Java exceptions are read from the exception object, together with those of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from pyiceberg.exceptions import (
@@ -50,54 +50,36 @@ _SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
 _JAVA_CONFLICT = "org.apache.iceberg.exceptions.CommitFailedException"
 _JAVA_PASSING = frozenset(
     {
-        "java.net.SocketException",
-        "java.net.SocketTimeoutException",
-        "java.net.UnknownHostException",
         "java.sql.SQLRecoverableException",
         "java.sql.SQLTransientException",
-        "java.util.concurrent.TimeoutException",
-        "org.apache.hadoop.fs.s3a.AWSServiceIOException",
-        "org.apache.hadoop.ipc.RetriableException",
-        "org.apache.hadoop.ipc.StandbyException",
         "org.apache.iceberg.exceptions.CommitStateUnknownException",
         "org.apache.iceberg.exceptions.ServiceFailureException",
         "org.apache.iceberg.exceptions.ServiceUnavailableException",
         "org.apache.iceberg.shaded.org.apache.hc.core5.http.ConnectionClosedException",
         "org.apache.iceberg.shaded.org.apache.hc.core5.http.NoHttpResponseException",
-        "org.apache.spark.ExecutorDeadException",
-        "software.amazon.awssdk.core.exception.ApiCallAttemptTimeoutException",
-        "software.amazon.awssdk.core.exception.ApiCallTimeoutException",
     }
 )
 _SPARK_JOB = "org.apache.spark.SparkException"
 
 
-@contextmanager
-def sink_failures(sink: str, doing: str, *, at_start: bool = False) -> Iterator[None]:
+def sink_failures(sink: str, doing: str, *, at_start: bool = False) -> AbstractContextManager[None]:
     """Raise what goes wrong inside as an error of this sink; `doing` says what was under way."""
-    try:
-        yield
-    except PenstockError:
-        raise
-    except Exception as error:
-        raise sink_failure(sink, doing, error, at_start=at_start) from error
+    return failures.translated((Exception,), partial(sink_failure, sink, doing, at_start=at_start))
 
 
 def sink_failure(sink: str, doing: str, error: BaseException, *, at_start: bool = False) -> PenstockError:
     """The error of this sink that `error` amounts to. What is not there `at_start` has to be put right first."""
-    messages = _messages(error)
-    summary = f"sink {sink}: {doing}: {messages[0]}"
+    said, *roots = failures.messages(error)
+    summary = f"sink {sink}: {doing}: {said}"
     if isinstance(error, NotInstalledError | ImportError):
         return MissingError("SINK_CATALOG_UNSUPPORTED", summary, hint="install what the catalog needs")
     if isinstance(error, UnauthorizedError | ForbiddenError):
         return MissingError("SINK_CATALOG_REFUSED", summary, hint="check the catalog's credentials and rights")
     if is_conflict(error):
-        return TransientError(
-            "SINK_COMMIT_CONFLICT", summary, hint="other writers commit to this table at the same time"
-        )
+        return failures.commit_conflict(summary)
     if is_passing(error):
         return MissingError("SINK_UNAVAILABLE", summary) if at_start else TransientError("SINK_UNAVAILABLE", summary)
-    return failures.sink_failed(summary, error, {"cause": messages[-1]} if len(messages) > 1 else None)
+    return failures.sink_failed(summary, error, {"cause": roots[-1]} if roots else None)
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -135,7 +117,7 @@ def _is_passing_in_a_database(error: DBAPIError) -> bool:
 
 def _is_passing_in_java(error: BaseException) -> bool:
     classes, found = java_classes(error), list(causes(error))
-    if not _JAVA_PASSING.isdisjoint(classes):
+    if not _JAVA_PASSING.isdisjoint(classes) or failures.is_passing_in_java(classes):
         return True
     if "java.sql.SQLException" in classes and any(map(_is_passing_sql, found)):
         return True
@@ -149,11 +131,3 @@ def _is_passing_sql(cause: Any) -> bool:
     except Exception:  # another Java class, which has no such methods
         return False
     return state.startswith(_PASSING_SQL_STATES) if state else code in (_SQLITE_BUSY, _SQLITE_LOCKED)
-
-
-def _messages(error: BaseException) -> list[str]:
-    """What happened and what caused it, out of a text that may go on with stacks of Java calls."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
-    roots = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return [*(said[:1] or [type(error).__name__]), *roots]

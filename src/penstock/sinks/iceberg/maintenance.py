@@ -6,7 +6,6 @@ sink that writes to the table; where that does not hold, no snapshot expires.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,17 +16,16 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 
 from penstock.contracts import MaintenanceLock, SqlEngine
-from penstock.errors import TerminalError
+from penstock.errors import PenstockError
 from penstock.model import live_name
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
-from penstock.sinks.compaction_chunks import NoLock, run_chunk
+from penstock.sinks.compaction_chunks import NoLock, SparkCare
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, worth_joining
-from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import OwnSnapshot, history_of, mark_of, writers_of
-from penstock.sinks.iceberg.tables import RETAIN_TAG, TableSide
-from penstock.sinks.iceberg.types import literal, quoted
+from penstock.sinks.iceberg.table import RETAIN_TAG, CatalogTable
+from penstock.sinks.spark_sql import literal, quoted
 from penstock.storage import Storage
 
 COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
@@ -38,7 +36,6 @@ MANY_MANIFESTS = 20
 """From how many manifests on they are written anew."""
 
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
-_TRIES = 3
 
 
 class IcebergMaintenance:
@@ -49,29 +46,24 @@ class IcebergMaintenance:
     def __init__(
         self,
         sink: str,
-        identifier: tuple[str, ...],
-        catalog: IcebergCatalog,
-        warehouse: str,
-        side: TableSide,
+        side: CatalogTable,
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
         storage: Storage = Storage(),
     ) -> None:
         self._sink = sink
         self._storage = storage
-        self._table = literal(quoted(*identifier))
-        self._name = quoted(catalog.name, *identifier)
-        self._system = f"{quoted(catalog.name)}.system"
-        self._settings = catalog.spark_settings(warehouse)
+        self._table = literal(quoted(*side.identifier))
+        self._system = f"{quoted(side.catalog.name)}.system"
+        self._settings = side.spark_settings
         self._side = side
         self._target = target_file_bytes
         self._cluster_by = tuple(cluster_by)
-        self._sql: SqlEngine | None = None
-        self._interrupt: Callable[[], None] = lambda: None
+        self._spark = SparkCare(sink, self._judged)
 
     def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
         """The engine, and how to break off what it runs."""
-        self._sql, self._interrupt = sql, interrupt
+        self._spark.use(sql, interrupt)
 
     def figures(self) -> TableFigures | None:
         """How the table is now."""
@@ -97,8 +89,7 @@ class IcebergMaintenance:
             if any(worth_joining(sizes, self._target) for sizes in _sizes(table)):
                 done = self._rewrite(lock, deadline)
             if done.left is None and _manifests(self._side.look()) >= MANY_MANIFESTS:
-                call = f"CALL {self._system}.rewrite_manifests(table => {self._table})"
-                _, gave_way, left = self._call(call, lock, deadline)
+                _, gave_way, left = self._call(f"rewrite_manifests(table => {self._table})", lock, deadline)
                 done = Compacted(done.removed, done.added, done.gave_way + gave_way, left)
             return done
 
@@ -115,13 +106,13 @@ class IcebergMaintenance:
             if expiring and (why := _unsafe(table)):
                 expiring, notes = 0, [why]
             staged = list(_forgotten(table, max(keep, ORPHAN_AGE), self._storage))
-            if dry_run and self._sql is None:
+            if dry_run and not self._spark.is_given:
                 notes.append("which files no snapshot names is looked for by Spark alone")
                 return Cleaned(len(staged), expiring, "; ".join(notes))
             files = 0
             if expiring and not dry_run:
                 rows, _, left = self._call(
-                    f"CALL {self._system}.expire_snapshots(table => {self._table}, older_than => {_moment(before)}, "
+                    f"expire_snapshots(table => {self._table}, older_than => {_moment(before)}, "
                     "stream_results => true)",
                     lock,
                     deadline,
@@ -132,7 +123,7 @@ class IcebergMaintenance:
                 notes += [f"snapshots: {left}"] if left else []
             orphans = datetime.now(UTC) - max(keep, ORPHAN_AGE)
             rows, _, left = self._call(
-                f"CALL {self._system}.remove_orphan_files(table => {self._table}, older_than => {_moment(orphans)}, "
+                f"remove_orphan_files(table => {self._table}, older_than => {_moment(orphans)}, "
                 f"dry_run => {str(dry_run).lower()})",
                 NoLock(),
                 deadline,
@@ -153,9 +144,7 @@ class IcebergMaintenance:
             "partial-progress.max-commits": 10,
         }
         listed = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
-        call = (
-            f"CALL {self._system}.rewrite_data_files(table => {self._table}, {self._order()}options => map({listed}))"
-        )
+        call = f"rewrite_data_files(table => {self._table}, {self._order()}options => map({listed}))"
         rows, gave_way, left = self._call(call, lock, deadline)
         removed = sum(int(row["rewritten_data_files_count"]) for row in rows)
         added = sum(int(row["added_data_files_count"]) for row in rows)
@@ -170,39 +159,21 @@ class IcebergMaintenance:
         return f"strategy => 'sort', sort_order => {literal(order)}, "
 
     def _call(self, call: str, lock: MaintenanceLock, deadline: float) -> tuple[list[dict[str, Any]], int, str | None]:
-        """Run a procedure; where it gave way to the stream, again. Its rows, how often, and why it was left."""
-        engine = self._engine()
-        rows: list[dict[str, Any]] = []
+        return self._spark.run(f"CALL {self._system}.{call}", self._settings, lock, deadline)
 
-        def run() -> None:
-            rows.extend(engine.run(call, settings=self._settings))
-
-        for lost in range(_TRIES):
-            found = run_chunk(run, self._interrupt, lock, deadline)
-            if found.ended == "done":
-                return rows, lost, None
-            if found.ended == "time":
-                return [], lost, "the time was up"
-            if found.ended == "failure" and found.error is not None and not is_conflict(found.error):
-                raise sink_failure(self._sink, COMPACTING, found.error) from found.error
-            time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
-        return [], _TRIES, "the stream left no room for it"
+    def _judged(self, error: Exception) -> PenstockError | None:
+        return None if is_conflict(error) else sink_failure(self._sink, COMPACTING, error)
 
     def _tagged(self, table: Table) -> Table:
         """The table once the newest position of every pipeline and sink has a tag: someone may have dropped it."""
         absent = {mark: own.snapshot for mark, own in _newest_held(table).items() if mark not in table.metadata.refs}
         for mark, snapshot in absent.items():
-            self._engine().run(
-                f"ALTER TABLE {self._name} CREATE TAG IF NOT EXISTS {quoted(mark)} "
+            self._spark.engine.run(
+                f"ALTER TABLE {self._side.spark_name} CREATE TAG IF NOT EXISTS {quoted(mark)} "
                 f"AS OF VERSION {snapshot.snapshot_id} {RETAIN_TAG}",
                 settings=self._settings,
             )
         return (self._side.look() or table) if absent else table
-
-    def _engine(self) -> SqlEngine:
-        if self._sql is None:
-            raise TerminalError("SINK_NEEDS_SPARK", f"sink {self._sink}: the care of the table was given no SQL engine")
-        return self._sql
 
 
 def _newest_held(table: Table) -> dict[str, OwnSnapshot]:

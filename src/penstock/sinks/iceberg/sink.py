@@ -1,8 +1,8 @@
 """Iceberg, exactly once: rows staged in tasks, made visible by one snapshot that carries the new position.
 
-An append is files named by a pyiceberg commit. A merge, and everything in a Hadoop catalog, is written by Spark to a
-branch of its own, and main is then moved there. Either way main moves only from the snapshot whose history was read
-for the position: when another writer commits in between, the table is read again before anything is decided.
+An append is files named by a pyiceberg commit. A merge is written by Spark to a branch of its own, and main is then
+moved there. Either way main moves only from the snapshot whose history was read for the position: when another writer
+commits in between, the table is read again before anything is decided.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from penstock.sinks.evolution import Evolve, Fit
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.files.joining import JOINER, JoinedFiles
 from penstock.sinks.files.writer import TARGET_FILE_BYTES
-from penstock.sinks.iceberg.catalog import IcebergCatalog
 from penstock.sinks.iceberg.definition import (
     TableDefinition,
     held_columns,
@@ -56,11 +55,10 @@ from penstock.sinks.iceberg.history import (
 )
 from penstock.sinks.iceberg.maintenance import IcebergMaintenance
 from penstock.sinks.iceberg.partitions import Layout, check_staged
-from penstock.sinks.iceberg.replace import BranchWriter, RangeReplacement, check_replaceable, records_in
+from penstock.sinks.iceberg.replace import RangeReplacement, check_replaceable, records_in
 from penstock.sinks.iceberg.stage import AppendStage, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
-from penstock.sinks.iceberg.tables import CatalogTable, HadoopTable, TableSide
-from penstock.sinks.iceberg.types import quoted
+from penstock.sinks.iceberg.table import CatalogTable, IcebergCatalog
 from penstock.sinks.merging import refuse_without_position
 from penstock.storage import Storage
 
@@ -98,13 +96,11 @@ class IcebergSink:
         self._definition = TableDefinition(
             name, warehouse, parse_partitions(name, partition_by), rules, evolve, keep_coordinates
         )
-        self._identifier = parse_identifier(name, table)
+        identifier = parse_identifier(name, table)
         self._mark = mark_of(pipeline, name)
-        self._by_sql = rules is not None or catalog.kind == "hadoop"
         self._storage = storage
-        self._catalog: IcebergCatalog | None = catalog
         self._sql: SqlEngine | None = None
-        self._side: TableSide | None = self._table_side(catalog)
+        self._side: CatalogTable | None = CatalogTable(catalog, warehouse, identifier)
         self._schema: pa.Schema | None = None
         self._layout: Layout | None = None
         self._checked = ""
@@ -133,7 +129,7 @@ class IcebergSink:
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only write files: clients do not pickle, and the catalog's secrets stay on the driver.
-        return {**self.__dict__, "_catalog": None, "_side": None, "_sql": None}
+        return {**self.__dict__, "_side": None, "_sql": None}
 
     @property
     def target(self) -> str:
@@ -142,8 +138,8 @@ class IcebergSink:
 
     @property
     def needs_sql(self) -> bool:
-        """Merges, and tables in a Hadoop catalog, are committed by Spark."""
-        return self._by_sql
+        """Merges are made by Spark."""
+        return self.rules is not None
 
     def use(self, sql: SqlEngine) -> None:
         """On the driver: the engine to commit through."""
@@ -194,7 +190,7 @@ class IcebergSink:
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin the files of one attempt of a slot."""
         layout = self._prepared()
-        if not self._by_sql:
+        if self.rules is None:
             staged = self._definition.staged(schema, layout)
             return AppendStage(
                 self.name, layout, self._prefix(token), writer, staged, self.target_file_bytes, self._storage
@@ -207,7 +203,7 @@ class IcebergSink:
             self._prefix(token),
             writer,
             pa.schema([*self._definition.staged(rows, layout), *beside]),
-            self.rules or MergeRules(()),
+            self.rules,
             self._definition.partition_by,
         )
 
@@ -238,21 +234,11 @@ class IcebergSink:
     @property
     def commits_under_lock(self) -> bool:
         """An append that a compaction gets ahead of only names its files again; all else has to be made anew."""
-        return self._by_sql or bool(self.replaces)
+        return self.rules is not None or bool(self.replaces)
 
     def maintenance(self) -> IcebergMaintenance:
         """The care of the table."""
-        assert self._catalog is not None
-        return IcebergMaintenance(
-            self.name,
-            self._identifier,
-            self._catalog,
-            self.warehouse,
-            self._there(),
-            self.target_file_bytes,
-            self.cluster_by,
-            self._storage,
-        )
+        return IcebergMaintenance(self.name, self._there(), self.target_file_bytes, self.cluster_by, self._storage)
 
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
         """Whether the staged files are still in the table's folder."""
@@ -269,7 +255,7 @@ class IcebergSink:
         through the folder, so it is for a batch that lost an attempt, not for every batch.
         """
         layout = self._prepared()
-        folder = self._staging(layout) if self._by_sql else TableFolder(layout.data, self._storage)
+        folder = self._staging(layout) if self.rules is not None else TableFolder(layout.data, self._storage)
         named = {
             item.path for manifest in manifests for item in manifest.items if isinstance(item, StagedFile | StagedRows)
         }
@@ -283,7 +269,7 @@ class IcebergSink:
             commits = snapshots_of(table.metadata, self.pipeline, self.name, token)
             if not commits:
                 return
-            if not self._by_sql:
+            if self.rules is None:
                 prefix = f"{layout.data}/"
                 for snapshot in commits:
                     strays -= {path.removeprefix(prefix) for path in files_added(snapshot, table.io)}
@@ -296,7 +282,7 @@ class IcebergSink:
         """One try: a snapshot on top of the one that `seen` has as main's, or an error."""
         layout, side, summary = self._prepared(), self._there(), summary_of(self.pipeline, self.name, position)
         rows = [item for item in items if isinstance(item, StagedRows)]
-        if isinstance(side, CatalogTable) and not rows:
+        if self.rules is None or not rows:
             touched = replacement.touched(seen) if replacement is not None else []
             staged = [*items, *(file for one in touched for file in one.rest)]
             files = [item.to_data_file(layout) for item in staged if isinstance(item, StagedFile)]
@@ -305,15 +291,14 @@ class IcebergSink:
         branch = f"{self._mark}_{secrets.token_hex(4)}"
         folder = self._staging(layout)
         try:
-            self._branch_writer().write(
+            side.merge_on_branch(
+                self._engine(),
                 branch,
                 seen,
-                [f"{folder.uri}/{item.path}" for item in rows],
-                rows,
+                {f"{folder.uri}/{item.path}": item.bounds for item in rows},
                 self._schema.names if self._schema is not None else [],
                 self.rules,
                 summary,
-                self.replaces,
             )
             side.publish(seen, branch, self._mark)
         except Exception as error:
@@ -341,7 +326,7 @@ class IcebergSink:
     def _replacement(self, token: BatchToken) -> RangeReplacement | None:
         """What takes the rows of the ranges out of a table that pyiceberg commits to."""
         layout, prefix = self._prepared(), self._prefix(token)
-        if not self.replaces or self._by_sql:
+        if not self.replaces or self.rules is not None:
             return None
         held, storage = held_columns(layout.schema), self._storage
         return RangeReplacement(
@@ -372,8 +357,8 @@ class IcebergSink:
         layout, schema = self._prepared(), self._schema
         if schema is None or identity_of(table) == self._checked:
             return
-        self._definition.fit(self._there(), table, schema, "fail")
-        if not self._by_sql:
+        self._definition.fit(table, schema, "fail")
+        if self.rules is None:
             check_staged(self.name, table, schema, layout)
         self._checked = identity_of(table)
 
@@ -382,28 +367,16 @@ class IcebergSink:
             self._check_replaceable(schema)
             return self._definition.look(self._there(), schema)
 
-    def _copy(self) -> IcebergSink:
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        assert self._catalog is not None
-        made._side = made._table_side(self._catalog)  # it asks its own sink for the engine
-        return made
-
-    def _table_side(self, catalog: IcebergCatalog) -> TableSide:
-        if catalog.kind == "hadoop":
-            return HadoopTable(catalog, self.warehouse, self._identifier, self._engine, self._storage)
-        return CatalogTable(catalog, self.warehouse, self._identifier)
-
-    def _branch_writer(self) -> BranchWriter:
-        assert self._catalog is not None
-        name = ".".join(map(quoted, (self._catalog.name, *self._identifier)))
-        return BranchWriter(self._engine(), name, self._catalog.spark_settings(self.warehouse))
-
     def _branches(self, table: Table) -> list[str]:
         """Branches that a run of this sink left behind."""
         return [name for name in table.metadata.refs if name.startswith(f"{self._mark}_")]
 
-    def _there(self) -> TableSide:
+    def _copy(self) -> IcebergSink:
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)  # with all that stays out of a pickle
+        return made
+
+    def _there(self) -> CatalogTable:
         assert self._side is not None
         return self._side
 

@@ -1,4 +1,4 @@
-"""Arrow types as Iceberg's, Iceberg's as Spark's, and rows as files that carry a table's field ids."""
+"""Arrow types as Iceberg's, and rows as files that carry a table's field ids."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from pyiceberg.types import (
 )
 
 _FIELD_ID = b"PARQUET:field_id"
-_SPARK_NAMES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 
 
 def to_iceberg(schema: pa.Schema) -> Schema:
@@ -62,31 +61,9 @@ def as_held(names: Sequence[str], held: Schema) -> pa.Schema:
     return pa.schema([arrow.field(name) for name in names])
 
 
-def spark_type(kind: IcebergType) -> str:
-    """A type as Spark SQL writes it."""
-    if isinstance(kind, StructType):
-        return f"struct<{', '.join(f'{quoted(f.name)}: {spark_type(f.field_type)}' for f in kind.fields)}>"
-    if isinstance(kind, ListType):
-        return f"array<{spark_type(kind.element_type)}>"
-    if isinstance(kind, MapType):
-        return f"map<{spark_type(kind.key_type)}, {spark_type(kind.value_type)}>"
-    return _SPARK_NAMES.get(str(kind), str(kind))
-
-
 def iceberg_type(kind: pa.DataType) -> IcebergType:
     """One type as Iceberg's."""
     return to_iceberg(pa.schema([pa.field("_", kind)])).fields[0].field_type
-
-
-def quoted(*names: str) -> str:
-    """Names as one identifier of Spark SQL, whatever is in them."""
-    return ".".join(f"`{name.replace('`', '``')}`" for name in names)
-
-
-def literal(text: str) -> str:
-    """Text as a string of Spark SQL, whatever is in it."""
-    body = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{body}'"
 
 
 def _fields(fields: list[pa.Field], ids: Iterator[int]) -> list[NestedField]:
