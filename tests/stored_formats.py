@@ -75,8 +75,7 @@ from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, as_commits, as_ma
 from penstock.quarantine.states import Outcome
 from penstock.sinks import DeltaSink
 from penstock.sinks.commit import move
-from penstock.sinks.delta.beside import STAGED
-from penstock.sinks.delta.beside_stage import StagedBeside
+from penstock.sinks.delta.beside_stage import STAGED, StagedBeside
 from penstock.sinks.delta.history import writers
 from penstock.sinks.delta.stage import StagedFile as DeltaFile
 from penstock.sinks.delta.touched import Touched

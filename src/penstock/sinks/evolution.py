@@ -152,6 +152,31 @@ def wide_enough(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return None
 
 
+def check_columns(sink: str, schema: pa.Schema, system: str, folding: str, has: Callable[[pa.DataType], bool]) -> None:
+    """Refuse columns of types that a system does not have, and names that are one to who folds their case."""
+    wrong = [f"{name}: {kind}" for field in schema for name, kind in unwritable(field.name, field.type, has)]
+    if wrong:
+        raise mismatch(sink, f"columns of types that {system} does not have", {"columns": ", ".join(wrong)})
+    folded = [name.lower() for name in schema.names]
+    twice = sorted({name for name in folded if folded.count(name) > 1})
+    if twice:
+        raise mismatch(sink, f"columns that differ in case only, which {folding} takes for one", {"columns": twice})
+
+
+def unwritable(name: str, kind: pa.DataType, has: Callable[[pa.DataType], bool]) -> Iterator[tuple[str, pa.DataType]]:
+    """The parts of a column whose plain types a system does not have."""
+    if types.is_struct(kind):
+        for each in kind:
+            yield from unwritable(f"{name}.{each.name}", each.type, has)
+    elif _is_list(kind):
+        yield from unwritable(f"{name}[]", kind.value_type, has)
+    elif types.is_map(kind):
+        yield from unwritable(f"{name} key", kind.key_type, has)
+        yield from unwritable(f"{name} value", kind.item_type, has)
+    elif not has(kind):
+        yield name, kind
+
+
 def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `schema` out of the rows, each in the type it has there; without a copy where it has it."""
     arrays = [rows.column(each.name) for each in schema]

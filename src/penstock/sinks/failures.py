@@ -110,8 +110,7 @@ def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
 
 def commit_conflict(summary: str) -> TransientError:
     """The error for a commit that another writer got ahead of."""
-    hint = "other writers commit to this table at the same time"
-    return TransientError("SINK_COMMIT_CONFLICT", summary, hint=hint)
+    return TransientError("SINK_COMMIT_CONFLICT", summary, hint="other writers commit to this table at the same time")
 
 
 def sink_failed(summary: str, error: BaseException, context: Mapping[str, object] | None = None) -> TerminalError:

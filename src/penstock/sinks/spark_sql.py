@@ -8,6 +8,8 @@ from functools import partial
 
 import pyarrow as pa
 
+from penstock.contracts import SqlEngine
+from penstock.errors import TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
 from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key
 
@@ -20,6 +22,13 @@ def quoted(*names: str) -> str:
 def literal(text: str) -> str:
     """Text as a string of Spark SQL, whatever is in it."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def require_engine(sql: SqlEngine | None, sink: str, doing: str) -> SqlEngine:
+    """The engine that a sink was given; refused where it was given none."""
+    if sql is None:
+        raise TerminalError("SINK_NEEDS_SPARK", f"sink {sink}: {doing}: the sink was given no SQL engine")
+    return sql
 
 
 _POSITION = tuple(quoted(COORDINATES, name) for name in ("offset", "timestamp", "topic", "partition"))

@@ -7,10 +7,9 @@ from psycopg import errors
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.model import MergeRules
-from penstock.sinks.postgres.failures import database_failure, is_of_a_row
-from penstock.sinks.postgres.fit import alter_statement, fit_columns
+from penstock.sinks.postgres.connection import database_failure, is_of_a_row
 from penstock.sinks.postgres.names import TableName
-from penstock.sinks.postgres.table import check_schema, create_statement
+from penstock.sinks.postgres.table import alter_statement, check_schema, create_statement, fit_columns
 from penstock.sinks.postgres.types import TableColumn, fits, new_column_type, staged_type, widened_type
 
 

@@ -18,7 +18,8 @@ from penstock.sinks.delta.replace import replace_statement
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.delta.tail import put_entry, replacement_entry
 from penstock.sinks.files import TableFolder
-from penstock.sinks.merging import counts_sql, in_ranges, ranges_sql
+from penstock.sinks.merging import counts_sql
+from penstock.sinks.replacing import RecordRanges, in_ranges, ranges_sql
 from penstock.sinks.spark_sql import MergeTerms, merge_statement
 
 RANGES = (OffsetRange("a", 0, 5, 8), OffsetRange("b", 3, 0, 1))
@@ -36,6 +37,19 @@ def test_rows_in_ranges_are_told_by_topic_partition_and_half_open_offsets() -> N
     )
     assert in_ranges(places, RANGES).to_pylist() == [False, True, True, False, False, True, False, False]
     assert in_ranges(coordinates(), RANGES).to_pylist() == []
+
+
+@pytest.mark.parametrize("ranges", [RANGES, (OffsetRange("a", 0, 1, 9), OffsetRange("a", 0, 2, 3), *RANGES), ()])
+def test_records_among_rows_are_those_of_the_ranges_each_once(ranges: tuple[OffsetRange, ...]) -> None:
+    places = [("a", 0, n) for n in (1, 4, 5, 5, 7, 8, 9)] + [("a", 1, 5), ("b", 3, 0), ("b", 3, 1), ("c", 0, 5)]
+    expected = {
+        (topic, partition, offset)
+        for topic, partition, offset in places
+        if any((r.topic, r.partition) == (topic, partition) and r.start <= offset < r.end for r in ranges)
+    }
+    wanted = RecordRanges(ranges)
+    assert wanted.among(coordinates(*places, None)) == expected
+    assert {at for at in places if at in wanted} == expected
 
 
 def test_ranges_as_sql_name_each_range() -> None:

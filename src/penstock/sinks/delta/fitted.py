@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import SqlEngine
-from penstock.errors import MissingError, PenstockError, TerminalError
+from penstock.errors import MissingError, PenstockError
 from penstock.sinks.delta.failures import EngineError, engine_errors, is_conflict, sink_failure, table_changed
 from penstock.sinks.delta.schema import (
     check_partitions,
@@ -34,7 +34,7 @@ from penstock.sinks.delta.schema import (
 from penstock.sinks.delta.tail import CHECKPOINT_INTERVAL
 from penstock.sinks.evolution import Evolve, Fit, Fitting
 from penstock.sinks.files import TableFolder, staged_batch
-from penstock.sinks.spark_sql import quoted
+from penstock.sinks.spark_sql import quoted, require_engine
 from penstock.storage import Storage
 
 CHANGING = "changing the table's columns"
@@ -47,11 +47,10 @@ def add_by_delta_rs(table: DeltaTable, fit: Fit) -> None:
 
 def alter_by_spark(sink: str, sql: SqlEngine | None, table: str, fit: Fit) -> None:
     """Add what the table lacks and widen what is too narrow. `table` is its name in a statement."""
-    if sql is None:
-        raise TerminalError("SINK_NEEDS_SPARK", f"sink {sink}: {CHANGING}: the sink was given no SQL engine")
+    engine = require_engine(sql, sink, CHANGING)
     try:
         with engine_errors():
-            sql.run(*alter_statements(table, fit))
+            engine.run(*alter_statements(table, fit))
     except EngineError as error:
         raise sink_failure(sink, CHANGING, error) from error
 

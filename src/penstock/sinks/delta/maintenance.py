@@ -31,7 +31,7 @@ from penstock.errors import PenstockError, TerminalError
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.compaction_chunks import ChunkProcess, ChunkResult, SparkCare
 from penstock.sinks.delta import optimizing
-from penstock.sinks.delta.beside import STAGED
+from penstock.sinks.delta.beside_stage import STAGED
 from penstock.sinks.delta.failures import engine_error, engine_errors, is_conflict, sink_failure, sink_failures
 from penstock.sinks.delta.fitted import table_name
 from penstock.sinks.delta.history import own_commits, position_of, transactions_at

@@ -1,8 +1,8 @@
 """Delta merge, exactly once: rows staged next to the table, one row a key merged into it with the position.
 
-By delta-rs in the driver where the batch and what it touches are small enough, else by Spark, with the MERGE statement
-here. The MERGE and the position are one commit of the table, with a transaction id that Delta itself checks: a second
-one with the same id and version does nothing, and of two at once one is refused.
+By delta-rs in the driver where the batch and what it touches are small enough, else by Spark. The
+MERGE and the position are one commit of the table, with a transaction id that Delta itself checks: a second one with
+the same id and version does nothing, and of two at once one is refused.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ from penstock.storage import Storage
 # A MERGE by delta-rs, in the driver's own process: no row enters the JVM, and a small batch takes a tenth of a second.
 #
 # For a batch and a part of the table that fit into memory, and for keys that Arrow and Spark compare alike; anything
-# else is merged by Spark. Both leave the same rows, and the same commit: the MERGE and the token are one. The terms of
-# a MERGE are here for both engines, which differ in how they quote a name and write a literal.
-
+# else is merged by Spark. Both leave the same rows, and the same commit: the MERGE and the token are one.
 
 STAGED_BYTES = 256 * 1024 * 1024
 """The most that a batch may have staged to be merged here. It is read whole, and is several times larger then."""

@@ -14,6 +14,7 @@ import pyarrow.types as types
 from deltalake import DeltaTable, Field, Schema, TableFeatures
 
 from penstock.errors import MissingError
+from penstock.sinks.evolution import check_columns
 from penstock.sinks.failures import mismatch
 from penstock.sinks.files.folder import check_partition_columns
 
@@ -48,13 +49,7 @@ _ABOUT_FILES = _HARMLESS | {
 
 def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
     """Refuse rows that no Delta table can hold as they are."""
-    wrong = [f"{name}: {kind}" for field in schema for name, kind in _unwritable(field.name, field.type)]
-    if wrong:
-        raise mismatch(sink, "columns of types that Delta does not have", {"columns": ", ".join(wrong)})
-    folded = [name.lower() for name in schema.names]
-    twice = sorted({name for name in folded if folded.count(name) > 1})
-    if twice:
-        raise mismatch(sink, "columns that differ in case only, which Delta takes for one", {"columns": twice})
+    check_columns(sink, schema, "Delta", "Delta", _has_type)
     check_partition_columns(sink, schema, partition_by, "a table")
 
 
@@ -147,20 +142,7 @@ def takes_bare_entries(table: DeltaTable) -> bool:
     return _ABOUT_FILES.issuperset(table.protocol().writer_features or ())
 
 
-def _unwritable(name: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    if types.is_struct(kind):
-        for field in kind:
-            yield from _unwritable(f"{name}.{field.name}", field.type)
-    elif types.is_list(kind) or types.is_large_list(kind):
-        yield from _unwritable(f"{name}[]", kind.value_type)
-    elif types.is_map(kind):
-        yield from _unwritable(f"{name} key", kind.key_type)
-        yield from _unwritable(f"{name} value", kind.item_type)
-    elif not _writable(kind):
-        yield name, kind
-
-
-def _writable(kind: pa.DataType) -> bool:
+def _has_type(kind: pa.DataType) -> bool:
     if types.is_timestamp(kind):
         return kind.unit == "us" and kind.tz in (None, "UTC")
     return bool(

@@ -17,13 +17,12 @@ import pyarrow as pa
 
 from penstock.contracts import SqlEngine, Stage
 from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt
-from penstock.sinks.delta.beside import StagedFolder
-from penstock.sinks.delta.beside_stage import FolderStage, staged_items
+from penstock.sinks.delta.beside_stage import FolderStage, StagedFolder, staged_items
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.fitted import table_name
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.replace import (
-    RangeReplacement,
+    DeltaReplacement,
     check_replaceable,
     only_by_spark,
     records_held,
@@ -153,7 +152,7 @@ class DeltaSink(DeltaTableSink):
                 return 0
             if only_by_spark(table):
                 return None
-            return RangeReplacement(self._table, self.replaces).count(table)
+            return DeltaReplacement(self._table, self.replaces).count(table)
 
     @property
     def needs_sql(self) -> bool:
@@ -234,8 +233,8 @@ class DeltaSink(DeltaTableSink):
             check_replaceable(self._table, schema, kept=self.keep_coordinates)
         return super()._fit(schema)
 
-    def _replacement(self, token: BatchToken) -> RangeReplacement:
-        return RangeReplacement(
+    def _replacement(self, token: BatchToken) -> DeltaReplacement:
+        return DeltaReplacement(
             self._table, self.replaces, lambda writer, schema: self._data_files(token, writer, schema)
         )
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -23,8 +21,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
-from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt, TopicPartition
+from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt
 from penstock.sinks.files.folder import TableFolder
+from penstock.sinks.replacing import PLACE, RecordRanges
 
 # How large files should be, and which of them are too small.
 
@@ -260,8 +259,6 @@ def _repeats(kind: pa.DataType) -> bool:
 
 # Which records of Kafka the rows of some files came from, by their coordinates.
 
-_PARTS = ("topic", "partition", "offset")
-
 
 def records_in(
     folder: TableFolder, paths: Sequence[str], ranges: Sequence[OffsetRange], format: str | ds.FileFormat = "parquet"
@@ -270,18 +267,18 @@ def records_in(
 
     None where a file has no coordinates. Row groups are skipped by their statistics.
     """
-    asked = [r for r in sorted(ranges) if r.end > r.start]
+    wanted = RecordRanges(ranges)
+    asked = wanted.hulls
     if not paths or not asked:
         return set()
-    by_partition = {at: list(each) for at, each in groupby(asked, key=lambda r: r.topic_partition)}
-    topic, partition, offset = (pc.field(COORDINATES, part) for part in _PARTS)
+    topic, partition, offset = (pc.field(COORDINATES, part) for part in PLACE)
     near = (
         topic.isin(sorted({r.topic for r in asked}))
         & partition.isin(pa.array(sorted({r.partition for r in asked}), pa.int32()))
         & (offset >= min(r.start for r in asked))
         & (offset < max(r.end for r in asked))
     )
-    columns = {part: pc.field(COORDINATES, part) for part in _PARTS}
+    columns = {part: pc.field(COORDINATES, part) for part in PLACE}
     found: set[tuple[str, int, int]] = set()
     for file in folder.dataset(paths, pa.schema([COORDINATES_FIELD]), format).get_fragments():
         if COORDINATES not in file.physical_schema.names:
@@ -290,16 +287,8 @@ def records_in(
         for rows in file.to_batches(
             schema=pa.schema([COORDINATES_FIELD]), columns=columns, filter=near, use_threads=False
         ):
-            for at in zip(*(rows.column(part).to_pylist() for part in _PARTS), strict=True):
-                if _is_in(by_partition.get(TopicPartition(at[0], at[1]), []), at[2]):
-                    found.add(at)
+            found |= wanted.among(pa.StructArray.from_arrays(rows.columns, PLACE))
     return found
-
-
-def _is_in(ranges: Sequence[OffsetRange], offset: int) -> bool:
-    """Whether an offset is in one of a partition's ranges, which are in order and may touch but not overlap."""
-    place = bisect_right(ranges, offset, key=lambda r: r.start)
-    return place > 0 and offset < ranges[place - 1].end
 
 
 def worth_joining(sizes: Sequence[int], target: int) -> int:

@@ -21,23 +21,17 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 from penstock.config.sinks import PartitionText, parse_partition
 from penstock.errors import DefinitionError, MissingError
 from penstock.model import COMPUTED, COORDINATES, MergeRules
-from penstock.sinks.evolution import Evolve, Fit, Fitting
+from penstock.sinks.evolution import Evolve, Fit, Fitting, check_columns, unwritable
 from penstock.sinks.failures import mismatch
 from penstock.sinks.iceberg.partitions import Layout, spec_texts, transform_of
 from penstock.sinks.iceberg.table import CatalogTable, local_path
-from penstock.sinks.iceberg.types import iceberg_type, to_iceberg, unwritable
+from penstock.sinks.iceberg.types import has_type, iceberg_type, to_iceberg
 from penstock.sinks.merging import check_rules
 
 
 def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[PartitionText]) -> None:
     """Refuse rows that no Iceberg table can hold as they are."""
-    wrong = [f"{name}: {kind}" for field in schema for name, kind in unwritable(field.name, field.type)]
-    if wrong:
-        raise mismatch(sink, "columns of types that Iceberg does not have", {"columns": ", ".join(wrong)})
-    folded = [name.lower() for name in schema.names]
-    twice = sorted({name for name in folded if folded.count(name) > 1})
-    if twice:
-        raise mismatch(sink, "columns that differ in case only, which Spark takes for one", {"columns": twice})
+    check_columns(sink, schema, "Iceberg", "Spark", has_type)
     iceberg = to_iceberg(schema)
     for entry in partition_by:
         if entry.column not in schema.names:
@@ -90,7 +84,7 @@ def _can_widen(held: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _iceberg_type(kind: pa.DataType) -> str:
-    if next(unwritable("", kind), None) is not None:
+    if next(unwritable("", kind, has_type), None) is not None:
         return str(kind)
     return _describe(iceberg_type(kind))
 

@@ -55,11 +55,11 @@ from penstock.sinks.iceberg.history import (
 )
 from penstock.sinks.iceberg.maintenance import IcebergMaintenance
 from penstock.sinks.iceberg.partitions import Layout, check_staged
-from penstock.sinks.iceberg.replace import RangeReplacement, check_replaceable, records_in
-from penstock.sinks.iceberg.stage import AppendStage, StagedFile
+from penstock.sinks.iceberg.stage import AppendStage, IcebergReplacement, StagedFile
 from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
 from penstock.sinks.iceberg.table import CatalogTable, IcebergCatalog
 from penstock.sinks.merging import refuse_without_position
+from penstock.sinks.replacing import refuse_without_coordinates
 from penstock.storage import Storage
 
 LAND_TRIES = 100
@@ -125,7 +125,7 @@ class IcebergSink:
         """Only look: how many rows of the table lie in the ranges."""
         with sink_failures(self.name, "counting rows to replace"):
             table = self._there().look()
-            return RangeReplacement(self.replaces).count(table) if table is not None else 0
+            return IcebergReplacement(self.replaces).count(table) if table is not None else 0
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only write files: clients do not pickle, and the catalog's secrets stay on the driver.
@@ -179,7 +179,7 @@ class IcebergSink:
             if table is None:
                 return set()
             named = COORDINATES in (field.name for field in table.schema().fields)
-            return records_in(table, ranges) if named and self._definition.keep_coordinates else None
+            return IcebergReplacement(ranges).records(table) if named and self._definition.keep_coordinates else None
 
     def other_writers(self) -> list[str]:
         """The other pipelines and sinks that have written to the table, as far back as its snapshots go."""
@@ -277,7 +277,7 @@ class IcebergSink:
                 folder.remove(path)
 
     def _commit_snapshot(
-        self, position: Position, items: Sequence[object], seen: Table, replacement: RangeReplacement | None
+        self, position: Position, items: Sequence[object], seen: Table, replacement: IcebergReplacement | None
     ) -> None:
         """One try: a snapshot on top of the one that `seen` has as main's, or an error."""
         layout, side, summary = self._prepared(), self._there(), summary_of(self.pipeline, self.name, position)
@@ -286,7 +286,7 @@ class IcebergSink:
             touched = replacement.touched(seen) if replacement is not None else []
             staged = [*items, *(file for one in touched for file in one.rest)]
             files = [item.to_data_file(layout) for item in staged if isinstance(item, StagedFile)]
-            side.append(seen, files, summary, self._mark, [one.file for one in touched])
+            side.append(seen, files, summary, self._mark, [one.file.file for one in touched])
             return
         branch = f"{self._mark}_{secrets.token_hex(4)}"
         folder = self._staging(layout)
@@ -323,13 +323,13 @@ class IcebergSink:
     def _position(self, table: Table) -> Position | None:
         return history_of(table.metadata, self.pipeline, self.name).position
 
-    def _replacement(self, token: BatchToken) -> RangeReplacement | None:
+    def _replacement(self, token: BatchToken) -> IcebergReplacement | None:
         """What takes the rows of the ranges out of a table that pyiceberg commits to."""
         layout, prefix = self._prepared(), self._prefix(token)
         if not self.replaces or self.rules is not None:
             return None
         held, storage = held_columns(layout.schema), self._storage
-        return RangeReplacement(
+        return IcebergReplacement(
             self.replaces,
             lambda writer: AppendStage(self.name, layout, prefix, writer, held, storage=storage),
         )
@@ -350,7 +350,9 @@ class IcebergSink:
 
     def _check_replaceable(self, schema: pa.Schema) -> None:
         if self.replaces:
-            check_replaceable(self.name, self._there().look(), schema, kept=self._definition.keep_coordinates)
+            refuse_without_coordinates(self.name, schema.names, kept=self._definition.keep_coordinates)
+            if (table := self._there().look()) is not None:
+                refuse_without_coordinates(self.name, [f.name for f in table.schema().fields], kept=True)
 
     def _check_unmoved(self, table: Table) -> None:
         """Refuse a table that changed since the start so that what is staged for it does not fit any more."""

@@ -1,8 +1,11 @@
-"""One attempt of one slot for an append: rows in, Parquet files with field ids and statistics out."""
+"""One attempt of one slot for an append: rows in, Parquet files with field ids and statistics out.
+
+The rows that stay of a file, where others of it are replaced, are staged the same way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -10,15 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import (
+    ArrowScan,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.typedef import Record
 
-from penstock.model import Manifest, Refusal, SlotAttempt
+from penstock.model import COORDINATES, Manifest, OffsetRange, Refusal, SlotAttempt
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, Leaf, leaves_of
@@ -26,6 +33,7 @@ from penstock.sinks.iceberg.failures import sink_failures
 from penstock.sinks.iceberg.partitions import Layout, RowSplitter, Values
 from penstock.sinks.iceberg.types import with_ids
 from penstock.sinks.merging import refusals
+from penstock.sinks.replacing import RangeReplacement, ranges_sql
 from penstock.storage import Storage
 
 
@@ -145,3 +153,32 @@ class AppendStage:
             found["lower_bounds"].pop(ids[leaf.parquet_path], None)
             found["upper_bounds"].pop(ids[leaf.parquet_path], None)
         return found
+
+
+class IcebergReplacement(RangeReplacement[Table, FileScanTask]):
+    """Replaces rows of a table. `begin` opens a stage that writes data files of the table; to look, none is needed."""
+
+    def __init__(
+        self, ranges: Sequence[OffsetRange], begin: Callable[[SlotAttempt], AppendStage] | None = None
+    ) -> None:
+        super().__init__(ranges)
+        self._stage = begin
+
+    def _possible(self, table: Table, ranges: Sequence[OffsetRange]) -> Iterator[tuple[str, FileScanTask]]:
+        condition = ranges_sql(ranges, lambda part: f"{COORDINATES}.{part}")
+        for task in table.scan(row_filter=condition).plan_files():
+            yield task.file.file_path, task
+
+    def _coordinates(self, table: Table, file: FileScanTask) -> Iterator[pa.StructArray]:
+        yield from (rows.column(0) for rows in _read(table, table.schema().select(COORDINATES), file))
+
+    def _rows(self, table: Table, file: FileScanTask) -> Iterator[pa.RecordBatch]:
+        yield from _read(table, table.schema(), file)
+
+    def _begin(self, table: Table, writer: SlotAttempt) -> AppendStage:
+        assert self._stage is not None
+        return self._stage(writer)
+
+
+def _read(table: Table, columns: Schema, file: FileScanTask) -> Iterator[pa.RecordBatch]:
+    yield from ArrowScan(table.metadata, table.io, columns, AlwaysTrue()).to_record_batches([file])

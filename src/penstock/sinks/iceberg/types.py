@@ -36,18 +36,9 @@ def to_iceberg(schema: pa.Schema) -> Schema:
     return Schema(*_fields(list(schema), ids))
 
 
-def unwritable(name: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """The parts of a column whose types Iceberg does not have."""
-    if types.is_struct(kind):
-        for field in kind:
-            yield from unwritable(f"{name}.{field.name}", field.type)
-    elif types.is_list(kind) or types.is_large_list(kind):
-        yield from unwritable(f"{name}[]", kind.value_type)
-    elif types.is_map(kind):
-        yield from unwritable(f"{name} key", kind.key_type)
-        yield from unwritable(f"{name} value", kind.item_type)
-    elif _primitive(kind) is None:
-        yield name, kind
+def has_type(kind: pa.DataType) -> bool:
+    """Whether Iceberg has a plain type."""
+    return _primitive(kind) is not None
 
 
 def with_ids(schema: pa.Schema, held: StructType) -> pa.Schema:

@@ -7,16 +7,16 @@ front of the database may hand each transaction another session, so nothing is s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.model.pem import DatabaseTls
-from penstock.sinks.postgres.failures import DENIED_HINT, TLS_HINT, message_of
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -34,6 +34,7 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _TLS = re.compile(r"\bSSL\b|certificate|\bTLS\b", re.IGNORECASE)
+_DENIED_HINT = "ask the owner of the database for the rights, or give the sink another user"
 _NO_DATABASE = re.compile(r"database .* does not exist", re.IGNORECASE)
 
 
@@ -118,14 +119,14 @@ class Database:
                 "SINK_TLS",
                 f"sink {self._sink}: connecting: TLS handshake failed: {reason}",
                 context=context,
-                hint=TLS_HINT,
+                hint="check security.ca_file, the client certificate and its key, and the host in the url",
             )
         if _DENIED.search(said):
             return MissingError(
                 "SINK_ACCESS_DENIED",
                 f"sink {self._sink}: connecting: the database refuses the user: {reason}",
                 context=context,
-                hint=f"check user and password in the url; {DENIED_HINT}",
+                hint=f"check user and password in the url; {_DENIED_HINT}",
             )
         return MissingError(
             "SINK_DATABASE_UNAVAILABLE",
@@ -160,3 +161,63 @@ def run(connection: Connection, *statements: str) -> int:
 def fetch(connection: Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
     """The rows of a query; `values` stand for its `%s`."""
     return connection.execute(statement.encode(), values or None).fetchall()
+
+
+# What the database raises, as errors that say whether to try again, and never show the connection string.
+
+# A statement or a connection that ended for a reason outside of it: what it did is rolled back, or unknown.
+_LOST_CLASSES = ("08", "57")
+_CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
+# Connections, memory, disk: all but the last come back by themselves.
+_SHORT_CLASS = "53"
+_FULL = errors.DiskFull
+# Conditions of one row: data, integrity, a size limit, a view's check, and what a trigger raises on purpose.
+_ROW_CLASSES = ("22", "23", "44")
+_ROW_STATES = ("54000", "P0001")
+
+
+@contextmanager
+def database_failures(sink: str, doing: str, scrub: Callable[[str], str]) -> Iterator[None]:
+    """Raise what goes wrong inside as an error of this sink; `doing` says what was under way."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise database_failure(sink, doing, error, scrub) from None
+
+
+def database_failure(sink: str, doing: str, error: psycopg.Error, scrub: Callable[[str], str]) -> PenstockError:
+    """The error of this sink that `error` amounts to."""
+    summary = f"sink {sink}: {doing}: {scrub(message_of(error))}"
+    if isinstance(error, _CONFLICTS):
+        return TransientError(
+            "SINK_COMMIT_CONFLICT", summary, hint="other transactions hold what this one needs at the same time"
+        )
+    if _is_lost(error):
+        return TransientError("SINK_DATABASE_UNAVAILABLE", summary)
+    if isinstance(error, errors.InsufficientPrivilege):
+        return MissingError("SINK_ACCESS_DENIED", summary, hint=_DENIED_HINT)
+    if (error.sqlstate or "").startswith(_SHORT_CLASS) and not isinstance(error, _FULL):
+        return TransientError("SINK_DATABASE_UNAVAILABLE", summary)
+    hint = "free some space and start again" if isinstance(error, _FULL) else None
+    return TerminalError("SINK_FAILED", summary, hint=hint)
+
+
+def _is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection is gone, and with it the answer."""
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return error.sqlstate.startswith(_LOST_CLASSES)
+
+
+def is_of_a_row(error: psycopg.Error) -> bool:
+    """Whether the database refused a row, rather than the statement."""
+    state = error.sqlstate or ""
+    return state.startswith(_ROW_CLASSES) or state in _ROW_STATES
+
+
+def message_of(error: psycopg.Error, limit: int = 300) -> str:
+    """The database's words in one line, without its details: these quote whole rows."""
+    said = error.diag.message_primary or str(error)
+    lines = [line.strip() for line in said.strip().splitlines() if line.strip()]
+    line = lines[0] if lines else type(error).__name__
+    return line if len(line) <= limit else line[:limit] + "..."

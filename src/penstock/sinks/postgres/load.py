@@ -8,19 +8,18 @@ key. `when_newer` is the WHERE of the DO UPDATE, which sees the new row and the 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import pyarrow as pa
 
 from penstock.model import COMPUTED, COORDINATES, DELETES, MergeRules, OffsetRange
-from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key, ranges_sql
+from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key
 from penstock.sinks.postgres.connection import Connection
 from penstock.sinks.postgres.names import TableName, own, quote
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, StagedTable
 from penstock.sinks.postgres.types import TableColumn, is_cast, staged_type
+from penstock.sinks.replacing import RecordRanges, ranges_sql
 
 _FETCHED_ROWS = 10_000
 
@@ -134,24 +133,14 @@ def find_records(connection: Connection, target: TableName, ranges: Sequence[Off
 
     The ranges may be thousands of single records: the database looks from the first to the last of each partition.
     """
-    wanted: dict[tuple[str, int], list[OffsetRange]] = {}
-    for one in sorted(ranges):
-        wanted.setdefault((one.topic, one.partition), []).append(one)
-    if not wanted:
+    wanted = RecordRanges(ranges)
+    if not wanted.hulls:
         return set()
-    whole = [OffsetRange(*at, found[0].start, max(one.end for one in found)) for at, found in wanted.items()]
-    ends = {at: list(accumulate((one.end for one in found), max)) for at, found in wanted.items()}
     columns = ", ".join(map(_held, ("topic", "partition", "offset")))
-    held = set()
     with connection.transaction(), connection.cursor("records_held") as cursor:
         cursor.itersize = _FETCHED_ROWS
-        statement = f"SELECT {columns} FROM {target.quoted} AS t WHERE {ranges_sql(whole, _held)}"
-        for topic, partition, offset in cursor.execute(statement.encode()):
-            at = (topic, partition)
-            before = bisect_right(wanted[at], offset, key=lambda one: one.start)
-            if before and offset < ends[at][before - 1]:
-                held.add((topic, partition, offset))
-    return held
+        statement = f"SELECT {columns} FROM {target.quoted} AS t WHERE {ranges_sql(wanted.hulls, _held)}"
+        return {at for at in cursor.execute(statement.encode()) if at in wanted}
 
 
 def _held(part: str, row: str = "t") -> str:

@@ -35,26 +35,28 @@ from penstock.model import (
 from penstock.model.pem import DatabaseTls
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
-from penstock.sinks.merging import refuse_without_coordinates, refuse_without_position
+from penstock.sinks.merging import refuse_without_position
 from penstock.sinks.postgres.commit import Landing, Ledger, lock_making, staged_tables
-from penstock.sinks.postgres.connection import Connection, Database, fetch, run
-from penstock.sinks.postgres.failures import database_failures
-from penstock.sinks.postgres.fit import TableFit, alter_table, fit_columns
+from penstock.sinks.postgres.connection import Connection, Database, database_failures, fetch, run
 from penstock.sinks.postgres.load import find_records, replaced_rows
 from penstock.sinks.postgres.names import OWN_SCHEMA, StagedName, TableName, own, query_mark, sink_mark, staged_name
 from penstock.sinks.postgres.stage import PostgresStage, StagedColumn
 from penstock.sinks.postgres.table import (
     Table,
+    TableFit,
+    alter_table,
     check_encoding,
     check_may_create,
     check_own_schema,
     check_schema,
     check_table,
     create_statement,
+    fit_columns,
     read_table,
     refuse_absent,
 )
 from penstock.sinks.postgres.types import TableColumn, staged_type
+from penstock.sinks.replacing import refuse_without_coordinates
 
 _FORGOTTEN_SECONDS = 86_400
 
@@ -252,10 +254,9 @@ class PostgresSink:
         check_encoding(self.name, connection)
         table, written = read_table(connection, self.table), self._columns_written(schema)
         if self.replaces:
-            refuse_without_coordinates(self.name, schema, kept=self.keep_coordinates)
+            refuse_without_coordinates(self.name, schema.names, kept=self.keep_coordinates)
             if table is not None:
-                held = pa.schema([pa.field(name, pa.null()) for name in table.columns])
-                refuse_without_coordinates(self.name, held, kept=True)
+                refuse_without_coordinates(self.name, list(table.columns), kept=True)
         fit = TableFit(written) if table is None else fit_columns(table.columns, written, self.evolve)
         check_schema(self.name, fit.written, self.rules)
         if table is not None:

@@ -23,8 +23,7 @@ import pyarrow.types as types
 from penstock.errors import PenstockError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, Manifest, Refusal, SlotAttempt
 from penstock.sinks.merging import refusals, refuse_null_keys
-from penstock.sinks.postgres.connection import Connection, Database, run
-from penstock.sinks.postgres.failures import database_failures
+from penstock.sinks.postgres.connection import Connection, Database, database_failures, run
 from penstock.sinks.postgres.names import own, quote
 from penstock.sinks.postgres.types import is_bytes, is_nested, is_text
 from penstock.sinks.row_json import texts

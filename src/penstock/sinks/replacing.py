@@ -1,0 +1,196 @@
+"""The rows of some offset ranges in a target: told by their coordinates, found, counted, and replaced file by file.
+
+One record may have given several rows, or none: all rows of a range go out, and what a replay made of the range comes
+in, in one transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.contracts import Stage
+from penstock.errors import MissingError
+from penstock.model import COORDINATES, OffsetRange, SlotAttempt
+
+PLACE = ("topic", "partition", "offset")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+_REST_SLOT = 999_999_999
+"""No slot of a batch has this number: the files of rows that are kept have names of their own."""
+
+
+def in_ranges(coordinates: pa.StructArray, ranges: Sequence[OffsetRange]) -> pa.BooleanArray:
+    """For each row whether it lies in one of the ranges; false where it does not say where it came from."""
+    topic, partition, offset = (pc.struct_field(coordinates, name) for name in PLACE)
+    found = [
+        reduce(
+            pc.and_,
+            [
+                pc.equal(topic, one.topic),
+                pc.equal(partition, pa.scalar(one.partition, pa.int32())),
+                pc.greater_equal(offset, one.start),
+                pc.less(offset, one.end),
+            ],
+        )
+        for one in ranges
+    ]
+    nothing = pa.repeat(pa.scalar(False), len(coordinates))
+    return pc.fill_null(reduce(pc.or_, found, nothing), False)
+
+
+def ranges_sql(ranges: Sequence[OffsetRange], part: Callable[[str], str]) -> str:
+    """The same as a SQL condition, for at least one range; `part` names a member of the coordinates.
+
+    Kafka allows no quotes in the name of a topic, and this does not take it on trust: engines quote in different ways.
+    """
+    return " OR ".join(
+        f"({part('topic')} = '{_named(one.topic)}' AND {part('partition')} = {one.partition}"
+        f" AND {part('offset')} >= {one.start} AND {part('offset')} < {one.end})"
+        for one in ranges
+    )
+
+
+def _named(topic: str) -> str:
+    if not _TOPIC.fullmatch(topic):
+        raise ValueError(f"no topic of Kafka has this name: {topic!r}")
+    return topic
+
+
+def refuse_without_coordinates(sink: str, columns: Sequence[str], *, kept: bool) -> None:
+    """Refuse rows, or a table, that do not say where each row came from: nothing tells which ones to replace."""
+    if kept and COORDINATES in columns:
+        return
+    raise MissingError(
+        "REPLAY_NEEDS_INTO",
+        f"sink {sink}: a replay cannot tell which rows of the target to replace: they lack the column {COORDINATES}",
+        context={"columns": ", ".join(columns), "coordinates kept": "yes" if kept else "no"},
+        hint="write to another target: --into TARGET",
+    )
+
+
+class RecordRanges:
+    """Records wanted, by partitions: the ranges may be thousands of single records, and may overlap."""
+
+    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
+        self._wanted: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
+        for one in sorted(one for one in ranges if one.end > one.start):
+            starts, ends = self._wanted.setdefault((one.topic, one.partition), ([], []))
+            if ends and one.start <= ends[-1]:
+                ends[-1] = max(ends[-1], one.end)
+            else:
+                starts.append(one.start)
+                ends.append(one.end)
+
+    @property
+    def hulls(self) -> list[OffsetRange]:
+        """One range for each partition, from the first wanted record to the last."""
+        return [OffsetRange(*at, starts[0], ends[-1]) for at, (starts, ends) in self._wanted.items()]
+
+    def __contains__(self, at: tuple[str, int, int]) -> bool:
+        """Whether a record, by its topic, partition and offset, is wanted."""
+        starts, ends = self._wanted.get((at[0], at[1]), ([], []))
+        place = bisect_right(starts, at[2])
+        return place > 0 and at[2] < ends[place - 1]
+
+    def among(self, coordinates: pa.StructArray) -> set[tuple[str, int, int]]:
+        """The topic, partition and offset of each wanted record that some of these rows came from."""
+        found: set[tuple[str, int, int]] = set()
+        for hull in self.hulls:
+            near = coordinates.filter(in_ranges(coordinates, [hull]))
+            offsets = pc.unique(pc.struct_field(near, "offset")).to_numpy(zero_copy_only=False)
+            starts, ends = map(np.array, self._wanted[hull.topic, hull.partition])
+            wanted = offsets[offsets < ends[np.searchsorted(starts, offsets, side="right") - 1]]
+            found |= {(hull.topic, hull.partition, int(offset)) for offset in wanted}
+        return found
+
+
+Table = TypeVar("Table")
+File = TypeVar("File")
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenFile(Generic[File]):
+    """A file of a table with rows in the ranges, and the rows of it that stay, written again."""
+
+    file: File
+    replaced: int
+    rest: tuple[Any, ...] = ()
+
+
+class RangeReplacement(ABC, Generic[Table, File]):
+    """Finds what to replace in the files of a table.
+
+    A file whose rows all lie in the ranges goes out. One that has others too goes out as well, and those are written
+    again. Both are found once for each file: a try that lost to another writer costs a look at the files that are new.
+    """
+
+    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+        self._ranges = tuple(ranges)
+        self._known: dict[str, RewrittenFile[File] | None] = {}
+
+    def touched(self, table: Table) -> list[RewrittenFile[File]]:
+        """The files of the table as it is now that have rows in the ranges."""
+        return list(self._touched(table, rewriting=True))
+
+    def count(self, table: Table) -> int:
+        """Only look: how many rows would go out."""
+        return sum(one.replaced for one in self._touched(table, rewriting=False))
+
+    def records(self, table: Table) -> set[tuple[str, int, int]]:
+        """Only look: the topic, partition and offset of every record in the ranges that the table has rows of."""
+        wanted = RecordRanges(self._ranges)
+        found: set[tuple[str, int, int]] = set()
+        for _, file in self._possible(table, wanted.hulls) if wanted.hulls else ():
+            for coordinates in self._coordinates(table, file):
+                found |= wanted.among(coordinates)
+        return found
+
+    @abstractmethod
+    def _possible(self, table: Table, ranges: Sequence[OffsetRange]) -> Iterator[tuple[str, File]]:
+        """The files that may have rows of the ranges, by their statistics, with their paths."""
+
+    @abstractmethod
+    def _coordinates(self, table: Table, file: File) -> Iterator[pa.StructArray]:
+        """Where the rows of a file came from; null where they do not say."""
+
+    @abstractmethod
+    def _rows(self, table: Table, file: File) -> Iterator[pa.RecordBatch]:
+        """The rows of a file in the table's columns as they are now."""
+
+    @abstractmethod
+    def _begin(self, table: Table, writer: SlotAttempt) -> Stage:
+        """A stage that writes data files of the table."""
+
+    def _touched(self, table: Table, *, rewriting: bool) -> Iterator[RewrittenFile[File]]:
+        for path, file in self._possible(table, self._ranges):
+            if path not in self._known:
+                self._known[path] = self._look(table, file, rewriting)
+            found = self._known[path]
+            if found is not None:
+                yield found
+
+    def _look(self, table: Table, file: File, rewriting: bool) -> RewrittenFile[File] | None:
+        inside = [in_ranges(coordinates, self._ranges) for coordinates in self._coordinates(table, file)]
+        replaced, rows = sum(mask.true_count for mask in inside), sum(map(len, inside))
+        if not replaced:
+            return None
+        return RewrittenFile(file, replaced, self._rest(table, file) if rewriting and replaced < rows else ())
+
+    def _rest(self, table: Table, file: File) -> tuple[Any, ...]:
+        stage = self._begin(table, SlotAttempt(_REST_SLOT, f"rest{len(self._known)}"))
+        try:
+            for rows in self._rows(table, file):
+                stage.write(rows.filter(pc.invert(in_ranges(rows.column(COORDINATES), self._ranges))))
+            return tuple(stage.finish().items)
+        except BaseException:
+            stage.abort()
+            raise
