@@ -117,7 +117,7 @@ def test_enrich_in_arrow_equals_its_spark_form(
         assert isinstance(step, Enrich)
         good = in_arrow(step, table, rows)
         by_spark = joined.filter(pc.field("step") == place).drop_columns(["step"])
-        assert good.schema.names == by_spark.schema.names == step.names(ROWS.names)
+        assert good.schema.names == by_spark.schema.names == step.output(ROWS).names
         assert good.schema.types == by_spark.schema.types
         assert sorted_rows(good) == sorted_rows(by_spark), KEYS[place]
 
@@ -131,6 +131,6 @@ def test_enrich_in_spark_marks_misses_and_counts_duplicates(spark: Any) -> None:
     assert isinstance(first, Enrich)
     joined = spark.sql(first.select(rows.schema.names)).toArrow()
     assert joined.filter(pc.field(FOUND)).num_rows == 1
-    assert unmatched.names(joined.schema.names) == ["id", "name", COORDINATES]
+    assert unmatched.output(joined.schema).names == ["id", "name", COORDINATES]
     [counted] = spark.sql(first.duplicates_query()).collect()
     assert counted.duplicates == 1

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.config.arrow_types import columns_of
+from penstock.config.flow_checks import follow
 from penstock.config.problems import Path
-from penstock.config.stages import follow
 from penstock.contracts import Transform
 from penstock.model import COORDINATES
 
@@ -26,7 +26,8 @@ def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: 
     def report(path: Path, message: str, **about: Any) -> None:
         problems.append(config.positions.problem(path, message, **about))
 
-    follow(columns_of(pa.schema([field for field in decoded if field.name != COORDINATES])), flow, report)
+    columns = columns_of(pa.schema([field for field in decoded if field.name != COORDINATES]))
+    follow({flow.decode_path: columns}, flow, report)
     if problems:
         raise cfg.InvalidDefinition(problems)
 

@@ -65,7 +65,6 @@ from penstock.config.sinks import (
     TopicExpression,
 )
 from penstock.config.source import KafkaSourceConfig
-from penstock.config.stages import StageColumns, columns_after
 from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
 from penstock.config.tables import (
     CsvTableConfig,
@@ -158,7 +157,6 @@ __all__ = [
     "Side",
     "SinkConfig",
     "SqlConfig",
-    "StageColumns",
     "StatefulConfig",
     "StorageConfig",
     "TextDecodeConfig",
@@ -170,7 +168,6 @@ __all__ = [
     "WebhookConfig",
     "WhereConfig",
     "WindowConfig",
-    "columns_after",
     "flows",
     "load",
     "only_topic",

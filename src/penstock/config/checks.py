@@ -12,20 +12,20 @@ from urllib.parse import urlsplit
 from penstock.config.alerts import HELD, KINDS
 from penstock.config.everyday import PythonConfig
 from penstock.config.fields import is_secret, is_uri
+from penstock.config.flow_checks import follow
 from penstock.config.flows import flows
-from penstock.config.known import Known
 from penstock.config.locations import check_locations
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
 from penstock.config.references import literal_part
 from penstock.config.routes import check_routes
+from penstock.config.scope import Scope
 from penstock.config.secrets import check_secrets
 from penstock.config.security_checks import check_security
 from penstock.config.settings import check_settings
 from penstock.config.sink_checks import check_emitted, check_no_loop, check_sinks
 from penstock.config.sinks import IcebergCatalogConfig, IcebergSinkConfig
 from penstock.config.source_checks import check_decode, check_source, check_tables
-from penstock.config.stages import follow, follow_join
 from penstock.config.tables import IcebergTableConfig
 from penstock.config.transforms import SqlConfig, remembers
 from penstock.config.yaml_source import value_at
@@ -179,17 +179,14 @@ def check(parts: Parts) -> None:
     _check_trigger(parts)
     check_alerts(parts)
     _check_lane(parts)
-    known: dict[int, Known] = {}
+    reaching: dict[int, Scope] = {}
     for flow in flows(parts):
-        if flow.sides:
-            _, at_end = follow_join(parts.columns, flow, parts.report)
-        else:
-            _, at_end = follow(parts.columns.get(flow.decode_path), flow, parts.report)
-        known |= dict.fromkeys(flow.sinks, at_end)
+        at_end = follow(parts.columns, flow, parts.report)
+        reaching |= dict.fromkeys(flow.sinks, at_end)
         _check_quarantined(parts, at_end)
         check_emitted(parts, flow)
     check_tables(parts)
-    check_sinks(parts, known)
+    check_sinks(parts, reaching)
     check_settings(parts)
     check_secrets(parts)
     check_locations(parts)
@@ -203,8 +200,8 @@ def _check_quarantine(parts: Parts) -> None:
     parts.report(("quarantine",), "neither table nor topic is given", hint="add one of them", at_key=True)
 
 
-def _check_quarantined(parts: Parts, known: Known) -> None:
-    for path in known.needs_quarantine if not parts.written("quarantine") else ():
+def _check_quarantined(parts: Parts, scope: Scope) -> None:
+    for path in scope.needs_quarantine if not parts.written("quarantine") else ():
         message = "records go to the quarantine here, and the pipeline has none"
         parts.report(path, message, hint="add quarantine: {table: ...}", at_key=True)
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, 
 from pydantic_core import PydanticCustomError
 
 from penstock.config.connections import RegistryConfig
+from penstock.config.ddl import Column, ColumnType, read_columns
 from penstock.config.fields import COORDINATES, Location, Section, Size, Text, wrong
 from penstock.config.source import Topic
 
@@ -252,3 +253,41 @@ DecodeConfig = Annotated[
     | Annotated[ByTopicDecodeConfig, Tag(ByTopicDecodeConfig.kind)],
     Discriminator(_format_or_by_topic),
 ]
+
+RAW_COLUMNS = read_columns("key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
+
+
+def decoded_columns(decode: FormatConfig) -> tuple[Column, ...] | None:
+    """The columns that leave the decoder, without the coordinates; None where a schema elsewhere decides."""
+    if isinstance(decode, RawDecodeConfig):
+        return RAW_COLUMNS
+    columns: tuple[Column, ...] | None = None
+    if isinstance(decode, TextDecodeConfig):
+        columns = (Column(decode.column, ColumnType("STRING"), nullable=decode.tombstones == "pass"),)
+    elif isinstance(decode, JsonDecodeConfig):
+        columns = _json_columns(decode)
+    if columns is None or decode.key is None:
+        return columns
+    kind = _key_type(decode.key)
+    return (*columns, Column(decode.key.column, kind)) if kind is not None else None
+
+
+def _key_type(key: KeyDecodeConfig) -> ColumnType | None:
+    match key:
+        case TextKeyConfig():
+            return ColumnType("STRING")
+        case RawKeyConfig():
+            return ColumnType("BINARY")
+        case JsonKeyConfig() if (columns := _json_columns(key)) is not None:
+            return ColumnType("STRUCT", fields=columns)
+    return None
+
+
+def _json_columns(decode: JsonDecodeConfig | JsonKeyConfig) -> tuple[Column, ...] | None:
+    if decode.columns is None:
+        return None
+    columns = read_columns(decode.columns)
+    if decode.extra_fields == "keep":
+        map_of_text = ColumnType("MAP", items=(ColumnType("STRING"), ColumnType("STRING")))
+        columns += (Column(decode.extra_column, map_of_text),)
+    return columns

@@ -6,7 +6,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
-from penstock.config.fields import ComputingStep, Count, Name, Names, Section, Step, Text, wrong
+from penstock.config.ddl import ColumnType
+from penstock.config.fields import COORDINATES, ComputingStep, Count, Name, Names, Section, Step, Text, wrong
+from penstock.config.problems import Path
+from penstock.config.scope import Scope, step_at
+from penstock.config.step_columns import added, computed, exploded, flattened
 
 
 def _check_dotted(text: str) -> str:
@@ -40,6 +44,25 @@ class ExplodeConfig(Step):
     kind: ClassVar[str] = "explode"
     explode: ExplodeSettings = Field(description="What to explode.")
 
+    def check(self, scope: Scope, path: Path) -> None:
+        """The column is an array or a map; its elements take its place."""
+        one = self.explode
+        if not scope.has((*path, "column"), one.column) or scope.types is None:
+            return
+        kind = scope.types[one.column]
+        if kind is not None and kind.name not in ("ARRAY", "MAP"):
+            scope.report((*path, "column"), f'column "{one.column}" is {kind}; explode takes ARRAY or MAP')
+            return
+        if kind is None and one.into is None and one.position is None:
+            scope.types = None
+            return
+        elements = kind.items if kind is not None else (None,)
+        settings = (one.column, elements, ColumnType("INT"), one.into, one.position)
+        for name, _ in exploded([(one.column, kind)], *settings):
+            key = "position" if name == one.position else "as" if one.into is not None else "column"
+            scope.check_new(name, (*path, key), without=[one.column])
+        scope.give(exploded(scope.types.items(), *settings))
+
 
 class FlattenSettings(Section):
     """Which structs become columns."""
@@ -54,6 +77,32 @@ class FlattenConfig(Step):
 
     kind: ClassVar[str] = "flatten"
     flatten: FlattenSettings = Field(description="What to flatten.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The columns are structs; their fields take their places, and no two get one name."""
+        one = self.flatten
+        for index, name in enumerate(one.columns or ()):
+            here = (*path, "columns", index)
+            kind = scope.type_of(name)
+            if scope.has(here, name) and kind is not None and kind.name != "STRUCT":
+                scope.report(here, f'column "{name}" is {kind}; flatten takes STRUCT')
+        if scope.types is None or any(scope.type_of(name) is None for name in one.columns or scope.types):
+            scope.types = None
+            return
+        leaves = flattened(scope.types.items(), _fields, one.columns, one.depth)
+        named = [(way, one.separator.join(way)) for way, _ in leaves]
+        for way, name in named:
+            if len(way) > 1:
+                scope.gone[way[0]] = f"flattened by {step_at(path)}"
+                if any(other.lower() == name.lower() and its[0] != way[0] for its, other in named):
+                    message = f'flattening "{way[0]}" gives the column "{name}", which is there already'
+                    hint = "set another separator, or rename the other column before"
+                    scope.report(path, message, hint=hint, at_key=True)
+        scope.give((name, kind) for (_, name), (_, kind) in zip(named, leaves, strict=True))
+
+
+def _fields(kind: ColumnType | None) -> list[tuple[str, ColumnType | None]] | None:
+    return [(field.name, field.type) for field in kind.fields] if kind is not None and kind.name == "STRUCT" else None
 
 
 class MaskSettings(Section):
@@ -73,6 +122,21 @@ class MaskConfig(Step):
         description="Column: `hash` (SHA-256 in hex), `redact` (three stars), `{hash: SALT}` or `{keep_last: 4}`.",
         examples=[{"email": "hash"}],
     )
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The columns are there, and are text afterwards."""
+        for name, how in self.mask.items():
+            here = (*path, name)
+            if name == COORDINATES:
+                scope.report(here, f'"{COORDINATES}" carries the coordinates and stays as it is', at_key=True)
+                continue
+            if isinstance(how, MaskSettings) and (how.hash is None) == (how.keep_last is None):
+                scope.report(here, "exactly one of hash and keep_last is needed", at_key=True)
+            kind = scope.type_of(name)
+            if scope.has(here, name, at_key=True) and scope.types is not None:
+                if kind is not None and (kind.nested or kind.name == "BINARY"):
+                    scope.report(here, f'column "{name}" is {kind}, which has no text to mask', at_key=True)
+                scope.give(computed(scope.types.items(), [(name, ColumnType("STRING"))]))
 
 
 Action = Literal["drop", "quarantine", "warn", "fail"]
@@ -97,6 +161,13 @@ class ExpectConfig(ComputingStep):
         description="Name of the rule: `{rule: ..., action: ...}`.",
         examples=[{"amount_positive": {"rule": "amount >= 0", "action": "quarantine"}}],
     )
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """Each rule is an expression over the columns, which all stay."""
+        for name, rule in self.expect.items():
+            scope.check_expression(rule.rule, (*path, name, "rule"))
+            if rule.action == "quarantine":
+                scope.check_quarantined((*path, name))
 
 
 class MapArrowSettings(Section):
@@ -126,6 +197,15 @@ class MapArrowConfig(Step):
         description="The function, as text or with settings.", examples=["rules.clean"]
     )
 
+    def check(self, scope: Scope, path: Path) -> None:
+        """Only the function knows what leaves it, unless the file says."""
+        if self.map_arrow.on_error == "quarantine":
+            scope.check_quarantined((*path, "on_error"), at=path)
+        before = scope.types
+        scope.give_declared(self.map_arrow.columns, (*path, "schema"))
+        if scope.types is not None and before is not None and COORDINATES not in before:
+            scope.types.pop(COORDINATES)
+
 
 class PythonConfig(Step):
     """Your own function: a Spark DataFrame in, one out. Takes the frame lane."""
@@ -134,6 +214,10 @@ class PythonConfig(Step):
     python: Dotted = Field(
         description="`module.function`, in a file beside the pipeline file.", examples=["steps.enrich"]
     )
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """Only Spark knows what leaves it."""
+        scope.gone, scope.types = {}, None
 
 
 def _to_pairs(value: Any) -> Any:
@@ -185,3 +269,17 @@ class EnrichConfig(Step):
 
     kind: ClassVar[str] = "enrich"
     enrich: EnrichSettings = Field(description="The table and the keys.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The keys are there, the new columns are not; of those only the names are known."""
+        one = self.enrich
+        for name in one.on:
+            scope.has((*path, "on"), name, at_key=True)
+        if one.on_miss == "quarantine":
+            scope.check_quarantined((*path, "on_miss"), at=path)
+        for name in one.take or ():
+            scope.check_new(name, (*path, "take"))
+        if one.take is None:
+            scope.types = None
+        elif scope.types is not None:
+            scope.give(added(scope.types.items(), ((name, None) for name in one.take)))

@@ -14,13 +14,13 @@ from penstock.config.decode import (
     JsonKeyConfig,
     KeyDecodeConfig,
     RawDecodeConfig,
+    decoded_columns,
 )
 from penstock.config.parts import Parts
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import InvalidDefinition, Path, Problem
 from penstock.config.references import fill_references
 from penstock.config.sources import as_one, whole
-from penstock.config.stages import decoded_columns
 from penstock.config.validation import validate
 from penstock.config.yaml_source import MAX_BYTES, read_source
 

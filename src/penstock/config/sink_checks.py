@@ -8,9 +8,9 @@ from pathlib import Path as FilePath
 
 from penstock.config.fields import COORDINATES, is_uri
 from penstock.config.flows import Flow, flows
-from penstock.config.known import Known, check_columns, check_expression
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
+from penstock.config.scope import Scope
 from penstock.config.sinks import (
     DeltaSinkConfig,
     EncodeConfig,
@@ -41,7 +41,7 @@ def check_emitted(parts: Parts, flow: Flow) -> None:
             parts.report(("sinks", index), message, hint=hint, at_key=True)
 
 
-def check_sinks(parts: Parts, reaching: Mapping[int, Known]) -> None:
+def check_sinks(parts: Parts, reaching: Mapping[int, Scope]) -> None:
     """Report everything that is wrong with the sinks; `reaching` has the columns that reach each."""
     names: dict[str, int] = {}
     for index, sink in enumerate(parts.sinks):
@@ -56,11 +56,11 @@ def check_sinks(parts: Parts, reaching: Mapping[int, Known]) -> None:
         if sink.name.split(".")[0] in ("quarantine", "gaps"):
             message = f'the name "{sink.name}" is taken: the quarantine and the gaps commit under such names'
             parts.report(("sinks", index, "name"), message, hint="give the sink another name")
-        known = reaching.get(index, Known(None))
-        written = _check_selection(parts, sink, index, known)
-        _check_merge(parts, sink, index, known, written)
+        scope = reaching.get(index, Scope(parts.report))
+        written = _check_selection(parts, sink, index, scope)
+        _check_merge(parts, sink, index, scope, written)
         if isinstance(sink, KafkaSinkConfig):
-            _check_kafka_sink(parts, sink, index, known)
+            _check_kafka_sink(parts, sink, index, scope)
         elif isinstance(sink, IcebergSinkConfig):
             _check_iceberg(parts, sink, index, written)
         elif isinstance(sink, FolderSinkConfig):
@@ -75,21 +75,21 @@ def check_sinks(parts: Parts, reaching: Mapping[int, Known]) -> None:
     _check_tombstones(parts)
 
 
-def _check_selection(parts: Parts, sink: SinkConfig, index: int, known: Known) -> Known:
+def _check_selection(parts: Parts, sink: SinkConfig, index: int, scope: Scope) -> Scope:
     """The columns that are written, after `select`."""
     if sink.where is not None:
-        check_expression(sink.where, known, ("sinks", index, "where"), parts.report)
+        scope.check_expression(sink.where, ("sinks", index, "where"))
     if sink.select is None:
-        return known
-    check_columns(sink.select, known, ("sinks", index, "select"), parts.report)
-    if known.types is None:
-        return known
-    left = {name: kind for name, kind in known.types.items() if name in (*sink.select, COORDINATES)}
+        return scope
+    scope.check_columns(sink.select, ("sinks", index, "select"))
+    if scope.types is None:
+        return scope
+    left = {name: kind for name, kind in scope.types.items() if name in (*sink.select, COORDINATES)}
     reason = "left out by this sink's select"
-    return Known(left, False, {**known.gone, **{n: reason for n in known.types if n not in left}})
+    return Scope(parts.report, left, False, {**scope.gone, **{n: reason for n in scope.types if n not in left}})
 
 
-def _check_merge(parts: Parts, sink: SinkConfig, index: int, known: Known, written: Known) -> None:
+def _check_merge(parts: Parts, sink: SinkConfig, index: int, scope: Scope, written: Scope) -> None:
     here: Path = ("sinks", index)
     mode = getattr(sink, "mode", None)
     for setting in ("keys", "when_newer", "delete_when", "insert_only", "prune_by"):
@@ -103,48 +103,48 @@ def _check_merge(parts: Parts, sink: SinkConfig, index: int, known: Known, writt
         return
     if not isinstance(sink, PostgresSinkConfig):
         _check_clustering(parts, sink, (*here, "cluster_by"), written)
-    check_columns(sink.keys or (), written, (*here, "keys"), parts.report)
+    written.check_columns(sink.keys or (), (*here, "keys"))
     if not sink.merges:
         return
     if not parts.written(*here, "keys"):
         message = f"mode {mode} needs keys: without them no row can be found again"
         parts.report((*here, "mode"), message, hint="add keys: [...]")
     if sink.when_newer is not None:
-        written.has(parts.report, (*here, "when_newer"), sink.when_newer)
+        written.has((*here, "when_newer"), sink.when_newer)
     if sink.delete_when is not None:
-        check_expression(sink.delete_when, known, (*here, "delete_when"), parts.report)
+        scope.check_expression(sink.delete_when, (*here, "delete_when"))
     for other in ("when_newer", "delete_when"):
         if sink.insert_only and parts.written(*here, other):
             message = f"insert_only leaves the rows that are there alone, so {other} means nothing"
             parts.report((*here, other), message, hint=f"remove insert_only or {other}", at_key=True)
     if not isinstance(sink, PostgresSinkConfig):
-        check_columns(sink.prune_by, written, (*here, "prune_by"), parts.report)
+        written.check_columns(sink.prune_by, (*here, "prune_by"))
 
 
-def _check_clustering(parts: Parts, sink: DeltaSinkConfig | IcebergSinkConfig, path: Path, written: Known) -> None:
-    check_columns(sink.cluster_by, written, path, parts.report)
+def _check_clustering(parts: Parts, sink: DeltaSinkConfig | IcebergSinkConfig, path: Path, written: Scope) -> None:
+    written.check_columns(sink.cluster_by, path)
     for place, name in enumerate(sink.cluster_by):
         if name in (sink.partition_by or ()):
             message = f'column "{name}" is in partition_by: its rows have files of their own already'
             parts.report((*path, place), message, hint="remove it here")
 
 
-def _check_partitions(parts: Parts, sink: FolderSinkConfig, index: int, known: Known) -> None:
+def _check_partitions(parts: Parts, sink: FolderSinkConfig, index: int, scope: Scope) -> None:
     columns = sink.partition_by or ()
     path: Path = ("sinks", index, "partition_by")
-    check_columns(columns, known, path, parts.report)
-    if known.types is None:
+    scope.check_columns(columns, path)
+    if scope.types is None:
         return
-    if columns and set(known.names()) <= set(columns):
+    if columns and set(scope.names()) <= set(columns):
         message = "every column is in partition_by, and none is left for the files"
-        parts.report(path, message, context=[f"columns: {', '.join(known.names())}"])
+        parts.report(path, message, context=[f"columns: {', '.join(scope.names())}"])
     for place, name in enumerate(columns):
-        kind = known.types.get(name)
+        kind = scope.types.get(name)
         if kind is not None and (kind.nested or kind.name == "BINARY"):
             parts.report((*path, place), f'column "{name}" is {kind}, which cannot name a folder')
 
 
-def _check_iceberg(parts: Parts, sink: IcebergSinkConfig, index: int, known: Known) -> None:
+def _check_iceberg(parts: Parts, sink: IcebergSinkConfig, index: int, scope: Scope) -> None:
     here: Path = ("sinks", index)
     for place, text in enumerate(sink.partition_by or ()):
         try:
@@ -152,7 +152,7 @@ def _check_iceberg(parts: Parts, sink: IcebergSinkConfig, index: int, known: Kno
         except ValueError as error:
             parts.report((*here, "partition_by", place), str(error))
             continue
-        known.has(parts.report, (*here, "partition_by", place), column)
+        scope.has((*here, "partition_by", place), column)
     if "." not in sink.table.strip("."):
         parts.report((*here, "table"), f'table "{sink.table}" has no namespace', hint=f"write shop.{sink.table}")
     away = sink.catalog.type in ("rest", "sql", "hive")
@@ -169,18 +169,18 @@ def _names_its_file(sink: IcebergSinkConfig) -> bool:
     return sink.catalog.type == "sqlite" and is_uri(sink.warehouse) and not sink.warehouse.startswith("file://")
 
 
-def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, known: Known) -> None:
+def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, scope: Scope) -> None:
     here: Path = ("sinks", index)
     for part in ("key", "value", "partition"):
         asked = getattr(sink, part)
         if isinstance(asked, str):
-            check_expression(asked, known, (*here, part), parts.report)
+            scope.check_expression(asked, (*here, part))
         elif isinstance(asked, EncodeConfig):
-            _check_encode(parts, sink, asked, (*here, part), known)
+            _check_encode(parts, sink, asked, (*here, part), scope)
     for name, text in sink.headers.items():
-        check_expression(text, known, (*here, "headers", name), parts.report)
+        scope.check_expression(text, (*here, "headers", name))
     if isinstance(sink.topic, TopicExpression):
-        check_expression(sink.topic.expr, known, (*here, "topic", "expr"), parts.report)
+        scope.check_expression(sink.topic.expr, (*here, "topic", "expr"))
     else:
         if parts.source and sink.brokers in (None, parts.source.brokers):
             check_no_loop(parts, (*here, "topic"), sink.topic)
@@ -198,7 +198,7 @@ def _check_kafka_sink(parts: Parts, sink: KafkaSinkConfig, index: int, known: Kn
         parts.report((*here, "slots"), message, hint="remove slots, or write atomicity: slot")
 
 
-def _check_encode(parts: Parts, sink: KafkaSinkConfig, encode: EncodeConfig, path: Path, known: Known) -> None:
+def _check_encode(parts: Parts, sink: KafkaSinkConfig, encode: EncodeConfig, path: Path, scope: Scope) -> None:
     if isinstance(sink.topic, TopicExpression) and encode.subject is None:
         message = "each row has its own topic, so the subject cannot be made from the topic's name"
         parts.report(path, message, hint="add subject: ...", at_key=True)
@@ -209,7 +209,7 @@ def _check_encode(parts: Parts, sink: KafkaSinkConfig, encode: EncodeConfig, pat
         hint = "the path is relative to the pipeline file"
         parts.report((*path, "schema_file"), "the schema file is not there", hint=hint)
     if isinstance(encode, KeyEncodeConfig):
-        check_columns(encode.columns, known, (*path, "columns"), parts.report)
+        scope.check_columns(encode.columns, (*path, "columns"))
 
 
 def _check_slots(parts: Parts) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from penstock.config.everyday import Dotted, Pairs
-from penstock.config.fields import Duration, Name, Names, Section, Step, Text
+from penstock.config.expressions import ExpressionError, read_aggregate
+from penstock.config.fields import COORDINATES, Duration, Name, Names, Section, Step, Text
+from penstock.config.problems import Path, did_you_mean
+from penstock.config.scope import TIMESTAMP, Scope
+from penstock.config.step_columns import joined, windowed
+
+_NUMERIC = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 
 
 class WatermarkSettings(Section):
@@ -26,6 +33,12 @@ class WatermarkConfig(Step):
 
     kind: ClassVar[str] = "watermark"
     watermark: WatermarkSettings = Field(description="The column and the delay.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """One for each source, over a TIMESTAMP column. All columns stay."""
+        scope.check_watermark(self.watermark.column, path)
+        if self.watermark.late == "quarantine":
+            scope.needs_quarantine.append((*path, "late"))
 
 
 class WindowSettings(Section):
@@ -52,6 +65,53 @@ class WindowConfig(Step):
 
     kind: ClassVar[str] = "window"
     window: WindowSettings = Field(description="The windows and what is computed in them.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """Windows need a watermark; what leaves is the window, its keys and the aggregates."""
+        one = self.window
+        scope.check_event_time(path, "a window", "no window would ever be known to be complete")
+        self._check_spans(scope, path)
+        scope.check_columns(one.by, (*path, "by"))
+        by = [(name, scope.type_of(name)) for name in one.by]
+        taken = [COORDINATES, *(name for name, _ in windowed(TIMESTAMP, TIMESTAMP, by, ()))]
+        for name, text in one.aggregates.items():
+            here = (*path, "aggregates", name)
+            if name.lower() in (other.lower() for other in taken):
+                scope.report(here, f'the column "{name}" is there already', at_key=True)
+            taken.append(name)
+            _check_aggregate(text, scope, here)
+        scope.give_own(windowed(TIMESTAMP, TIMESTAMP, by, ((name, None) for name in one.aggregates)), path)
+        scope.close("window", path)
+
+    def _check_spans(self, scope: Scope, path: Path) -> None:
+        one, report = self.window, scope.report
+        if (one.size is None) == (one.gap is None):
+            message = "only one of size and gap can be given" if one.gap else "one of size and gap is needed"
+            report(path, message, hint="size for windows of one length, gap for sessions", at_key=True)
+        elif one.slide is not None and one.size is None:
+            report((*path, "slide"), "slide means nothing without size", hint="remove slide", at_key=True)
+        elif one.slide is not None and one.size is not None and one.slide > one.size:
+            report((*path, "slide"), "slide is longer than size: rows between two windows would be in none")
+        elif one.gap is not None and not one.by:
+            report((*path, "gap"), "sessions need by: Spark has none over all rows together", hint="add by: [...]")
+        elif one.gap is not None and one.emit == "changes":
+            message = "sessions that change are not possible: two of them may become one"
+            report((*path, "emit"), message, hint="emit: final")
+
+
+def _check_aggregate(text: str, scope: Scope, path: Path) -> None:
+    try:
+        aggregate = read_aggregate(text)
+    except ExpressionError as error:
+        scope.report(path, error.message, offset=error.offset, hint=error.hint)
+        return
+    for reference in aggregate.references:
+        scope.check_reference(reference, path)
+    for reference in aggregate.numeric:
+        kind = scope.type_of(reference.parts[0]) if len(reference.parts) == 1 else None
+        if kind is not None and kind.name not in _NUMERIC:
+            message = f'column "{reference.parts[0]}" is {kind}, and only numbers have a sum or an average'
+            scope.report(path, message, offset=reference.offsets[0])
 
 
 class Within(Section):
@@ -93,6 +153,56 @@ class JoinConfig(Step):
     kind: ClassVar[str] = "join"
     join: JoinSettings = Field(description="The sources and the condition.")
 
+    def check(self, scope: Scope, path: Path) -> None:
+        """A join that is not the first step is reported with the order of the steps."""
+        scope.types = None
+
+    def check_sides(self, sides: Mapping[str, Scope], scope: Scope, path: Path) -> None:
+        """Two sources: keys on both sides, a bound in time, and columns that do not clash."""
+        one, report = self.join, scope.report
+        scope.close("join", path)
+        for key in ("left", "right"):
+            name = getattr(one, key)
+            if name not in sides and len(sides) > 1:
+                context = [f"sources: {', '.join(sides)}"]
+                report((*path, key), f'there is no source "{name}"', context=context, hint=did_you_mean(name, sides))
+        if one.left == one.right:
+            message = f'source "{one.right}" is the left one already'
+            report((*path, "right"), message, hint="join it with the other one")
+        left, right = sides.get(one.left), sides.get(one.right)
+        if left is None or right is None or one.left == one.right:
+            return
+        for own, other in one.on.items():
+            _check_key(one.left, left, own, path)
+            _check_key(one.right, right, other, path)
+        if one.within is None:
+            what = "an outer join" if one.type != "inner" else "a join of two streams"
+            message = f"{what} without within keeps every row for ever, waiting for a match"
+            report(path, message, hint="add within: 1 hour, or {before: ..., after: ...}", at_key=True)
+        for name, side in sides.items():
+            if side.watermark is None:
+                message = f"source {name} has no watermark, so its rows could never be forgotten"
+                hint = f"end sources.{name}.transforms with - watermark: {{column: ..., delay: ...}}"
+                report(("sources", name), message, hint=hint, at_key=True)
+        if left.types is None or right.types is None:
+            return
+        after = joined(left.types.items(), right.types.items(), one.on)
+        mine = [name.lower() for name in left.names()]
+        for name, _ in after[len(mine) :]:
+            if name.lower() in mine:
+                message = f'both sources have a column "{name}"'
+                hint = f"rename or drop it in sources.{one.right}.transforms"
+                report(path, message, hint=hint, at_key=True)
+        scope.give([*after, (COORDINATES, left.type_of(COORDINATES))])
+
+
+def _check_key(name: str, side: Scope, column: str, path: Path) -> None:
+    if side.types is not None and column not in side.types:
+        context = [f"columns of {name}: {', '.join(side.names())}"]
+        hint = did_you_mean(column, side.names())
+        message = f'source {name} has no column "{column}"'
+        side.report((*path, "on"), message, context=context, hint=hint, at_key=True)
+
 
 class StatefulSettings(Section):
     """Your own class over Spark's `transformWithState`."""
@@ -119,3 +229,16 @@ class StatefulConfig(Step):
 
     kind: ClassVar[str] = "stateful"
     stateful: StatefulSettings = Field(description="The class, its keys and what leaves it.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The keys are there; event time needs a watermark; the file says what leaves."""
+        one = self.stateful
+        if one.time == "event":
+            scope.check_event_time(path, "time: event", "no timer would ever fire")
+        if one.ttl is not None and one.time != "processing":
+            message = f"state can expire by processing time alone, and time is {one.time}"
+            hint = "write time: processing, or end the state by a timer"
+            scope.report((*path, "ttl"), message, hint=hint, at_key=True)
+        scope.check_columns(one.keys, (*path, "keys"))
+        scope.give_declared(one.columns, (*path, "schema"))
+        scope.close("state", path)

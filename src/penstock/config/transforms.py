@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from penstock.config.ddl import ColumnsError, ColumnType, read_type
 from penstock.config.everyday import (
     EnrichConfig,
     ExpectConfig,
@@ -15,8 +16,12 @@ from penstock.config.everyday import (
     MaskConfig,
     PythonConfig,
 )
-from penstock.config.fields import BESIDE, ComputingStep, Duration, Names, Section, Step, Text
+from penstock.config.expressions import ExpressionError, read_query
+from penstock.config.fields import BESIDE, COORDINATES, ComputingStep, Duration, Names, Section, Step, Text
+from penstock.config.problems import Path
+from penstock.config.scope import Scope, step_at
 from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
+from penstock.config.step_columns import computed, renamed, without
 
 
 class WhereConfig(ComputingStep):
@@ -24,6 +29,10 @@ class WhereConfig(ComputingStep):
 
     kind: ClassVar[str] = "where"
     where: Text = Field(description="A Spark SQL condition.", examples=["amount >= 0"])
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The condition is one over the columns, which all stay."""
+        scope.check_expression(self.where, path)
 
 
 class DeriveConfig(ComputingStep):
@@ -38,6 +47,18 @@ class DeriveConfig(ComputingStep):
         description="New column: Spark SQL expression.", examples=[{"event_date": "date(event_time)"}]
     )
 
+    def check(self, scope: Scope, path: Path) -> None:
+        """The expressions are over the columns that enter; the types of what they give are not known here."""
+        neighbours = [name for name in self.derive if name not in (scope.types or ())]
+        scope.gone |= dict.fromkeys(neighbours, "made by this same step: use it in a derive step after this one")
+        for name, expression in self.derive.items():
+            scope.check_new(name, (*path, name), replaces=True)
+            scope.check_expression(expression, (*path, name))
+        for name in self.derive:
+            scope.gone.pop(name, None)
+        if scope.types is not None:
+            scope.give(computed(scope.types.items(), ((name, None) for name in self.derive)))
+
 
 class RenameConfig(Step):
     """Give columns other names; their order stays."""
@@ -45,12 +66,43 @@ class RenameConfig(Step):
     kind: ClassVar[str] = "rename"
     rename: Annotated[dict[Text, Text], Field(min_length=1)] = Field(description="Old name: new name.")
 
+    def check(self, scope: Scope, path: Path) -> None:
+        """The old names are there, the new ones are free."""
+        taken: dict[str, str] = {}
+        for old, new in self.rename.items():
+            here = (*path, old)
+            if old == COORDINATES:
+                scope.report(here, f'"{COORDINATES}" carries the coordinates and keeps its name', at_key=True)
+            else:
+                scope.has(here, old, at_key=True)
+            scope.check_new(new, here, without=self.rename)
+            if new.lower() in taken:
+                context = [f"the other: {taken[new.lower()]}"]
+                scope.report(here, f'two columns cannot both become "{new}"', context=context)
+            taken[new.lower()] = old
+            scope.gone[old] = f'renamed to "{new}" by {step_at(path)}'
+        if scope.types is not None:
+            scope.give(renamed(scope.types.items(), self.rename))
+
 
 class DropConfig(Step):
     """Leave columns out."""
 
     kind: ClassVar[str] = "drop"
     drop: Names = Field(description="The columns to leave out.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The columns are there, and some column is left."""
+        for index, name in enumerate(self.drop):
+            here = (*path, index)
+            if name == COORDINATES:
+                hint = "to leave it out of a table: coordinates: false in the sink"
+                scope.report(here, f'"{COORDINATES}" carries the coordinates and cannot be dropped', hint=hint)
+            elif scope.has(here, name) and scope.types is not None:
+                scope.give(without(scope.types.items(), [name]))
+                scope.gone[name] = f"dropped by {step_at(path)}"
+        if scope.types is not None and not scope.names():
+            scope.report(path, "no column is left after this step")
 
 
 class CastConfig(ComputingStep):
@@ -60,6 +112,22 @@ class CastConfig(ComputingStep):
     cast: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
         description="Column: Spark SQL type.", examples=[{"amount": "DECIMAL(10, 2)"}]
     )
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The columns are there, and the types are some."""
+        for name, text in self.cast.items():
+            here = (*path, name)
+            if name == COORDINATES:
+                scope.report(here, f'"{COORDINATES}" carries the coordinates and keeps its type', at_key=True)
+                continue
+            there = scope.has(here, name, at_key=True)
+            try:
+                target = read_type(text)
+            except ColumnsError as error:
+                scope.report(here, error.message, offset=error.offset, hint=error.hint)
+                continue
+            if there and scope.types is not None:
+                scope.give(computed(scope.types.items(), [(name, target)]))
 
 
 class DedupeKeys(Section):
@@ -84,12 +152,48 @@ class DedupeConfig(Step):
         """The columns that together identify a row."""
         return self.dedupe.keys
 
+    def check(self, scope: Scope, path: Path) -> None:
+        """The keys are there, and what says which row is the newest, or when a key is forgotten."""
+        if self.dedupe.within is not None:
+            scope.check_event_time(path, "dedupe within a time", "no key could ever be forgotten")
+        elif scope.types is not None and COORDINATES not in scope.types:
+            hint = f"select {COORDINATES} in the sql step before"
+            scope.report(path, f'dedupe keeps the newest offset, but the column "{COORDINATES}" is gone', hint=hint)
+        scope.check_columns(self.keys, (*path, "keys"))
+
 
 class SqlConfig(Step):
     """One SELECT over `input`, the rows of the batch, and over any of `tables:`. Takes the frame lane."""
 
     kind: ClassVar[str] = "sql"
     sql: Text = Field(description="A Spark SQL query over `input`.", examples=["SELECT * FROM input"])
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The query reads columns that are there. What leaves it is known where its select list says so."""
+        before = scope.types
+        scope.types = None
+        try:
+            query = read_query(self.sql)
+        except ExpressionError as error:
+            scope.report(path, error.message, offset=error.offset, hint=error.hint)
+            return
+        scope.types = before
+        for reference in query.references:
+            scope.check_reference(reference, path, fold=True)
+        scope.gone, scope.types = {}, None
+        if query.outputs is None or ("*" in query.outputs and before is None):
+            return
+        types = before or {}
+        after: dict[str, ColumnType | None] = {}
+        for output in query.outputs:
+            new = types if output == "*" else {output: types.get(output)}
+            for name in new:
+                if name.lower() in (other.lower() for other in after):
+                    hint = "give one of them another name"
+                    scope.report(path, f'the query gives the column "{name}" twice', hint=hint)
+            after |= new
+        scope.gone = dict.fromkeys(types, f"not selected by {step_at(path)}")
+        scope.types = after
 
 
 KINDS: tuple[str, ...] = (

@@ -23,6 +23,12 @@ def find_column(name: str, columns: Sequence[str]) -> int:
     return found[0]
 
 
+def check_there(names: Iterable[str], columns: Sequence[str]) -> None:
+    """Raise where a column is not there, or there more than once."""
+    for name in names:
+        find_column(name, columns)
+
+
 def check_reserved(names: Iterable[str]) -> None:
     """Raise where a transform would change the column that carries the coordinates."""
     for name in names:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from penstock.model import COORDINATES, Split
+from penstock.config.step_columns import computed
+from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, quote, select_list
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm
 from penstock.transforms.expressions.expression import LazyExpressions
@@ -53,38 +54,20 @@ class Derive:
 
     def given(self, schema: pa.Schema, values: Sequence[pa.Field]) -> pa.Schema:
         """The columns that leave, given the fields of the computed ones."""
-        made = dict(zip(self.columns, values, strict=True))
-        return pa.schema(
-            schema.field(source).with_name(name) if isinstance(source, int) else made[source].with_name(name)
-            for name, source in self._layout(schema.names)
-        )
+        made = zip(self.columns, values, strict=True)
+        return pa.schema(field.with_name(name) for name, field in computed(((f.name, f) for f in schema), made))
 
     def finished(self, rows: pa.RecordBatch, values: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
         """The rows with the computed columns."""
-        made = dict(zip(self.columns, values, strict=True))
-        arrays = [
-            rows.column(source) if isinstance(source, int) else made[source]
-            for _, source in self._layout(rows.schema.names)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        made = zip(self.columns, values, strict=True)
+        columns = computed(zip(rows.schema.names, rows.columns, strict=True), made)
+        return pa.RecordBatch.from_arrays([array for _, array in columns], schema=schema)
 
     def select(self, columns: Sequence[str]) -> str:
         """The same in Spark SQL, over a relation named input."""
         # The line break ends a comment that the text may close with.
-        return select_list(
-            quote(name) if isinstance(source, int) else f"({self.columns[source]}\n) AS {quote(name)}"
-            for name, source in self._layout(columns)
-        )
-
-    def _layout(self, columns: Sequence[str]) -> list[tuple[str, int | str]]:
-        """Name and source of each column that leaves: the place of one that enters, or an entry's name."""
-        entries = {name.lower(): name for name in self.columns}
-        layout: list[tuple[str, int | str]] = []
-        for index, column in enumerate(columns):
-            entry = entries.pop(column.lower(), None)
-            layout.append((column, index) if entry is None else (entry, entry))
-        end = len(layout) - (bool(columns) and columns[-1] == COORDINATES)
-        return [*layout[:end], *((name, name) for name in entries.values()), *layout[end:]]
+        made = ((name, f"({text}\n) AS {quote(name)}") for name, text in self.columns.items())
+        return select_list(item for _, item in computed(((name, quote(name)) for name in columns), made))
 
 
 class Cast(Derive):

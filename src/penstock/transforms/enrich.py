@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.config.step_columns import added, without
 from penstock.contracts import Transform
 from penstock.errors import DefinitionError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, OffsetRange, Refusal, Split
-from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
+from penstock.transforms.columns import check_distinct, check_reserved, check_there, find_column, quote
 from penstock.transforms.expressions.conversion import common_type
 from penstock.transforms.expressions.terms import NoFormError, sql_name
 from penstock.transforms.lookup import (
@@ -33,6 +34,7 @@ from penstock.transforms.lookup import (
     write_rows,
 )
 
+T = TypeVar("T")
 FOUND = f"{COMPUTED}found"
 """Whether the table had a row for the key: a column between the two steps."""
 MISS = "ENRICH_MISS"
@@ -57,28 +59,23 @@ class Unmatched:
         """None: this is a step over Arrow in both lanes."""
         return None
 
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The columns without the mark."""
-        return [column for column in columns if column != FOUND]
-
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns without the mark. Raises where the rows do not say which record they are of."""
+        left = without(((field.name, field) for field in schema), [FOUND])
         if COORDINATES not in schema.names:
             raise DefinitionError(
                 "ENRICH_NEEDS_COORDINATES",
                 f"enrich with table {self.table}: rows without a match go to the quarantine, and these no longer say "
                 "which record they are of",
-                context={"needed": COORDINATES, "columns": ", ".join(self.names(schema.names))},
+                context={"needed": COORDINATES, "columns": ", ".join(name for name, _ in left)},
                 hint=f"keep `{COORDINATES}` in the step that leaves it out, or set another `on_miss`",
             )
-        return pa.schema([schema.field(name) for name in self.names(schema.names)])
+        return pa.schema([field for _, field in left])
 
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Keep the rows with a match."""
         found = rows.column(FOUND)
-        good = pa.RecordBatch.from_arrays(
-            [rows.column(name) for name in self.names(rows.schema.names)], schema=self.output(rows.schema)
-        )
+        good = rows.select(self.output(rows.schema).names)
         if found.true_count == len(found):
             return Split.all_good(good)
         message = f"enrich: table {self.table} has no row for the key ({', '.join(self.keys)})"
@@ -181,22 +178,21 @@ class Enrich:
         self._keys(schema)
         return None if self.rows is not None else f"table {self.table} is larger than its `memory`: Spark joins it"
 
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The columns that leave: the new ones behind the others, before the coordinates."""
-        for name in self.on:
-            find_column(name, columns)
-        end = len(columns) - (bool(columns) and columns[-1] == COORDINATES)
-        result = [*columns[:end], *self._added, *columns[end:]]
-        check_distinct(result)
-        return result
+    def _columns(self, columns: Sequence[tuple[str, T]], made: Mapping[str, T]) -> list[tuple[str, T]]:
+        """The columns that leave: those of the table, and the mark, beside the others."""
+        names = [name for name, _ in columns]
+        check_there(self.on, names)
+        found = added(columns, made.items())
+        check_distinct([name for name, _ in found])
+        return found
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns that leave. Those of the table may all be NULL."""
         self._keys(schema)
-        added = {new: pa.field(new, self.table_schema.field(theirs).type) for new, theirs in self.take.items()}
-        added[FOUND] = pa.field(FOUND, pa.bool_())
-        names = self.names(schema.names)
-        return pa.schema([schema.field(name) if name in schema.names else added[name] for name in names])
+        made = {new: pa.field(new, self.table_schema.field(theirs).type) for new, theirs in self.take.items()}
+        if self.on_miss == "quarantine":
+            made[FOUND] = pa.field(FOUND, pa.bool_())
+        return pa.schema([field for _, field in self._columns([(field.name, field) for field in schema], made)])
 
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Add the columns."""
@@ -218,24 +214,21 @@ class Enrich:
             if self.on_miss == "drop" and not found.all():
                 rows, places, found = rows.filter(pa.array(found)), places[found], found[found]
         indices = pa.array(places, mask=~found)
-        added = {new: loaded.columns.column(theirs).take(indices) for new, theirs in self.take.items()}
-        added[FOUND] = pa.array(found)
+        made = {new: loaded.columns.column(theirs).take(indices) for new, theirs in self.take.items()}
+        if self.on_miss == "quarantine":
+            made[FOUND] = pa.array(found)
+        columns = self._columns(list(zip(rows.schema.names, rows.columns, strict=True)), made)
         schema = self.output(rows.schema)
-        arrays = [rows.column(name) if name in rows.schema.names else added[name] for name in schema.names]
-        return Split.all_good(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        return Split.all_good(pa.RecordBatch.from_arrays([array for _, array in columns], schema=schema))
 
     def select(self, columns: Sequence[str]) -> str | None:
         """The join in Spark SQL, over relations named input and as the table; None where it holds the rows."""
-        names = self.names(columns)
+        made = {new: f"{_TABLE}.{quote(theirs)} AS {quote(new)}" for new, theirs in self.take.items()}
+        if self.on_miss == "quarantine":
+            made[FOUND] = f"coalesce({_TABLE}.{quote(FOUND)}, false) AS {quote(FOUND)}"
+        items = [item for _, item in self._columns([(name, f"input.{quote(name)}") for name in columns], made)]
         if self.rows is not None:
             return None
-        found = f"coalesce({_TABLE}.{quote(FOUND)}, false) AS {quote(FOUND)}"
-        items = [
-            f"input.{quote(name)}"
-            if name in columns
-            else (found if name == FOUND else f"{_TABLE}.{quote(self.take[name])} AS {quote(name)}")
-            for name in names
-        ]
         equal = (
             f"input.{quote(columns[find_column(mine, columns)])} = {_TABLE}.{quote(theirs)}"
             for mine, theirs in self.on.items()
@@ -257,10 +250,6 @@ class Enrich:
         known = " AND ".join(f"{key} IS NOT NULL" for key in keys)
         grouped = f"SELECT 1 FROM {quote(self.table)} WHERE {known} GROUP BY {', '.join(keys)} HAVING count(*) > 1"
         return f"SELECT count(*) AS duplicates FROM ({grouped})"
-
-    @property
-    def _added(self) -> list[str]:
-        return [*self.take, *([FOUND] if self.on_miss == "quarantine" else [])]
 
     def _relation(self) -> str:
         columns = ", ".join(map(quote, self.needed))

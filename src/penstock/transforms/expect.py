@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.config.step_columns import without
 from penstock.errors import DefinitionError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, Refusal, Split
 from penstock.transforms.columns import find_column
@@ -98,27 +99,25 @@ class Judge:
         """None: this is a step over Arrow in both lanes."""
         return None
 
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The columns that were there before the rules' own."""
-        made = {find_column(rule.column, columns) for rule in self.rules}
-        return [column for place, column in enumerate(columns) if place not in made]
-
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns that were there before the rules' own. Raises for a rule that is none, or cannot be held to."""
         for rule in self.rules:
             _check_boolean(rule, schema.field(find_column(rule.column, schema.names)).type)
-            if rule.action == "quarantine" and COORDINATES not in schema.names:
+        left = without(((field.name, field) for field in schema), (rule.column for rule in self.rules))
+        names = [name for name, _ in left]
+        for rule in self.rules:
+            if rule.action == "quarantine" and COORDINATES not in names:
                 raise DefinitionError(
                     "EXPECT_NEEDS_COORDINATES",
                     f"rule {rule.name} sends rows to the quarantine, and these no longer say which record they are of",
-                    context={"needed": COORDINATES, "columns": ", ".join(self.names(schema.names))},
+                    context={"needed": COORDINATES, "columns": ", ".join(names)},
                     hint=f"keep `{COORDINATES}` in the step that leaves it out, or set another action",
                 )
-        return pa.schema(schema.field(name) for name in self.names(schema.names))
+        return pa.schema([field for _, field in left])
 
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Judge the rows. Raises `EXPECTATION_FAILED` where one breaks a rule of action fail."""
-        good = rows.select(self.names(rows.schema.names))
+        good = rows.select(self.output(rows.schema).names)
         broken = ~np.stack([_kept(rows.column(find_column(rule.column, rows.schema.names))) for rule in self.rules])
         counts = {rule.name: int(hits.sum()) for rule, hits in zip(self.rules, broken, strict=True)}
         self._fail(good, broken)

@@ -6,17 +6,19 @@ NULL goes, or stays once with NULL. Everything else in the row, its coordinates 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import inf
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.config.step_columns import exploded, flattened
 from penstock.errors import DefinitionError
-from penstock.model import COORDINATES, Split
+from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
 from penstock.transforms.expressions.terms import sql_name
+
+T = TypeVar("T")
 
 
 class Explode:
@@ -50,28 +52,23 @@ class Explode:
             parts = [field.type.value_field]
         else:
             raise self._not_an_array(sql_name(field.type))
-        made = [part.with_nullable(part.nullable or self.keep_empty) for part in parts]
-        if self.position is not None:
-            made.insert(0, pa.field(self.position, pa.int32(), nullable=self.keep_empty))
-        names = self._made(field.name, is_map=len(parts) > 1)
-        made = [part.with_name(name) for part, name in zip(made, names, strict=True)]
-        fields = list(schema)
-        fields[place : place + 1] = made
-        check_distinct([one.name for one in fields])
-        return pa.schema(fields)
+        elements = [part.with_nullable(part.nullable or self.keep_empty) for part in parts]
+        position = pa.field("", pa.int32(), nullable=self.keep_empty)
+        columns = self._columns([(one.name, one) for one in schema], elements, position)
+        return pa.schema(field.with_name(name) for name, field in columns)
 
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Repeat each row for each element of its array."""
         place = find_column(self.column, rows.schema.names)
         array = rows.column(place)
         parents, positions, elements = self._elements(array)
-        is_map = pa.types.is_map(array.type)
-        made = [values.take(elements) for values in ([array.keys, array.items] if is_map else [array.values])]
-        if self.position is not None:
-            made.insert(0, positions)
-        others = rows.drop_columns([rows.schema.names[place]]).take(parents)
-        arrays = [*others.columns[:place], *made, *others.columns[place:]]
-        return Split.all_good(pa.RecordBatch.from_arrays(arrays, schema=self.output(rows.schema)))
+        values = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
+        # The array itself goes: repeating it would cost the most.
+        others = (one if at == place else one.take(parents) for at, one in enumerate(rows.columns))
+        entering = list(zip(rows.schema.names, others, strict=True))
+        columns = self._columns(entering, [one.take(elements) for one in values], positions)
+        schema = self.output(rows.schema)
+        return Split.all_good(pa.RecordBatch.from_arrays([column for _, column in columns], schema=schema))
 
     def select(self, columns: Sequence[str]) -> str | None:
         """None: the query depends on the column's type; `frame` has it."""
@@ -83,18 +80,20 @@ class Explode:
         kind = frame.schema.fields[place].dataType
         if kind.typeName() not in ("array", "map"):
             raise self._not_an_array(kind.simpleString().upper())
-        made = self._made(frame.columns[place], is_map=kind.typeName() == "map")
+        elements = ["", ""] if kind.typeName() == "map" else [""]
+        names = [name for name, _ in self._columns([(name, "") for name in frame.columns], elements, "")]
+        made = names[place : place + len(names) - len(frame.columns) + 1]
         items = list(map(quote, frame.columns))
         function = f"{'pos' if self.position is not None else ''}explode{'_outer' if self.keep_empty else ''}"
         items[place] = f"{function}({items[place]}) AS ({', '.join(map(quote, made))})"
-        check_distinct([*frame.columns[:place], *made, *frame.columns[place + 1 :]])
         return frame.selectExpr(*items)
 
-    def _made(self, name: str, *, is_map: bool) -> list[str]:
-        """The names of the columns that are made, in order."""
-        into = self.into or name
-        parts = [f"{into}_key", f"{into}_value"] if is_map else [into]
-        return parts if self.position is None else [self.position, *parts]
+    def _columns(self, columns: Sequence[tuple[str, T]], elements: Sequence[T], position: T) -> list[tuple[str, T]]:
+        names = [name for name, _ in columns]
+        column = names[find_column(self.column, names)]
+        found = exploded(columns, column, elements, position, self.into, self.position)
+        check_distinct([name for name, _ in found])
+        return found
 
     def _elements(self, array: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
         """For each row that leaves: the row it comes from, its place in the array, and where its element lies."""
@@ -127,9 +126,6 @@ class Explode:
 # A column is named by the way to it: `address.geo.lat` becomes `address_geo_lat`. All fields of a NULL struct are
 # NULL. Structs inside arrays and maps stay as they are: `explode` first.
 
-Path = tuple[str, ...]
-"""A column, then the field inside it, and so on."""
-
 
 class Flatten:
     """Makes columns of the fields of some structs, or of all; `depth` says how many levels, all where it is None."""
@@ -153,14 +149,13 @@ class Flatten:
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns with the fields in the place of the structs."""
         self._check_structs(schema.names, [pa.types.is_struct(f.type) for f in schema], map(sql_name, schema.types))
-        found = [leaf for field in schema for leaf in _arrow_leaves((field.name,), field, self._levels(field.name))]
-        names = self._named([path for path, _ in found])
-        return pa.schema(field.with_name(name) for name, (_, field) in zip(names, found, strict=True))
+        leaves = self._columns(((field.name, field) for field in schema), _arrow_fields)
+        return pa.schema(field.with_name(name) for name, field in leaves)
 
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Take the structs apart."""
-        pairs = zip(rows.schema.names, rows.columns, strict=True)
-        arrays = [leaf for name, array in pairs for leaf in _leaf_arrays(array, self._levels(name))]
+        leaves = self._columns(zip(rows.schema.names, rows.columns, strict=True), _field_arrays)
+        arrays = [array for _, array in leaves]
         return Split.all_good(pa.RecordBatch.from_arrays(arrays, schema=self.output(rows.schema)))
 
     def select(self, columns: Sequence[str]) -> str | None:
@@ -172,22 +167,17 @@ class Flatten:
         kinds = [field.dataType for field in frame.schema.fields]
         shown = (kind.simpleString().upper() for kind in kinds)
         self._check_structs(frame.columns, [kind.typeName() == "struct" for kind in kinds], shown)
-        columns = zip(frame.columns, kinds, strict=True)
-        paths = [path for name, kind in columns for path in _spark_leaves((name,), kind, self._levels(name))]
-        pairs = zip(paths, self._named(paths), strict=True)
-        return frame.selectExpr(*(f"{'.'.join(map(quote, path))} AS {quote(name)}" for path, name in pairs))
+        columns = ((name, _SparkField(kind, quote(name))) for name, kind in zip(frame.columns, kinds, strict=True))
+        leaves = self._columns(columns, _spark_fields)
+        return frame.selectExpr(*(f"{field.sql} AS {quote(name)}" for name, field in leaves))
 
-    def _levels(self, column: str) -> float:
-        """How many levels of a column are taken apart."""
-        chosen = self.columns is None or column.lower() in map(str.lower, self.columns)
-        if not chosen or column == COORDINATES:
-            return 0
-        return inf if self.depth is None else self.depth
-
-    def _named(self, paths: Sequence[Path]) -> list[str]:
-        """The names of the columns, no two alike."""
-        taken: dict[str, Path] = {}
-        for path in paths:
+    def _columns(
+        self, columns: Iterable[tuple[str, T]], fields: Callable[[T], list[tuple[str, T]] | None]
+    ) -> list[tuple[str, T]]:
+        """The columns that leave, no two of one name."""
+        leaves = flattened(columns, fields, self.columns, self.depth)
+        taken: dict[str, tuple[str, ...]] = {}
+        for path, _ in leaves:
             name = self.separator.join(path)
             other = taken.setdefault(name.lower(), path)
             if other is not path:
@@ -197,7 +187,7 @@ class Flatten:
                     context={"one": ".".join(other), "other": ".".join(path)},
                     hint="rename or drop one of them first, or set another separator",
                 )
-        return [self.separator.join(path) for path in paths]
+        return [(self.separator.join(path), one) for path, one in leaves]
 
     def _check_structs(self, names: Sequence[str], structs: Sequence[bool], kinds: Iterable[str]) -> None:
         types = list(kinds)
@@ -212,21 +202,25 @@ class Flatten:
                 )
 
 
-def _arrow_leaves(path: Path, field: pa.Field, levels: float) -> list[tuple[Path, pa.Field]]:
-    if not pa.types.is_struct(field.type) or levels < 1:
-        return [(path, field)]
-    inner = [child.with_nullable(child.nullable or field.nullable) for child in field.type]
-    return [leaf for child in inner for leaf in _arrow_leaves((*path, child.name), child, levels - 1)]
+def _arrow_fields(field: pa.Field) -> list[tuple[str, pa.Field]] | None:
+    if not pa.types.is_struct(field.type):
+        return None
+    return [(child.name, child.with_nullable(child.nullable or field.nullable)) for child in field.type]
 
 
-def _leaf_arrays(array: pa.Array, levels: float) -> list[pa.Array]:
-    if not pa.types.is_struct(array.type) or levels < 1:
-        return [array]
+def _field_arrays(array: pa.Array) -> list[tuple[str, pa.Array]] | None:
+    if not pa.types.is_struct(array.type):
+        return None
     # Unlike the fields as they lie, these are NULL where the struct is, and begin where a slice begins.
-    return [leaf for child in array.flatten() for leaf in _leaf_arrays(child, levels - 1)]
+    return [(field.name, child) for field, child in zip(array.type, array.flatten(), strict=True)]
 
 
-def _spark_leaves(path: Path, kind: Any, levels: float) -> list[Path]:
-    if kind.typeName() != "struct" or levels < 1:
-        return [path]
-    return [leaf for child in kind for leaf in _spark_leaves((*path, child.name), child.dataType, levels - 1)]
+class _SparkField(NamedTuple):
+    kind: Any
+    sql: str
+
+
+def _spark_fields(field: _SparkField) -> list[tuple[str, _SparkField]] | None:
+    if field.kind.typeName() != "struct":
+        return None
+    return [(child.name, _SparkField(child.dataType, f"{field.sql}.{quote(child.name)}")) for child in field.kind]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from penstock.config.step_columns import joined
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import quote
 from penstock.transforms.spans import millis, seconds, show
@@ -71,10 +72,8 @@ class Join(Streaming):
 
     def known_join(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
         """The columns that leave."""
-        fields = [f.with_nullable(True) for f in left if f.name != COORDINATES]
-        shared = {other for one, other in self.on.items() if one == other}
-        fields += [f.with_nullable(True) for f in right if f.name not in (COORDINATES, *shared)]
-        return pa.schema([*fields, COORDINATES_FIELD])
+        fields = joined(((field.name, field) for field in left), ((field.name, field) for field in right), self.on)
+        return pa.schema([*(field.with_nullable(True) for _, field in fields), COORDINATES_FIELD])
 
     def known_output(self, schema: pa.Schema) -> pa.Schema | None:
         """Asked of both sides only."""
@@ -95,24 +94,17 @@ class Join(Streaming):
         return left.sparkSession.sql(self._query(left.columns, right.columns))
 
     def _query(self, left: Sequence[str], right: Sequence[str]) -> str:
-        shared = {one for one, other in self.on.items() if one == other}
-        outer = self.type in ("right", "full")
-        items = []
-        for name in left:
-            if name == COORDINATES:
-                continue
-            if name in shared and outer:
-                items.append(f"coalesce(l.{quote(name)}, r.{quote(name)}) AS {quote(name)}")
-            else:
-                items.append(f"l.{quote(name)}")
-        items += [f"r.{quote(name)}" for name in right if name != COORDINATES and name not in shared]
+        shared = {one for one, other in self.on.items() if one == other and self.type in ("right", "full")}
+        both = {name: f"coalesce(l.{quote(name)}, r.{quote(name)}) AS {quote(name)}" for name in shared}
+        ours = ((name, both.get(name, f"l.{quote(name)}")) for name in left)
+        items = [item for _, item in joined(ours, ((name, f"r.{quote(name)}") for name in right), self.on)]
         place = quote(COORDINATES)
         items.append(f"coalesce(l.{place}, r.{place}) AS {place}")
-        ours, its = f"l.{quote(self.left.time)}", f"r.{quote(self.right.time)}"
+        time, its = f"l.{quote(self.left.time)}", f"r.{quote(self.right.time)}"
         conditions = [f"l.{quote(one)} = r.{quote(other)}" for one, other in self.on.items()]
         conditions += [
-            f"{its} >= {ours} - INTERVAL '{seconds(self.before)}' SECOND",
-            f"{its} <= {ours} + INTERVAL '{seconds(self.after)}' SECOND",
+            f"{its} >= {time} - INTERVAL '{seconds(self.before)}' SECOND",
+            f"{its} <= {time} + INTERVAL '{seconds(self.after)}' SECOND",
         ]
         kind = {"inner": "INNER", "left": "LEFT OUTER", "right": "RIGHT OUTER", "full": "FULL OUTER"}[self.type]
         return (

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.config.step_columns import windowed
 from penstock.errors import TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, TIMESTAMP, Split
 from penstock.transforms.columns import find_column, quote
@@ -124,13 +125,13 @@ class Window(Streaming):
 
     def known_output(self, schema: pa.Schema) -> pa.Schema | None:
         """The columns that leave, where every aggregate's type is known without Spark."""
-        fields = [pa.field("window_start", TIMESTAMP), pa.field("window_end", TIMESTAMP)]
-        fields += [schema.field(find_column(name, schema.names)).with_name(name) for name in self.by]
-        for name, text in self.aggregates.items():
-            kind = aggregate_type(text, schema)
-            if kind is None:
-                return None
-            fields.append(pa.field(name, kind))
+        kinds = {name: aggregate_type(text, schema) for name, text in self.aggregates.items()}
+        by = [(name, schema.field(find_column(name, schema.names))) for name in self.by]
+        made = [(name, pa.field(name, kind)) for name, kind in kinds.items() if kind is not None]
+        if len(made) < len(kinds):
+            return None
+        time = pa.field("", TIMESTAMP)
+        fields = [field.with_name(name) for name, field in windowed(time, time, by, made)]
         return pa.schema([*fields, *([COORDINATES_FIELD] if COORDINATES in schema.names else [])])
 
     def output(self, schema: pa.Schema) -> pa.Schema:
@@ -152,14 +153,13 @@ class Window(Streaming):
             spans = [self.size, *([self.slide] if self.slide is not None else [])]
             spans_text = ", ".join(f"'{millis(span)}'" for span in spans)
             group, window = f"window({time}, {spans_text})", "window"
-        keys = [f"{quote(columns[find_column(name, columns)])}" for name in self.by]
-        items = [f"{window}.start AS `window_start`", f"{window}.end AS `window_end`"]
-        items += [f"{key} AS {quote(name)}" for key, name in zip(keys, self.by, strict=True)]
-        items += [f"({text}\n) AS {quote(name)}" for name, text in self.aggregates.items()]
-        inner = ""
+        by = [(name, quote(columns[find_column(name, columns)])) for name in self.by]
+        aggregates = [(name, f"({text}\n)") for name, text in self.aggregates.items()]
+        items = windowed(f"{window}.start", f"{window}.end", by, aggregates)
         if COORDINATES in columns:
-            items.append(f"{self._newest()} AS {quote(COORDINATES)}")
-        return f"SELECT {', '.join(items)} FROM input{inner} GROUP BY {', '.join([group, *keys])}"
+            items.append((COORDINATES, self._newest()))
+        selected = ", ".join(f"{item} AS {quote(name)}" for name, item in items)
+        return f"SELECT {selected} FROM input GROUP BY {', '.join([group, *(key for _, key in by)])}"
 
     def _newest(self) -> str:
         """The coordinates of the record with the greatest offset among those of a group.

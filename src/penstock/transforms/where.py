@@ -1,18 +1,23 @@
-"""`where`: the rows for which a condition is true; not those for which it is false or NULL."""
+"""`where`: the rows for which a condition is true; not those for which it is false or NULL. `rename` and `drop`."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
+from penstock.config import step_columns
 from penstock.model import Split
-from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
+from penstock.transforms.columns import check_distinct, check_reserved, check_there, quote, select_list
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm
 from penstock.transforms.expressions.expression import LazyExpressions
 from penstock.transforms.expressions.parsing import invalid
 from penstock.transforms.expressions.terms import sql_name
 from penstock.transforms.failing import OnError, Tried, apply_computing
+
+T = TypeVar("T")
 
 
 class Where:
@@ -71,10 +76,36 @@ class Where:
         return compiled
 
 
-# `rename` and `drop`: the same rows with other column names, or fewer columns. Always exact in Arrow.
+class Arranged(ABC):
+    """The same rows and values under other names, or fewer of them. Always exact in Arrow."""
+
+    @abstractmethod
+    def columns_of(self, columns: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
+        """The columns that leave when these enter, whatever stands beside their names."""
+
+    def no_arrow_form(self, schema: pa.Schema) -> str | None:
+        """None; raises where the columns are not those that the step needs."""
+        self.output(schema)
+        return None
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that leave."""
+        columns = self.columns_of([(field.name, field) for field in schema])
+        return pa.schema(field.with_name(name) for name, field in columns)
+
+    def apply(self, rows: pa.RecordBatch) -> Split:
+        """Rename the columns, or leave some out."""
+        arrays = self.columns_of(list(zip(rows.schema.names, rows.columns, strict=True)))
+        schema = self.output(rows.schema)
+        return Split.all_good(pa.RecordBatch.from_arrays([array for _, array in arrays], schema=schema))
+
+    def select(self, columns: Sequence[str]) -> str:
+        """The same in Spark SQL, over a relation named input."""
+        pairs = self.columns_of([(name, name) for name in columns])
+        return select_list(quote(old) if old == new else f"{quote(old)} AS {quote(new)}" for new, old in pairs)
 
 
-class Rename:
+class Rename(Arranged):
     """Gives columns other names, all at once, so that two may swap theirs."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
@@ -85,34 +116,15 @@ class Rename:
     def __repr__(self) -> str:
         return f"rename {', '.join(f'{old} to {new}' for old, new in self.renamed.items())}"
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None: renaming is exact."""
-        self.names(schema.names)
-        return None
-
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The columns that leave when these enter."""
-        result = list(columns)
-        for old, new in self.renamed.items():
-            result[find_column(old, columns)] = new
-        check_distinct(result)
-        return result
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
+    def columns_of(self, columns: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
         """The columns under their new names."""
-        return pa.schema(field.with_name(name) for field, name in zip(schema, self.names(schema.names), strict=True))
-
-    def apply(self, rows: pa.RecordBatch) -> Split:
-        """Rename the columns."""
-        return Split.all_good(pa.RecordBatch.from_arrays(rows.columns, schema=self.output(rows.schema)))
-
-    def select(self, columns: Sequence[str]) -> str:
-        """The same in Spark SQL, over a relation named input."""
-        pairs = zip(columns, self.names(columns), strict=True)
-        return select_list(quote(old) if old == new else f"{quote(old)} AS {quote(new)}" for old, new in pairs)
+        check_there(self.renamed, [name for name, _ in columns])
+        found = step_columns.renamed(columns, self.renamed)
+        check_distinct([name for name, _ in found])
+        return found
 
 
-class Drop:
+class Drop(Arranged):
     """Leaves columns out."""
 
     def __init__(self, columns: Sequence[str]) -> None:
@@ -122,24 +134,7 @@ class Drop:
     def __repr__(self) -> str:
         return f"drop {', '.join(self.columns)}"
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None: leaving columns out is exact."""
-        self.names(schema.names)
-        return None
-
-    def names(self, columns: Sequence[str]) -> list[str]:
-        """The columns that leave when these enter."""
-        dropped = {find_column(name, columns) for name in self.columns}
-        return [column for index, column in enumerate(columns) if index not in dropped]
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
+    def columns_of(self, columns: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
         """The columns that are left."""
-        return pa.schema(schema.field(name) for name in self.names(schema.names))
-
-    def apply(self, rows: pa.RecordBatch) -> Split:
-        """Leave the columns out."""
-        return Split.all_good(rows.select(self.names(rows.schema.names)))
-
-    def select(self, columns: Sequence[str]) -> str:
-        """The same in Spark SQL, over a relation named input."""
-        return select_list(map(quote, self.names(columns)))
+        check_there(self.columns, [name for name, _ in columns])
+        return step_columns.without(columns, self.columns)

@@ -2,6 +2,7 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from penstock.config import (
     PipelineConfig,
     PostgresSinkConfig,
     SqlConfig,
-    columns_after,
+    flows,
     load,
     reveal,
 )
+from penstock.config.decode import decoded_columns
+from penstock.config.flow_checks import follow
+from penstock.config.problems import Path as PathInFile
 
 VALID = Path(__file__).parents[2] / "definitions" / "valid"
 
@@ -155,12 +159,22 @@ def test_load_empty_required_key_is_reported_once(tmp_path: Path) -> None:
     assert problems(write(tmp_path, text)) == ["source.topics: there is no value"]
 
 
-def test_columns_after_follows_names_and_types() -> None:
-    stages = columns_after(load(VALID / "every_transform.yaml"))
-    assert stages[0].step == "decode"
-    assert stages[-1].step == "transforms[8] expect"
-    by_step = {stage.step: dict(stage.columns or ()) for stage in stages}
-    assert list(by_step["transforms[4] drop"]) == [
+def columns_after(file: str, count: int) -> dict[str, str] | None:
+    """The columns after the first steps of a file, with their types."""
+
+    def refuse(path: PathInFile, message: str, **_: object) -> None:
+        raise AssertionError(f"{path}: {message}")
+
+    [flow] = flows(load(VALID / file))
+    flow = replace(flow, transforms=flow.transforms[:count])
+    assert flow.decode is not None
+    scope = follow({flow.decode_path: decoded_columns(flow.decode)}, flow, refuse)
+    return None if scope.types is None else {name: str(kind) for name, kind in scope.types.items()}
+
+
+def test_columns_after_steps_follow_names_and_types() -> None:
+    file = "every_transform.yaml"
+    assert list(columns_after(file, 5) or ()) == [
         "id",
         "customer",
         "amount",
@@ -169,13 +183,13 @@ def test_columns_after_follows_names_and_types() -> None:
         "zip",
         "_penstock",
     ]
-    assert by_step["transforms[3] cast"]["amount"] == "DECIMAL(12, 2)"
-    assert list(by_step["transforms[7] where"]) == ["id", "customer", "twice", "event_date", "_penstock"]
+    assert (columns_after(file, 4) or {})["amount"] == "DECIMAL(12, 2)"
+    assert list(columns_after(file, 8) or ()) == ["id", "customer", "twice", "event_date", "_penstock"]
 
 
-def test_columns_after_what_only_spark_knows_is_none() -> None:
-    stages = columns_after(load(VALID / "sql_that_only_spark_can_follow.yaml"))
-    assert [stage.columns is None for stage in stages] == [False, True, True]
+def test_columns_after_what_only_spark_knows_are_none() -> None:
+    found = [columns_after("sql_that_only_spark_can_follow.yaml", count) for count in range(3)]
+    assert [columns is None for columns in found] == [False, True, True]
 
 
 def test_load_needs_no_arrow_and_no_spark() -> None:

@@ -89,12 +89,12 @@ def test_drop_leaves_the_others_and_the_coordinates() -> None:
 @pytest.mark.parametrize(
     ("make", "code"),
     [
-        (lambda: Rename({"nam": "x"}).names(SCHEMA.names), "COLUMN_UNKNOWN"),
-        (lambda: Rename({"id": "AMOUNT"}).names(SCHEMA.names), "COLUMN_DUPLICATE"),
+        (lambda: Rename({"nam": "x"}).select(SCHEMA.names), "COLUMN_UNKNOWN"),
+        (lambda: Rename({"id": "AMOUNT"}).output(SCHEMA), "COLUMN_DUPLICATE"),
         (lambda: Rename({"id": "_Penstock"}), "COLUMN_RESERVED"),
-        (lambda: Drop(["nam"]).names(SCHEMA.names), "COLUMN_UNKNOWN"),
+        (lambda: Drop(["nam"]).output(SCHEMA), "COLUMN_UNKNOWN"),
         (lambda: Drop(["_penstock"]), "COLUMN_RESERVED"),
-        (lambda: Drop(["a"]).names(["a", "A"]), "COLUMN_AMBIGUOUS"),
+        (lambda: Drop(["a"]).select(["a", "A"]), "COLUMN_AMBIGUOUS"),
         (lambda: Derive({"_penstock": "1"}), "COLUMN_RESERVED"),
         (lambda: Derive({"a": "1", "A": "2"}), "COLUMN_DUPLICATE"),
         (lambda: Derive({"a": "1", "b": "a + 1"}).output(SCHEMA), "COLUMN_UNKNOWN"),
