@@ -17,6 +17,7 @@ from penstock.config.flow_checks import follow
 from penstock.config.problems import Path
 from penstock.contracts import Transform
 from penstock.model import COORDINATES
+from penstock.transforms.streaming import Streaming
 
 
 def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: pa.Schema) -> None:
@@ -36,8 +37,7 @@ def step_output(schema: pa.Schema, step: Transform) -> pa.Schema | None:
     """The columns that leave a step, or None where only Spark can say."""
     if step.no_arrow_form(schema) is None:
         return step.output(schema)
-    known = getattr(step, "known_output", None)
-    return known(schema) if known is not None else None
+    return step.known_output(schema) if isinstance(step, Streaming) else None
 
 
 def steps_output(schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema | None:

@@ -22,7 +22,7 @@ _COLOURS = {"fits": "green", "changes": "yellow", "breaks": "red", "unknown": "d
 def schema(context: typer.Context) -> None:
     """Print the JSON Schema of the pipeline file, for editors; or check the schemas of a registry."""
     if context.invoked_subcommand is None:
-        from penstock.config.jsonschema import json_schema_text
+        from penstock.config.template import json_schema_text
 
         typer.echo(json_schema_text())
 

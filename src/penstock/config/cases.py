@@ -15,8 +15,7 @@ from penstock.config.fields import Duration, Location, Section, Text, wrong
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot, did_you_mean, suggest
 from penstock.config.source import Partition, Topic
-from penstock.config.validation import path_of
-from penstock.config.wording import word
+from penstock.config.validation import path_of, word
 from penstock.config.yaml_source import TAG, Reading, Source, compose_bounded, read_yaml_text, value_at
 
 Row = dict[str, Any]

@@ -1,43 +1,48 @@
 """Pipeline files as files: which ones a person means, and which others a definition is made of.
 
-Enters: paths, or a pipeline that was loaded. Leaves: files. Nothing is opened but the pipeline file itself.
+References in it, `${env:NAME}`, `${env:NAME:-default}` and `${file:path}`, become the values they stand for. A
+reference may be all of a value or a part of it. `$${` is a plain `${`. What a reference gives is never kept in a
+position or a message: those show the file's own text.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path as FilePath
+from typing import Any
 
 from pydantic import BaseModel
 
-from penstock.config.fields import is_uri
+from penstock.config.fields import FromReference, expand_home, is_uri
 from penstock.config.pipeline import PipelineConfig
-from penstock.config.references import files_named
-from penstock.config.yaml_source import MAX_BYTES
+from penstock.config.problems import Path
+from penstock.config.yaml_source import MAX_BYTES, Source, put
 
 _ENDINGS = (".yaml", ".yml")
 _CASES = tuple(f".test{ending}" for ending in _ENDINGS)
 
 
-def pipeline_files(paths: Iterable[Path]) -> list[Path]:
+def pipeline_files(paths: Iterable[FilePath]) -> list[FilePath]:
     """The pipeline files that the paths stand for: a folder for every `*.yaml` and `*.yml` in it that holds no cases.
 
     A file that is named twice, or is in a folder that is named too, is there once.
     """
-    found: dict[Path, Path] = {}
+    found: dict[FilePath, FilePath] = {}
     for path in paths:
         for file in sorted(filter(_is_pipeline, path.iterdir())) if path.is_dir() else (path,):
             found.setdefault(file.absolute(), file)
     return list(found.values())
 
 
-def _is_pipeline(file: Path) -> bool:
+def _is_pipeline(file: FilePath) -> bool:
     # What begins with a dot is an editor's, of a file that is being written.
     named = file.suffix in _ENDINGS and not file.name.endswith(_CASES) and not file.name.startswith(".")
     return named and file.is_file()
 
 
-def files_behind(config: PipelineConfig) -> frozenset[Path]:
+def files_behind(config: PipelineConfig) -> frozenset[FilePath]:
     """The files that a definition is made of beside its code: its own, those it refers to, schemas, certificates."""
     found = set(_files_in(config))
     if (own := config.file) is not None:
@@ -46,7 +51,7 @@ def files_behind(config: PipelineConfig) -> frozenset[Path]:
     return frozenset(found)
 
 
-def secret_files(config: PipelineConfig) -> frozenset[Path]:
+def secret_files(config: PipelineConfig) -> frozenset[FilePath]:
     """The files of a definition that hold secrets: those that it refers to, and private keys."""
     found = set(_files_in(config, ("key_file",)))
     if (own := config.file) is not None:
@@ -54,13 +59,13 @@ def secret_files(config: PipelineConfig) -> frozenset[Path]:
     return frozenset(found)
 
 
-def referred_to_in(folder: Path) -> frozenset[Path]:
+def referred_to_in(folder: FilePath) -> frozenset[FilePath]:
     """The files that any YAML file in a folder refers to: each may hold a secret, of whichever pipeline."""
     texts = (_text(file) for file in folder.iterdir() if file.suffix in _ENDINGS and file.is_file())
     return frozenset(name for text in texts for name in files_named(text, folder))
 
 
-def _text(file: Path) -> str:
+def _text(file: FilePath) -> str:
     try:
         with file.open(encoding="utf-8", errors="replace") as opened:
             return opened.read(MAX_BYTES)
@@ -68,13 +73,13 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _files_in(value: object, endings: tuple[str, ...] = ("_file", "_files")) -> Iterator[Path]:
+def _files_in(value: object, endings: tuple[str, ...] = ("_file", "_files")) -> Iterator[FilePath]:
     if isinstance(value, BaseModel):
         for name in type(value).model_fields:
             inner = getattr(value, name)
             if name.endswith(endings):
                 named = (inner,) if isinstance(inner, str) else inner or ()
-                yield from (Path(one) for one in named if isinstance(one, str) and not is_uri(one))
+                yield from (FilePath(one) for one in named if isinstance(one, str) and not is_uri(one))
             else:
                 yield from _files_in(inner, endings)
     elif isinstance(value, Mapping):
@@ -83,3 +88,118 @@ def _files_in(value: object, endings: tuple[str, ...] = ("_file", "_files")) -> 
     elif isinstance(value, tuple | list):
         for inner in value:
             yield from _files_in(inner, endings)
+
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
+_SETTINGS = ("spark", "options", "properties")
+_MAX_FILE_BYTES = 1024 * 1024
+
+
+class _UnresolvedError(Exception):
+    """A reference that stands for nothing."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+def fill_references(source: Source, folder: FilePath) -> frozenset[Path]:
+    """Fill every reference in place and return the paths that had one. Unresolved ones become problems."""
+    filled = set()
+    for path, text in list(_texts(source.data, ())):
+        if "${" not in text:
+            continue
+        try:
+            value, count = _fill(text, folder)
+        except _UnresolvedError as error:
+            source.problems.append(source.positions.problem(path, error.message, hint=error.hint))
+            source.broken.add(path)
+            continue
+        # Of other keys the models know whether they hold a secret; of a free-form setting nobody but the user does.
+        setting = count and len(path) > 1 and path[-2] in _SETTINGS
+        put(source.data, path, FromReference(value) if setting else value)
+        if count:
+            filled.add(path)
+    return frozenset(filled)
+
+
+def literal_part(text: str) -> str:
+    """What the file itself says: the text with every reference cut down to its default."""
+    return _REFERENCE.sub(lambda m: "" if m[1] is None else m[1].partition(":-")[2], text)
+
+
+def files_named(text: str, folder: FilePath) -> set[FilePath]:
+    """The files whose contents stand in a text by reference."""
+    bodies = (match[1] for match in _REFERENCE.finditer(text) if match[1] is not None)
+    return {folder / expand_home(body.removeprefix("file:")) for body in bodies if body.startswith("file:")}
+
+
+def variables_named(text: str) -> dict[str, bool]:
+    """The environment variables that stand in a text by reference; true for one without a default somewhere."""
+    found: dict[str, bool] = {}
+    for match in _REFERENCE.finditer(text):
+        if match[1] is not None and match[1].startswith("env:"):
+            name, has_default, _ = match[1].removeprefix("env:").partition(":-")
+            found[name] = found.get(name, False) or not has_default
+    return found
+
+
+def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(inner, (*path, key))
+
+
+def _fill(text: str, folder: FilePath) -> tuple[str, int]:
+    count = 0
+
+    def resolve(match: re.Match[str]) -> str:
+        nonlocal count
+        if match[1] is None:
+            return "${"
+        count += 1
+        if not match[0].endswith("}"):
+            raise _UnresolvedError(f"the reference {match[0]} has no closing brace")
+        return _resolve(match[1], folder)
+
+    return _REFERENCE.sub(resolve, text), count
+
+
+def _resolve(body: str, folder: FilePath) -> str:
+    kind, _, rest = body.partition(":")
+    if kind == "env":
+        name, has_default, default = rest.partition(":-")
+        if not name:
+            raise _UnresolvedError("the reference names no variable", "write ${env:NAME}")
+        value = os.environ.get(name)
+        # As in a shell: `:-` also stands in for a variable that is set and empty.
+        if has_default and not value:
+            return default
+        if value is None:
+            raise _UnresolvedError(f"the environment variable {name} is not set", f"set it: export {name}=...")
+        return value
+    if kind == "file":
+        return _file_text(rest, folder)
+    raise _UnresolvedError(
+        f"the reference ${{{body}}} is of no known kind",
+        "write ${env:NAME}, ${env:NAME:-default} or ${file:path}; a plain ${ is written $${",
+    )
+
+
+def _file_text(name: str, folder: FilePath) -> str:
+    file = folder / expand_home(name)
+    try:
+        with file.open(encoding="utf-8") as opened:
+            text = opened.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise _UnresolvedError(f"the file {name} is not there", "the path is relative to the pipeline file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise _UnresolvedError(f"reading the file {name}: {reason}") from None
+    if len(text) > _MAX_FILE_BYTES:
+        raise _UnresolvedError(f"the file {name} is larger than {_MAX_FILE_BYTES:,} bytes")
+    if "\0" in text:
+        raise _UnresolvedError(f"the file {name} holds a zero byte, which no value may have")
+    return text.rstrip("\r\n")

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.config.decode import ByTopicDecodeConfig, DecodeConfig, FormatConfig
-from penstock.config.pipeline import RouteConfig
+from penstock.config.pipeline import NamedSourceConfig, RouteConfig
 from penstock.config.problems import Path
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
-from penstock.config.sources import NamedSourceConfig
 from penstock.config.transforms import TransformConfig
 
 

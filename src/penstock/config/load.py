@@ -16,11 +16,10 @@ from penstock.config.decode import (
     RawDecodeConfig,
     decoded_columns,
 )
+from penstock.config.files import fill_references
 from penstock.config.parts import Parts
-from penstock.config.pipeline import PipelineConfig
+from penstock.config.pipeline import PipelineConfig, as_one, whole
 from penstock.config.problems import InvalidDefinition, Path, Problem
-from penstock.config.references import fill_references
-from penstock.config.sources import as_one, whole
 from penstock.config.validation import validate
 from penstock.config.yaml_source import MAX_BYTES, read_source
 

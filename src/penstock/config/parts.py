@@ -22,11 +22,10 @@ from penstock.config.operation import (
     MaintenanceConfig,
     MetricsConfig,
 )
-from penstock.config.pipeline import QuarantineConfig, RouteConfig, TriggerConfig
+from penstock.config.pipeline import NamedSourceConfig, QuarantineConfig, RouteConfig, TriggerConfig
 from penstock.config.problems import Path
 from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
-from penstock.config.sources import NamedSourceConfig
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
 from penstock.config.yaml_source import Source, value_at

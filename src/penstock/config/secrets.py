@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from penstock.config.fields import is_secret
+from penstock.config.files import literal_part
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
-from penstock.config.references import literal_part
 from penstock.config.sinks import IcebergSinkConfig, KafkaSinkConfig, PostgresSinkConfig
 from penstock.config.tables import IcebergTableConfig, PostgresTableConfig
 
@@ -17,7 +17,8 @@ _ADDRESSES = (("registry", "url"), ("security", "token_url"))
 _ASSIGNED = re.compile(
     r"(password|passwd|secret|token|accountkey|accesskey|signature|[;?&]sig)\s*=\s*[\"']?[^\s\"';&]", re.IGNORECASE
 )
-_SCHEMES = ("", "bearer", "basic", "token", "apikey")
+_CREDENTIALS = re.compile(r"authorization|cookie|api-?key|auth-?key", re.IGNORECASE)
+_SCHEMES = ("", "bearer", "basic", "digest", "token", "apikey", "geniekey")
 """What stands before the secret in a header of HTTP."""
 
 
@@ -37,6 +38,17 @@ def check_secrets(parts: Parts) -> None:
         literal = literal_part(parts.file.positions.values[path].text)
         if _ASSIGNED.search(literal) or _has_password(literal):
             _refuse(parts, path)
+
+    for path, spot in parts.file.positions.values.items():
+        literal = literal_part(spot.text)
+        header = path[:3] == ("alerts", "webhook", "headers") and _is_credential(str(path[-1]))
+        url = path == ("alerts", "webhook", "url")
+        if (header and literal.strip().lower() not in _SCHEMES) or (url and _has_password(literal)):
+            _refuse(parts, path)
+
+
+def _is_credential(header: str) -> bool:
+    return is_secret(header) or _CREDENTIALS.search(header) is not None
 
 
 def _check_setting(parts: Parts, path: Path) -> None:

@@ -25,8 +25,8 @@ from penstock.config.expressions import ExpressionError, read_query
 from penstock.config.fields import show_duration
 from penstock.config.flows import flows, only_topic
 from penstock.config.parts import Parts
+from penstock.config.pipeline import NamedSourceConfig
 from penstock.config.problems import Path, did_you_mean, suggest
-from penstock.config.sources import NamedSourceConfig
 from penstock.config.tables import CsvTableConfig, JsonTableConfig
 from penstock.config.transforms import SqlConfig, TransformConfig
 

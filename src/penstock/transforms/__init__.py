@@ -12,9 +12,8 @@ from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compil
 from penstock.transforms.expressions.parsing import check_columns
 from penstock.transforms.join import Join, Joined
 from penstock.transforms.lookup import HeldRows, OnDuplicate, TableRows, checked_keys
-from penstock.transforms.map_arrow import MapArrow, PythonFrame
+from penstock.transforms.map_arrow import MapArrow, PythonFrame, Sql
 from penstock.transforms.mask import Mask, MaskRule
-from penstock.transforms.sql import Sql
 from penstock.transforms.stateful import Stateful
 from penstock.transforms.streaming import DedupeWithin, Watermark, Window
 from penstock.transforms.where import Drop, Rename, Where

@@ -1,12 +1,15 @@
-"""Column names: found without regard to case, as Spark finds them, and quoted for its SQL."""
+"""Column names: found without regard to case, as Spark finds them, and quoted for its SQL. The records of rows."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from penstock.errors import DefinitionError
-from penstock.model import COORDINATES
-from penstock.transforms.expressions.parsing import unknown_column
+from penstock.model import COORDINATES, OffsetRange
 
 
 def find_column(name: str, columns: Sequence[str]) -> int:
@@ -21,6 +24,17 @@ def find_column(name: str, columns: Sequence[str]) -> int:
             context={"columns": ", ".join(columns)},
         )
     return found[0]
+
+
+def unknown_column(name: str, columns: Sequence[str], context: dict[str, str] | None = None) -> DefinitionError:
+    """The error for a column that is not there, with the nearest one that is."""
+    close = difflib.get_close_matches(name.lower(), [column.lower() for column in columns], n=1)
+    return DefinitionError(
+        "COLUMN_UNKNOWN",
+        f'column "{name}" is not in the input',
+        context={**(context or {}), "columns": ", ".join(columns)},
+        hint=next((f'did you mean "{column}"?' for column in columns if column.lower() in close), None),
+    )
 
 
 def check_there(names: Iterable[str], columns: Sequence[str]) -> None:
@@ -61,3 +75,24 @@ def quote(name: str) -> str:
 def select_list(items: Iterable[str]) -> str:
     """`SELECT items FROM input`."""
     return f"SELECT {', '.join(items)} FROM input"
+
+
+def records_of(rows: pa.RecordBatch, places: Sequence[int]) -> list[OffsetRange | None]:
+    """The record of each of some rows; None where the row does not say it."""
+    if COORDINATES not in rows.schema.names:
+        return [None] * len(places)
+    taken = rows.column(COORDINATES).take(pa.array(places, pa.int64()))
+    # Field by field: the timestamp may be one that Python has no value for.
+    parts = (pc.struct_field(taken, name).to_pylist() for name in ("topic", "partition", "offset"))
+    return [
+        None
+        if topic is None or partition is None or offset is None
+        else OffsetRange(topic, partition, offset, offset + 1)
+        for topic, partition, offset in zip(*parts, strict=True)
+    ]
+
+
+def place_in_words(rows: pa.RecordBatch, row: int) -> dict[str, str]:
+    """For the context of an error: the record of a row, where it is known."""
+    [record] = records_of(rows, [row])
+    return {} if record is None else {"record": f"{record.topic}[{record.partition}] offset {record.start}"}

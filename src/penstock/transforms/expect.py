@@ -18,13 +18,12 @@ import pyarrow as pa
 from penstock.config.step_columns import without
 from penstock.errors import DefinitionError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, Refusal, Split
-from penstock.transforms.columns import find_column
+from penstock.transforms.columns import find_column, place_in_words, records_of
 from penstock.transforms.derive import Derive
 from penstock.transforms.expressions import ArrowExpression
 from penstock.transforms.expressions.parsing import invalid
 from penstock.transforms.expressions.terms import sql_name
 from penstock.transforms.failing import OnError, Tried
-from penstock.transforms.places import place_in_words, records_of
 
 Flags = npt.NDArray[np.bool_]
 

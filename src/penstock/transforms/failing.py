@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from penstock.contracts import Transform
 from penstock.errors import PenstockError, TerminalError
 from penstock.model import COMPUTED, Refusal, Split
+from penstock.transforms.columns import records_of
 from penstock.transforms.expressions import ArrowExpression
 from penstock.transforms.expressions.expression import expression_failed
-from penstock.transforms.places import records_of
 
 OnError = Literal["fail", "quarantine"]
 

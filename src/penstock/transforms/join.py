@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from penstock.config import show_duration
 from penstock.config.step_columns import joined
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import quote
-from penstock.transforms.spans import millis, seconds, show
-from penstock.transforms.streaming import Streaming, needs_stream
+from penstock.transforms.streaming import Streaming, millis, needs_stream
 
 JoinType = Literal["inner", "left", "right", "full"]
 
@@ -44,8 +44,8 @@ class Join(Streaming):
 
     @property
     def _apart(self) -> str:
-        before = f"from {show(self.before)} before" if self.before else "from the same time"
-        after = f"to {show(self.after)} after" if self.after else "to the same time"
+        before = f"from {show_duration(self.before)} before" if self.before else "from the same time"
+        after = f"to {show_duration(self.after)} after" if self.after else "to the same time"
         return f"{self.right.name} {before} {after}"
 
     @property
@@ -79,10 +79,6 @@ class Join(Streaming):
         """Asked of both sides only."""
         return None
 
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """Asked of both sides only."""
-        raise needs_stream()
-
     def frame(self, frame: Any) -> Any:
         """Asked of both sides only."""
         raise needs_stream()
@@ -103,8 +99,8 @@ class Join(Streaming):
         time, its = f"l.{quote(self.left.time)}", f"r.{quote(self.right.time)}"
         conditions = [f"l.{quote(one)} = r.{quote(other)}" for one, other in self.on.items()]
         conditions += [
-            f"{its} >= {time} - INTERVAL '{seconds(self.before)}' SECOND",
-            f"{its} <= {time} + INTERVAL '{seconds(self.after)}' SECOND",
+            f"{its} >= {time} - INTERVAL '{self.before.total_seconds():.3f}' SECOND",
+            f"{its} <= {time} + INTERVAL '{self.after.total_seconds():.3f}' SECOND",
         ]
         kind = {"inner": "INNER", "left": "LEFT OUTER", "right": "RIGHT OUTER", "full": "FULL OUTER"}[self.type]
         return (

@@ -21,12 +21,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from penstock.config import show_duration
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import DefinitionError, PenstockError, TerminalError, wire_key
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import check_reserved, find_column, quote
 from penstock.transforms.failing import told
-from penstock.transforms.spans import show
 from penstock.transforms.streaming import Streaming
 from penstock.transforms.user import load
 
@@ -256,7 +256,7 @@ class Stateful(Streaming):
             raise DefinitionError(
                 "STATE_TTL_NEEDS_PROCESSING_TIME",
                 f"{self!r}: state can expire by processing time alone",
-                context={"time": self.time_mode, "ttl": show(self.ttl)},
+                context={"time": self.time_mode, "ttl": show_duration(self.ttl)},
                 hint="write `time: processing`, or end the state by a timer and leave `ttl` out",
             )
 
@@ -276,7 +276,7 @@ class Stateful(Streaming):
     def bound(self) -> str:
         """What ends it."""
         if self.ttl is not None:
-            return f"a state goes {show(self.ttl)} after it was last written, unless {self.cls} says otherwise"
+            return f"a state goes {show_duration(self.ttl)} after it was last written, unless {self.cls} says otherwise"
         timers = "" if self.time_mode == "none" else f", by timers of {self.time_mode} time or at once"
         return f"nothing but {self.cls} itself ends it{timers}"
 
@@ -289,11 +289,7 @@ class Stateful(Streaming):
         """A row is too late when its own time has passed."""
         return times
 
-    def known_output(self, schema: pa.Schema) -> pa.Schema | None:
-        """The declared columns."""
-        return self.output(schema)
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
+    def known_output(self, schema: pa.Schema) -> pa.Schema:
         """The declared columns, with the coordinates where the rows have them."""
         for key in self.keys:
             find_column(key, schema.names)

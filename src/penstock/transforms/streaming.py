@@ -14,12 +14,12 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.config import show_duration
 from penstock.config.step_columns import windowed
 from penstock.errors import TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, TIMESTAMP, Split
 from penstock.transforms.columns import find_column, quote
-from penstock.transforms.expressions.aggregates import aggregate_type
-from penstock.transforms.spans import count_millis, micros, millis, show
+from penstock.transforms.expressions.expression import aggregate_type
 
 _PARTITIONS = 16384
 _DELAY = "spark.watermarkDelayMs"
@@ -38,6 +38,17 @@ class Streaming:
         """Never asked: the step is one over a frame."""
         raise needs_stream()
 
+    def known_output(self, schema: pa.Schema) -> pa.Schema | None:
+        """The columns that leave, where they are known without Spark: the same, unless a step says otherwise."""
+        return schema
+
+    def output(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that leave. Raises where only Spark can say."""
+        found = self.known_output(schema)
+        if found is None:
+            raise needs_stream()
+        return found
+
     def apply(self, rows: pa.RecordBatch) -> Split:
         """Never run here."""
         raise needs_stream()
@@ -52,15 +63,7 @@ class Watermark(Streaming):
     late: Literal["drop", "quarantine"] = "drop"
 
     def __repr__(self) -> str:
-        return f"watermark on {self.column}, {show(self.delay)} behind the newest; late rows: {self.late}"
-
-    def known_output(self, schema: pa.Schema) -> pa.Schema | None:
-        """The same columns."""
-        return schema
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """The same columns."""
-        return schema
+        return f"watermark on {self.column}, {show_duration(self.delay)} behind the newest; late rows: {self.late}"
 
     def frame(self, frame: Any) -> Any:
         """The frame with the watermark."""
@@ -91,9 +94,9 @@ class Window(Streaming):
     def span(self) -> str:
         """The windows in words."""
         if self.gap is not None:
-            return f"sessions with gaps of {show(self.gap)}"
+            return f"sessions with gaps of {show_duration(self.gap)}"
         assert self.size is not None, "checked when the file was loaded"
-        return show(self.size) + (f" every {show(self.slide)}" if self.slide is not None else "")
+        return show_duration(self.size) + (f" every {show_duration(self.slide)}" if self.slide is not None else "")
 
     @property
     def keeps(self) -> str:
@@ -133,10 +136,6 @@ class Window(Streaming):
         time = pa.field("", TIMESTAMP)
         fields = [field.with_name(name) for name, field in windowed(time, time, by, made)]
         return pa.schema([*fields, *([COORDINATES_FIELD] if COORDINATES in schema.names else [])])
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """Spark's to say."""
-        raise needs_stream()
 
     def frame(self, frame: Any) -> Any:
         """The aggregation."""
@@ -186,7 +185,7 @@ class DedupeWithin(Streaming):
     within: timedelta
 
     def __repr__(self) -> str:
-        return f"dedupe by {', '.join(self.keys)} within {show(self.within)}"
+        return f"dedupe by {', '.join(self.keys)} within {show_duration(self.within)}"
 
     @property
     def keeps(self) -> str:
@@ -196,7 +195,7 @@ class DedupeWithin(Streaming):
     @property
     def bound(self) -> str:
         """What ends it."""
-        return f"a key goes when the watermark is {show(self.within)} past its event"
+        return f"a key goes when the watermark is {show_duration(self.within)} past its event"
 
     def identity(self) -> dict[str, Any]:
         """What the state depends on."""
@@ -205,14 +204,6 @@ class DedupeWithin(Streaming):
     def late_after(self, times: pa.Array) -> pa.Array:
         """A row is too late when its own time has passed."""
         return times
-
-    def known_output(self, schema: pa.Schema) -> pa.Schema | None:
-        """The same columns."""
-        return schema
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """The same columns."""
-        return schema
 
     def frame(self, frame: Any) -> Any:
         """The deduplication. Spark takes the time to remember a key from the column's own metadata."""
@@ -228,3 +219,18 @@ class DedupeWithin(Streaming):
 def needs_stream() -> TerminalError:
     """The error for a step that was asked for what only a stream has."""
     return TerminalError("TRANSFORM_NEEDS_SPARK", "a step with state is run by Spark", hint="run it in the frame lane")
+
+
+def micros(span: timedelta) -> int:
+    """Microseconds."""
+    return round(span.total_seconds() * 1_000_000)
+
+
+def count_millis(span: timedelta) -> int:
+    """Milliseconds."""
+    return round(span.total_seconds() * 1000)
+
+
+def millis(span: timedelta) -> str:
+    """As Spark reads it in a window or a watermark."""
+    return f"{count_millis(span)} milliseconds"

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.config import AlertsConfig, PipelineConfig, load
 from penstock.config.alerts import AlertRuleConfig
-from penstock.config.jsonschema import json_schema
+from penstock.config.template import json_schema
 
 VALID = Path(__file__).parents[2] / "definitions" / "valid" / "alerts_of_every_kind.yaml"
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.references import fill_references, literal_part
+from penstock.config.files import fill_references, literal_part
 from penstock.config.yaml_source import read_source
 
 

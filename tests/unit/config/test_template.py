@@ -6,8 +6,7 @@ import pytest
 
 from penstock.config import load
 from penstock.config.fields import Section
-from penstock.config.jsonschema import json_schema
-from penstock.config.template import SCHEMA_PATH, new_files, template
+from penstock.config.template import SCHEMA_PATH, json_schema, new_files, template
 
 
 def test_template_for_a_name_validates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

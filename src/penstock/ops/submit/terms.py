@@ -13,8 +13,7 @@ from pydantic import SecretStr
 from penstock.assembly.reaching import spark_settings_of
 from penstock.assembly.user_code import code_to_ship, folder_of, name_below
 from penstock.config import PipelineConfig, reveal
-from penstock.config.files import files_behind, secret_files
-from penstock.config.references import variables_named
+from penstock.config.files import files_behind, secret_files, variables_named
 from penstock.errors import MissingError
 from penstock.spark.jars import stores_of
 from penstock.spark.placement import DeployMode, Placement

@@ -11,8 +11,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.transforms.expressions.casts import WIDE_DIGITS, fit
 from penstock.transforms.expressions.conversion import convert, digits
-from penstock.transforms.expressions.fitting import WIDE_DIGITS, fit
 from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome, Term, attempt, call, sql_name
 
 MAX_DIGITS = 38

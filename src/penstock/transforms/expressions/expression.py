@@ -2,7 +2,7 @@
 
 Text and a schema enter; an `ArrowExpression` leaves, or a `NoArrowForm` that says why Spark has to evaluate it. Spark
 4.1 in ANSI mode with the session in UTC is what counts. Expressions of a step are kept as text and compiled where they
-are used: in a task, once for each schema.
+are used: in a task, once for each schema. Of aggregates, which are Spark's, only the type is known here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
+from sqlglot import exp
 
-from penstock.errors import TerminalError
+from penstock.errors import DefinitionError, TerminalError
+from penstock.transforms.columns import place_in_words
 from penstock.transforms.expressions.forms import compile_tree
 from penstock.transforms.expressions.laziness import Failure, repeated
 from penstock.transforms.expressions.parsing import check_columns, parse_expression
 from penstock.transforms.expressions.terms import Datum, NoFormError, RowError, Rows
-from penstock.transforms.places import place_in_words
 
 
 class LazyExpressions:
@@ -139,3 +140,47 @@ def compile_expression(text: str, schema: pa.Schema, *, condition: bool = False)
     except NoFormError as reason:
         return NoArrowForm(f"`{text.strip()}`: {reason}")
     return ArrowExpression(text, term.type, term.run, failures)
+
+
+_SAME = (exp.Min, exp.Max, exp.AnyValue, exp.First, exp.Last)
+_COUNTS = (exp.Count, exp.ApproxDistinct, exp.CountIf)
+
+
+def aggregate_type(text: str, schema: pa.Schema) -> pa.DataType | None:
+    """The type that Spark gives an aggregate over `schema`, or None where only Spark knows."""
+    try:
+        tree = parse_expression(text)
+    except DefinitionError:
+        return None
+    if isinstance(tree, _COUNTS):
+        return pa.int64()
+    if not isinstance(tree, (*_SAME, exp.Sum, exp.Avg)):
+        return None
+    operand = _type_of(tree.this, schema)
+    if operand is None or isinstance(tree, _SAME):
+        return operand
+    return _summed(operand) if isinstance(tree, exp.Sum) else _averaged(operand)
+
+
+def _type_of(node: exp.Expr, schema: pa.Schema) -> pa.DataType | None:
+    inner = node.this if isinstance(node, exp.Distinct | exp.IgnoreNulls | exp.RespectNulls) else node
+    try:
+        compiled = compile_expression(inner.sql("spark"), schema)
+    except DefinitionError:
+        return None
+    return compiled.type if isinstance(compiled, ArrowExpression) else None
+
+
+def _summed(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    return pa.decimal128(min(38, kind.precision + 10), kind.scale) if pa.types.is_decimal(kind) else None
+
+
+def _averaged(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return pa.float64()
+    # Of a decimal the scale is cut in ways that depend on the precision: left to Spark.
+    return None

@@ -16,9 +16,17 @@ from penstock.transforms.expressions import conditions, laziness, moments, neste
 from penstock.transforms.expressions.conversion import common_type, convert
 from penstock.transforms.expressions.functions import function
 from penstock.transforms.expressions.laziness import Failure
-from penstock.transforms.expressions.literals import cast_target, number
 from penstock.transforms.expressions.parsing import invalid, name_parts
-from penstock.transforms.expressions.terms import NoFormError, Term, call, is_plain, literal, sql_name
+from penstock.transforms.expressions.terms import (
+    NoFormError,
+    Term,
+    call,
+    cast_target,
+    is_plain,
+    literal,
+    number,
+    sql_name,
+)
 
 Form = Callable[["Compiler", exp.Expr], Term]
 Forms = Mapping[type[exp.Expr], tuple[Form, tuple[str, ...]]]

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.transforms.expressions.casts import floor_divide, near_1970, years
 from penstock.transforms.expressions.conversion import convert
-from penstock.transforms.expressions.cycles import floor_divide, near_1970, years
 from penstock.transforms.expressions.terms import (
     INTEGERS,
     TIMESTAMP,

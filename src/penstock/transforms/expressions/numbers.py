@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.transforms.expressions import decimals
+from penstock.transforms.expressions.casts import fit
 from penstock.transforms.expressions.conversion import common_type, convert, digits, is_number
-from penstock.transforms.expressions.fitting import fit
 from penstock.transforms.expressions.terms import MAX_DIGITS, Datum, NoFormError, Outcome, Term, attempt, call, sql_name
 
 _SIGNED_DIGITS = 34

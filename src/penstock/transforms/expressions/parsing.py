@@ -6,7 +6,6 @@ is found here and left to Spark, so that a tree that is returned means what Spar
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -18,6 +17,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DefinitionError
+from penstock.transforms.columns import unknown_column
 from penstock.transforms.expressions.functions import FUNCTIONS
 from penstock.transforms.expressions.terms import NoFormError
 
@@ -83,17 +83,6 @@ def check_columns(text: str, columns: Sequence[str]) -> None:
     for name in _column_names(tree):
         if name.lower() not in known:
             raise unknown_column(name, columns, context={"expression": text})
-
-
-def unknown_column(name: str, columns: Sequence[str], context: dict[str, str] | None = None) -> DefinitionError:
-    """The error for a column that is not there, with the nearest one that is."""
-    close = difflib.get_close_matches(name.lower(), [column.lower() for column in columns], n=1)
-    return DefinitionError(
-        "COLUMN_UNKNOWN",
-        f'column "{name}" is not in the input',
-        context={**(context or {}), "columns": ", ".join(columns)},
-        hint=next((f'did you mean "{column}"?' for column in columns if column.lower() in close), None),
-    )
 
 
 def invalid(text: str, problem: str, hint: str | None = None) -> DefinitionError:

@@ -12,8 +12,7 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.cycles import days_of
-from penstock.transforms.expressions.fitting import OUT_OF_RANGE
+from penstock.transforms.expressions.casts import OUT_OF_RANGE, days_of
 from penstock.transforms.expressions.terms import Datum, Outcome
 
 INVALID = "CAST_INVALID_INPUT"

@@ -9,7 +9,7 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.cycles import floor_divide, near_1970, years
+from penstock.transforms.expressions.casts import floor_divide, near_1970, years
 from penstock.transforms.expressions.terms import Datum, NoFormError
 
 _DAY_MICROSECONDS = 86_400_000_000

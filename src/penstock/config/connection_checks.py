@@ -1,14 +1,18 @@
-"""What has to hold of every `security` section: its keys fit together, fit the place, and say nothing twice."""
+"""What has to hold of how brokers, registries, databases and stores are reached: keys that fit together, fit the place,
+and say nothing twice; and client settings that are not Penstock's to set.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.config.fields import is_uri
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
-from penstock.config.sinks import KafkaSinkConfig
+from penstock.config.sinks import IcebergCatalogConfig, IcebergSinkConfig, KafkaSinkConfig
+from penstock.config.tables import IcebergTableConfig
 from penstock.config.yaml_source import value_at
 
 _FILES = ("ca_file", "certificate_file", "key_file", "key_password")
@@ -39,8 +43,15 @@ SAME: Mapping[str, str] = {
 _URL_SAYS = re.compile(r"[?&\s](ssl(?:mode|rootcert|cert|key|password))\s*=")
 
 
-def check_security(parts: Parts) -> None:
-    """Report everything that is wrong with the `security` sections."""
+def check_connections(parts: Parts) -> None:
+    """Report everything that is wrong with `security`, registries, storage and the settings of clients and of Spark."""
+    _check_security(parts)
+    _check_registries(parts)
+    _check_storage(parts)
+    _check_settings(parts)
+
+
+def _check_security(parts: Parts) -> None:
     for path in list(parts.file.positions.keys):
         given = value_at(parts.file.data, path)
         if not _is_section(path) or not isinstance(given, dict):
@@ -166,8 +177,8 @@ def _check_inherited(parts: Parts) -> None:
     source = parts.source
     if source is None or source.security is None:
         return
-    for index, sink in _kafka_sinks(parts):
-        if sink.security is not None or sink.brokers not in (None, source.brokers):
+    for index, sink in enumerate(parts.sinks):
+        if not isinstance(sink, KafkaSinkConfig) or sink.security or sink.brokers not in (None, source.brokers):
             continue
         for name in sink.options:
             if name in SAME:
@@ -179,7 +190,124 @@ def _check_inherited(parts: Parts) -> None:
                 )
 
 
-def _kafka_sinks(parts: Parts) -> Iterator[tuple[int, KafkaSinkConfig]]:
+def _check_registries(parts: Parts) -> None:
+    for path in list(parts.file.positions.keys):
+        given = value_at(parts.file.data, path)
+        if path[-1] != "registry" or not isinstance(given, dict):
+            continue
+        user = next((key for key in ("username", "password") if key in given), None)
+        if "token" in given and user is not None:
+            message = f"a token is shown instead of a user and password, and {user} is there too"
+            parts.report((*path, "token"), message, hint=f"remove token or {user}", at_key=True)
+        for key, needed in (("password", "username"), ("key_file", "certificate_file")):
+            if key in given and needed not in given:
+                message = f"{key} means nothing without {needed}"
+                parts.report((*path, key), message, hint=f"add {needed}", at_key=True)
+
+
+_KEYS = ("access_key", "secret_key")
+
+
+def _check_storage(parts: Parts) -> None:
+    """Credentials that are not whole, and catalogs whose commits no object store makes safe."""
+    given = [key for key in _KEYS if parts.written("storage", key)]
+    if len(given) == 1:
+        [missing] = set(_KEYS) - set(given)
+        parts.report(
+            ("storage", given[0]), f"{given[0]} means nothing without {missing}", hint=f"add {missing}", at_key=True
+        )
+    if parts.written("storage", "session_token") and not given:
+        parts.report(
+            ("storage", "session_token"),
+            "session_token means nothing without access_key",
+            hint="add access_key and secret_key",
+            at_key=True,
+        )
+    for index, sink in enumerate(parts.sinks):
+        if isinstance(sink, IcebergSinkConfig):
+            _check_catalog(parts, ("sinks", index), sink.warehouse, sink.catalog)
+    for name, table in parts.tables.items():
+        if isinstance(table, IcebergTableConfig):
+            _check_catalog(parts, ("tables", name), table.warehouse, table.catalog)
+
+
+def _check_catalog(parts: Parts, path: tuple[str | int, ...], warehouse: str, catalog: IcebergCatalogConfig) -> None:
+    """A catalog decides which of two commits counts. A file in an object store cannot."""
+    if not is_uri(warehouse) or warehouse.startswith("file://"):
+        return
+    if catalog.type == "sqlite" and catalog.uri is None:
+        parts.report(
+            (*path, "warehouse"),
+            "a SQLite catalog can only lie on a disk of this machine",
+            hint="name a catalog that decides between writers: catalog: {type: rest, uri: ...} or {type: sql, uri: "
+            "...}; for runs of one machine a file of it: catalog: {uri: sqlite:///path}",
+        )
+
+
+_CONSUMER = {
+    "bootstrap.servers": "it is brokers",
+    "metadata.broker.list": "it is brokers",
+    "group.id": "progress is kept in the checkpoint, not in a consumer group",
+    "enable.auto.commit": "progress is kept in the checkpoint, not in a consumer group",
+    "auto.commit.interval.ms": "progress is kept in the checkpoint, not in a consumer group",
+    "enable.auto.offset.store": "progress is kept in the checkpoint, not in a consumer group",
+    "auto.offset.reset": "it is start, and for lost data on_data_loss",
+    "isolation.level": "only committed records are read, always",
+    "enable.partition.eof": "the end of a batch is known from its offsets",
+    "key.deserializer": "the bytes are decoded by decode",
+    "value.deserializer": "the bytes are decoded by decode",
+}
+_PRODUCER = {
+    "bootstrap.servers": "it is brokers",
+    "metadata.broker.list": "it is brokers",
+    "transactional.id": "it identifies the slot that writes",
+    "enable.idempotence": "a transaction needs it on",
+    "acks": "a transaction needs all",
+    "key.serializer": "the value is the row as JSON",
+    "value.serializer": "the value is the row as JSON",
+}
+_SPARK = {
+    "spark.sql.session.timeZone": "times are in UTC in both lanes",
+    "spark.sql.ansi.enabled": "both lanes follow the ANSI rules",
+    "spark.sql.streaming.checkpointLocation": "it is checkpoint",
+    "spark.app.name": "it is name",
+    "spark.submit.deployMode": "it is the option --deploy-mode of penstock submit",
+}
+
+
+def _check_settings(parts: Parts) -> None:
+    """Client settings and Spark settings that a pipeline file cannot have."""
+    for name, source in parts.sources.items():
+        if source is not None:
+            _check_client(parts, ("sources", name, "options"), source.options, _CONSUMER)
+    if parts.source and not parts.sources:
+        _check_client(parts, ("source", "options"), parts.source.options, _CONSUMER)
     for index, sink in enumerate(parts.sinks):
         if isinstance(sink, KafkaSinkConfig):
-            yield index, sink
+            _check_client(parts, ("sinks", index, "options"), sink.options, _PRODUCER)
+    for name in parts.spark or ():
+        if not name.startswith("spark."):
+            hint = f'did you mean "spark.{name}"?'
+            parts.report(
+                ("spark", name),
+                f'"{name}" is no Spark setting: they start with spark.',
+                hint=hint,
+                at_key=True,
+            )
+        elif name in _SPARK:
+            parts.report(("spark", name), f"{name} is set by Penstock: {_SPARK[name]}", hint="remove it", at_key=True)
+
+
+def _check_client(parts: Parts, path: Path, options: Iterable[str], owned: dict[str, str]) -> None:
+    for name in options:
+        plain = name.removeprefix("kafka.")
+        if plain in owned:
+            message = f"{plain} is set by Penstock: {owned[plain]}"
+            parts.report((*path, name), message, hint="remove it", at_key=True)
+        elif plain != name:
+            parts.report(
+                (*path, name),
+                "options are written without the kafka. prefix",
+                hint=f"write {plain}",
+                at_key=True,
+            )
