@@ -103,13 +103,8 @@ class _Where:
         if not self.tls:
             self.refuse(_FILES, "means nothing with tls: false", "remove it, or tls: false")
             return
-        for key, needed in (
-            ("certificate_file", "key_file"),
-            ("key_file", "certificate_file"),
-            ("key_password", "key_file"),
-        ):
-            if key in self.given and needed not in self.given:
-                self.report(key, f"{key} means nothing without {needed}", f"add {needed}")
+        pairs = ("certificate_file", "key_file"), ("key_file", "certificate_file"), ("key_password", "key_file")
+        self.parts.need_pairs(self.path, pairs)
 
 
 def _check_kafka(where: _Where) -> None:
@@ -143,9 +138,7 @@ def _check_registry(where: _Where) -> None:
     if where.given.get("mechanism") not in (None, "PLAIN"):
         where.refuse(("mechanism",), "of a registry can only be PLAIN: a user and password over HTTP", "remove it")
     where.refuse(_CLIENT, "is for Kafka's brokers", "remove it; a bearer token is registry.token, without security")
-    for key, needed in (("username", "password"), ("password", "username")):
-        if key in where.given and needed not in where.given:
-            where.report(key, f"{key} means nothing without {needed}", f"add {needed}")
+    where.parts.need_pairs(where.path, (("username", "password"), ("password", "username")))
     registry = where.path[:-1]
     for key in _OF_REGISTRY:
         if where.parts.written(*registry, key):
@@ -199,23 +192,13 @@ def _check_registries(parts: Parts) -> None:
         if "token" in given and user is not None:
             message = f"a token is shown instead of a user and password, and {user} is there too"
             parts.report((*path, "token"), message, hint=f"remove token or {user}", at_key=True)
-        for key, needed in (("password", "username"), ("key_file", "certificate_file")):
-            if key in given and needed not in given:
-                message = f"{key} means nothing without {needed}"
-                parts.report((*path, key), message, hint=f"add {needed}", at_key=True)
-
-
-_KEYS = ("access_key", "secret_key")
+        parts.need_pairs(path, (("password", "username"), ("key_file", "certificate_file")))
 
 
 def _check_storage(parts: Parts) -> None:
     """Credentials that are not whole, and catalogs whose commits no object store makes safe."""
-    given = [key for key in _KEYS if parts.written("storage", key)]
-    if len(given) == 1:
-        [missing] = set(_KEYS) - set(given)
-        parts.report(
-            ("storage", given[0]), f"{given[0]} means nothing without {missing}", hint=f"add {missing}", at_key=True
-        )
+    parts.need_pairs(("storage",), (("access_key", "secret_key"), ("secret_key", "access_key")))
+    given = parts.written("storage", "access_key") or parts.written("storage", "secret_key")
     if parts.written("storage", "session_token") and not given:
         parts.report(
             ("storage", "session_token"),

@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from penstock.config.decode import ByTopicDecodeConfig, DecodeConfig, FormatConfig
-from penstock.config.pipeline import NamedSourceConfig, RouteConfig
+from penstock.config.decode import ByTopicDecodeConfig, FormatConfig
+from penstock.config.parts import Parts
+from penstock.config.pipeline import PipelineConfig, RouteConfig
 from penstock.config.problems import Path
-from penstock.config.sinks import SinkConfig
 from penstock.config.source import KafkaSourceConfig
 from penstock.config.transforms import TransformConfig
-
-
-class Routed(Protocol):
-    """What a pipeline's ways are made of; a part that was refused is None."""
-
-    @property
-    def source(self) -> KafkaSourceConfig | None:
-        """Where records come from."""
-        ...
-
-    @property
-    def decode(self) -> DecodeConfig | None:
-        """How they are decoded."""
-        ...
-
-    @property
-    def sources(self) -> Mapping[str, NamedSourceConfig | None]:
-        """Where records come from, where that is several places."""
-        ...
-
-    @property
-    def transforms(self) -> Sequence[TransformConfig | None]:
-        """What happens to all rows."""
-        ...
-
-    @property
-    def routes(self) -> Sequence[RouteConfig | None]:
-        """The ways, where there are several."""
-        ...
-
-    @property
-    def sinks(self) -> Sequence[SinkConfig | None]:
-        """Where rows go."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +65,7 @@ class Flow:
         return "".join(f"[{part}]" if isinstance(part, int) else part for part in self.path)
 
 
-def flows(pipeline: Routed) -> tuple[Flow, ...]:
+def flows(pipeline: PipelineConfig | Parts) -> tuple[Flow, ...]:
     """Every way of the rows."""
     if pipeline.sources:
         sides = tuple(
@@ -141,7 +106,7 @@ def same_topics(one: RouteConfig, other: RouteConfig) -> bool:
     return set(one.topics or ()) == set(other.topics or ())
 
 
-def _decoder(pipeline: Routed, topics: tuple[str, ...] | None) -> tuple[FormatConfig | None, Path]:
+def _decoder(pipeline: PipelineConfig | Parts, topics: tuple[str, ...] | None) -> tuple[FormatConfig | None, Path]:
     decode = pipeline.decode
     if not isinstance(decode, ByTopicDecodeConfig):
         return decode, ("decode",)

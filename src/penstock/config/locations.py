@@ -81,11 +81,7 @@ def _message(later: _Claim, earlier: _Claim) -> str | None:
     if {later.kind, earlier.kind} <= {"place", "quarantine"}:
         if later.kind == earlier.kind == "quarantine" and later.key == earlier.key:
             return None
-        if later.key == earlier.key:
-            return f"{later.what} and {other} are in the same place"
-        if later.key.startswith(earlier.key + "/"):
-            return f"{later.what} is inside {other}"
-        return f"{other} is inside {later.what}" if earlier.key.startswith(later.key + "/") else None
+        return _overlap(later.what, later.key, other, earlier.key)
     if later.kind != earlier.kind:
         return None
     if later.kind == "setting":
@@ -149,19 +145,12 @@ def check_locations(parts: Parts) -> None:
         for earlier in places[:index]:
             if earlier.path == later.path:
                 continue
-            here, there = normal(later.location), normal(earlier.location)
-            if here == there:
-                message = f"{later.what} and {earlier.what} are in the same place"
-            elif here.startswith(there + "/"):
-                message = f"{later.what} is inside {earlier.what}"
-            elif there.startswith(here + "/"):
-                message = f"{earlier.what} is inside {later.what}"
-            else:
+            message = _overlap(later.what, normal(later.location), earlier.what, normal(earlier.location))
+            if message is None:
                 continue
             written = parts.file.positions.written(earlier.path)
             context = [f"{earlier.what}: {written}{earlier.suffix}"]
-            hint = "give each a folder of its own: they delete and list files in theirs"
-            parts.report(later.path, message, context=context, hint=hint)
+            parts.report(later.path, message, context=context, hint=_HINTS["place"])
             break
 
 
@@ -176,6 +165,15 @@ def _places(parts: Parts) -> Iterator[_Place]:
             yield _Place(("sinks", index, sink.located_by), f'the sink "{sink.name}"', sink.folder)
     if parts.checkpoint:
         yield _Place(("checkpoint",), "the checkpoint", parts.checkpoint)
+
+
+def _overlap(later: str, here: str, earlier: str, there: str) -> str | None:
+    """What two places have against each other, if anything."""
+    if here == there:
+        return f"{later} and {earlier} are in the same place"
+    if here.startswith(there + "/"):
+        return f"{later} is inside {earlier}"
+    return f"{earlier} is inside {later}" if there.startswith(here + "/") else None
 
 
 def normal(location: str) -> str:

@@ -99,3 +99,10 @@ class Parts:
         """Report a part that gives none of some keys."""
         if not any(self.written(*where, key) for key in keys):
             self.report(where, f"one of {', '.join(keys[:-1])} and {keys[-1]} is needed", at_key=True)
+
+    def need_pairs(self, where: Path, pairs: Iterable[tuple[str, str]]) -> None:
+        """Report each key of a part that means nothing without another one."""
+        for key, needed in pairs:
+            if self.written(*where, key) and not self.written(*where, needed):
+                message = f"{key} means nothing without {needed}"
+                self.report((*where, key), message, hint=f"add {needed}", at_key=True)

@@ -240,9 +240,7 @@ def check_source(parts: Parts) -> None:
     if source.min_offsets and source.max_offsets and source.min_offsets > source.max_offsets:
         message = f"min_offsets {source.min_offsets:,} is more than max_offsets {source.max_offsets:,}"
         parts.report(("source", "min_offsets"), message)
-    for one, other in (("max_delay", "min_offsets"), ("min_offsets", "max_delay")):
-        if parts.written("source", one) and not parts.written("source", other):
-            parts.report(("source", one), f"{one} means nothing without {other}", hint=f"add {other}", at_key=True)
+    parts.need_pairs(("source",), (("max_delay", "min_offsets"), ("min_offsets", "max_delay")))
     _check_topics(parts)
     if source.on_data_loss == "record" and not parts.written("quarantine", "table"):
         parts.report(

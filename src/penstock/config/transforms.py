@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
@@ -196,28 +196,6 @@ class SqlConfig(Step):
         scope.types = after
 
 
-KINDS: tuple[str, ...] = (
-    WhereConfig.kind,
-    DeriveConfig.kind,
-    RenameConfig.kind,
-    DropConfig.kind,
-    CastConfig.kind,
-    ExplodeConfig.kind,
-    FlattenConfig.kind,
-    MaskConfig.kind,
-    ExpectConfig.kind,
-    EnrichConfig.kind,
-    DedupeConfig.kind,
-    MapArrowConfig.kind,
-    SqlConfig.kind,
-    PythonConfig.kind,
-    WatermarkConfig.kind,
-    WindowConfig.kind,
-    JoinConfig.kind,
-    StatefulConfig.kind,
-)
-
-
 def _kind_of(item: Any) -> str | None:
     if isinstance(item, BaseModel):
         return str(getattr(item, "kind", None))
@@ -248,6 +226,7 @@ TransformConfig = Annotated[
     | Annotated[StatefulConfig, Tag("stateful")],
     Discriminator(_kind_of),
 ]
+KINDS: tuple[str, ...] = tuple(get_args(step)[0].kind for step in get_args(get_args(TransformConfig)[0]))
 
 
 def remembers(step: TransformConfig | None) -> bool:
