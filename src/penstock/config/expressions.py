@@ -7,9 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import TokenType
+
+from penstock.config.fields import COORDINATES
 
 # A statement that sqlglot does not know is logged as a warning; here it becomes a problem with its place.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -111,6 +115,30 @@ def read_query(text: str) -> Query:
     if isinstance(tree, exp.Select) and _reads_only_input(tree):
         return Query(tuple(_input_references(tree)), _outputs(tree, simple=True), others)
     return Query((), _outputs(tree, simple=False), others)
+
+
+def place_for_coordinates(query: str) -> int | None:
+    """Where the coordinates can join the select list: at its end, in a plain SELECT from `input` alone.
+
+    Grouping, DISTINCT, joins, set operations and `*` are left as they are: there a row has no coordinates of
+    its own, several, or has them already.
+    """
+    tree = sqlglot.parse_one(query, dialect="spark")
+    plain = (
+        isinstance(tree, exp.Select)
+        and not any(tree.args.get(part) for part in ("group", "distinct", "joins", "laterals", "having", "with_"))
+        and not tree.is_star
+        and COORDINATES not in tree.named_selects
+        and not any(item.find(exp.AggFunc) and not item.find(exp.Window) for item in tree.selects)
+    )
+    if not plain:
+        return None
+    depth = 0
+    for token in sqlglot.tokenize(query, dialect="spark"):
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+        if token.token_type == TokenType.FROM and depth == 0:
+            return int(token.start)
+    return None
 
 
 def _reads_only_input(tree: exp.Select) -> bool:

@@ -16,7 +16,7 @@ from penstock.config.everyday import (
     MaskConfig,
     PythonConfig,
 )
-from penstock.config.expressions import ExpressionError, read_query
+from penstock.config.expressions import ExpressionError, place_for_coordinates, read_query
 from penstock.config.fields import BESIDE, COORDINATES, ComputingStep, Duration, Names, Section, Step, Text
 from penstock.config.problems import Path
 from penstock.config.scope import Scope, step_at
@@ -192,6 +192,8 @@ class SqlConfig(Step):
                     hint = "give one of them another name"
                     scope.report(path, f'the query gives the column "{name}" twice', hint=hint)
             after |= new
+        if COORDINATES in (before or [COORDINATES]) and place_for_coordinates(self.sql) is not None:
+            after[COORDINATES] = types.get(COORDINATES)
         scope.gone = dict.fromkeys(types, f"not selected by {step_at(path)}")
         scope.types = after
 

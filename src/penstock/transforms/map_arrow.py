@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
 
 from penstock.config.arrow_types import arrow_to_ddl, parse_type
 from penstock.config.ddl import ColumnsError
+from penstock.config.expressions import place_for_coordinates
 from penstock.errors import DefinitionError, PenstockError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal, Split
 from penstock.transforms.columns import quote, records_of
@@ -47,37 +45,13 @@ class Sql:
 
     def select(self, columns: Sequence[str]) -> str:
         """The query as it is, with the coordinates added to its columns where each row comes from one row."""
-        place = _place_for_coordinates(self.query) if COORDINATES in columns else None
+        place = place_for_coordinates(self.query) if COORDINATES in columns else None
         if place is None:
             return self.query
         return f"{self.query[:place]}, {quote(COORDINATES)} {self.query[place:]}"
 
     def _needs_spark(self) -> TerminalError:
         return TerminalError("TRANSFORM_NEEDS_SPARK", "`sql` is run by Spark", hint="run it in the frame lane")
-
-
-def _place_for_coordinates(query: str) -> int | None:
-    """Where the coordinates can join the select list: at its end, in a plain SELECT from `input` alone.
-
-    Grouping, DISTINCT, joins, set operations and `*` are left as they are: there a row has no coordinates of
-    its own, several, or has them already.
-    """
-    tree = sqlglot.parse_one(query, dialect="spark")
-    plain = (
-        isinstance(tree, exp.Select)
-        and not any(tree.args.get(part) for part in ("group", "distinct", "joins", "laterals", "having", "with_"))
-        and not tree.is_star
-        and COORDINATES not in tree.named_selects
-        and not any(item.find(exp.AggFunc) and not item.find(exp.Window) for item in tree.selects)
-    )
-    if not plain:
-        return None
-    depth = 0
-    for token in sqlglot.tokenize(query, dialect="spark"):
-        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
-        if token.token_type == TokenType.FROM and depth == 0:
-            return int(token.start)
-    return None
 
 
 class PythonFrame:

@@ -22,6 +22,8 @@ from penstock.config import (
 from penstock.config.decode import decoded_columns
 from penstock.config.flow_checks import follow
 from penstock.config.problems import Path as PathInFile
+from penstock.config.scope import Scope
+from penstock.transforms import Sql
 
 VALID = Path(__file__).parents[2] / "definitions" / "valid"
 
@@ -190,6 +192,25 @@ def test_columns_after_steps_follow_names_and_types() -> None:
 def test_columns_after_what_only_spark_knows_are_none() -> None:
     found = [columns_after("sql_that_only_spark_can_follow.yaml", count) for count in range(3)]
     assert [columns is None for columns in found] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        ("SELECT id FROM input", True),
+        ("SELECT id, sum(amount) OVER (PARTITION BY id) AS amount FROM input WHERE id > 1", True),
+        ("SELECT id, _penstock FROM input", True),
+        ("SELECT DISTINCT id FROM input", False),
+        ("SELECT id, max(amount) AS amount FROM input GROUP BY id", False),
+        ("SELECT max(id) AS id FROM input", False),
+    ],
+)
+def test_sql_step_keeps_the_coordinates_where_each_row_comes_from_one(query: str, kept: bool) -> None:
+    scope = Scope(lambda *_, **__: None, {"id": None, "amount": None, "_penstock": None})
+    step = SqlConfig(sql=query)
+    step.check(scope, ("transforms", 0, "sql"))
+    assert ("_penstock" in (scope.types or ())) is kept
+    assert ("_penstock" in Sql(query).select(["id", "amount", "_penstock"])) is kept
 
 
 def test_load_needs_no_arrow_and_no_spark() -> None:
