@@ -7,12 +7,11 @@ from typing import Any
 from penstock.config.alerts import HELD, KINDS
 from penstock.config.connection_checks import check_connections
 from penstock.config.everyday import PythonConfig
-from penstock.config.flow_checks import follow
+from penstock.config.flow_checks import check_routes, follow
 from penstock.config.flows import flows
 from penstock.config.locations import check_locations
 from penstock.config.parts import Parts
 from penstock.config.problems import Path
-from penstock.config.routes import check_routes
 from penstock.config.scope import Scope
 from penstock.config.secrets import check_secrets
 from penstock.config.sink_checks import check_emitted, check_no_loop, check_sinks

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions import casts, reading, writing
+from penstock.transforms.expressions import casts, texts
 from penstock.transforms.expressions.terms import (
     INTEGER_DIGITS,
     INTEGERS,
@@ -105,12 +105,12 @@ def _total(source: pa.DataType, kind: pa.DataType) -> Callable[[Datum], Datum] |
     """The conversion that cannot fail, where there is one."""
     if kind == pa.string():
         if pa.types.is_decimal128(source):
-            return writing.decimal_text
-        return {pa.date32(): writing.date_text, TIMESTAMP: writing.timestamp_text}.get(source)
+            return texts.decimal_text
+        return {pa.date32(): texts.date_text, TIMESTAMP: texts.timestamp_text}.get(source)
     if kind == pa.bool_() and is_number(source):
         return casts.is_not_zero
     if pa.types.is_decimal128(source) and pa.types.is_floating(kind):
-        return lambda datum: pc.cast(writing.decimal_text(datum), kind)
+        return lambda datum: pc.cast(texts.decimal_text(datum), kind)
     if source in INTEGERS and kind == TIMESTAMP:
         return casts.seconds_to_timestamp
     if source == TIMESTAMP and kind == pa.int64():
@@ -127,13 +127,14 @@ def _partial(source: pa.DataType, kind: pa.DataType) -> Callable[[Datum, pa.Data
             return casts.float_to_integer
         if pa.types.is_decimal128(source):
             return casts.decimal_to_integer
-        return reading.integers if source == pa.string() else None
+        return texts.read_integers if source == pa.string() else None
     if pa.types.is_decimal128(kind):
         if source in INTEGERS or pa.types.is_decimal128(source):
             return casts.number_to_decimal
-        return reading.decimals if source == pa.string() else None
+        return texts.read_decimals if source == pa.string() else None
     if source == pa.string():
-        return {pa.float64(): reading.doubles, pa.bool_(): reading.booleans, pa.date32(): reading.dates}.get(kind)
+        readers = {pa.float64(): texts.read_doubles, pa.bool_(): texts.read_booleans, pa.date32(): texts.read_dates}
+        return readers.get(kind)
     return None
 
 

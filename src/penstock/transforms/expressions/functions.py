@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions import conditions, moments, nested, numbers, strings, writing
+from penstock.transforms.expressions import conditions, moments, nested, numbers, strings, texts
 from penstock.transforms.expressions.conditions import extreme
 from penstock.transforms.expressions.conversion import convert
 from penstock.transforms.expressions.terms import TIMESTAMP, NoFormError, Term, call
@@ -43,7 +43,7 @@ def _unix_timestamp(term: Term) -> Term:
 def _date_format(term: Term, pattern: Term) -> Term:
     if term.type not in (pa.date32(), TIMESTAMP):
         raise NoFormError("date_format of another type than DATE or TIMESTAMP is left to Spark")
-    return call(pa.string(), writing.formatter(strings.constant_text(pattern, "date_format")), convert(term, TIMESTAMP))
+    return call(pa.string(), texts.formatter(strings.constant_text(pattern, "date_format")), convert(term, TIMESTAMP))
 
 
 def _floor_date(term: Term, unit: Term) -> Term:

@@ -1,6 +1,7 @@
-"""Text to values, as `CAST(text AS ...)` reads it. What is written plainly is read by Arrow, all else row by row.
+"""Text to values, as `CAST(text AS ...)` reads it, and values to text, as `CAST(... AS STRING)` and `date_format` do.
 
-Blanks around a value are left out: those up to U+0020, and for some types U+007F too.
+What is written plainly is read by Arrow, all else row by row. Blanks around a value are left out: those up to U+0020,
+and for some types U+007F too.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal, localcontext
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.casts import OUT_OF_RANGE, days_of
-from penstock.transforms.expressions.terms import Datum, Outcome
+from penstock.transforms.expressions.casts import OUT_OF_RANGE, days_of, floor_divide, near_1970, years
+from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome
 
 INVALID = "CAST_INVALID_INPUT"
 _BLANKS = "".join(map(chr, range(0x21)))
@@ -33,7 +35,7 @@ _MOST_DIGITS = 38
 _MOST_EXPONENT = 2**31 - 1
 
 
-def integers(texts: Datum, kind: pa.DataType) -> Outcome:
+def read_integers(texts: Datum, kind: pa.DataType) -> Outcome:
     """A number without a fraction."""
     limit = 1 << (kind.bit_width - 1)
     sure = len(str(limit)) - 1
@@ -47,7 +49,7 @@ def integers(texts: Datum, kind: pa.DataType) -> Outcome:
     return _read(texts, kind, rf"^-?[0-9]{{1,{sure}}}$", read)
 
 
-def doubles(texts: Datum, kind: pa.DataType) -> Outcome:
+def read_doubles(texts: Datum, kind: pa.DataType) -> Outcome:
     """A number as Java reads one, and the names of those that are none."""
 
     def read(text: str) -> float | None:
@@ -61,7 +63,7 @@ def doubles(texts: Datum, kind: pa.DataType) -> Outcome:
     return _read(texts, kind, r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$", read)
 
 
-def decimals(texts: Datum, kind: pa.DataType) -> Outcome:
+def read_decimals(texts: Datum, kind: pa.DataType) -> Outcome:
     """A number, rounded half up to the digits of `kind`."""
     whole = kind.precision - kind.scale
     unit = Decimal(1).scaleb(-kind.scale)
@@ -99,7 +101,7 @@ def decimals(texts: Datum, kind: pa.DataType) -> Outcome:
     return result, {INVALID: malformed, OUT_OF_RANGE: pc.and_(large, pc.is_valid(texts))}
 
 
-def booleans(texts: Datum, kind: pa.DataType) -> Outcome:
+def read_booleans(texts: Datum, kind: pa.DataType) -> Outcome:
     """The words and letters for true and false."""
     words = pc.ascii_lower(pc.ascii_trim(texts, characters=_BLANKS_OF_BYTES))
     yes = pc.is_in(words, value_set=pa.array(["t", "true", "y", "yes", "1"]))
@@ -109,7 +111,7 @@ def booleans(texts: Datum, kind: pa.DataType) -> Outcome:
     return result, {INVALID: pc.and_(pc.invert(known), pc.is_valid(texts))}
 
 
-def dates(texts: Datum, kind: pa.DataType) -> Outcome:
+def read_dates(texts: Datum, kind: pa.DataType) -> Outcome:
     """`yyyy`, `yyyy-m` or `yyyy-m-d`, the last one with anything behind a blank or a `T`."""
 
     def read(text: str) -> int | None:
@@ -148,3 +150,114 @@ def _from_hex(text: str) -> float:
         return float.fromhex(text.rstrip("fFdD") if "p" in text.lower() else text)
     except OverflowError:
         return float("-inf" if text.startswith("-") else "inf")
+
+
+_DAY_MICROSECONDS = 86_400_000_000
+_LONG = pa.int64()
+_LAST_PLAIN_YEAR = 9999
+_TOKEN = re.compile(r"(([A-Za-z])\2*)|'([^']+)'|([^A-Za-z'\[\]{}#]+)")
+
+
+def decimal_text(datum: Datum) -> Datum:
+    """All the digits, and never an exponent."""
+    texts = pc.cast(datum, pa.string())
+    with_exponent = pc.fill_null(pc.match_substring(texts, pattern="E"), False)
+    if not pc.any(with_exponent, min_count=0).as_py():
+        return texts
+    plain = [format(value, "f") for value in datum.filter(with_exponent).to_pylist()]
+    return pc.replace_with_mask(texts, with_exponent, pa.array(plain, pa.string()))
+
+
+def date_text(dates: Datum) -> Datum:
+    """`2024-02-29`; years of more than four digits have a sign."""
+    near, _ = near_1970(dates)
+    return pc.binary_join_element_wise(_year_text(dates), _two(pc.month(near)), _two(pc.day(near)), "-")
+
+
+def timestamp_text(times: Datum) -> Datum:
+    """`2024-02-29 12:34:56.5`: as many digits behind the point as are needed."""
+    days, clock = _day_and_clock(times)
+    clock_text = pc.binary_join_element_wise(*(_two(_unit(clock, name)) for name in ("HH", "mm", "ss")), ":")
+    fraction = pc.utf8_rtrim(pc.utf8_rtrim(_join(".", _fraction(clock)), characters="0"), characters=".")
+    return _join(date_text(days), " ", clock_text, fraction)
+
+
+def formatter(pattern: str) -> Callable[[Datum], Datum]:
+    """`date_format` of a TIMESTAMP by a pattern of fixed fields."""
+    parts = [found.groups() for found in _TOKEN.finditer(pattern)]
+    if "".join(found.group() for found in _TOKEN.finditer(pattern)) != pattern or not parts:
+        raise NoFormError(f"the pattern '{pattern}' is left to Spark")
+    for field, _, _, _ in parts:
+        if field and field not in _FIELDS:
+            raise NoFormError(f"{field} in a pattern of date_format is left to Spark")
+
+    def write(times: Datum) -> Datum:
+        days, clock = _day_and_clock(times)
+        near, _ = near_1970(days)
+        pieces = []
+        for field, _, quoted, plain in parts:
+            if field == "yyyy":
+                pieces.append(_year_text(days))
+            elif field:
+                pieces.append(_FIELDS[field](near, clock))
+            else:
+                pieces.append(pa.scalar(quoted or plain))
+        return _join(*pieces)
+
+    return write
+
+
+_FIELDS: dict[str, Callable[[Datum, Datum], Datum]] = {
+    "yyyy": lambda near, clock: near,
+    "MM": lambda near, clock: _two(pc.month(near)),
+    "dd": lambda near, clock: _two(pc.day(near)),
+    "HH": lambda near, clock: _two(_unit(clock, "HH")),
+    "mm": lambda near, clock: _two(_unit(clock, "mm")),
+    "ss": lambda near, clock: _two(_unit(clock, "ss")),
+    "SSSSSS": lambda near, clock: _fraction(clock),
+    "SSS": lambda near, clock: pc.utf8_slice_codeunits(_fraction(clock), start=0, stop=3),
+}
+_SPANS = {"HH": (3_600_000_000, 24), "mm": (60_000_000, 60), "ss": (1_000_000, 60)}
+
+
+@cache
+def _two_digits() -> pa.Array:
+    """Made when first needed: an array from a list makes pyarrow import pandas."""
+    return pa.array([f"{number:02}" for number in range(100)])
+
+
+def _two(numbers: Datum) -> Datum:
+    return _two_digits().take(numbers)
+
+
+def _unit(clock: Datum, name: str) -> Datum:
+    """Hours, minutes or seconds of a time of day in microseconds."""
+    span, count = _SPANS[name]
+    units = pc.divide(clock, pa.scalar(span, _LONG))
+    return pc.subtract(units, pc.multiply(pc.divide(units, pa.scalar(count, _LONG)), pa.scalar(count, _LONG)))
+
+
+def _fraction(clock: Datum) -> Datum:
+    """Six digits of microseconds."""
+    second = pa.scalar(_SPANS["ss"][0], _LONG)
+    rest = pc.subtract(clock, pc.multiply(pc.divide(clock, second), second))
+    return pc.utf8_lpad(pc.cast(rest, pa.string()), width=6, padding="0")
+
+
+def _day_and_clock(times: Datum) -> tuple[Datum, Datum]:
+    """The day of a time, and the microseconds since that day began."""
+    micros = pc.cast(times, _LONG)
+    days = floor_divide(micros, _DAY_MICROSECONDS)
+    clock = pc.subtract(micros, pc.multiply(days, pa.scalar(_DAY_MICROSECONDS, _LONG)))
+    return pc.cast(pc.cast(days, pa.int32()), pa.date32()), clock
+
+
+def _year_text(dates: Datum) -> Datum:
+    numbers = years(dates)
+    digits = pc.utf8_lpad(pc.cast(pc.abs(numbers), pa.string()), width=4, padding="0")
+    sign = pc.if_else(pc.greater(numbers, _LAST_PLAIN_YEAR), "+", pc.if_else(pc.less(numbers, 0), "-", ""))
+    return _join(sign, digits)
+
+
+def _join(*texts: Datum) -> Datum:
+    return pc.binary_join_element_wise(*texts, "")
