@@ -9,7 +9,6 @@ from typing import Literal
 import pyarrow as pa
 
 from penstock import config as cfg
-from penstock.assembly.columns import refuse_missing_columns, steps_output
 from penstock.assembly.decoding import build_decoder, build_key, build_side_decoder
 from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.inlet import Computed, Inlet, Taken
@@ -18,7 +17,14 @@ from penstock.assembly.reaching import settings_of, storage_of, subscription_of
 from penstock.assembly.schemas import Schemas, ask_registries
 from penstock.assembly.tables import Tables
 from penstock.assembly.targets import Targets, build_inlets, build_targets
-from penstock.assembly.transforming import Placed, Surroundings, build_transforms, watermark_column
+from penstock.assembly.transforming import (
+    Placed,
+    Surroundings,
+    build_transforms,
+    refuse_missing_columns,
+    steps_output,
+    watermark_column,
+)
 from penstock.assembly.user_code import folder_of, refuse_missing_code
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, SqlSink, Transform
 from penstock.decoders import TombstoneDecoder, Tombstones, timed

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, joined_schema
-from penstock.assembly.columns import step_output
+from penstock.assembly.transforming import step_output
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import StatefulTransform

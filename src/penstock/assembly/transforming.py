@@ -1,4 +1,8 @@
-"""A step of the file becomes a transform here, with `build`, `targets` and `decoding` the only such places."""
+"""A step of the file becomes a transform here, with `build`, `targets` and `decoding` the only such places.
+
+The columns that steps name are held against those that the decoders give: of a file with a `schema:` when it is loaded,
+here where a registry gives them, with the same words and places.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.lookups import Awaited
 from penstock.assembly.tables import Tables
-from penstock.config.arrow_types import parse_columns
+from penstock.config.arrow_types import columns_of, parse_columns
+from penstock.config.flow_checks import follow
+from penstock.config.problems import Path as PathInFile
 from penstock.contracts import Transform
+from penstock.model import COORDINATES
 from penstock.transforms import (
     Cast,
     Dedupe,
@@ -36,6 +46,7 @@ from penstock.transforms import (
     expect_steps,
 )
 from penstock.transforms.failing import OnError
+from penstock.transforms.streaming import Streaming
 
 
 @dataclass(frozen=True)
@@ -165,3 +176,31 @@ def _mask(how: str | cfg.MaskSettings) -> MaskRule:
     if how.hash is not None:
         return MaskRule("hash", how.hash.get_secret_value())
     return MaskRule("keep_last", None, how.keep_last or 0)
+
+
+def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: pa.Schema) -> None:
+    """Raise `InvalidDefinition` with everything that the steps of a flow name and that is not there."""
+    problems: list[cfg.Problem] = []
+
+    def report(path: PathInFile, message: str, **about: Any) -> None:
+        problems.append(config.positions.problem(path, message, **about))
+
+    columns = columns_of(pa.schema([field for field in decoded if field.name != COORDINATES]))
+    follow({flow.decode_path: columns}, flow, report)
+    if problems:
+        raise cfg.InvalidDefinition(problems)
+
+
+def step_output(schema: pa.Schema, step: Transform) -> pa.Schema | None:
+    """The columns that leave a step, or None where only Spark can say."""
+    if step.no_arrow_form(schema) is None:
+        return step.output(schema)
+    return step.known_output(schema) if isinstance(step, Streaming) else None
+
+
+def steps_output(schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema | None:
+    """The columns that leave some steps, or None where only Spark can say."""
+    found: pa.Schema | None = schema
+    for step in steps:
+        found = step_output(found, step) if found is not None else None
+    return found

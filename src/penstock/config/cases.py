@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path as FilePath
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag, ValidationError
@@ -15,7 +15,7 @@ from penstock.config.fields import Duration, Location, Section, Text, wrong
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot, did_you_mean, suggest
 from penstock.config.source import Partition, Topic
-from penstock.config.validation import path_of, word
+from penstock.config.validation import keys_at, path_of, word
 from penstock.config.yaml_source import TAG, Reading, Source, compose_bounded, read_yaml_text, value_at
 
 Row = dict[str, Any]
@@ -72,16 +72,17 @@ class MessageCase(Section):
 class AdvanceCase(Section):
     """The passing of time between two batches."""
 
+    kind: ClassVar[str] = "time"
     advance: Duration = Field(description="How much event time passes: the watermark moves on by this.")
 
 
 def _kind_of_batch(value: Any) -> str:
-    return "time" if isinstance(value, dict | AdvanceCase) else "batch"
+    return AdvanceCase.kind if isinstance(value, dict | AdvanceCase) else "batch"
 
 
+Messages = Annotated[tuple[MessageCase, ...], Field(strict=False)]
 Batch = Annotated[
-    Annotated[tuple[MessageCase, ...], Field(strict=False), Tag("batch")] | Annotated[AdvanceCase, Tag("time")],
-    Discriminator(_kind_of_batch),
+    Annotated[Messages, Tag("batch")] | Annotated[AdvanceCase, Tag(AdvanceCase.kind)], Discriminator(_kind_of_batch)
 ]
 
 
@@ -117,9 +118,7 @@ class Case(Section):
 
     name: Text = Field(description="What the case is about.")
     tables: Tables = Field(default_factory=dict, description="The rows of the pipeline's `tables`.")
-    messages: Annotated[tuple[MessageCase, ...], Field(strict=False)] = Field(
-        default=(), description="The messages of one batch."
-    )
+    messages: Messages = Field(default=(), description="The messages of one batch.")
     batches: Annotated[tuple[Batch, ...], Field(strict=False)] = Field(
         default=(), description="Several batches, and the time that passes between them."
     )
@@ -231,7 +230,7 @@ def _validated(source: Source, folder: FilePath) -> CaseFile | None:
     except ValidationError as error:
         errors = [(path_of(source.data, found), found) for found in error.errors(include_url=False)]
     # A misspelt key stands for the one that was meant: that one is not missing.
-    seen = {_report_unknown(source, path) for path, found in errors if found["type"] == "extra_forbidden"}
+    seen = {_report_unknown(source, path, found) for path, found in errors if found["type"] == "extra_forbidden"}
     for path, found in errors:
         value = value_at(source.data, path)
         # Pydantic counts only the entries that are valid; those that are not have their own error.
@@ -247,23 +246,9 @@ def _validated(source: Source, folder: FilePath) -> CaseFile | None:
     return None
 
 
-_SECTIONS: Mapping[str, type[Section]] = {
-    "cases": Case,
-    "messages": MessageCase,
-    "batches": MessageCase,
-    "expect": ExpectCase,
-}
-
-
-def _report_unknown(source: Source, path: Path) -> Path:
+def _report_unknown(source: Source, path: Path, found: Any) -> Path:
     """Report a key that nobody knows; the path that was likely meant."""
-    holder = next((part for part in reversed(path[:-1]) if part in _SECTIONS), None)
-    model: type[Section] = _SECTIONS[holder] if isinstance(holder, str) else CaseFile
-    if holder == "batches" and path[-3] == "batches":
-        model = AdvanceCase
-    elif path[-3:-2] == ("tables",):
-        model = TableCase
-    known, name = [field.alias or key for key, field in model.model_fields.items()], str(path[-1])
+    known, name = keys_at(found["loc"][:-1], CaseFile), str(path[-1])
     hint = did_you_mean(name, known)
     context = () if hint else (f"known keys: {', '.join(known)}",)
     source.problems.append(

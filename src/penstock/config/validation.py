@@ -291,10 +291,9 @@ def _shown(value: Any) -> str:
     return "a number"
 
 
-def keys_at(loc: Path) -> tuple[str, ...]:
+def keys_at(loc: Path, model: type[BaseModel] = PipelineConfig) -> tuple[str, ...]:
     """The keys known where pydantic found one that is not. `loc` is pydantic's own, with the unions' tags."""
-    model: type[BaseModel] = PipelineConfig
-    candidates: list[type[BaseModel]] = [PipelineConfig]
+    candidates = [model]
     for part in loc:
         by_tag = [candidate for candidate in candidates if part in (*_tags(candidate), candidate.__name__)]
         field = _fields(model).get(str(part))
