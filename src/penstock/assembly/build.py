@@ -226,17 +226,17 @@ def _flow(
     delete_by = _delete_by(flow, sinks)
     topic = cfg.only_topic(flow.topics, config.source)
     decoder = build_decoder(flow, "drop" if delete_by else _tombstones(flow), topic, schemas, frozen)
-    if not flow.sides:
-        refuse_missing_columns(config, flow, decoder.schema)
     refuses = any(isinstance(quarantine, RefusingQuarantine) for quarantine in targets.quarantines)
     on_error: OnError = "fail" if refuses else "quarantine"
     sides = _sides(config, flow, schemas, tables, frozen, on_error)
+    own = {one.decode_path: side.decoder.schema for one, side in zip(flow.sides, sides, strict=True)}
+    refuse_missing_columns(config, flow, own or {flow.decode_path: decoder.schema})
     placed = build_transforms(flow.transforms, _surroundings(config, flow, tables, on_error))
     if flow.where is not None:
         placed = (Placed("where", Taken(flow.where, on_error)), *placed)
     computed, inlets = build_inlets(sinks, made, on_error)
-    every = [one for side in sides for one in side.placed] + [*placed]
-    every += [Placed("", computed)] if computed is not None else []
+    # Of a join, which is the first of the steps, the sides have columns of their own: it is Spark's, whatever they do.
+    every = [*placed, *([Placed("", computed)] if computed is not None else [])]
     return Flow(
         config=flow,
         decoder=decoder,

@@ -178,15 +178,18 @@ def _mask(how: str | cfg.MaskSettings) -> MaskRule:
     return MaskRule("keep_last", None, how.keep_last or 0)
 
 
-def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: pa.Schema) -> None:
+def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: Mapping[PathInFile, pa.Schema]) -> None:
     """Raise `InvalidDefinition` with everything that the steps of a flow name and that is not there."""
     problems: list[cfg.Problem] = []
 
     def report(path: PathInFile, message: str, **about: Any) -> None:
         problems.append(config.positions.problem(path, message, **about))
 
-    columns = columns_of(pa.schema([field for field in decoded if field.name != COORDINATES]))
-    follow({flow.decode_path: columns}, flow, report)
+    columns = {
+        path: columns_of(pa.schema([field for field in schema if field.name != COORDINATES]))
+        for path, schema in decoded.items()
+    }
+    follow(columns, flow, report)
     if problems:
         raise cfg.InvalidDefinition(problems)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from penstock.assembly.build import Pipeline, build
-from penstock.config import load
+from penstock.config import InvalidDefinition, load
 from penstock.errors import MissingError
 
 
@@ -35,3 +36,46 @@ def test_build_lane_direct_for_an_expression_without_an_arrow_form_is_refused(tm
         built(tmp_path, only_spark, lane="direct")
     assert raised.value.code == "LANE_IMPOSSIBLE"
     assert "transforms[0]" in raised.value.context["because of"]
+
+
+def test_build_join_names_a_column_that_a_schema_elsewhere_does_not_have(tmp_path: Path) -> None:
+    fields = [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    ]
+    (tmp_path / "order.avsc").write_text(json.dumps({"type": "record", "name": "Order", "fields": fields}))
+    file = tmp_path / "joined.yaml"
+
+    def joined(key: str) -> None:
+        sources = {
+            name: {
+                "type": "kafka",
+                "brokers": "127.0.0.1:9",
+                "topics": [name],
+                "decode": {"format": "avro", "schema_file": "order.avsc", "framing": "none"},
+                "transforms": [
+                    {"rename": {"id": f"{name}_id", "at": f"{name}_at"}},
+                    {"watermark": {"column": f"{name}_at", "delay": "1 minute"}},
+                ],
+            }
+            for name in ("orders", "payments")
+        }
+        body = {
+            "name": "joined",
+            "sources": sources,
+            "transforms": [
+                {"join": {"left": "orders", "right": "payments", "on": {"orders_id": key}, "within": "1 hour"}},
+            ],
+            "sinks": [{"name": "out", "type": "delta", "path": "lake/out"}],
+            "checkpoint": "checkpoint",
+        }
+        file.write_text(yaml.safe_dump(body))
+        build(load(file))
+
+    joined("payments_id")
+    with pytest.raises(InvalidDefinition) as raised:
+        joined("paymnts_id")
+    [problem] = raised.value.problems
+    assert problem.path == "transforms[0].join.on"
+    assert problem.message == 'source payments has no column "paymnts_id"'
+    assert problem.hint == 'did you mean "payments_id"?'
