@@ -181,8 +181,8 @@ class Sink(Protocol):
 class SqlEngine(Protocol):
     """On the driver: Spark SQL in a session of its own, for a sink that cannot commit without it.
 
-    In both calls `files` are Parquet files by their whole paths, read with exactly the columns of `schema`
-    (null where a file lacks one) as the relation `staged`; `settings` hold for this call alone.
+    `files` are Parquet files by their whole paths, read with exactly the columns of `schema` (null where a file lacks
+    one) as the relation `staged`; `settings` hold for this call alone.
     """
 
     def run(
@@ -193,10 +193,6 @@ class SqlEngine(Protocol):
         settings: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
         """Run the statements in order; the rows of the last one."""
-        ...
-
-    def write(self, format: str, options: Mapping[str, str], *, files: Sequence[str], schema: pa.Schema) -> None:
-        """Write the relation `staged` by one of Spark's own batch writers, in append mode."""
         ...
 
 

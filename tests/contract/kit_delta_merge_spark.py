@@ -53,7 +53,6 @@ class LosingAnswer:
         self._engine = engine
         self._landed = landed
         self._lost = False
-        self.write = engine.write
 
     def run(self, *statements: str, **given: Any) -> list[dict[str, Any]]:
         if self._lost:
@@ -70,7 +69,6 @@ class Overtaken:
     def __init__(self, engine: SqlEngine, overtake: Callable[[], None]) -> None:
         self._engine = engine
         self._overtake: Callable[[], None] | None = overtake
-        self.write = engine.write
 
     def run(self, *statements: str, **given: Any) -> list[dict[str, Any]]:
         overtake, self._overtake = self._overtake, None

@@ -57,7 +57,7 @@ def test_cluster_parts_killed_at_random_under_load_lose_nothing(
 def test_cluster_parts_killed_while_they_write_show_duplicates_where_a_sink_promises_less(
     cluster: Any, brokers: Brokers, trial: Any
 ) -> None:
-    """The losses and the checker themselves: with Spark's own sink for Kafka they find what they are there to find."""
+    """The losses and the checker themselves: with a sink that promises less they find what they are there to find."""
     run = trial(
         KAFKA_AT_LEAST_ONCE,
         rows=200_000,
@@ -72,7 +72,7 @@ def test_cluster_parts_killed_while_they_write_show_duplicates_where_a_sink_prom
     finally:
         cluster.start()
     verdict = run.judge(last)["topic"]
-    assert verdict.twice, "batches were written in part and again by Spark's own sink, and the checker sees none of it"
+    assert verdict.twice, "batches were sent in part and again, and the checker sees none of it"
     assert not verdict.lost
     assert not verdict.unknown
 

@@ -12,11 +12,11 @@ pytestmark = [pytest.mark.services, pytest.mark.crash, pytest.mark.long]
 
 
 def test_kafka_at_least_once_the_same_kill_shows_duplicates(trial: Any) -> None:
-    """The checker and the kills themselves: on Spark's own sink they must find what they are there to find."""
+    """The checker and the kills themselves: on a sink that promises less they must find what they are there to find."""
     run = trial(KAFKA_AT_LEAST_ONCE, rows=4_000, max_offsets=2_000)
     run.kill(["committed"])
     verdict = run.judge(run.crashes.finish())["topic"]
-    assert verdict.twice, "a batch was written again by Spark's own sink, and the checker sees none of it"
+    assert verdict.twice, "a batch was sent again, and the checker sees none of it"
     assert not verdict.lost
     assert not verdict.unknown
 

@@ -190,7 +190,7 @@ def test_driver_that_hangs_between_its_look_and_its_commit_is_fenced_by_the_next
     hung, batch = ready(make()), forward(0, 0, 9)
     transaction = SlotTransaction(hung._slot_id(0))
     transaction.begin()
-    [records] = hung._staged.read([stage(hung, batch, [1])])
+    [records] = hung._staged([stage(hung, batch, [1])])
     transaction.send(records, hung.topic)
     sink = ready(make())
     commit(sink, batch, [stage(sink, batch, [1], tried="1")])

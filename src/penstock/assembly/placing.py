@@ -109,7 +109,7 @@ def _places(config: cfg.PipelineConfig) -> Iterator[_Place]:
     yield from _named_in("source.options", cfg.reveal(config.source.options))
     yield from _registry_files("", config)
     stateful = any(map(cfg.remembers, (step for flow in cfg.flows(config) for step in flow.transforms)))
-    staged = any(isinstance(sink, cfg.KafkaSinkConfig) and sink.guarantee == "at_least_once" for sink in config.sinks)
+    staged = config.quarantine is not None and config.quarantine.topic is not None
     yield _Place("checkpoint", config.checkpoint, stateful or staged)
     if config.checkpoint_backup is not None and config.checkpoint_backup.to is not None:
         yield _Place("checkpoint_backup.to", config.checkpoint_backup.to, False)

@@ -99,7 +99,7 @@ def _sink(config: cfg.PipelineConfig, sink: cfg.SinkConfig, source: KafkaSetting
         case cfg.IcebergSinkConfig():
             return _iceberg(config.name, sink, storage)
         case cfg.KafkaSinkConfig():
-            return _kafka(config, sink, source, storage)
+            return _kafka(config, sink, source)
         case cfg.PostgresSinkConfig():
             return _postgres(config.name, sink)
         case cfg.ParquetSinkConfig():
@@ -175,23 +175,20 @@ def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig, storage: Storage) -> Si
     )
 
 
-def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaSettings, storage: Storage) -> Sink:
+def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> Sink:
     from penstock.sinks.kafka import KafkaAtLeastOnceSink, KafkaSink
 
     topic = sink.topic if isinstance(sink.topic, str) else None
     settings = _producing(sink, source)
     if sink.guarantee == "at_least_once":
-        folder = f"{config.checkpoint.rstrip('/')}/penstock-staged/{sink.name}"
         return KafkaAtLeastOnceSink(
             config.name,
             sink.name,
             settings,
-            folder,
             topic=topic,
             create=sink.create,
             chosen=_chosen_topics(config, sink),
             keep_coordinates=sink.coordinates,
-            storage=storage,
             encode_value=_encoding(sink.value),
             encode_key=_encoding(sink.key),
         )

@@ -295,7 +295,8 @@ class KafkaSinkConfig(_Sink):
     )
     guarantee: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once",
-        description="`exactly_once` writes in transactions; `at_least_once` uses Spark's own sink.",
+        description="`exactly_once` writes in transactions; `at_least_once` without: a batch that is run again is sent "
+        "again.",
     )
     slots: Count | None = Field(
         default=None,

@@ -45,11 +45,6 @@ class SparkSql:
                 rows = [row.asDict(recursive=True) for row in self._session.sql(statement).collect()]
         return rows
 
-    def write(self, format: str, options: Mapping[str, str], *, files: Sequence[str], schema: pa.Schema) -> None:
-        """Write the relation `staged` by one of Spark's own batch writers, in append mode."""
-        with self._own_jobs():
-            self._staged(files, schema).write.format(format).options(**options).mode("append").save()
-
     def interrupt(self) -> None:
         """Break off what this engine runs, from another thread."""
         self._context.cancelJobsWithTag(self._tag)

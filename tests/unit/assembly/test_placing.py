@@ -45,7 +45,6 @@ STATEFUL = [
     {"watermark": {"column": "at", "delay": "1 minute"}},
     {"dedupe": {"keys": ["order_id"], "within": "1 hour"}},
 ]
-HASTY = {"name": "out", "type": "kafka", "topic": "x", "guarantee": "at_least_once"}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ HASTY = {"name": "out", "type": "kafka", "topic": "x", "guarantee": "at_least_on
             {"decode": {"format": "avro", "registry": {"url": "https://r:1", "ca_file": "ca.pem"}}},
             "decode.registry.ca_file",
         ),
-        ({"sinks": [HASTY], "checkpoint": "here"}, "checkpoint"),
+        ({"quarantine": {"topic": "bad"}, "checkpoint": "here"}, "checkpoint"),
         ({"transforms": STATEFUL, "checkpoint": "here"}, "checkpoint"),
     ],
 )

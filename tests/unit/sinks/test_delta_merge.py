@@ -80,9 +80,6 @@ class Recorder:
         log = Path(path) / "_delta_log" / f"{DeltaTable(path).version() + 1:020}.json"
         log.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
 
-    def write(self, format: str, options: Mapping[str, str], *, files: Sequence[str], schema: pa.Schema) -> None:
-        raise AssertionError("not asked for")
-
 
 def merging(path: Path, engine: Recorder | None = None, **settings: Any) -> DeltaMergeSink:
     sink = DeltaMergeSink("orders", "out", str(path), settings.pop("rules", RULES), **{"driver_bytes": 0, **settings})

@@ -138,7 +138,7 @@ def test_missing_topic_is_asked_for_once_a_stage(cluster: Cluster) -> None:
 def test_own_topic_that_is_missing_or_closed_still_stops(cluster: Cluster) -> None:
     for name, code in {"missing": "SINK_TOPIC_MISSING", "readonly": "KAFKA_NOT_AUTHORIZED"}.items():
         with pytest.raises(MissingError, match=code):
-            book(fixed=name).learn(name)
+            book(fixed=name).learn()
 
 
 def test_topics_that_the_pipeline_reads_or_quarantines_into_cannot_be_named(tmp_path: Any) -> None:

@@ -17,7 +17,8 @@ from penstock.kafka.topics import TopicFacts
 from penstock.model import COORDINATES_FIELD
 from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka.fitting import TopicCache, record_sizes
-from penstock.sinks.kafka.records import RECORD_SCHEMA, RowRecords, pieces
+from penstock.sinks.kafka.records import RECORD_SCHEMA, RowRecords
+from penstock.sinks.kafka.stage import pieces
 
 WHEN = datetime(2026, 1, 1, 0, 0, 1, 500_999, tzinfo=UTC)
 

@@ -1,9 +1,8 @@
-"""Kafka topics: exactly once by transactions, at least once through Spark's own sink, and the quarantine's topic."""
+"""Kafka topics: exactly once by transactions, at least once without, and the quarantine's topic."""
 
-from penstock.sinks.kafka.at_least_once import KafkaAtLeastOnceSink
 from penstock.sinks.kafka.encode.encoding import Encoding
 from penstock.sinks.kafka.fitting import ChosenTopics
 from penstock.sinks.kafka.quarantine_topic import QuarantineTopic
-from penstock.sinks.kafka.sink import KafkaSink
+from penstock.sinks.kafka.sink import KafkaAtLeastOnceSink, KafkaSink
 
 __all__ = ["ChosenTopics", "Encoding", "KafkaAtLeastOnceSink", "KafkaSink", "QuarantineTopic"]

@@ -92,15 +92,27 @@ class TopicCache:
         """The largest batch of several records: within what the producer and the fixed topic take."""
         return min(int(self.settings.options.get("batch.size", BATCH_BYTES)), self.record_bytes)
 
-    def learn(self, name: str) -> None:
-        """Look at the file's own topic, and create it where that is asked for. Raises where it cannot be written to."""
+    def require_fixed(self, admin: TopicAdmin, found: Collection[str]) -> None:
+        """Raise where the file's own topic is not among those found, nor to be created."""
+        if self.fixed is not None and self.fixed not in found and not self.create:
+            raise self._missing(admin, self.fixed)
+
+    def learn(self) -> None:
+        """Forget the topics, and look at the file's own, if it names one; create it where that is asked for.
+
+        Raises where it cannot be written to.
+        """
+        self.facts.clear()
+        if self.fixed is None:
+            return
+        name = self.fixed
         admin = TopicAdmin(self.settings)
         found = admin.describe([name])
         if not found and self.create:
             admin.create(name)
             found = admin.describe([name])
         if not found:
-            raise topic_missing(self.sink, name, self.settings.brokers, admin.names())
+            raise self._missing(admin, name)
         if not found[name].writable:
             raise MissingError(
                 "KAFKA_NOT_AUTHORIZED",
@@ -110,10 +122,21 @@ class TopicCache:
             )
         self.facts.update(found)
 
+    def _missing(self, admin: TopicAdmin, name: str) -> MissingError:
+        """The error for the file's own topic that is not there; topics are never made unasked."""
+        there = admin.names()
+        shown = ", ".join(there[:10]) + (", ..." if len(there) > 10 else "")
+        return MissingError(
+            TOPIC_MISSING,
+            f"sink {self.sink}: no such topic: {name}",
+            context={"brokers": self.settings.brokers, "topics there": shown or "none"},
+            hint="create the topic, correct its name, or let the sink create it: create: true",
+        )
+
     def _look_at(self, names: Collection[str]) -> None:
         """Look at topics that rows name: each is then among the facts, or unfit."""
-        if self.fixed is not None and self.fixed in names and self.fixed not in self.facts:
-            self.learn(self.fixed)
+        if self.fixed in names and self.fixed not in self.facts:
+            self.learn()
         if len(self.unfit) > _MOST_VERDICTS:
             self.unfit.clear()
         wanted = []
@@ -217,17 +240,6 @@ class TopicCache:
                 large = here & ~outside & (sizes > limit)
                 refuse(large, RECORD_TOO_LARGE, f"topic {name} and the producer take at most {limit} bytes a record")
         return records.filter(pa.array(good)), refused
-
-
-def topic_missing(sink: str, missing: str, brokers: str, there: Sequence[str]) -> MissingError:
-    """The error for the file's own topic that is not there; topics are never made unasked."""
-    shown = ", ".join(there[:10]) + (", ..." if len(there) > 10 else "")
-    return MissingError(
-        TOPIC_MISSING,
-        f"sink {sink}: no such topic: {missing}",
-        context={"brokers": brokers, "topics there": shown or "none"},
-        hint="create the topic, correct its name, or let the sink create it: create: true",
-    )
 
 
 def record_sizes(records: pa.RecordBatch) -> np.ndarray:

@@ -9,7 +9,7 @@ them together with the marker, in one transaction. Up to 0.7 the tasks committed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,7 +21,6 @@ from penstock.kafka import KafkaSettings
 from penstock.model import (
     HEADERS,
     BatchToken,
-    Guarantee,
     Manifest,
     Position,
     Refusal,
@@ -30,13 +29,14 @@ from penstock.model import (
     decide,
 )
 from penstock.sinks.commit import position_moved
-from penstock.sinks.kafka.fitting import TopicCache, topic_missing
-from penstock.sinks.kafka.marker_admin import MarkerAdmin
-from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic, read_markers
+from penstock.sinks.failures import sink_failures
+from penstock.sinks.files import ParquetFiles, TableFolder, staged_prefix
+from penstock.sinks.kafka.fitting import TopicCache
+from penstock.sinks.kafka.markers import Marker, SlotState, read_markers
 from penstock.sinks.kafka.records import RECORD_SCHEMA, as_bytes, milliseconds
-from penstock.sinks.kafka.sink import TRANSACTION_TIMEOUT
-from penstock.sinks.kafka.staged import RecordFiles, StagedRecords
-from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, try_transaction
+from penstock.sinks.kafka.stage import RecordStage
+from penstock.sinks.kafka.topic_sink import TRANSACTION_TIMEOUT, TransactionalSink
+from penstock.sinks.kafka.transaction import SlotTransaction
 from penstock.storage import Storage
 
 HEADER_COLUMNS = (
@@ -60,10 +60,10 @@ _BYTES_A_SECOND = 1 << 20
 Header = dict[str, str | bytes | None]
 
 
-class QuarantineTopic:
+class QuarantineTopic(TransactionalSink):
     """Implements `contracts.Sink` over the quarantine's columns. `staging` is a folder of this sink's own."""
 
-    guarantee = Guarantee.EXACTLY_ONCE
+    topic: str
 
     def __init__(
         self,
@@ -77,42 +77,27 @@ class QuarantineTopic:
         storage: Storage = Storage(),
         transaction_timeout: timedelta = TRANSACTION_TIMEOUT,
     ) -> None:
-        self.pipeline = pipeline
-        self.name = name
-        self.settings = settings
-        self.topic = topic
-        self.markers = marker_topic(pipeline, name)
-        self.transaction_timeout = transaction_timeout
-        self.notices: tuple[str, ...] = ()
-        """What `prepare` found that stops nothing but should be said."""
-        self._topics = TopicCache(name, settings, topic, create)
-        self._staged = StagedRecords(staging, storage, pipeline, name, RECORD_SCHEMA)
+        super().__init__(pipeline, name, settings, topic, create, transaction_timeout=transaction_timeout)
+        self._folder = TableFolder(staging, storage)
         self._longest: timedelta | None = None
         """The longest transaction that the brokers allow."""
 
-    @property
-    def target(self) -> str:
-        """The topic and its brokers."""
-        return f"{self.topic} at {self.settings.brokers}"
-
     def prepare(self, schema: pa.Schema) -> None:
         """Check the topic, create the marker topic, and end what a dead run left open, which would hold readers up."""
+        self._check_topics()
+        self._topics.learn()
         admin = self._admin()
-        self._check_topics(admin)
-        self._topics.facts.clear()
-        self._topics.learn(self.topic)
         self._longest = admin.transaction_limit()
         self.notices = tuple(admin.open(1, [self.topic]))
-        first = self._take_over(0)
+        first = self._free(0)
         if first is None or not first.whole:
             for slot in range(1, admin.partitions()):
-                self._take_over(slot)
+                self._free(slot)
 
     def check(self, schema: pa.Schema) -> None:
         """Look at the topic, and whether the brokers allow such transactions."""
-        self._check_topics(self._admin())
-        if self.settings.is_secured:
-            try_transaction(replace(self._slot_id(0), transactional_id=f"{self.pipeline}/{self.name}/plan"))
+        self._check_topics()
+        self._check_transactions()
 
     def position(self) -> Position | None:
         """The position in the marker."""
@@ -122,9 +107,10 @@ class QuarantineTopic:
         found = read_markers(self.name, self.settings, self.markers, [0])
         return self._position(found[0]) if found else None
 
-    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> RecordFiles:
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _BadRecordFiles:
         """In a task: begin the file of one attempt of a slot. One without bad records has none."""
-        return self._staged.stage(token, writer, BadRecords(self.name, self.topic), self._topics)
+        files = ParquetFiles(self._folder, self._prefix(token), writer, RECORD_SCHEMA)
+        return _BadRecordFiles(writer, BadRecords(self.name, self.topic), self._topics, files)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Send the staged records and the marker in one transaction, then remove the files.
@@ -136,7 +122,7 @@ class QuarantineTopic:
             if self._position(transaction.state) != onto:
                 raise position_moved(self.name)
             transaction.begin()
-            for records in self._staged.read(manifests):
+            for records in self._staged(manifests):
                 transaction.send(records, self.topic)
         except BaseException:
             transaction.abort()
@@ -144,12 +130,26 @@ class QuarantineTopic:
         facts = self._topics.facts.get(self.topic)
         transaction.commit(Marker(position, 1, facts.partitions if facts is not None else None))
         with suppress(PenstockError, OSError):  # they cost space, and no record
-            self._staged.remove(manifests)
+            for path in _named(manifests):
+                self._folder.remove(path)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove what other attempts of the batch staged, once it is committed."""
         if decide(self.position(), token) is Verdict.COMMITTED:
-            self._staged.discard(token, keep=manifests)
+            kept = set(_named(manifests))
+            for path in list(self._folder.data_files(self._prefix(token))):
+                if path not in kept:
+                    self._folder.remove(path)
+
+    def _prefix(self, token: BatchToken) -> str:
+        return staged_prefix("records", self.pipeline, self.name, token)
+
+    def _staged(self, manifests: Sequence[Manifest]) -> Iterator[pa.RecordBatch]:
+        """The staged records, in the order of the files and piece by piece."""
+        with sink_failures(self.name, "reading staged records"):
+            for path in _named(manifests):
+                dataset = self._folder.dataset([path], RECORD_SCHEMA)
+                yield from dataset.to_batches(batch_readahead=1, fragment_readahead=1)
 
     def _position(self, first: SlotState) -> Position | None:
         """The position that the first marker has. One that 0.7 wrote is one of several: the newest, with the others."""
@@ -163,38 +163,36 @@ class QuarantineTopic:
         number = max(marker.number for _, _, marker in there)
         return replace(Position.united(newest, older), number=number)
 
-    def _take_over(self, slot: int) -> Marker | None:
-        """Fence a writer that is dead or stalled, and end its transaction; the marker that it left."""
-        transaction = SlotTransaction(self._slot_id(slot))
-        transaction.close()
-        return transaction.marker
-
     def _timeout(self, manifests: Sequence[Manifest]) -> timedelta:
         rows, size = sum(m.rows for m in manifests), sum(m.size_bytes for m in manifests)
         wanted = self.transaction_timeout + timedelta(seconds=rows / _ROWS_A_SECOND + size / _BYTES_A_SECOND)
         return min(wanted, max(self._longest, self.transaction_timeout)) if self._longest is not None else wanted
 
-    def _check_topics(self, admin: MarkerAdmin) -> None:
-        admin.check_timeout(self.transaction_timeout)
-        facts = admin.describe([self.topic, self.markers])
-        admin.check_markers(facts.get(self.markers))
-        if self.topic not in facts and not self._topics.create:
-            raise topic_missing(self.name, self.topic, self.settings.brokers, admin.names())
 
-    def _admin(self) -> MarkerAdmin:
-        return MarkerAdmin(self.name, self.settings, self.markers)
+class _BadRecordFiles(RecordStage):
+    """Implements `contracts.Stage`: the records of one attempt in Parquet files, in their order."""
 
-    def _slot_id(self, slot: int) -> SlotId:
-        return SlotId(
-            self.name,
-            self.settings,
-            f"{self.pipeline}/{self.name}/{slot}",
-            self.markers,
-            slot,
-            self.transaction_timeout,
-            self._topics.batch_bytes,
-            self._topics.record_bytes,
-        )
+    def __init__(self, writer: SlotAttempt, maker: BadRecords, topics: TopicCache, files: ParquetFiles) -> None:
+        super().__init__(writer, maker, topics)
+        self._files = files
+
+    def finish(self) -> Manifest:
+        """Close the files and say what there is."""
+        with sink_failures(self._topics.sink, "staging records"):
+            written = self._files.finish()
+        return self._manifest(*(file.path for file in written))
+
+    def abort(self) -> None:
+        """Remove the files."""
+        self._files.abort()
+
+    def _send(self, records: pa.RecordBatch, topic: str | None) -> None:
+        with sink_failures(self._topics.sink, "staging records"):
+            self._files.add("", records)
+
+
+def _named(manifests: Sequence[Manifest]) -> list[str]:
+    return [str(path) for manifest in manifests for path in manifest.items]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ time at which it is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,9 +40,6 @@ RECORD_SCHEMA = pa.schema(
 )
 """A record to be sent. `timestamp` counts milliseconds; 0 is the time of sending."""
 
-_PIECE_ROWS = 10_000
-_PIECE_BYTES = 64 << 20
-
 
 class RecordMaker(Protocol):
     """How a sink makes its records. It must pickle."""
@@ -58,14 +55,6 @@ class RecordMaker(Protocol):
     def refuse(self, rows: pa.RecordBatch, code: str, message: str) -> Sequence[Refusal]:
         """What becomes of rows whose records no topic takes."""
         ...
-
-
-def pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of bounded size: a deduped slot comes as one batch, however large."""
-    mean = max(1, rows.nbytes // max(1, rows.num_rows))
-    step = max(1, min(_PIECE_ROWS, _PIECE_BYTES // mean))
-    for start in range(0, rows.num_rows, step):
-        yield rows.slice(start, step)
 
 
 @dataclass(frozen=True)
@@ -84,8 +73,9 @@ class RowRecords:
     def make(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """One record for each row."""
         names = rows.schema.names
+        topic = pa.scalar(self.topic, pa.string())
         columns = [
-            rows.column(TOPIC).cast(pa.string()) if TOPIC in names else _repeated(self.topic, pa.string(), rows),
+            rows.column(TOPIC).cast(pa.string()) if TOPIC in names else pa.repeat(topic, rows.num_rows),
             rows.column(PARTITION).cast(pa.int32()) if PARTITION in names else pa.nulls(rows.num_rows, pa.int32()),
             self._keys(rows),
             self._values(rows),
@@ -120,10 +110,6 @@ def as_bytes(values: pa.Array) -> pa.BinaryArray:
     return texts(values).cast(pa.binary())
 
 
-def _repeated(value: str | None, kind: pa.DataType, rows: pa.RecordBatch) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), rows.num_rows)
-
-
 def _headers(rows: pa.RecordBatch) -> pa.Array:
     """The header columns of each row as a list, in the order of the columns; a null is no header."""
     names = [name for name in rows.schema.names if name.startswith(HEADER)]
@@ -143,14 +129,10 @@ def _headers(rows: pa.RecordBatch) -> pa.Array:
 
 def _timestamps(rows: pa.RecordBatch) -> pa.Array:
     if COORDINATES not in rows.schema.names:
-        return _repeated_zero(rows.num_rows)
+        return pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
     return milliseconds(pc.struct_field(rows.column(COORDINATES), "timestamp"))
 
 
 def milliseconds(moments: pa.Array) -> pa.Int64Array:
     """Times as a record carries them; 0 for a null."""
     return pc.fill_null(pc.divide(moments.cast(pa.timestamp("us")).cast(pa.int64()), 1000), 0)
-
-
-def _repeated_zero(count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(0, pa.int64()), count)

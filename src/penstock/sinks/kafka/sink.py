@@ -1,8 +1,9 @@
-"""Kafka, exactly once: each slot commits its rows and its marker in one transaction, inside its task.
+"""Rows to Kafka topics: exactly once, or at least once.
 
-For readers of committed records every record is there once, whatever dies on the way. A batch is visible slot by
-slot, or whole where there is one slot. The driver prepares the topics, pins the number of slots and reads the markers;
-it writes only where a position is moved on purpose, or the number of slots changes.
+Exactly once, each slot commits its rows and its marker in one transaction, inside its task. For readers of committed
+records every record is there once, whatever dies on the way. A batch is visible slot by slot, or whole where there is
+one slot. The driver prepares the topics, pins the number of slots and reads the markers; it writes only where a
+position is moved on purpose, or the number of slots changes.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import pyarrow as pa
 
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import KafkaSettings
+from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, Rule, SlotAttempt
 from penstock.sinks.commit import position_moved
-from penstock.sinks.kafka.encode.encoding import Encoders, Encoding, Encodings
-from penstock.sinks.kafka.fitting import ChosenTopics, TopicCache, topic_missing
-from penstock.sinks.kafka.marker_admin import MarkerAdmin
+from penstock.sinks.kafka.encode.encoding import Encoding, Encodings
+from penstock.sinks.kafka.fitting import ChosenTopics
 from penstock.sinks.kafka.markers import (
     Marker,
     Record,
@@ -29,7 +30,6 @@ from penstock.sinks.kafka.markers import (
     change_needed,
     describe_slots,
     last_whole,
-    marker_topic,
     newest_position,
     oldest_position,
     order_of_change,
@@ -39,18 +39,75 @@ from penstock.sinks.kafka.markers import (
     slots_in_force,
 )
 from penstock.sinks.kafka.records import PARTITION, RowRecords
-from penstock.sinks.kafka.stage import KafkaStage, SlotOutcome
-from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, try_transaction
+from penstock.sinks.kafka.stage import KafkaStage, SentRecords, SlotOutcome
+from penstock.sinks.kafka.topic_sink import TRANSACTION_TIMEOUT, TopicSink, TransactionalSink
 
-TRANSACTION_TIMEOUT = timedelta(minutes=1)
 _OPENED_AT_ONCE = 16
+_NO_UPKEEP = "a topic is compacted by its brokers (cleanup.policy)"
 
 
-class KafkaSink:
+class KafkaAtLeastOnceSink(TopicSink):
+    """Implements `contracts.Sink`. Its tasks send, and readers see that at once: no position is kept anywhere.
+
+    The producer is idempotent, and still a batch that is run again is sent again.
+    """
+
+    guarantee = Guarantee.AT_LEAST_ONCE
+    no_upkeep = _NO_UPKEEP
+
+    def __init__(
+        self,
+        pipeline: str,
+        name: str,
+        settings: KafkaSettings,
+        *,
+        topic: str | None = None,
+        keep_coordinates: bool = False,
+        create: bool = False,
+        chosen: ChosenTopics = ChosenTopics(),
+        encode_value: Encoding | None = None,
+        encode_key: Encoding | None = None,
+    ) -> None:
+        super().__init__(pipeline, name, settings, topic, create, chosen)
+        self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
+        self._records = RowRecords(name, topic, keep_coordinates)
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Look at the topic, and create it where that is asked for; likewise the schemas in the registry."""
+        self._topics.learn()
+        self._records = replace(self._records, encoders=self._encodings.open(schema))
+
+    def check(self, schema: pa.Schema) -> None:
+        """Look whether the topic is there, and at the schemas in the registry."""
+        if self.topic is not None:
+            admin = TopicAdmin(self.settings)
+            self._topics.require_fixed(admin, admin.describe([self.topic]))
+        self._encodings.check(schema)
+
+    def changes(self, schema: pa.Schema) -> list[str]:
+        """Nothing: a topic has no columns. Raises what `check` raises."""
+        self.check(schema)
+        return []
+
+    def position(self) -> Position | None:
+        """None is kept."""
+        return None
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> SentRecords:
+        """In a task: begin to send."""
+        return SentRecords(writer, self._records, self._topics)
+
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """There is nothing to do: the tasks have sent it."""
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """There is nothing to remove: what an attempt has sent stays."""
+
+
+class KafkaSink(TransactionalSink):
     """Implements `contracts.Sink`, `contracts.SlotSink`, `RecordSink` and `SharedSink`."""
 
-    guarantee = Guarantee.EXACTLY_ONCE
-    no_upkeep = "a topic is compacted by its brokers (cleanup.policy)"
+    no_upkeep = _NO_UPKEEP
 
     def __init__(
         self,
@@ -68,16 +125,8 @@ class KafkaSink:
         encode_value: Encoding | None = None,
         encode_key: Encoding | None = None,
     ) -> None:
-        self.pipeline = pipeline
-        self.name = name
-        self.settings = settings
-        self.topic = topic
-        self.markers = marker_topic(pipeline, name)
-        self.keep_coordinates = keep_coordinates
+        super().__init__(pipeline, name, settings, topic, create, chosen, transaction_timeout)
         self.partitions = partitions
-        self.transaction_timeout = transaction_timeout
-        self.notices: tuple[str, ...] = ()
-        """What `prepare` and `check` found that stops nothing but should be said."""
         self._given = slots
         self._slots: int | None = None
         self._newest: Position | None = None
@@ -86,17 +135,11 @@ class KafkaSink:
         """The markers when the position was last read."""
         self._seen: frozenset[str] = frozenset()
         """The topics named by rows that the marker topic is known to be as durable as."""
-        self._topics = TopicCache(name, settings, topic, create, chosen=chosen)
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
-        self._encoders = Encoders()
+        self._records = RowRecords(name, topic, keep_coordinates)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_looked": {}}  # with many partitions it is large, and tasks do not use it
-
-    @property
-    def target(self) -> str:
-        """The topic and its brokers."""
-        return f"{self.topic or 'a topic for each row'} at {self.settings.brokers}"
 
     def prepare(self, schema: pa.Schema) -> None:
         """Check the topic, make the marker topic, and take every slot over once.
@@ -105,46 +148,25 @@ class KafkaSink:
         made unasked. Where nothing says yet how many slots there are, `pin` does this. Schemas are registered here; a
         call with other columns registers a further version, for the batches that come.
         """
-        self._check_topics(schema)
-        self._encoders = self._encodings.open(schema)
-        self.notices += self._encoders.notices
-        self._topics.facts.clear()
-        if self.topic is not None:
-            self._topics.learn(self.topic)
+        self._check_partitions(schema)
+        encoders = self._encodings.open(schema)
+        self._records = replace(self._records, encoders=encoders)
+        self.notices += encoders.notices
+        self._topics.learn()
         slots = self._given or self._slots_there()
         if slots is not None:
             self._open_slots(slots)
 
     def check(self, schema: pa.Schema) -> None:
         """Look at the topic, whether the brokers allow such transactions, and at the schemas in the registry."""
-        self._check_topics(schema)
-        if self.settings.is_secured:
-            try_transaction(replace(self._slot_id(0), transactional_id=f"{self.pipeline}/{self.name}/plan"))
+        self._check_partitions(schema)
+        self._check_transactions()
         self._encodings.check(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
         """Nothing: a topic has no columns. Raises what `check` raises."""
         self.check(schema)
         return []
-
-    def _check_topics(self, schema: pa.Schema) -> None:
-        self.notices = ()
-        admin = self._admin()
-        admin.check_timeout(self.transaction_timeout)
-        facts = admin.describe([topic for topic in (self.topic, self.markers) if topic is not None])
-        admin.check_markers(facts.get(self.markers))
-        if self.topic is None:
-            return
-        if self.topic not in facts:
-            if not self._topics.create:
-                raise topic_missing(self.name, self.topic, self.settings.brokers, admin.names())
-            return
-        there = facts[self.topic].partitions
-        before = self.partitions
-        if before is None and self.markers in facts:
-            known = [state.marker for state in self._read(range(1)).values() if state.marker is not None]
-            before = known[0].partitions if known else None
-        self._check_partitions(there, before, chosen=PARTITION in schema.names)
 
     def pin(self, cores: int) -> int:
         """The number of slots: as given, or as the marker topic has it, else `cores`."""
@@ -196,7 +218,7 @@ class KafkaSink:
             self,
             token,
             writer,
-            RowRecords(self.name, self.topic, self.keep_coordinates, self._encoders),
+            self._records,
             self._topics,
             self._slots,
             self._newest,
@@ -247,24 +269,6 @@ class KafkaSink:
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """There is nothing to remove: an attempt that did not commit was never to be seen."""
 
-    def _take_over(self, slot: int) -> SlotTransaction:
-        return SlotTransaction(self._slot_id(slot))
-
-    def _slot_id(self, slot: int) -> SlotId:
-        return SlotId(
-            self.name,
-            self.settings,
-            f"{self.pipeline}/{self.name}/{slot}",
-            self.markers,
-            slot,
-            self.transaction_timeout,
-            self._topics.batch_bytes,
-            self._topics.record_bytes,
-        )
-
-    def _admin(self) -> MarkerAdmin:
-        return MarkerAdmin(self.name, self.settings, self.markers)
-
     def _states(self) -> dict[int, SlotState]:
         return self._read(range(self._admin().partitions()))
 
@@ -291,9 +295,6 @@ class KafkaSink:
             for slot in order_of_change(states, slots):
                 self._write_marker(slot, marker, states)
         self._slots, self._newest = slots, newest_position(states)
-
-    def _free(self, slot: int) -> None:
-        self._take_over(slot).close()
 
     def _move(self, position: Position, onto: Position | None) -> None:
         """Write a position into every slot, slot 0 last. One that dies on the way can be done again."""
@@ -330,11 +331,19 @@ class KafkaSink:
             raise
         transaction.commit(marker)
 
-    def _check_partitions(self, there: int, before: int | None, *, chosen: bool) -> None:
+    def _check_partitions(self, schema: pa.Schema) -> None:
         """Another number of partitions than before: wrong where rows choose theirs, else worth a word."""
+        self.notices = ()
+        found = self._check_topics()
+        if self.topic is None or self.topic not in found:
+            return
+        there, before = found[self.topic].partitions, self.partitions
+        if before is None and self.markers in found:
+            known = [state.marker for state in self._read(range(1)).values() if state.marker is not None]
+            before = known[0].partitions if known else None
         if before is None or before == there:
             return
-        if chosen:
+        if PARTITION in schema.names:
             raise MissingError(
                 "SINK_PARTITIONS_CHANGED",
                 f"sink {self.name}: topic {self.topic} has another number of partitions than `partition` reckons with",

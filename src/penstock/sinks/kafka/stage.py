@@ -1,13 +1,13 @@
-"""One attempt of one slot: rows in, one committed transaction out, or nothing where it was committed before.
+"""What a slot stages for Kafka: rows in, records out; each kind of stage says what becomes of the records.
 
-Rows that no topic takes are refused whether or not the slot is drained, so that the quarantine gets the same both
-times.
+Exactly once they are one committed transaction, or nothing where it was committed before. Rows that no topic takes are
+refused whether or not the slot is drained, so that the quarantine gets the same both times.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
 import pyarrow as pa
@@ -18,8 +18,72 @@ from penstock.model import COORDINATES, BatchToken, Manifest, Position, Refusal,
 from penstock.sinks.commit import is_committed
 from penstock.sinks.kafka.fitting import TopicCache
 from penstock.sinks.kafka.markers import Marker, Record, in_step
-from penstock.sinks.kafka.records import TOPIC, RecordMaker, pieces
+from penstock.sinks.kafka.producer import RecordProducer
+from penstock.sinks.kafka.records import TOPIC, RecordMaker
 from penstock.sinks.kafka.transaction import SlotTransaction
+
+_PIECE_ROWS = 10_000
+_PIECE_BYTES = 64 << 20
+
+
+def pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces of bounded size: a deduped slot comes as one batch, however large."""
+    mean = max(1, rows.nbytes // max(1, rows.num_rows))
+    step = max(1, min(_PIECE_ROWS, _PIECE_BYTES // mean))
+    for start in range(0, rows.num_rows, step):
+        yield rows.slice(start, step)
+
+
+class RecordStage:
+    """The part of `contracts.Stage` that all stages here have: `write`, over a `_send` of their own."""
+
+    def __init__(self, writer: SlotAttempt, maker: RecordMaker, topics: TopicCache) -> None:
+        self._writer = writer
+        self._maker = maker
+        self._topics = topics.for_stage()
+        self._rows = 0
+        self._size_bytes = 0
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        """Make records of the rows; give back those that no topic takes."""
+        refused: list[Refusal] = []
+        for piece in pieces(rows):
+            good, unfit = self._maker.screen(piece)
+            records, out = self._topics.fit(good, self._maker.make(good), self._maker)
+            refused += [*unfit, *out]
+            if records.num_rows:
+                self._rows += records.num_rows
+                self._size_bytes += sum(records.column(name).nbytes for name in ("key", "value"))
+                self._send(records, None if TOPIC in piece.schema.names else self._topics.fixed)
+        return refused
+
+    def _send(self, records: pa.RecordBatch, topic: str | None) -> None:
+        """Take records in their order; `topic` where all have the same."""
+        raise NotImplementedError
+
+    def _manifest(self, *items: object) -> Manifest:
+        return Manifest(self._topics.sink, self._writer, self._rows, self._size_bytes, items)
+
+
+class SentRecords(RecordStage):
+    """Implements `contracts.Stage`, at least once: readers see a record as soon as it is sent."""
+
+    def __init__(self, writer: SlotAttempt, maker: RecordMaker, topics: TopicCache) -> None:
+        super().__init__(writer, maker, topics)
+        self._producer = RecordProducer(topics)
+
+    def finish(self) -> Manifest:
+        """Wait until the brokers have stored all of it."""
+        self._producer.flush()
+        self._producer.close()
+        return self._manifest()
+
+    def abort(self) -> None:
+        """Give up what is not sent yet."""
+        self._producer.abort()
+
+    def _send(self, records: pa.RecordBatch, topic: str | None) -> None:
+        self._producer.send(records, topic)
 
 
 class SlotOutcome(Enum):
@@ -29,8 +93,8 @@ class SlotOutcome(Enum):
     DRAINED = "drained: it was committed before"
 
 
-class KafkaStage:
-    """Implements `contracts.Stage`. `finish` is the commit.
+class KafkaStage(RecordStage):
+    """Implements `contracts.Stage`, exactly once: `finish` is the commit.
 
     `newest` is the newest position that any slot had when the run began.
     """
@@ -46,15 +110,11 @@ class KafkaStage:
         newest: Position | None,
         take_over: Callable[[], SlotTransaction],
     ) -> None:
+        super().__init__(writer, maker, topics)
         self._sink = sink
         self._token = token
-        self._writer = writer
-        self._maker = maker
-        self._topics = topics.for_stage()
         self._slots = slots
         self._newest = newest
-        self._rows = 0
-        self._size_bytes = 0
         self._named: set[str] = set()
         self._redriven: set[Record] = set()
         self._transaction = self._begin(take_over())
@@ -64,17 +124,11 @@ class KafkaStage:
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         """Send the rows, or only look at them where the slot is committed; give back those that no topic takes."""
-        refused: list[Refusal] = []
         if self._held:
             rows = rows.filter(pa.array([record not in self._held for record in _records(rows)], pa.bool_()))
-        for piece in pieces(rows):
-            good, unfit = self._maker.screen(piece)
-            records, out = self._topics.fit(good, self._maker.make(good), self._maker)
-            refused += [*unfit, *out]
-            if records.num_rows:
-                self._send(records, None if TOPIC in piece.schema.names else self._topics.fixed)
-            if self._is_redrive:
-                self._redriven |= _records_sent(good, out)
+        refused = super().write(rows)
+        if self._is_redrive:
+            self._redriven |= _records_sent(rows, refused)
         return refused
 
     def finish(self) -> Manifest:
@@ -88,8 +142,7 @@ class KafkaStage:
             marker = Marker(position, self._slots, fixed.partitions if fixed else None, self._topics.fixed)
             transaction.commit(marker, sorted(self._redriven))
             outcome = SlotOutcome.COMMITTED
-        items = (outcome, *sorted(self._named))
-        return Manifest(self._sink.name, self._writer, self._rows, self._size_bytes, items)
+        return self._manifest(outcome, *sorted(self._named))
 
     def abort(self) -> None:
         """Give the transaction up."""
@@ -102,8 +155,6 @@ class KafkaStage:
         return self._token.rule is Rule.RECORDS
 
     def _send(self, records: pa.RecordBatch, topic: str | None) -> None:
-        self._rows += records.num_rows
-        self._size_bytes += sum(records.column(name).nbytes for name in ("key", "value"))
         if topic is None:
             self._named.update(records.column("topic").unique().to_pylist())
         if self._transaction is not None:

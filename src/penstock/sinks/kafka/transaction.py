@@ -6,68 +6,45 @@ is the marker read. The producer is never used again: its epoch is what keeps a 
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise, repeat
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
-from penstock.errors import MissingError, PenstockError, TransientError
-from penstock.kafka import KafkaSettings, explain
-from penstock.kafka.failures import RIGHTS_HINT
-from penstock.kafka.hearing import Hearing, refuse_known, serve
-from penstock.kafka.topics import MAX_MESSAGE_BYTES, TopicAdmin
+from penstock.errors import MissingError, TransientError
+from penstock.kafka.hearing import serve
+from penstock.kafka.topics import MAX_MESSAGE_BYTES
 from penstock.model import OffsetRange
+from penstock.sinks.kafka.fitting import TopicCache
 from penstock.sinks.kafka.markers import KEY, Marker, Record, SlotState, read_markers, read_redriven, record_key
+from penstock.sinks.kafka.producer import FENCED, RecordProducer
 from penstock.sinks.kafka.records import RECORD_SCHEMA
 
-_DEFAULTS = {
-    "log_level": 0,
-    "allow.auto.create.topics": False,
-    "linger.ms": 50,
-    "compression.type": "lz4",
-    "batch.num.messages": 100_000,
-    "queue.buffering.max.messages": 500_000,
-    "queue.buffering.max.kbytes": 262_144,
-    # As Java's clients place keys, Spark's sink among them.
-    "partitioner": "murmur2_random",
-}
 _CONNECT_SECONDS = 2.0
 _INIT_SECONDS = 30.0
 _INIT_STEP_SECONDS = 3.0
 _ABORT_SECONDS = 5.0
 _TOPIC_SECONDS = 5.0
 """How long a broker may not know a topic that another one has created."""
-# What is fatal the client prints, whatever its log level; it is raised as well.
-_SILENT = logging.getLogger("penstock.kafka.client")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
-_FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-# With `_FATAL` a producer answers every call after the one that told why.
-_ENDED = _FENCED | {KafkaError._STATE, KafkaError._FATAL}
 
 
 @dataclass(frozen=True)
 class SlotId:
     """Where a slot writes and as whom."""
 
-    sink: str
-    settings: KafkaSettings
+    topics: TopicCache
     transactional_id: str
     markers: str
     slot: int
     timeout: timedelta
-    batch_bytes: int
-    record_bytes: int
 
 
-class SlotTransaction:
+class SlotTransaction(RecordProducer):
     """Open: the slot is ours and its marker is read. Then rows, then `commit` or `abort`; both close."""
 
     def __init__(self, of: SlotId) -> None:
@@ -77,9 +54,7 @@ class SlotTransaction:
         """How many records the marker topic was given ahead of the marker."""
         self._landed: int | None = None
         self._unwritten: KafkaError | None = None
-        self._topics: set[str] = {of.markers}
-        self._hearing = Hearing(of.settings)
-        self._producer: Any = self._open()
+        super().__init__(of.topics, [of.markers])
         try:
             self.state = self._read_state()
         except BaseException:
@@ -93,28 +68,13 @@ class SlotTransaction:
 
     def redriven(self, ranges: Sequence[OffsetRange]) -> set[Record]:
         """The records in these ranges that redrives have committed in this slot."""
-        of = self._of
-        return read_redriven(of.sink, of.settings, of.markers, [of.slot], ranges)
+        return read_redriven(self._sink, self._settings, self._of.markers, [self._of.slot], ranges)
 
     def begin(self) -> None:
         """Begin the transaction."""
         with self._failures("beginning a transaction"):
             self._producer.begin_transaction()
             self._begun = True
-
-    def send(self, records: pa.RecordBatch, topic: str | None) -> None:
-        """Send records in their order; `topic` where all have the same."""
-        self._topics.update([topic] if topic is not None else records.column("topic").unique().to_pylist())
-        produce, poll = self._producer.produce, self._producer.poll
-        with self._failures("sending records"):
-            for name, value, key, partition, timestamp, headers in zip(*_fields(records, topic), strict=False):
-                while True:
-                    try:
-                        produce(name, value, key, partition, timestamp=timestamp, headers=headers)
-                        break
-                    except BufferError:
-                        poll(0.1)
-            poll(0)
 
     def commit(self, marker: Marker, redriven: Collection[Record] = ()) -> None:
         """Write which records were redriven, then the marker, and commit.
@@ -146,37 +106,25 @@ class SlotTransaction:
 
     def close(self) -> None:
         """Let the producer go, with its threads and connections."""
-        producer, self._producer = self._producer, None
         # With a transaction under way the client's own `close` would wait for the brokers, without end, to abort it.
         # It goes by itself when nothing refers to it, and the slot's next writer ends the transaction.
-        if producer is not None and not self._begun:
-            producer.close()
+        if self._begun:
+            self._producer = None
+        super().close()
 
     def _end(self) -> None:
         self._producer.commit_transaction(self._of.timeout.total_seconds())
 
     def _open(self) -> Any:
-        of = self._of
-        refuse_known(of.settings)
-        options = of.settings.for_librdkafka()
-        options.pop("request.required.acks", None)
         producer: Any = None
+        own = {
+            # A marker may be larger than what the topic of the rows takes: these are measured before.
+            "message.max.bytes": max(self._sizes.record_bytes, MAX_MESSAGE_BYTES),
+            "transactional.id": self._of.transactional_id,
+            "transaction.timeout.ms": int(self._of.timeout.total_seconds() * 1000),
+        }
         try:
-            producer = Producer(
-                {
-                    **_DEFAULTS,
-                    **options,
-                    "batch.size": of.batch_bytes,
-                    # A marker may be larger than what the topic of the rows takes: these are measured before.
-                    "message.max.bytes": max(of.record_bytes, MAX_MESSAGE_BYTES),
-                    "transactional.id": of.transactional_id,
-                    "transaction.timeout.ms": int(of.timeout.total_seconds() * 1000),
-                    "enable.idempotence": True,
-                    "acks": "all",
-                    **self._hearing.options,
-                    **({"logger": _SILENT} if of.settings.is_secured else {}),
-                }
-            )
+            producer = self._client({}, own)
             self._connect(producer)
             self._init(producer)
         except KafkaException as error:
@@ -201,7 +149,7 @@ class SlotTransaction:
         while True:
             left = deadline - time.monotonic()
             try:
-                producer.init_transactions(min(left, _INIT_STEP_SECONDS) if self._of.settings.is_secured else left)
+                producer.init_transactions(min(left, _INIT_STEP_SECONDS) if self._settings.is_secured else left)
                 return
             except KafkaException as error:
                 serve(producer)
@@ -210,19 +158,19 @@ class SlotTransaction:
                     raise
 
     def _read_state(self) -> SlotState:
-        of = self._of
+        slot, markers = self._of.slot, self._of.markers
         deadline = time.monotonic() + _TOPIC_SECONDS
-        while of.slot not in (found := read_markers(of.sink, of.settings, of.markers, [of.slot])):
+        while slot not in (found := read_markers(self._sink, self._settings, markers, [slot])):
             if time.monotonic() < deadline:
                 time.sleep(0.1)
                 continue
             raise MissingError(
                 "SINK_MARKERS_GONE",
-                f"sink {of.sink}: the marker topic has no partition for slot {of.slot}",
-                context={"topic": of.markers},
+                f"sink {self._sink}: the marker topic has no partition for slot {slot}",
+                context={"topic": markers},
                 hint="start again: the topic is then created again; what the old one held is lost",
             )
-        return found[of.slot]
+        return found[slot]
 
     def _write_redriven(self, records: Collection[Record]) -> None:
         """One entry for each record in the slot's partition of the marker topic."""
@@ -251,7 +199,7 @@ class SlotTransaction:
         if self._landed != expected:
             raise TransientError(
                 "SINK_MARKER_MOVED",
-                f"sink {self._of.sink}: the marker of slot {self._of.slot} did not land where it was expected",
+                f"sink {self._sink}: the marker of slot {self._of.slot} did not land where it was expected",
                 context={"expected at": expected, "landed at": self._landed, "topic": self._of.markers},
                 hint="a leader out of date, or a second writer of the slot: the batch is tried again",
             )
@@ -265,61 +213,17 @@ class SlotTransaction:
         self.close()
         self._begun = False
         lost = self._lost(error, f"committing batch {marker.position.last.batch_id}")
-        if error.args[0].code() in _FENCED:
+        if error.args[0].code() in FENCED:
             # Someone else has the slot, or the brokers took it back: not ours to fence in turn.
             raise lost from None
         self._producer = self._open()
         if self._read_state().marker != marker:
             raise lost from None
 
-    @contextmanager
-    def _failures(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as error:
-            raise self._lost(error, doing) from None
-        except SystemError as error:
-            # So the client raises a fatal error that comes together with a delivery report; it may lose the cause.
-            if isinstance(error.__cause__, KafkaException):
-                raise self._lost(error.__cause__, doing) from None
-            raise self._transaction_lost(self._where(doing), str(error)) from None
-
     def _where(self, doing: str) -> str:
-        return f"sink {self._of.sink}: slot {self._of.slot}: {doing}"
+        return f"sink {self._sink}: slot {self._of.slot}: {doing}"
 
-    def _lost(self, error: KafkaException, doing: str) -> PenstockError:
-        """A failed transaction: a new producer may succeed where this one cannot."""
-        cause = error.args[0]
-        if (refused := self._refused(cause, doing)) is not None:
-            return refused
-        doing = self._where(doing)
-        if not (cause.code() in _ENDED or cause.txn_requires_abort() or cause.fatal()):
-            return explain(cause, doing, self._of.settings.brokers)
-        return self._transaction_lost(doing, f"{cause.name()}: {cause.str()}")
-
-    def _refused(self, cause: KafkaError, doing: str) -> MissingError | None:
-        """The error where the brokers do not let us in, or not write; a transaction may fail of that without a word."""
-        doing = self._where(doing)
-        told = self._hearing.refusal(doing) or explain(cause, doing, self._of.settings.brokers)
-        if isinstance(told, MissingError):
-            return told
-        if not self._of.settings.is_secured or cause.code() in _FENCED:
-            return None
-        try:
-            found = TopicAdmin(self._of.settings).describe(self._topics)
-        except PenstockError as error:
-            return error if isinstance(error, MissingError) else None
-        closed = sorted(name for name, facts in found.items() if not facts.writable)
-        if not closed:
-            return None
-        return MissingError(
-            "KAFKA_NOT_AUTHORIZED",
-            f"{doing}: the user of this pipeline lacks the right to write to {', '.join(closed)}",
-            context={"brokers": self._of.settings.brokers},
-            hint=RIGHTS_HINT,
-        )
-
-    def _transaction_lost(self, doing: str, said: str) -> TransientError:
+    def _ended(self, doing: str, said: str) -> TransientError:
         return TransientError(
             "SINK_TRANSACTION_LOST",
             f"{doing}: the transaction is lost",
@@ -338,28 +242,3 @@ class _Trial(SlotTransaction):
 def try_transaction(of: SlotId) -> None:
     """Raise where the brokers do not let this slot's writer be. It must be one that no run has: it would be fenced."""
     _Trial(of).close()
-
-
-def _fields(records: pa.RecordBatch, topic: str | None) -> list[Iterable[Any]]:
-    """What `produce` takes, record by record. What all records have alike is repeated without end."""
-    return [
-        repeat(topic) if topic is not None else records.column("topic").to_pylist(),
-        records.column("value").to_pylist(),
-        _listed(records.column("key"), None),
-        _listed(records.column("partition").fill_null(-1), -1),
-        records.column("timestamp").to_pylist(),
-        _header_lists(records.column("headers")),
-    ]
-
-
-def _listed(values: pa.Array, absent: object) -> Iterable[Any]:
-    return repeat(absent) if values.null_count == len(values) else values.to_pylist()
-
-
-def _header_lists(headers: pa.ListArray) -> Iterable[Any]:
-    if headers.null_count == len(headers):
-        return repeat(None)
-    flat = headers.values
-    pairs = list(zip(flat.field("key").to_pylist(), flat.field("value").to_pylist(), strict=True))
-    offsets = headers.offsets.to_pylist()
-    return [pairs[start:end] for start, end in pairwise(offsets)]
