@@ -33,6 +33,8 @@ from penstock.sinks.kafka.encode.shapes import (
     is_listed,
     is_text,
     misfits,
+    nulls,
+    one_of,
 )
 
 _ONLY = "value"
@@ -312,18 +314,13 @@ def _text(kind: pa.DataType, avro: Mapping[str, Any], unique: Callable[[], str])
         case "string":
             return Leaf("string", convert)
         case "enum":
-            symbols = tuple(avro["symbols"])
-            rule = Rule(partial(_none_of, symbols=symbols), f"is none of {', '.join(symbols[:10])}")
-            return Leaf({"type": "enum", "name": unique(), "symbols": list(symbols)}, convert, (rule,))
+            symbols = list(avro["symbols"])
+            return Leaf({"type": "enum", "name": unique(), "symbols": symbols}, convert, (one_of(symbols),))
     return None
 
 
 def _no_uuid(values: pa.Array) -> pa.Array:
     return pc.invert(pc.match_substring_regex(values, _UUID))
-
-
-def _none_of(values: pa.Array, symbols: tuple[str, ...]) -> pa.Array:
-    return pc.and_(values.is_valid(), pc.invert(pc.is_in(values.cast(pa.string()), pa.array(symbols, pa.string()))))
 
 
 def _bytes(avro: Mapping[str, Any], unique: Callable[[], str], as_text: bool) -> Leaf | None:
@@ -392,9 +389,5 @@ def _laid_out(data: np.ndarray, lengths: np.ndarray, like: pa.Array, kind: pa.Da
     """Values of these lengths, one behind the other in `data`; null where `like` is."""
     offsets = np.zeros(len(like) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    there = pa.array(~_is_null(like)).buffers()[1]
+    there = pa.array(~nulls(like)).buffers()[1]
     return pa.Array.from_buffers(kind, len(like), [there, pa.py_buffer(offsets), pa.py_buffer(data.tobytes())])
-
-
-def _is_null(values: pa.Array) -> np.ndarray:
-    return np.asarray(values.is_null().to_numpy(zero_copy_only=False))

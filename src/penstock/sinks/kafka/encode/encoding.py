@@ -6,28 +6,18 @@ asked for; what goes to the tasks is a small encoder with the id in it. In a tas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import TerminalError
+from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, Refusal
-from penstock.sinks.kafka.encode.shapes import Misfit
-from penstock.sinks.merging import refusals
-
-if TYPE_CHECKING:
-    from penstock.registry import RegistrySettings
-
-
-import re
-from collections.abc import Mapping
-from contextlib import suppress
-
-from penstock.errors import DefinitionError, MissingError
-from penstock.registry import RegisteredSchema, RegistryClient, SchemaKind, client_of
+from penstock.registry import RegisteredSchema, RegistryClient, RegistrySettings, SchemaKind, client_of
 from penstock.sinks.kafka.encode.avro_rows import AvroRows
 from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
 from penstock.sinks.kafka.encode.json_rows import JsonRows, json_schema
@@ -39,7 +29,8 @@ from penstock.sinks.kafka.encode.protobuf_rows import (
     protobuf_schema,
     root_of,
 )
-from penstock.sinks.kafka.encode.shapes import UnfitError
+from penstock.sinks.kafka.encode.shapes import Misfit, UnfitError
+from penstock.sinks.merging import refusals
 
 MAGIC = b"\0"
 Format = Literal["avro", "protobuf", "json"]
@@ -83,7 +74,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Encoder:
-    """Writes some columns of the rows in the registry's framing. Made by `opening.open_encoder`."""
+    """Writes some columns of the rows in the registry's framing. Made by `_open_encoder`."""
 
     role: Role
     columns: pa.Schema
@@ -103,28 +94,20 @@ class Encoder:
 
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The columns as they were when the schema was made; one that is not there is null."""
-        names = rows.schema.names
-        if self.whole:
-            strange = [
-                name for name in own_columns(rows.schema, keep_coordinates=False).names if name not in self.names
-            ]
-            if strange:
-                raise TerminalError(
-                    "SINK_SCHEMA_MISMATCH",
-                    f"encoding the {self.role}: rows have a column that its schema was not made for",
-                    context={"columns": ", ".join(strange), "schema": ", ".join(self.names)},
-                    hint="start the run again: the schema is then made for these columns",
-                )
+        names, wanted = rows.schema.names, self.columns.names
+        own = own_columns(rows.schema, keep_coordinates=False).names if self.whole else []
+        if strange := [name for name in own if name not in wanted]:
+            raise TerminalError(
+                "SINK_SCHEMA_MISMATCH",
+                f"encoding the {self.role}: rows have a column that its schema was not made for",
+                context={"columns": ", ".join(strange), "schema": ", ".join(wanted)},
+                hint="start the run again: the schema is then made for these columns",
+            )
         columns = [
             rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
             for field in self.columns
         ]
-        return pa.RecordBatch.from_arrays(columns, self.names)
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return list(self.columns.names)
+        return pa.RecordBatch.from_arrays(columns, wanted)
 
 
 @dataclass(frozen=True)
@@ -165,22 +148,17 @@ class Encodings:
 
     def check(self, schema: pa.Schema) -> None:
         """Only look: raise where rows of `schema` cannot be written. An incompatible schema shows when registered."""
-        self._both(schema, register=False)
+        self._encoders(schema, register=False)
 
     def open(self, schema: pa.Schema) -> Encoders:
         """The encoders for rows of `schema`; schemas that are not in the registry are put there, if that is allowed."""
-        return self._both(schema, register=True)
+        return self._encoders(schema, register=True)
 
-    def _both(self, schema: pa.Schema, *, register: bool) -> Encoders:
-        if self.value is None and self.key is None:
-            return Encoders()
-        # The libraries of the formats are loaded only where one is used.
-        from penstock.sinks.kafka.encode.encoding import open_encoder
-
+    def _encoders(self, schema: pa.Schema, *, register: bool) -> Encoders:
         value, key = self.value, self.key
         return Encoders(
-            None if value is None else open_encoder(self, "value", value, schema, register=register),
-            None if key is None else open_encoder(self, "key", key, schema, register=register),
+            None if value is None else _open_encoder(self, "value", value, schema, register=register),
+            None if key is None else _open_encoder(self, "key", key, schema, register=register),
         )
 
 
@@ -196,10 +174,12 @@ _KINDS: Mapping[Format, SchemaKind] = {"avro": "AVRO", "protobuf": "PROTOBUF", "
 _TOLD_CHARS = 800
 
 
-def open_encoder(of: Encodings, role: Role, encoding: Encoding, schema: pa.Schema, *, register: bool) -> Encoder | None:
+def _open_encoder(
+    of: Encodings, role: Role, encoding: Encoding, schema: pa.Schema, *, register: bool
+) -> Encoder | None:
     """The encoder for rows of `schema`; none where their schema has no id yet and is not to be registered now."""
     columns = _columns(of, role, encoding, schema)
-    rows, schema_id = Opening(of, role, encoding, columns, client_of(encoding.registry)).established(register)
+    rows, schema_id = _Opening(of, role, encoding, columns, client_of(encoding.registry)).established(register)
     if schema_id is None:
         return None
     index = rows.index if isinstance(rows, ProtobufRows) else b""
@@ -220,7 +200,7 @@ def _columns(of: Encodings, role: Role, encoding: Encoding, schema: pa.Schema) -
 
 
 @dataclass(frozen=True)
-class Opening:
+class _Opening:
     """One schema on its way into the registry."""
 
     of: Encodings

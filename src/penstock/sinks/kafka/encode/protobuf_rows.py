@@ -40,6 +40,7 @@ from penstock.sinks.kafka.encode.shapes import (
     is_listed,
     is_text,
     misfits,
+    one_of,
 )
 from penstock.sinks.row_json import texts
 
@@ -257,8 +258,7 @@ def _message(field: FieldDescriptor) -> Descriptor:
 
 def _plain(kind: pa.DataType, target: pa.DataType, field: FieldDescriptor) -> tuple[Any, tuple[Rule, ...]] | None:
     if field.enum_type is not None:
-        symbols = tuple(value.name for value in field.enum_type.values)
-        rule = Rule(partial(_none_of, symbols=symbols), f"is none of {', '.join(symbols[:10])}")
+        rule = one_of([value.name for value in field.enum_type.values])
         return (partial(cast_to, kind=pa.string()), (rule,)) if is_text(kind) else None
     if is_text(target):
         written = types.is_decimal(kind) or types.is_date32(kind) or (types.is_timestamp(kind) and not kind.tz)
@@ -275,10 +275,6 @@ def _plain(kind: pa.DataType, target: pa.DataType, field: FieldDescriptor) -> tu
         return None
     rules = (Rule(_negative, "is negative"),) if types.is_unsigned_integer(target) else ()
     return (partial(cast_to, kind=target) if kind != target else None), rules
-
-
-def _none_of(values: pa.Array, symbols: tuple[str, ...]) -> pa.Array:
-    return pc.and_(values.is_valid(), pc.invert(pc.is_in(values.cast(pa.string()), pa.array(symbols, pa.string()))))
 
 
 def _negative(values: pa.Array) -> pa.Array:

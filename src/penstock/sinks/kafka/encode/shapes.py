@@ -5,8 +5,9 @@ A shape is made once, on the driver, out of a column's type and the schema of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -65,16 +66,16 @@ def misfits(values: pa.Array, shape: Shape) -> Iterator[Misfit]:
     if shape.constant is not None:
         return
     if shape.required and values.null_count:
-        yield Misfit(_nulls(values), VALUE_NULL, f"{shape.path} is null, and the schema has no null there")
+        yield Misfit(nulls(values), VALUE_NULL, f"{shape.path} is null, and the schema has no null there")
     if shape.fields is not None:
-        there = ~_nulls(values)
+        there = ~nulls(values)
         for name, child in shape.fields:
             if child.constant is None:
                 yield from _seen_from(misfits(values.field(name), child), lambda rows: rows & there)
     elif shape.item is not None:
         values = _as_list(values)
         bounds = _bounds(values)
-        there = ~_nulls(values)
+        there = ~nulls(values)
         yield from _seen_from(
             misfits(_items(values), shape.item), lambda rows: _any_between(rows, bounds - bounds[:1]) & there
         )
@@ -120,6 +121,15 @@ def cast_to(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values.cast(kind)
 
 
+def one_of(symbols: Sequence[str]) -> Rule:
+    """Text must be one of the symbols of an enum."""
+    return Rule(partial(_none_of, symbols=tuple(symbols)), f"is none of {', '.join(symbols[:10])}")
+
+
+def _none_of(values: pa.Array, symbols: tuple[str, ...]) -> pa.Array:
+    return pc.and_(values.is_valid(), pc.invert(pc.is_in(values.cast(pa.string()), pa.array(symbols, pa.string()))))
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Whether the values are text, however laid out."""
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
@@ -148,7 +158,8 @@ def _seen_from(found: Iterator[Misfit], rows_of: Callable[[np.ndarray], np.ndarr
             yield Misfit(rows, misfit.code, misfit.message)
 
 
-def _nulls(values: pa.Array) -> np.ndarray:
+def nulls(values: pa.Array) -> np.ndarray:
+    """Which values are null, as a mask."""
     return np.asarray(values.is_null().to_numpy(zero_copy_only=False))
 
 
