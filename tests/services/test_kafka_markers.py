@@ -23,7 +23,7 @@ from penstock.model import Position, SlotAttempt
 from penstock.ops.acls import Right
 from penstock.quarantine import QUARANTINE_SCHEMA
 from penstock.sinks.kafka import KafkaSink, QuarantineTopic
-from penstock.sinks.kafka.marker_admin import MarkerAdmin
+from penstock.sinks.kafka.marker_topic import MarkerAdmin
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java
 
@@ -77,7 +77,7 @@ def test_marker_topic_on_one_broker_is_told_to_be_less_durable_than_the_target(t
     [notice] = sink.notices
     assert "min.insync.replicas=1, less than the 2 of the target, and only 1 replicas" in notice
     assert one.durability(sink.markers) == (1, 1)
-    assert MarkerAdmin("out", one.settings, sink.markers)._set_in_sync(2)
+    assert MarkerAdmin(one.settings, sink.markers)._set_in_sync(2)
     wait_for(lambda: one.durability(sink.markers) == (1, 2), "the broker to say so", 30)
     sink.prepare(SCHEMA)
     assert sink.notices == ()
@@ -160,7 +160,7 @@ def test_marker_topic_that_this_user_may_not_look_at_or_change_is_told(
     sink.prepare(SCHEMA)
     [notice] = sink.notices
     assert f"min.insync.replicas of {out} cannot be read" in notice
-    assert not MarkerAdmin("out", settings, sink.markers)._set_in_sync(1)
+    assert not MarkerAdmin(settings, sink.markers)._set_in_sync(1)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock import config as cfg
 from penstock.assembly.inlet import Computed, Inlet
@@ -178,33 +178,25 @@ def _iceberg(pipeline: str, sink: cfg.IcebergSinkConfig, storage: Storage) -> Si
 def _kafka(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig, source: KafkaSettings) -> Sink:
     from penstock.sinks.kafka import KafkaAtLeastOnceSink, KafkaSink
 
-    topic = sink.topic if isinstance(sink.topic, str) else None
+    records: dict[str, Any] = {
+        "topic": sink.topic if isinstance(sink.topic, str) else None,
+        "create": sink.create,
+        "chosen": _chosen_topics(config, sink),
+        "keep_coordinates": sink.coordinates,
+        "encode_value": _encoding(sink.value),
+        "encode_key": _encoding(sink.key),
+    }
     settings = _producing(sink, source)
     if sink.guarantee == "at_least_once":
-        return KafkaAtLeastOnceSink(
-            config.name,
-            sink.name,
-            settings,
-            topic=topic,
-            create=sink.create,
-            chosen=_chosen_topics(config, sink),
-            keep_coordinates=sink.coordinates,
-            encode_value=_encoding(sink.value),
-            encode_key=_encoding(sink.key),
-        )
+        return KafkaAtLeastOnceSink(config.name, sink.name, settings, **records)
     return KafkaSink(
         config.name,
         sink.name,
         settings,
-        topic=topic,
         slots=1 if sink.atomicity == "batch" else sink.slots,
         transaction_timeout=sink.transaction_timeout,
         partitions=sink.partitions,
-        create=sink.create,
-        chosen=_chosen_topics(config, sink),
-        keep_coordinates=sink.coordinates,
-        encode_value=_encoding(sink.value),
-        encode_key=_encoding(sink.key),
+        **records,
     )
 
 

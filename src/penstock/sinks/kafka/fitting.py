@@ -76,7 +76,7 @@ class TopicCache:
     """Topics that rows named and that take no records: a code and the reason."""
 
     def for_stage(self) -> TopicCache:
-        """The same book for one stage: a topic that was not there may have been created since."""
+        """The same for one stage: a topic that was not there may have been created since."""
         return replace(self, unfit={})
 
     @property

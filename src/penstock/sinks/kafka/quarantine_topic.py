@@ -18,21 +18,12 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, TerminalError
 from penstock.kafka import KafkaSettings
-from penstock.model import (
-    HEADERS,
-    BatchToken,
-    Manifest,
-    Position,
-    Refusal,
-    SlotAttempt,
-    Verdict,
-    decide,
-)
+from penstock.model import HEADERS, BatchToken, Manifest, Position, Refusal, SlotAttempt, Verdict, decide
 from penstock.sinks.commit import position_moved
 from penstock.sinks.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, TableFolder, staged_prefix
 from penstock.sinks.kafka.fitting import TopicCache
-from penstock.sinks.kafka.markers import Marker, SlotState, read_markers
+from penstock.sinks.kafka.markers import Marker, SlotState
 from penstock.sinks.kafka.records import RECORD_SCHEMA, as_bytes, milliseconds
 from penstock.sinks.kafka.stage import RecordStage
 from penstock.sinks.kafka.topic_sink import TRANSACTION_TIMEOUT, TransactionalSink
@@ -77,7 +68,7 @@ class QuarantineTopic(TransactionalSink):
         storage: Storage = Storage(),
         transaction_timeout: timedelta = TRANSACTION_TIMEOUT,
     ) -> None:
-        super().__init__(pipeline, name, settings, topic, create, transaction_timeout=transaction_timeout)
+        super().__init__(pipeline, TopicCache(name, settings, topic, create), transaction_timeout)
         self._folder = TableFolder(staging, storage)
         self._longest: timedelta | None = None
         """The longest transaction that the brokers allow."""
@@ -104,7 +95,7 @@ class QuarantineTopic(TransactionalSink):
         # Brokers that cannot be reached at all are noticed here, long before a read of the markers gives up.
         if not self._admin().partitions():
             return None
-        found = read_markers(self.name, self.settings, self.markers, [0])
+        found = self._read([0])
         return self._position(found[0]) if found else None
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _BadRecordFiles:
@@ -155,8 +146,8 @@ class QuarantineTopic(TransactionalSink):
         """The position that the first marker has. One that 0.7 wrote is one of several: the newest, with the others."""
         if first.marker is not None and first.marker.whole:
             return first.marker.position
-        states = read_markers(self.name, self.settings, self.markers, range(self._admin().partitions()))
-        there = [(state.written_ms, slot, state.marker) for slot, state in states.items() if state.marker is not None]
+        states = self._states().items()
+        there = [(state.written_ms, slot, state.marker) for slot, state in states if state.marker is not None]
         if not there:
             return None
         newest, *older = [marker.position for _, _, marker in sorted(there, key=lambda one: one[:2], reverse=True)]

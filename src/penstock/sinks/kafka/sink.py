@@ -8,7 +8,7 @@ position is moved on purpose, or the number of slots changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -22,19 +22,20 @@ from penstock.kafka.topics import TopicAdmin
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, Rule, SlotAttempt
 from penstock.sinks.commit import position_moved
 from penstock.sinks.kafka.encode.encoding import Encoding, Encodings
-from penstock.sinks.kafka.fitting import ChosenTopics
+from penstock.sinks.kafka.fitting import ChosenTopics, TopicCache
+from penstock.sinks.kafka.marker_topic import read_markers, read_redriven
 from penstock.sinks.kafka.markers import (
     Marker,
     Record,
     SlotState,
     change_needed,
     describe_slots,
+    known_partitions,
     last_whole,
+    marker_of,
     newest_position,
     oldest_position,
     order_of_change,
-    read_markers,
-    read_redriven,
     sink_of_markers,
     slots_in_force,
 )
@@ -68,7 +69,7 @@ class KafkaAtLeastOnceSink(TopicSink):
         encode_value: Encoding | None = None,
         encode_key: Encoding | None = None,
     ) -> None:
-        super().__init__(pipeline, name, settings, topic, create, chosen)
+        super().__init__(pipeline, TopicCache(name, settings, topic, create, chosen=chosen))
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._records = RowRecords(name, topic, keep_coordinates)
 
@@ -125,7 +126,7 @@ class KafkaSink(TransactionalSink):
         encode_value: Encoding | None = None,
         encode_key: Encoding | None = None,
     ) -> None:
-        super().__init__(pipeline, name, settings, topic, create, chosen, transaction_timeout)
+        super().__init__(pipeline, TopicCache(name, settings, topic, create, chosen=chosen), transaction_timeout)
         self.partitions = partitions
         self._given = slots
         self._slots: int | None = None
@@ -251,13 +252,13 @@ class KafkaSink(TransactionalSink):
         slots = self._slots
         assert slots is not None, "pinned before the first batch"
         states = self._states()
-        partitions = next((one.marker.partitions for one in states.values() if one.marker is not None), None)
+        partitions = known_partitions(states)
         markers: dict[int, Marker] = {}
         for slot in range(slots):
-            marker = states[slot].marker if slot in states else None
+            marker = marker_of(states, slot)
             held = marker.position if marker is not None else None
             own = held is not None and held.last == token and held.last.quarantine == token.quarantine
-            if not own and marker != (self._looked[slot].marker if slot in self._looked else None):
+            if not own and marker != marker_of(self._looked, slot):
                 raise position_moved(self.name)
             claimed = position if held is None else Position.claimed(held, token, position.last.reason or "")
             markers[slot] = Marker(claimed, slots, partitions if marker is None else marker.partitions, self.topic)
@@ -268,12 +269,6 @@ class KafkaSink(TransactionalSink):
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """There is nothing to remove: an attempt that did not commit was never to be seen."""
-
-    def _states(self) -> dict[int, SlotState]:
-        return self._read(range(self._admin().partitions()))
-
-    def _read(self, slots: Iterable[int]) -> dict[int, SlotState]:
-        return read_markers(self.name, self.settings, self.markers, slots)
 
     def _slots_there(self) -> int | None:
         states = self._states()
@@ -311,7 +306,7 @@ class KafkaSink(TransactionalSink):
         held, newest = oldest_position(states), newest_position(states)
         if (held and (held.last, held.next)) != (onto and (onto.last, onto.next)):
             raise position_moved(self.name)
-        partitions = next((one.marker.partitions for one in states.values() if one.marker is not None), None)
+        partitions = known_partitions(states)
         # Above every slot, so that a slot that was not reached is the oldest.
         number = max(position.number, newest.number + 1 if newest is not None else 0)
         marker = Marker(replace(position, number=number), slots, partitions, self.topic)
@@ -323,7 +318,7 @@ class KafkaSink(TransactionalSink):
         """Give a slot another marker, unless another run has written since its marker was `seen`."""
         transaction = self._take_over(slot)
         try:
-            if transaction.marker != (seen[slot].marker if slot in seen else None):
+            if transaction.marker != marker_of(seen, slot):
                 raise position_moved(self.name)
             transaction.begin()
         except BaseException:
@@ -339,8 +334,7 @@ class KafkaSink(TransactionalSink):
             return
         there, before = found[self.topic].partitions, self.partitions
         if before is None and self.markers in found:
-            known = [state.marker for state in self._read(range(1)).values() if state.marker is not None]
-            before = known[0].partitions if known else None
+            before = known_partitions(self._read([0]))
         if before is None or before == there:
             return
         if PARTITION in schema.names:

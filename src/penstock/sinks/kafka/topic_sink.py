@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
-from penstock.kafka import KafkaSettings
+from penstock.errors import MissingError
 from penstock.kafka.topics import TopicFacts
 from penstock.model import Guarantee
-from penstock.sinks.kafka.fitting import ChosenTopics, TopicCache
-from penstock.sinks.kafka.marker_admin import MarkerAdmin
-from penstock.sinks.kafka.markers import Marker, marker_topic
-from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, try_transaction
+from penstock.sinks.kafka.fitting import TopicCache
+from penstock.sinks.kafka.marker_topic import MarkerAdmin, read_markers
+from penstock.sinks.kafka.markers import Marker, SlotState, marker_topic
+from penstock.sinks.kafka.transaction import SlotId, SlotTransaction, TransactionTrial
 
 TRANSACTION_TIMEOUT = timedelta(minutes=1)
 
 
 class TopicSink:
-    """A sink over one topic, or with `topic` left out over those that its rows name."""
+    """A sink over one topic, or over those that its rows name."""
 
-    def __init__(
-        self,
-        pipeline: str,
-        name: str,
-        settings: KafkaSettings,
-        topic: str | None,
-        create: bool,
-        chosen: ChosenTopics = ChosenTopics(),
-    ) -> None:
+    def __init__(self, pipeline: str, topics: TopicCache) -> None:
         self.pipeline = pipeline
-        self.name = name
-        self.settings = settings
-        self.topic = topic
+        self.name, self.settings, self.topic = topics.sink, topics.settings, topics.fixed
         self.notices: tuple[str, ...] = ()
         """What `prepare` and `check` found that stops nothing but should be said."""
-        self._topics = TopicCache(name, settings, topic, create, chosen=chosen)
+        self._topics = topics
 
     @property
     def target(self) -> str:
@@ -47,33 +38,41 @@ class TransactionalSink(TopicSink):
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def __init__(
-        self,
-        pipeline: str,
-        name: str,
-        settings: KafkaSettings,
-        topic: str | None,
-        create: bool,
-        chosen: ChosenTopics = ChosenTopics(),
-        transaction_timeout: timedelta = TRANSACTION_TIMEOUT,
-    ) -> None:
-        super().__init__(pipeline, name, settings, topic, create, chosen)
-        self.markers = marker_topic(pipeline, name)
+    def __init__(self, pipeline: str, topics: TopicCache, transaction_timeout: timedelta) -> None:
+        super().__init__(pipeline, topics)
+        self.markers = marker_topic(pipeline, topics.sink)
         self.transaction_timeout = transaction_timeout
 
     def _check_topics(self) -> dict[str, TopicFacts]:
         """Look at the topic and the marker topic; what was found."""
         admin = self._admin()
-        admin.check_timeout(self.transaction_timeout)
+        limit = admin.transaction_limit()
+        if limit is not None and self.transaction_timeout > limit:
+            raise MissingError(
+                "SINK_TRANSACTION_TIMEOUT",
+                f"sink {self.name}: the transaction timeout is longer than the brokers allow",
+                context={
+                    "transaction timeout": self.transaction_timeout,
+                    "the brokers' transaction.max.timeout.ms": limit,
+                },
+                hint="set the sink's transaction timeout to at most that, or raise the brokers' limit",
+            )
         found = admin.describe([topic for topic in (self.topic, self.markers) if topic is not None])
-        admin.check_markers(found.get(self.markers))
+        policy = found[self.markers].cleanup_policy if self.markers in found else ""
+        if policy not in ("", "compact"):
+            raise MissingError(
+                "SINK_MARKERS_EXPIRE",
+                f"sink {self.name}: the marker topic must be compacted and nothing else",
+                context={"topic": self.markers, "cleanup.policy": policy},
+                hint="set cleanup.policy=compact on the topic: markers that expire let batches be written twice",
+            )
         self._topics.require_fixed(admin, found)
         return found
 
     def _check_transactions(self) -> None:
         """See whether the brokers allow such transactions: those without access control allow all."""
         if self.settings.is_secured:
-            try_transaction(replace(self._slot_id(0), transactional_id=f"{self.pipeline}/{self.name}/plan"))
+            TransactionTrial(replace(self._slot_id(0), transactional_id=f"{self.pipeline}/{self.name}/plan")).close()
 
     def _take_over(self, slot: int) -> SlotTransaction:
         """Fence a writer that is dead or stalled, and end its transaction, which would hold readers up."""
@@ -89,4 +88,11 @@ class TransactionalSink(TopicSink):
         return SlotId(self._topics, f"{self.pipeline}/{self.name}/{slot}", self.markers, slot, self.transaction_timeout)
 
     def _admin(self) -> MarkerAdmin:
-        return MarkerAdmin(self.name, self.settings, self.markers)
+        return MarkerAdmin(self.settings, self.markers)
+
+    def _states(self) -> dict[int, SlotState]:
+        """The markers of all slots."""
+        return self._read(range(self._admin().partitions()))
+
+    def _read(self, slots: Iterable[int]) -> dict[int, SlotState]:
+        return read_markers(self.name, self.settings, self.markers, slots)

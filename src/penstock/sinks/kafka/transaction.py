@@ -21,7 +21,8 @@ from penstock.kafka.hearing import serve
 from penstock.kafka.topics import MAX_MESSAGE_BYTES
 from penstock.model import OffsetRange
 from penstock.sinks.kafka.fitting import TopicCache
-from penstock.sinks.kafka.markers import KEY, Marker, Record, SlotState, read_markers, read_redriven, record_key
+from penstock.sinks.kafka.marker_topic import read_markers, read_redriven
+from penstock.sinks.kafka.markers import KEY, Marker, Record, SlotState, record_key
 from penstock.sinks.kafka.producer import FENCED, RecordProducer
 from penstock.sinks.kafka.records import RECORD_SCHEMA
 
@@ -232,13 +233,11 @@ class SlotTransaction(RecordProducer):
         )
 
 
-class _Trial(SlotTransaction):
-    """Taken over and let go again: no marker is read, and nothing begun."""
+class TransactionTrial(SlotTransaction):
+    """Raises where the brokers do not let this slot's writer be; no marker is read, and nothing begun.
+
+    The slot must be one that no run has: it would be fenced.
+    """
 
     def _read_state(self) -> SlotState:
         return SlotState(None, 0)
-
-
-def try_transaction(of: SlotId) -> None:
-    """Raise where the brokers do not let this slot's writer be. It must be one that no run has: it would be fenced."""
-    _Trial(of).close()

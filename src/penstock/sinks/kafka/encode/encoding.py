@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,8 @@ from penstock.sinks.kafka.encode.shapes import Misfit, UnfitError
 from penstock.sinks.merging import refusals
 
 MAGIC = b"\0"
+Rows = AvroRows | ProtobufRows | JsonRows
+"""Rows to bytes in one format, without the framing. A null is a record without that value or key."""
 Format = Literal["avro", "protobuf", "json"]
 Role = Literal["value", "key"]
 
@@ -55,26 +57,9 @@ class Encoding:
     """The columns that are written; left out, all of the row. A single one in Avro is its type, not a record."""
 
 
-class Rows(Protocol):
-    """Rows to bytes in one format, without the framing. It must pickle."""
-
-    @property
-    def slow(self) -> str | None:
-        """Why it goes row by row, where it does."""
-        ...
-
-    def misfits(self, rows: pa.RecordBatch) -> Iterator[Misfit]:
-        """The rows that the schema cannot hold."""
-        ...
-
-    def encode(self, rows: pa.RecordBatch) -> pa.BinaryArray:
-        """The bytes of each row; `misfits` must be out. A null is a record without that value or key."""
-        ...
-
-
 @dataclass(frozen=True)
 class Encoder:
-    """Writes some columns of the rows in the registry's framing. Made by `_open_encoder`."""
+    """Writes some columns of the rows in the registry's framing. Made by `Encodings.open`."""
 
     role: Role
     columns: pa.Schema
@@ -148,18 +133,37 @@ class Encodings:
 
     def check(self, schema: pa.Schema) -> None:
         """Only look: raise where rows of `schema` cannot be written. An incompatible schema shows when registered."""
-        self._encoders(schema, register=False)
+        self.open(schema, register=False)
 
-    def open(self, schema: pa.Schema) -> Encoders:
-        """The encoders for rows of `schema`; schemas that are not in the registry are put there, if that is allowed."""
-        return self._encoders(schema, register=True)
+    def open(self, schema: pa.Schema, *, register: bool = True) -> Encoders:
+        """The encoders for rows of `schema`; with `register` schemas that the registry lacks are put there, if allowed.
 
-    def _encoders(self, schema: pa.Schema, *, register: bool) -> Encoders:
-        value, key = self.value, self.key
-        return Encoders(
-            None if value is None else _open_encoder(self, "value", value, schema, register=register),
-            None if key is None else _open_encoder(self, "key", key, schema, register=register),
-        )
+        Without, one whose schema has no id yet is left out.
+        """
+        value = self._encoder("value", self.value, schema, register)
+        return Encoders(value, self._encoder("key", self.key, schema, register))
+
+    def _encoder(self, role: Role, encoding: Encoding | None, schema: pa.Schema, register: bool) -> Encoder | None:
+        if encoding is None:
+            return None
+        columns = self._columns(role, encoding, schema)
+        rows, schema_id = _Opening(self, role, encoding, columns, client_of(encoding.registry)).established(register)
+        if schema_id is None:
+            return None
+        index = rows.index if isinstance(rows, ProtobufRows) else b""
+        return Encoder(role, columns, encoding.columns is None, MAGIC + schema_id.to_bytes(4, "big") + index, rows)
+
+    def _columns(self, role: Role, encoding: Encoding, schema: pa.Schema) -> pa.Schema:
+        own = own_columns(schema, keep_coordinates=self.keep_coordinates)
+        names = own.names if encoding.columns is None else encoding.columns
+        absent = [name for name in names if name not in own.names]
+        if absent or not names:
+            raise MissingError(
+                "SINK_SCHEMA_MISMATCH",
+                f"sink {self.sink}: {role}: " + (f'no column "{absent[0]}" in the rows' if absent else "no columns"),
+                context={"columns": ", ".join(own.names) or "none"},
+            )
+        return pa.schema([own.field(name) for name in names])
 
 
 def own_columns(schema: pa.Schema, *, keep_coordinates: bool) -> pa.Schema:
@@ -172,31 +176,6 @@ def own_columns(schema: pa.Schema, *, keep_coordinates: bool) -> pa.Schema:
 
 _KINDS: Mapping[Format, SchemaKind] = {"avro": "AVRO", "protobuf": "PROTOBUF", "json": "JSON"}
 _TOLD_CHARS = 800
-
-
-def _open_encoder(
-    of: Encodings, role: Role, encoding: Encoding, schema: pa.Schema, *, register: bool
-) -> Encoder | None:
-    """The encoder for rows of `schema`; none where their schema has no id yet and is not to be registered now."""
-    columns = _columns(of, role, encoding, schema)
-    rows, schema_id = _Opening(of, role, encoding, columns, client_of(encoding.registry)).established(register)
-    if schema_id is None:
-        return None
-    index = rows.index if isinstance(rows, ProtobufRows) else b""
-    return Encoder(role, columns, encoding.columns is None, MAGIC + schema_id.to_bytes(4, "big") + index, rows)
-
-
-def _columns(of: Encodings, role: Role, encoding: Encoding, schema: pa.Schema) -> pa.Schema:
-    own = own_columns(schema, keep_coordinates=of.keep_coordinates)
-    names = own.names if encoding.columns is None else encoding.columns
-    absent = [name for name in names if name not in own.names]
-    if absent or not names:
-        raise MissingError(
-            "SINK_SCHEMA_MISMATCH",
-            f"sink {of.sink}: {role}: " + (f'no column "{absent[0]}" in the rows' if absent else "no columns"),
-            context={"columns": ", ".join(own.names) or "none"},
-        )
-    return pa.schema([own.field(name) for name in names])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,296 @@
+"""The marker topic of a sink: created, checked, kept as durable as what the sink writes, and read.
+
+It is compacted, has one partition for each slot, and is read below the last stable offset. A slot's writer has the
+partition to itself once its `init_transactions` has returned, so a transaction must land at the end that was read
+before: anything else means that the reading was out of date. The last record of every transaction is the marker. A
+redrive writes single records, which no position can list: its transactions have one entry for each, with the record as
+the key, ahead of the marker.
+
+A marker that is lost while its rows stay lets a batch be written twice. So the topic has at least as many replicas as
+the sink's target topic, and at least as many of them must be in sync for a write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from penstock.errors import TerminalError, TransientError
+from penstock.kafka import KafkaSettings, explain
+from penstock.kafka.failures import NOT_ALLOWED, answer
+from penstock.kafka.hearing import Hearing, check_access, refuse_known
+from penstock.kafka.topics import TopicAdmin
+from penstock.model import OffsetRange, Position
+from penstock.sinks.kafka.markers import KEY, Marker, Record, SlotState
+
+TOPIC_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+"""Small segments: what is superseded can go only from those that are full."""
+
+_IN_SYNC = "min.insync.replicas"
+_REPLICAS = 3
+_REFUSED = NOT_ALLOWED | {KafkaError.POLICY_VIOLATION}
+_TAIL = 20
+_POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 30.0
+_OPTIONS = {
+    "group.id": "penstock-markers",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+}
+# No group is used: that one may not look at it concerns nobody.
+_OF_GROUPS = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+
+@dataclass(frozen=True)
+class _Durability:
+    """How many replicas topics have at least, and how many must be in sync for a write; none where that is unknown."""
+
+    replicas: int | None
+    in_sync: int | None
+
+
+class MarkerAdmin(TopicAdmin):
+    """Looks after the marker topic of one sink."""
+
+    def __init__(self, settings: KafkaSettings, markers: str) -> None:
+        super().__init__(settings)
+        self._markers = markers
+
+    def partitions(self) -> int:
+        """How many partitions the marker topic has; 0 where it is not there."""
+        facts = self.describe([self._markers]).get(self._markers)
+        return facts.partitions if facts is not None else 0
+
+    def open(self, partitions: int, targets: Collection[str]) -> list[str]:
+        """Create the topic, or make it large enough, as durable as the target topics; what people should know."""
+        there = self.partitions()
+        if there:
+            if there < partitions:
+                self.add_partitions(self._markers, partitions)
+            return self.keep_durable(targets)
+        wanted = self._durability(targets)
+        replicas = min(max(wanted.replicas or 0, _REPLICAS), self.brokers())
+        in_sync = self._wanted_in_sync(wanted)
+        more = {_IN_SYNC: str(min(in_sync, replicas))} if in_sync is not None else {}
+        self.create(self._markers, partitions, replicas, {**TOPIC_SETTINGS, **more})
+        return self._unread(targets, wanted)
+
+    def keep_durable(self, targets: Collection[str]) -> list[str]:
+        """Raise the topic's `min.insync.replicas` to that of the target topics; what people should know."""
+        held, target = self._durability([self._markers]), self._durability(targets)
+        wanted = self._wanted_in_sync(target)
+        if held.replicas is None or held.in_sync is None or wanted is None or held.in_sync >= wanted:
+            return self._unread(targets, target)
+        risk = f"marker topic {self._markers} has {_IN_SYNC}={held.in_sync}, less than the {wanted} of the target"
+        reachable = min(wanted, held.replicas)
+        if held.in_sync < reachable and not self._set_in_sync(reachable):
+            return [f"{risk}, and this user may not change it: set it, or a lost disk can let a batch be written twice"]
+        if reachable < wanted:
+            return [f"{risk}, and only {held.replicas} replicas: add replicas, and start the pipeline again"]
+        return []
+
+    def _unread(self, targets: Collection[str], found: _Durability) -> list[str]:
+        if found.replicas is None or found.in_sync is not None:
+            return []
+        return [
+            f"{_IN_SYNC} of {', '.join(sorted(targets))} cannot be read: the marker topic {self._markers} may be less "
+            "durable; grant DescribeConfigs on both"
+        ]
+
+    def _set_in_sync(self, value: int) -> bool:
+        """Set `min.insync.replicas` of the marker topic; false where this user may not."""
+        entry = ConfigEntry(_IN_SYNC, str(value), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self._markers, incremental_configs=[entry])
+        with self._asking(f"changing topic {self._markers}"):
+            changed = self._admin.incremental_alter_configs([resource], request_timeout=self._timeout)
+            try:
+                answer(changed[resource], 2 * self._timeout)
+            except KafkaException as error:
+                if error.args[0].code() not in _REFUSED:
+                    raise
+                return False
+        return True
+
+    def _durability(self, names: Collection[str]) -> _Durability:
+        """The smallest number of replicas of some topics, and the largest number that must be in sync."""
+        with self._asking(f"describing topics {', '.join(sorted(names))}"):
+            topics = self._admin.list_topics(timeout=self._timeout).topics
+            there = [name for name in names if name in topics and topics[name].partitions]
+            settings = self._settings(ResourceType.TOPIC, there)
+        replicas = [len(part.replicas) for name in there for part in topics[name].partitions.values()]
+        in_sync = [int(of[_IN_SYNC]) for of in settings.values() if _IN_SYNC in of]
+        return _Durability(min(replicas, default=None), max(in_sync, default=None))
+
+    def _wanted_in_sync(self, targets: _Durability) -> int | None:
+        """As in the target topics, and at least as the brokers have it by default."""
+        known = [of for of in (targets.in_sync, self._default_in_sync()) if of is not None]
+        return max(known, default=None)
+
+    def _default_in_sync(self) -> int | None:
+        """What a broker answers that may be asked: the brokers of a cluster have this setting alike."""
+        with self._asking("asking for the brokers' settings"):
+            for number in self._admin.list_topics(timeout=self._timeout).brokers:
+                with suppress(KafkaException):  # one of several may be away
+                    of = self._settings(ResourceType.BROKER, [str(number)]).get(str(number), {})
+                    return int(of[_IN_SYNC]) if _IN_SYNC in of else None
+        return None
+
+
+def read_markers(sink: str, settings: KafkaSettings, topic: str, slots: Iterable[int]) -> dict[int, SlotState]:
+    """The newest marker of each slot; nothing for a slot whose partition is not there."""
+    reader = _MarkerReader(sink, settings, topic)
+    with reader.opened():
+        return {slot: state for slot in slots if (state := reader.read(slot)) is not None}
+
+
+def read_redriven(
+    sink: str, settings: KafkaSettings, topic: str, slots: Iterable[int], ranges: Sequence[OffsetRange]
+) -> set[Record]:
+    """The records in these ranges that redrives have committed, in any slot."""
+    found: set[Record] = set()
+    reader = _MarkerReader(sink, settings, topic)
+    with reader.opened():
+        for slot in slots:
+            found.update(record for record in reader.redriven(slot) if any(_holds(r, record) for r in ranges))
+    return found
+
+
+def _holds(r: OffsetRange, record: Record) -> bool:
+    return (r.topic, r.partition) == record[:2] and r.start <= record[2] < r.end
+
+
+class _MarkerReader:
+    def __init__(self, sink: str, settings: KafkaSettings, topic: str) -> None:
+        self._doing = f"sink {sink}: reading markers from {topic}"
+        self._settings = settings
+        self._hearing = Hearing(settings)
+        self._topic = topic
+        self._deadline = 0.0
+        self._consumer: Any = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        refuse_known(self._settings)
+        own = {"log_level": 0, "fetch.wait.max.ms": 10}
+        try:
+            self._consumer = Consumer({**own, **self._settings.for_librdkafka(), **_OPTIONS, **self._hearing.options})
+            if self._settings.is_secured:
+                check_access(self._consumer, self._hearing, self._settings, _PATIENCE_SECONDS, self._doing)
+            yield
+        except KafkaException as error:
+            if self._consumer is None:
+                raise explain(error.args[0], self._doing, self._settings.brokers) from None
+            raise self._hearing.failure(self._consumer, error.args[0], self._doing) from None
+        finally:
+            if self._consumer is not None:
+                self._consumer.close()
+
+    def read(self, slot: int) -> SlotState | None:
+        """The newest marker of a slot; of one from before 0.8, with what the older ones know beyond it."""
+        bounds = self._bounds(slot)
+        if bounds is None:
+            return None
+        start, end = bounds
+        tail = max(start, end - _TAIL)
+        found = self._markers(slot, tail, end)
+        if not found and tail > start:
+            found = self._markers(slot, start, end)
+        if not found:
+            return SlotState(None, end)
+        newest = self._parse(found[-1])
+        if not newest.whole:
+            older = [self._parse(message).position for message in reversed(self._markers(slot, start, end)[:-1])]
+            newest = replace(newest, position=Position.united(newest.position, older))
+        return SlotState(newest, end, found[-1].timestamp()[1])
+
+    def redriven(self, slot: int) -> Iterator[Record]:
+        """The records that redrives have committed in a slot."""
+        bounds = self._bounds(slot)
+        for message in self._messages(slot, *bounds) if bounds is not None else ():
+            topic, _, place = (message.key() or b"").decode(errors="replace").partition("/")
+            partition, _, offset = place.partition("/")
+            if partition.isdecimal() and offset.isdecimal():
+                yield topic, int(partition), int(offset)
+
+    def _markers(self, slot: int, start: int, end: int) -> list[Any]:
+        """The records of markers in `[start, end)`, the newest last."""
+        return [message for message in self._messages(slot, start, end) if message.key() == KEY]
+
+    def _parse(self, message: Any) -> Marker:
+        try:
+            return Marker.from_bytes(message.value())
+        except (ValueError, KeyError, TypeError) as error:
+            raise TerminalError(
+                "SINK_MARKER_UNREADABLE",
+                f"{self._doing}: a record is not a marker",
+                context={"record": f"{self._topic}[{message.partition()}] offset {message.offset()}", "reason": error},
+                hint="only this sink may write to its marker topic",
+            ) from None
+
+    def _bounds(self, slot: int) -> tuple[int, int] | None:
+        """Where the partition begins and its last stable offset, as its leader has them."""
+        self._deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(ClientPartition(self._topic, slot), timeout=5.0)
+                return int(low), int(high)
+            except KafkaException as error:
+                if error.args[0].code() in _GONE and slot not in self._partitions():
+                    return None
+                # A leader that was elected a moment ago does not know the end yet.
+                if time.monotonic() > self._deadline or not _may_pass(error.args[0]):
+                    raise
+                time.sleep(0.1)
+
+    def _partitions(self) -> Iterable[int]:
+        topic = self._consumer.list_topics(timeout=5.0).topics.get(self._topic)
+        return topic.partitions if topic is not None else ()
+
+    def _messages(self, slot: int, start: int, end: int) -> Iterator[Any]:
+        """The records in `[start, end)`. Reads until the position is `end`: nothing after it is committed."""
+        if start >= end:
+            return
+        self._deadline = time.monotonic() + _PATIENCE_SECONDS
+        self._consumer.assign([ClientPartition(self._topic, slot, start)])
+        try:
+            while True:
+                message = self._consumer.poll(_POLL_SECONDS)
+                error = message.error() if message is not None else None
+                if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+                    self._check_patience(slot, end, error)
+                    continue
+                if error is None:
+                    self._deadline = time.monotonic() + _PATIENCE_SECONDS
+                if error is None and message.offset() < end:
+                    yield message
+                if message.offset() >= (end - 1 if error is None else end):
+                    return
+                self._check_patience(slot, end, None)
+        finally:
+            self._consumer.unassign()
+
+    def _check_patience(self, slot: int, end: int, error: KafkaError | None) -> None:
+        if error is not None and not _may_pass(error):
+            raise KafkaException(error)
+        self._hearing.refuse(self._doing)
+        if time.monotonic() > self._deadline:
+            raise TransientError(
+                "BROKER_SILENT",
+                f"{self._doing}: nothing came for {_PATIENCE_SECONDS:g} s",
+                context={"waiting for": f"{self._topic}[{slot}] up to {end}", "client": error or "no answer"},
+            )
+
+
+def _may_pass(error: KafkaError) -> bool:
+    return error.code() in _OF_GROUPS or isinstance(explain(error, "", ""), TransientError)
