@@ -20,7 +20,7 @@ import penstock
 from penstock import config, errors
 from penstock.cli.main import app
 from penstock.config.arrow_types import arrow_to_ddl
-from penstock.decoders import refusal, tombstones
+from penstock.decoders import refusal
 from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA
 from penstock.sinks import merging
 from penstock.sinks.iceberg import partitions
@@ -59,7 +59,7 @@ _CODE_MEANS = {
     refusal.TOO_MANY_ITEMS: "a list or map claims more items than its bytes can hold",
     refusal.MALFORMED_AVRO: "the bytes are not what the Avro schema says",
     refusal.MALFORMED_PROTOBUF: "the bytes are no Protobuf message",
-    tombstones.CODE: "the key of a tombstone does not give the columns by which to delete",
+    refusal.TOMBSTONE_KEY: "the key of a tombstone does not give the columns by which to delete",
     merging.KEY_NULL: "a key of a sink that merges is null; the stage is `sink`, as of all below",
     partitions.PARTITION_VALUE: "a value of a partition column is empty or too long for a folder",
     fitting.TOPIC_NULL: "the expression for a Kafka topic gives null",

@@ -19,10 +19,10 @@ from tests.hostile.decoders import AVRO, DECODERS, DESCRIPTORS, PROTO, decoded, 
 from tests.mutations import mutated
 
 from penstock.decoders.avro.decoder import AvroDecoder
+from penstock.decoders.dropped import with_dropped
 from penstock.decoders.json.schema import json_schema_columns
 from penstock.decoders.protobuf import decoder
 from penstock.decoders.protobuf.types import protobuf_columns
-from penstock.decoders.tombstones import with_dropped
 from penstock.errors import PenstockError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import first_message, protobuf_reader, read_descriptors

@@ -14,8 +14,9 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from penstock.decoders import JsonDecoder
 from penstock.decoders.framing import writer_schema
-from penstock.decoders.json.schema import RegisteredJsonDecoder, json_schema_columns
+from penstock.decoders.json.schema import json_schema_columns
 from penstock.decoders.refusal import Reason
 from penstock.errors import TransientError
 from penstock.model import RAW_SCHEMA
@@ -104,7 +105,9 @@ def test_order_with_a_referenced_customer_comes_out_as_it_was_written(settings, 
     latest = client_of(settings).latest(f"{topic}-value")
     columns = json_schema_columns(latest.text, latest.references)
 
-    split = RegisteredJsonDecoder(columns, settings, f"{topic}-value").decode(batch(message))
+    split = JsonDecoder(columns, framing="confluent", registry=settings, subject=f"{topic}-value").decode(
+        batch(message)
+    )
 
     assert split.bad.num_rows == 0
     [row] = split.good.drop_columns(["_penstock"]).to_pylist(maps_as_pydicts="strict")
@@ -125,7 +128,9 @@ def test_two_versions_in_one_batch_are_read_in_their_order(settings, topic, seri
     assert messages[0][:5] == messages[2][:5] != messages[1][:5]
     columns = json_schema_columns(client_of(settings).latest(f"{topic}-value").text)
 
-    split = RegisteredJsonDecoder(columns, settings, f"{topic}-value").decode(batch(*messages))
+    split = JsonDecoder(columns, framing="confluent", registry=settings, subject=f"{topic}-value").decode(
+        batch(*messages)
+    )
 
     assert split.good.column("id").to_pylist() == [1, 2, 3]
     assert split.good.column("note").to_pylist() == [None, "x", None]
@@ -141,7 +146,7 @@ def test_id_unknown_or_of_another_subject_costs_only_its_records(settings, topic
     raw = batch(good, stray, unknown, beyond, good)
     columns = json_schema_columns(json.dumps(ours))
 
-    split = RegisteredJsonDecoder(columns, settings, f"{topic}-value").decode(raw)
+    split = JsonDecoder(columns, framing="confluent", registry=settings, subject=f"{topic}-value").decode(raw)
 
     assert [at["offset"] for at in split.good.column("_penstock").to_pylist()] == [0, 4]
     assert split.bad.column("code").to_pylist() == ["WRONG_SUBJECT", "UNKNOWN_SCHEMA_ID", "UNKNOWN_SCHEMA_ID"]
@@ -149,7 +154,7 @@ def test_id_unknown_or_of_another_subject_costs_only_its_records(settings, topic
     message = split.bad.column("message")[0].as_py()
     assert f"{topic}-other-value" in message
     assert f"not to {topic}-value" in message
-    assert RegisteredJsonDecoder(columns, settings).decode(raw).good.num_rows == 3
+    assert JsonDecoder(columns, framing="confluent", registry=settings).decode(raw).good.num_rows == 3
 
 
 def test_subject_registered_after_the_id_was_seen_is_believed(settings, topic, serialize):
@@ -169,8 +174,8 @@ def test_frozen_decoder_reads_known_ids_and_waits_for_new_ones(settings, topic, 
     columns = json_schema_columns(json.dumps(schema))
     known, new = serialize(topic, schema, {"id": 1}), serialize(topic, {**schema, "title": "new"}, {"id": 2})
     subject = f"{topic}-value"
-    RegisteredJsonDecoder(columns, settings, subject).decode(batch(known))
-    frozen = RegisteredJsonDecoder(columns, settings, subject, frozen=True)
+    JsonDecoder(columns, framing="confluent", registry=settings, subject=subject).decode(batch(known))
+    frozen = JsonDecoder(columns, framing="confluent", registry=settings, subject=subject, frozen=True)
 
     assert frozen.decode(batch(known)).good.column("id").to_pylist() == [1]
     with pytest.raises(TransientError) as caught:

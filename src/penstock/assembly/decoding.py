@@ -67,29 +67,23 @@ class _Making:
 
     def _json(self, decode: cfg.JsonDecodeConfig | cfg.JsonKeyConfig) -> Decoder:
         text = decode.columns or (_text(decode.schema_file) if decode.schema_file is not None else None)
-        if decode.registry is None:
-            return JsonDecoder(
-                parse_columns(text or ""),
-                extra_fields=decode.extra_fields,
-                extra_column=decode.extra_column,
-                tombstones=self.tombstones,
-                max_bytes=decode.max_bytes,
-            )
-        from penstock.decoders.json.schema import RegisteredJsonDecoder, json_schema_columns
-
-        if text is not None:
-            columns = parse_columns(text)
+        if text is not None or decode.registry is None:
+            columns = parse_columns(text or "")
         else:
+            from penstock.decoders.json.schema import json_schema_columns
+
             schema = self.schemas[self.place]
             columns = json_schema_columns(schema.text, schema.references)
-        return RegisteredJsonDecoder(
+        registry = registry_settings(decode.registry) if decode.registry is not None else None
+        return JsonDecoder(
             columns,
-            registry_settings(decode.registry),
-            self._subject(decode),
             extra_fields=decode.extra_fields,
             extra_column=decode.extra_column,
             tombstones=self.tombstones,
             max_bytes=decode.max_bytes,
+            framing="none" if registry is None else "confluent",
+            registry=registry,
+            subject=self._subject(decode),
             frozen=self.frozen,
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path as FilePath
 from pydantic import SecretStr
 
 from penstock import config as cfg
-from penstock.decoders.tombstones import with_dropped
+from penstock.decoders.dropped import with_dropped
 from penstock.errors import MissingError, TransientError
 from penstock.model.pem import read_pem
 from penstock.registry import RegisteredSchema, RegistrySettings, client_of

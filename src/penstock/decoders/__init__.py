@@ -1,13 +1,12 @@
 """Bytes to columns: record batches in `RAW_SCHEMA` in, good rows and bad records out."""
 
+from penstock.decoders.batch import Tombstones
 from penstock.decoders.framing import JudgingDecoder
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.reason import ExtraFields
-from penstock.decoders.keyed import KeyedDecoder
-from penstock.decoders.screen import Tombstones
+from penstock.decoders.keys import KeyedDecoder, TombstoneDecoder
 from penstock.decoders.text import RawDecoder, TextDecoder
 from penstock.decoders.timed import timed
-from penstock.decoders.tombstones import TombstoneDecoder
 
 __all__ = [
     "ExtraFields",

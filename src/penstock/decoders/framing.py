@@ -1,5 +1,7 @@
-"""The Confluent framing: a zero byte, a schema id in four bytes, big endian, and the message; and the schema behind the
-id.
+"""What stands before the messages, and the schemas that it names.
+
+Confluent's framing is a zero byte and a schema id in four bytes, big endian. Avro's single-object encoding is two bytes
+that mark it and the fingerprint of the schema in eight bytes, little endian.
 
 Enters: values as they are in Kafka. Leaves: the ids as one array and the messages without their headers, found by
 column operations alone. What is no frame gets its reason. An id that the registry does not know, or that belongs to
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,102 @@ class JudgingDecoder(Protocol):
     def refuses(self, schema: RegisteredSchema) -> Reason | None:
         """Why every record of a writer's schema would be refused, where that is so."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a header looks: what it is called, the bytes that it begins with, and the number that follows."""
+
+    name: str
+    magic: bytes
+    id_type: np.dtype[Any]
+
+    @property
+    def header_bytes(self) -> int:
+        """The size of a header."""
+        return len(self.magic) + self.id_type.itemsize
+
+
+CONFLUENT = Framing("a schema id", b"\0", np.dtype(">u4"))
+SINGLE_OBJECT = Framing("a single object", b"\xc3\x01", np.dtype("<u8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """Messages, the schema id of each and the row of the batch that each came from."""
+
+    ids: npt.NDArray[np.uint64]
+    bodies: pa.BinaryArray
+    rows: pa.UInt64Array
+
+    def by_id(self) -> Iterator[tuple[int, pa.BinaryArray, pa.UInt64Array]]:
+        """The messages of each id, in their order; the ids in the order in which they first come."""
+        found, first = np.unique(self.ids, return_index=True)
+        if len(found) == 1:
+            yield int(found[0]), self.bodies, self.rows
+            return
+        for id_ in found[np.argsort(first)]:
+            mine = self.ids == id_
+            yield int(id_), self.bodies.filter(mine), self.rows.filter(mine)
+
+
+def unframe(values: pa.BinaryArray, rows: pa.UInt64Array, framing: Framing, reasons: dict[int, Reason]) -> Framed:
+    """Take the headers off; `values` has no nulls, and `rows` says where each is in the batch."""
+    sizes = np.diff(_offsets(values))
+    whole = sizes >= framing.header_bytes
+    if not whole.all():
+        for at in np.flatnonzero(~whole):
+            bytes_ = "1 byte" if sizes[at] == 1 else f"{sizes[at]} bytes"
+            reasons[rows[int(at)].as_py()] = Reason(
+                SHORT_MESSAGE, f"{bytes_}, and the header of {framing.name} alone takes {framing.header_bytes}"
+            )
+        values, rows = values.filter(whole), rows.filter(whole)
+    headers = _data(values)[_offsets(values)[:-1, None] + np.arange(framing.header_bytes)]
+    magic = headers[:, : len(framing.magic)]
+    right = (magic == np.frombuffer(framing.magic, np.uint8)).all(axis=1)
+    if not right.all():
+        for at in np.flatnonzero(~right):
+            first = "first byte is" if len(framing.magic) == 1 else f"first {len(framing.magic)} bytes are"
+            found = f"the {first} 0x{magic[at].tobytes().hex()}, and {framing.name} begins with 0x{framing.magic.hex()}"
+            reasons[rows[int(at)].as_py()] = Reason(WRONG_MAGIC, found)
+        values, rows, headers = values.filter(right), rows.filter(right), headers[right]
+    ids = np.ascontiguousarray(headers[:, len(framing.magic) :]).view(framing.id_type).ravel().astype(np.uint64)
+    return Framed(ids, without_first(values, framing.header_bytes), rows)
+
+
+def without_first(values: pa.BinaryArray, count: int) -> pa.BinaryArray:
+    """Each value without its first `count` bytes, which it has. (Arrow's own binary_slice fails on sliced arrays.)"""
+    return pc.binary_replace_slice(values, 0, count, b"")
+
+
+def _offsets(values: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    buffer = values.buffers()[1]
+    if buffer is None or not len(values):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(buffer, np.int32)[values.offset : values.offset + len(values) + 1]
+
+
+def _data(values: pa.BinaryArray) -> npt.NDArray[np.uint8]:
+    buffer = values.buffers()[2]
+    return np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)
+
+
+def by_schema(
+    framed: Framed, registry: RegistrySettings | None, subject: str | None, frozen: bool, reasons: dict[int, Reason]
+) -> Iterator[tuple[RegisteredSchema | None, pa.BinaryArray, pa.UInt64Array]]:
+    """The messages of each schema. Those whose schema is refused get the reason.
+
+    Without a registry the ids are not looked at, and there is no schema.
+    """
+    if registry is None:
+        yield None, framed.bodies, framed.rows
+        return
+    for schema_id, bodies, rows in framed.by_id():
+        schema = writer_schema(registry, schema_id, subject, frozen)
+        if isinstance(schema, Reason):
+            reasons.update(dict.fromkeys(rows.to_pylist(), schema))
+        else:
+            yield schema, bodies, rows
 
 
 def writer_schema(
@@ -61,73 +159,3 @@ def writer_schema(
 def _belongs(client: RegistryClient, schema_id: int, subject: str) -> bool:
     # The same schema may have been registered under one more subject since the registry was asked.
     return subject in client.subjects(schema_id) or subject in client.subjects(schema_id, fresh=True)
-
-
-HEADER_BYTES = 5
-_MAGIC = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Framed:
-    """Messages, the schema id of each and the row of the batch that each came from."""
-
-    ids: npt.NDArray[np.int64]
-    bodies: pa.BinaryArray
-    rows: pa.UInt64Array
-
-    def by_id(self) -> Iterator[tuple[int, pa.BinaryArray, pa.UInt64Array]]:
-        """The messages of each id, in their order; the ids in the order in which they first come."""
-        found, first = np.unique(self.ids, return_index=True)
-        if len(found) == 1:
-            yield int(found[0]), self.bodies, self.rows
-            return
-        for id in found[np.argsort(first)]:
-            mine = pa.array(self.ids == id)
-            yield int(id), self.bodies.filter(mine), self.rows.filter(mine)
-
-
-def unframe(values: pa.BinaryArray, rows: pa.UInt64Array, reasons: dict[int, Reason]) -> Framed:
-    """Take the headers off; `values` has no nulls, and `rows` says where each is in the batch."""
-    sizes = np.diff(_offsets(values))
-    whole = sizes >= HEADER_BYTES
-    if not whole.all():
-        for at in np.flatnonzero(~whole):
-            bytes_ = "1 byte" if sizes[at] == 1 else f"{sizes[at]} bytes"
-            reasons[rows[int(at)].as_py()] = Reason(
-                SHORT_MESSAGE, f"{bytes_}, and the header of a schema id alone takes {HEADER_BYTES}"
-            )
-        values, rows = values.filter(pa.array(whole)), rows.filter(pa.array(whole))
-    headers = _headers(values)
-    magic = headers[:, 0] == _MAGIC
-    if not magic.all():
-        for at in np.flatnonzero(~magic):
-            reasons[rows[int(at)].as_py()] = Reason(
-                WRONG_MAGIC, f"the first byte is 0x{headers[at, 0]:02x}, and a schema id begins with 0x00"
-            )
-        kept = pa.array(magic)
-        values, rows, headers = values.filter(kept), rows.filter(kept), headers[magic]
-    ids = headers[:, 1:].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1], np.int64)
-    return Framed(ids, without_first(values, HEADER_BYTES), rows)
-
-
-def without_first(values: pa.BinaryArray, count: int) -> pa.BinaryArray:
-    """Each value without its first `count` bytes, which it has. (Arrow's own binary_slice fails on sliced arrays.)"""
-    return pc.binary_replace_slice(values, 0, count, b"")
-
-
-def _headers(values: pa.BinaryArray) -> npt.NDArray[np.uint8]:
-    """The first bytes of each value, a row each."""
-    found: npt.NDArray[np.uint8] = _data(values)[_offsets(values)[:-1, None] + np.arange(HEADER_BYTES)]
-    return found
-
-
-def _offsets(values: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    buffer = values.buffers()[1]
-    if buffer is None or not len(values):
-        return np.zeros(1, np.int32)
-    return np.frombuffer(buffer, np.int32)[values.offset : values.offset + len(values) + 1]
-
-
-def _data(values: pa.BinaryArray) -> npt.NDArray[np.uint8]:
-    buffer = values.buffers()[2]
-    return np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)

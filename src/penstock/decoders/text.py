@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.decoders.refusal import refuse
-from penstock.decoders.screen import DEFAULT_MAX_BYTES, Tombstones, screen
+from penstock.decoders.batch import DEFAULT_MAX_BYTES, Pieces, Tombstones, as_texts, screen
 from penstock.model import COORDINATES_FIELD, RAW_SCHEMA, Split, coordinates_of
 
 _COLUMNS = ("key", "value", "headers")
@@ -46,12 +44,8 @@ class TextDecoder:
     def decode(self, raw: pa.RecordBatch) -> Split:
         """Split raw records into strings and bad records."""
         screened = screen(raw.column("value"), self.tombstones, self.max_bytes)
-        texts, coordinates = screened.texts, coordinates_of(raw)
-        if len(texts) != raw.num_rows:
-            rows = pa.concat_arrays([screened.rows, screened.passed_tombstones])
-            order = pc.array_sort_indices(rows)
-            nulls = pa.nulls(len(screened.passed_tombstones), pa.string())
-            texts = pa.concat_arrays([texts, nulls]).take(order)
-            coordinates = coordinates.take(rows.take(order))
-        good = pa.RecordBatch.from_arrays([texts, coordinates], schema=self.schema)
-        return Split(good, refuse(raw, screened.reasons))
+        texts, rows = as_texts(screened.values, screened.rows, screened.reasons)
+        pieces = Pieces(pa.schema(list(self.schema)[:-1]))
+        pieces.add([texts], rows)
+        pieces.add_nulls(screened.passed_tombstones)
+        return pieces.split(raw, self.schema, screened.reasons)

@@ -11,7 +11,7 @@ import pyruhvro
 import pytest
 from tests.unit.decoders.conftest import RawBatch
 
-from penstock.decoders.avro import decoder
+from penstock.decoders.avro import format as avro
 from penstock.decoders.avro.decoder import AvroDecoder
 
 
@@ -137,20 +137,20 @@ def test_avro_null_items_of_a_wide_record_are_refused_before_they_take_memory(ra
 
 
 def test_avro_large_good_value_passes_the_limit_of_memory(raw_batch: RawBatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "MAX_BLOCK_MEMORY", 20_000)
-    decoder.avro_program.cache_clear()
+    monkeypatch.setattr(avro, "MAX_BLOCK_MEMORY", 20_000)
+    avro.avro_format.cache_clear()
     schema = record({"type": "array", "items": ["null", "long"]}, "string")
     few = b"\x04\x02\x02\x00\x00" + b"\xd0\x0f" + b"x" * 1000
     many = b"\xa0\x8d\x06" + b"\x00" * 50_000 + b"\x00\x00"
     split = AvroDecoder(schema, framing="none").decode(raw_batch([few] * 50 + [many]))
-    decoder.avro_program.cache_clear()
+    avro.avro_format.cache_clear()
     assert split.good.num_rows == 50
     assert split.good.column("f0")[49].as_py() == [1, None]
     assert split.bad.column("code").to_pylist() == ["TOO_MANY_ITEMS"]
 
 
 def test_native_reader_still_takes_any_bytes_for_a_string() -> None:
-    # What `avro_wire` counts on: a release of the native reader that looks into strings must not come unnoticed.
+    # What `wire` counts on: a release of the native reader that looks into strings must not come unnoticed.
     read = pyruhvro.deserialize_array([b"\x04\xff\xfe"], record("string"))
     assert read.column(0).cast(pa.binary()).to_pylist() == [b"\xff\xfe"]
 

@@ -7,8 +7,7 @@ import json
 import pytest
 from tests.unit.decoders.conftest import RawBatch
 
-from penstock.decoders.avro.decoder import AvroDecoder, avro_fingerprint
-from penstock.decoders.avro.references import avro_reader, inline
+from penstock.decoders.avro.decoder import AvroDecoder, avro_fingerprint, avro_reader, inline
 from penstock.registry import ReferencedSchema, RegisteredSchema
 
 

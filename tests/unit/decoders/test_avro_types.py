@@ -15,7 +15,7 @@ import pytest
 from tests.unit.decoders.conftest import RawBatch
 
 from penstock.decoders.avro.decoder import AvroDecoder, avro_columns
-from penstock.decoders.tombstones import with_dropped
+from penstock.decoders.dropped import with_dropped
 from penstock.errors import DefinitionError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 

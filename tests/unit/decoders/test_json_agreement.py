@@ -11,11 +11,14 @@ import string
 from base64 import b64encode
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json.block import JsonBlockReader, RejectedBlockError, find_readable
+from penstock.decoders.batch import BlockError
+from penstock.decoders.json import reason
+from penstock.decoders.json.block import JsonFormat
 from penstock.decoders.json.reason import JsonReference
 from penstock.decoders.refusal import RefusedError
 
@@ -143,14 +146,12 @@ def reference_rows(texts: list[str], reference: JsonReference) -> list[list[obje
 @relaxed
 @given(st.lists(messages, min_size=1, max_size=4), st.sampled_from(["ignore", "quarantine"]))
 def test_fast_reader_accepts_only_what_the_reference_accepts_with_equal_values(texts, extra_fields):
-    trimmed, readable = find_readable(pa.array(texts, pa.string()))
-    block = trimmed.filter(readable)
     try:
-        columns, suspects = JsonBlockReader(COLUMNS, extra_fields).read(block)
-    except RejectedBlockError:
+        columns, suspects = JsonFormat(COLUMNS, extra_fields, COLUMNS).read_block(pa.array(texts, pa.string()))
+    except BlockError:
         return
-    expected = reference_rows(block.to_pylist(), JsonReference(COLUMNS, extra_fields))
-    for row in set(range(len(block))) - set(suspects):
+    expected = reference_rows(texts, JsonReference(COLUMNS, extra_fields))
+    for row in set(range(len(texts))) - set(suspects):
         # repr tells -0.0 from 0.0.
         assert repr([column.slice(row, 1).to_pylist()[0] for column in columns]) == repr(expected[row])
 
@@ -159,7 +160,7 @@ def test_fast_reader_with_plain_messages_accepts_them():
     # Guards the test above against a fast reader that refuses everything.
     plain = json.dumps({"a": 1, "f": 0.5, "t": "2026-01-01T00:00:00Z", "m": 1.5, "o": {"x": 1, "y": [1]}})
 
-    columns, suspects = JsonBlockReader(COLUMNS, "ignore").read(pa.array([plain] * 3))
+    columns, suspects = JsonFormat(COLUMNS, "ignore", COLUMNS).read_block(pa.array([plain] * 3))
 
     assert suspects == []
     assert columns[2].to_pylist() == [0.5] * 3
@@ -179,3 +180,18 @@ def test_decoder_over_mixed_messages_gives_what_the_reference_gives(raw_batch, t
     rows = split.good.to_pylist()
     assert repr([(row.pop("_penstock")["offset"], list(row.values())) for row in rows]) == repr(good)
     assert list(zip(split.bad["offset"].to_pylist(), split.bad["code"].to_pylist(), strict=True)) == bad
+
+
+@settings(relaxed, max_examples=300)
+@given(messages)
+def test_parser_of_deep_messages_gives_what_pythons_parser_gives(text):
+    def outcome() -> object:
+        try:
+            return reason.parse_object(text)
+        except RefusedError as refused:
+            return refused.reason
+
+    expected = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reason, "_PARSER_DEPTH", -1)
+        assert outcome() == expected

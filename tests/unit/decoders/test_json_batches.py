@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json.block import JsonBlockReader
+from penstock.decoders.json.block import JsonFormat
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 
@@ -95,13 +95,13 @@ def test_batch_with_a_share_of_bad_records_keeps_every_good_one_in_order(raw_bat
 @pytest.mark.parametrize("bad", [b'{"id":1,}', b'{"id":1.5}'])
 def test_one_bad_record_in_a_large_batch_costs_few_extra_reads(raw_batch, monkeypatch, bad):
     read_rows = []
-    read = JsonBlockReader.read
+    read = JsonFormat.read_block
 
     def counting(self, messages):
         read_rows.append(len(messages))
         return read(self, messages)
 
-    monkeypatch.setattr(JsonBlockReader, "read", counting)
+    monkeypatch.setattr(JsonFormat, "read_block", counting)
     values = [message(number) for number in range(40_000)]
     values[21_000] = bad
 
@@ -111,7 +111,7 @@ def test_one_bad_record_in_a_large_batch_costs_few_extra_reads(raw_batch, monkey
 
 
 def test_large_messages_are_read_in_blocks_of_bounded_size(raw_batch, monkeypatch):
-    monkeypatch.setattr("penstock.decoders.json.decoder._BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(JsonFormat, "block_bytes", 10_000)
     values = [json.dumps({"id": number, "name": "x" * 3000}).encode() for number in range(50)]
 
     split = JsonDecoder(COLUMNS).decode(raw_batch(values))

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.contracts import Decoder
 from penstock.decoders import JsonDecoder, RawDecoder, TextDecoder
-from penstock.decoders.keyed import KeyedDecoder
+from penstock.decoders.keys import KeyedDecoder
 from penstock.errors import DefinitionError
 from penstock.model import BAD_SCHEMA
 

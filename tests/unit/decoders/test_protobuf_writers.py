@@ -9,14 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import ClassVar
 
-import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from tests.unit.decoders.protobuf_messages import classes, descriptors, registered
 
-from penstock.decoders.protobuf.block import block_reader
+from penstock.decoders.batch import decode_batch
+from penstock.decoders.protobuf.block import protobuf_format
 from penstock.decoders.protobuf.decoder import ProtobufDecoder, Resolved, resolve
-from penstock.decoders.refusal import Pieces, Reason
+from penstock.decoders.refusal import Reason
 from penstock.registry import RegisteredSchema, RegistrySettings
 from penstock.registry.protobuf import protobuf_reader
 
@@ -104,13 +104,13 @@ def test_numbers_that_fit_the_reader_are_kept_and_others_are_refused(raw_batch, 
     made = classes(descriptors(message(writer)))["M"]
     found = resolve(descriptors(message(reader)), "M", registered(message(writer), 3), (1,))
     assert isinstance(found, Resolved)
-    block = block_reader(found.descriptors, "M", found.narrowed)
+    reader_of_writer = protobuf_format(found.descriptors, "M", found.narrowed)
     raw = raw_batch([made(f=number).SerializeToString() for number in [*kept, *refused]])
-    pieces, reasons = Pieces(block.message.schema), {}
-
-    block.read(raw.column("value"), pa.array(range(raw.num_rows), pa.uint64()), pieces, reasons)
     decoder = ProtobufDecoder(descriptors(message(reader)), "M")
-    split = pieces.split(raw, decoder.schema, reasons)
+
+    split = decode_batch(
+        raw, decoder.schema, "quarantine", 1000, lambda found: [(reader_of_writer, found.values, found.rows)]
+    )
 
     assert split.good.schema == decoder.schema
     assert split.good.column("f").to_pylist() == kept

@@ -7,13 +7,13 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from penstock.decoders.json.schema import RegisteredJsonDecoder
+from penstock.decoders import JsonDecoder
 from penstock.errors import DefinitionError, TransientError
 from penstock.model import BAD_SCHEMA
 from penstock.registry import RegistrySettings
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
-DECODER = RegisteredJsonDecoder(COLUMNS)
+DECODER = JsonDecoder(COLUMNS, framing="confluent")
 
 
 def framed(body: bytes, schema_id: int = 1) -> bytes:
@@ -55,7 +55,7 @@ def test_messages_of_several_ids_come_out_in_their_order(raw_batch):
 def test_bad_message_costs_only_itself_and_keeps_its_header(raw_batch, value, code):
     raw = raw_batch([framed(b'{"id": 1}'), value, framed(b'{"id": 3}', 2)])
 
-    split = RegisteredJsonDecoder(COLUMNS, max_bytes=500).decode(raw)
+    split = JsonDecoder(COLUMNS, framing="confluent", max_bytes=500).decode(raw)
 
     assert split.good.column("id").to_pylist() == [1, 3]
     assert offsets(split.good) == [1000, 1002]
@@ -69,7 +69,7 @@ def test_bad_message_costs_only_itself_and_keeps_its_header(raw_batch, value, co
 def test_tombstone_passed_on_or_dropped_leaves_its_neighbours(raw_batch, tombstones, ids):
     raw = raw_batch([framed(b'{"id": 1}'), None, framed(b'{"id": 3}')])
 
-    split = RegisteredJsonDecoder(COLUMNS, tombstones=tombstones).decode(raw)
+    split = JsonDecoder(COLUMNS, framing="confluent", tombstones=tombstones).decode(raw)
 
     assert split.good.column("id").to_pylist() == ids
     assert offsets(split.good) == [1000 + (n or 2) - 1 for n in ids]
@@ -77,7 +77,7 @@ def test_tombstone_passed_on_or_dropped_leaves_its_neighbours(raw_batch, tombsto
 
 
 def test_extra_fields_are_kept_as_without_a_registry(raw_batch):
-    decoder = RegisteredJsonDecoder(COLUMNS, extra_fields="keep", extra_column="rest")
+    decoder = JsonDecoder(COLUMNS, framing="confluent", extra_fields="keep", extra_column="rest")
 
     split = decoder.decode(raw_batch([framed(b'{"id": 1, "more": {"a": 1.50}}')]))
 
@@ -90,12 +90,12 @@ def test_batch_without_records_gives_the_schema(raw_batch):
 
 def test_column_that_json_cannot_fill_is_refused_at_once():
     with pytest.raises(DefinitionError) as caught:
-        RegisteredJsonDecoder(pa.schema([("a", pa.time64("us"))]))
+        JsonDecoder(pa.schema([("a", pa.time64("us"))]), framing="confluent")
     assert caught.value.code == "DECODE_TYPE"
 
 
 def test_registered_json_decoder_survives_pickling(raw_batch):
-    decoder = RegisteredJsonDecoder(COLUMNS, None, "orders-value", "keep", "rest", "pass", 99, True)
+    decoder = JsonDecoder(COLUMNS, "keep", "rest", "pass", 99, "confluent", None, "orders-value", True)
     decoder.decode(raw_batch([framed(b'{"id": 1}')]))
 
     again = pickle.loads(pickle.dumps(decoder))
@@ -109,7 +109,7 @@ NOWHERE = RegistrySettings("http://me:hidden@127.0.0.1:9", retries=0, timeout=1)
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_registry_that_is_away_raises_and_quarantines_nothing(raw_batch, frozen):
-    decoder = RegisteredJsonDecoder(COLUMNS, NOWHERE, "orders-value", frozen=frozen)
+    decoder = JsonDecoder(COLUMNS, framing="confluent", registry=NOWHERE, subject="orders-value", frozen=frozen)
     with pytest.raises(TransientError) as caught:
         decoder.decode(raw_batch([framed(b'{"id": 1}', 7)]))
     assert caught.value.code == "REGISTRY_UNREACHABLE"
@@ -118,5 +118,5 @@ def test_registry_that_is_away_raises_and_quarantines_nothing(raw_batch, frozen)
 
 
 def test_registry_is_not_asked_about_what_is_no_frame(raw_batch):
-    split = RegisteredJsonDecoder(COLUMNS, NOWHERE).decode(raw_batch([b'{"id": 1}', None]))
+    split = JsonDecoder(COLUMNS, framing="confluent", registry=NOWHERE).decode(raw_batch([b'{"id": 1}', None]))
     assert split.bad.column("code").to_pylist() == ["WRONG_MAGIC", "TOMBSTONE"]

@@ -1,6 +1,6 @@
 """A writer's columns made the reader's, by Avro's rules, as column operations compiled once for a pair of schemas.
 
-Enters: a column in the wire form of the writer's schema (`avro_wire`). Leaves: a column of the reader's Arrow type.
+Enters: a column in the wire form of the writer's schema (`wire`). Leaves: a column of the reader's Arrow type.
 Fields are found by name or alias, missing ones take the default, numbers and strings are promoted, unions resolved
 branch by branch. A pair that can never match raises `IncompatibleError` when compiled; a pair that some values do not
 match (a null, a branch, a symbol) raises `BlockError` when such a value comes.
@@ -13,6 +13,7 @@ match, and where only one side has one, the value is the reader's to interpret.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -21,11 +22,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.decoders.avro import wire
-from penstock.decoders.avro.nodes import NULL, Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union, describe
-from penstock.decoders.avro.promotion import IncompatibleError, at_path, is_named, mismatch, value_steps
+from penstock.decoders.avro.schema import (
+    NULL,
+    Array,
+    Enum,
+    Field,
+    Fixed,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    describe,
+)
 from penstock.decoders.avro.types import arrow_type, default_value, union_values
 from penstock.decoders.avro.wire import is_optional, takes_bytes
-from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE, BlockError
+from penstock.decoders.batch import BlockError
+from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE
 
 Live: TypeAlias = "pa.BooleanArray | None"
 """The rows that no null parent hides; `None` for all."""
@@ -75,7 +88,7 @@ class _Values(Resolver):
 
     def __init__(self, writer: Node, reader: Node, path: str) -> None:
         super().__init__(writer, reader, path)
-        self._steps = value_steps(writer, reader, self.type, path)
+        self._steps = _value_steps(writer, reader, self.type, path)
 
     def __call__(self, column: pa.Array, live: Live) -> pa.Array:
         for step in self._steps:
@@ -159,7 +172,7 @@ class _Optional(Resolver):
             missing = column.is_null() if live is None else pc.and_(column.is_null(), live)
             if pc.any(missing, min_count=0).as_py():
                 raise BlockError(
-                    SCHEMA_INCOMPATIBLE, f"{at_path(self._path)}null, and the reader's {self._reader} is never"
+                    SCHEMA_INCOMPATIBLE, f"{_at_path(self._path)}null, and the reader's {self._reader} is never"
                 )
         return self._value(column, live)
 
@@ -190,7 +203,7 @@ class _Branches(Resolver):
             except IncompatibleError as error:
                 self._resolvers.append(str(error))
         if all(isinstance(resolver, str) for resolver in self._resolvers):
-            raise mismatch(path, writer, reader)
+            raise _mismatch(path, writer, reader)
 
     def __call__(self, column: pa.Array, live: Live) -> pa.Array:
         count = len(column)
@@ -243,7 +256,7 @@ def _choose(writer: Node, reader: Union, path: str) -> tuple[int, Resolver]:
             return at, resolve(writer, kinds[at], path)
         except IncompatibleError:
             continue
-    raise mismatch(path, writer, reader)
+    raise _mismatch(path, writer, reader)
 
 
 def _is_same(writer: Node, reader: Node) -> bool:
@@ -251,7 +264,7 @@ def _is_same(writer: Node, reader: Node) -> bool:
         case Primitive(), Primitive():
             return writer.kind == reader.kind
         case Fixed() | Enum() | Record(), Fixed() | Enum() | Record():
-            return type(writer) is type(reader) and is_named(writer, reader)
+            return type(writer) is type(reader) and _is_named(writer, reader)
         case _:
             return type(writer) is type(reader)
 
@@ -259,13 +272,103 @@ def _is_same(writer: Node, reader: Node) -> bool:
 def _default(field: Field, path: str) -> pa.Scalar:
     if not field.has_default:
         raise IncompatibleError(
-            f"{at_path(path)}the writer has no such field, and the reader's {describe(field.type)} no default"
+            f"{_at_path(path)}the writer has no such field, and the reader's {describe(field.type)} no default"
         )
     try:
         return pa.scalar(default_value(field.type, field.default), arrow_type(field.type, path))
     except (ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException) as exc:
-        raise IncompatibleError(f"{at_path(path)}the default is no {describe(field.type)}: {exc}") from None
+        raise IncompatibleError(f"{_at_path(path)}the default is no {describe(field.type)}: {exc}") from None
 
 
 def _nulls(column: pa.Array) -> pa.BooleanArray | None:
     return column.is_null() if column.null_count else None
+
+
+# Values without parts, promoted from a writer's type to a reader's: which column steps do it, or that none can.
+
+_PROMOTIONS = {
+    "int": ("int", "long", "float", "double"),
+    "long": ("long", "float", "double"),
+    "float": ("float", "double"),
+    "string": ("string", "bytes"),
+    "bytes": ("bytes", "string"),
+}
+_UNITS = {"millis": 1_000_000, "micros": 1_000, "nanos": 1}
+
+
+class IncompatibleError(Exception):
+    """The writer's schema cannot be read as the reader's; the message names the field and both types."""
+
+
+def _value_steps(writer: Node, reader: Node, kind: pa.DataType, path: str) -> Sequence[wire.Step]:
+    """The steps from a writer's wire column to the reader's type, `kind`. Raises `IncompatibleError`."""
+    match writer, reader:
+        case Enum(), Enum() if _is_named(writer, reader):
+            known = tuple(symbol if symbol in reader.symbols else reader.default for symbol in writer.symbols)
+            return [wire.symbols(known, path, f"enum {reader.name}")]
+        case Fixed(), Fixed() if writer.size == reader.size and _is_named(writer, reader):
+            return [wire.fixed(writer.size), *_binary_steps(writer, reader, kind, path)]
+        case Primitive(kind="bytes" | "string"), Primitive(kind="bytes" | "string"):
+            return _binary_steps(writer, reader, kind, path)
+        case Primitive(), Primitive() if reader.kind in _PROMOTIONS.get(writer.kind, (writer.kind,)):
+            return _number_steps(writer, reader, kind, path)
+    raise _mismatch(path, writer, reader)
+
+
+def _binary_steps(
+    writer: Primitive | Fixed, reader: Primitive | Fixed, kind: pa.DataType, path: str
+) -> list[wire.Step]:
+    if reader.logical == "decimal":
+        if writer.logical != "decimal":
+            return [wire.decimals(kind, reader.scale, path)]
+        if writer.scale > reader.scale:
+            raise _mismatch(path, writer, reader)
+        return [wire.decimals(kind, writer.scale, path)]
+    if pa.types.is_string(kind):
+        return [wire.text(path)]
+    return [lambda column: column.cast(pa.binary())]
+
+
+def _number_steps(writer: Primitive, reader: Primitive, kind: pa.DataType, path: str) -> list[wire.Step]:
+    family, unit = _family(writer)
+    wanted_family, wanted = _family(reader)
+    if not writer.logical or not reader.logical:
+        unit = wanted
+    elif family != wanted_family:
+        raise _mismatch(path, writer, reader)
+    if pa.types.is_timestamp(kind):
+        wanted = "micros"
+    steps: list[wire.Step] = []
+    if writer.kind == "int":
+        steps.append(wire.number(pa.int32(), path))
+    if unit != wanted:
+        factor, rest = divmod(_UNITS[unit], _UNITS[wanted])
+        if rest:
+            raise _mismatch(path, writer, reader)
+        steps.append(wire.scaled(factor, path))
+    if pa.types.is_temporal(kind):
+        return [*steps, wire.number(pa.int64(), path), wire.moments(kind, path)]
+    if writer.kind in ("int", "long"):
+        return [*steps, wire.number(kind, path)]
+    return [wire.truth(path)] if writer.kind == "boolean" else [lambda column: column.cast(kind)]
+
+
+def _family(node: Primitive) -> tuple[str, str]:
+    """A logical type and its unit: `timestamp` and `millis`; a date has none."""
+    family, _, unit = node.logical.rpartition("-")
+    return (family, unit) if unit in _UNITS else (node.logical, "")
+
+
+def _is_named(writer: Fixed | Enum | Record, reader: Fixed | Enum | Record) -> bool:
+    """Whether they have one name, without the namespace, or the reader has the writer's as an alias."""
+    return writer.name.rpartition(".")[2] == reader.name.rpartition(".")[2] or writer.name in reader.aliases
+
+
+def _mismatch(path: str, writer: Node, reader: Node) -> IncompatibleError:
+    """The error that names both types."""
+    return IncompatibleError(f"{_at_path(path)}the writer has {describe(writer)}, the reader {describe(reader)}")
+
+
+def _at_path(path: str) -> str:
+    """The beginning of a message."""
+    return f"{path}: " if path else ""

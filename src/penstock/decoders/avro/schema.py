@@ -1,4 +1,6 @@
-"""Avro schemas: JSON text in, a tree out, names resolved, what no table can hold refused.
+"""Avro schemas: JSON text in, a tree of frozen nodes out, names resolved, what no table can hold refused.
+
+A name that is used twice is the same node twice.
 
 A schema that contains itself has no columns, and one that unfolds into more than `MAX_NODES` nodes or `MAX_DEPTH`
 levels is taken for an attack; both are refused here, before anything is made of them.
@@ -11,13 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from penstock.decoders.avro.nodes import Array, Enum, Field, Fixed, Map, Node, Primitive, Record, Union
-
 MAX_DEPTH = 64
 MAX_NODES = 10_000
 # The native reader counts the branches of a union in a signed byte.
 _MAX_BRANCHES = 127
 
+NAMED = ("record", "error", "enum", "fixed")
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 _LOGICAL_TYPES = {
@@ -30,6 +31,114 @@ _LOGICAL_TYPES = {
     "fixed": {"duration", "uuid"},
 }
 _FIXED_SIZES = {"duration": 12, "uuid": 16}
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """A type without a name; `logical` is empty where there is none, or none that is known."""
+
+    kind: str
+    logical: str = ""
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """So many bytes."""
+
+    name: str
+    aliases: tuple[str, ...]
+    size: int
+    logical: str = ""
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True)
+class Enum:
+    """One of some symbols; a reader that has a default takes it for a symbol that it does not know."""
+
+    name: str
+    aliases: tuple[str, ...]
+    symbols: tuple[str, ...]
+    default: str | None
+
+
+@dataclass(frozen=True)
+class Array:
+    """Any number of items."""
+
+    items: Node
+
+
+@dataclass(frozen=True)
+class Map:
+    """Values by strings."""
+
+    values: Node
+
+
+@dataclass(frozen=True)
+class Union:
+    """One of several types, each of which may be there once."""
+
+    branches: tuple[Node, ...]
+
+    @property
+    def nullable(self) -> bool:
+        """Whether one of the types is null."""
+        return NULL in self.branches
+
+    @property
+    def values(self) -> tuple[Node, ...]:
+        """The types that are not null."""
+        return tuple(branch for branch in self.branches if branch != NULL)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a record. `default` is JSON, and is looked at only where `has_default`."""
+
+    name: str
+    aliases: tuple[str, ...]
+    type: Node
+    has_default: bool
+    default: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """Fields in the order in which they are written."""
+
+    name: str
+    aliases: tuple[str, ...]
+    fields: tuple[Field, ...]
+
+
+Node = Primitive | Fixed | Enum | Array | Map | Union | Record
+
+NULL = Primitive("null")
+
+
+def describe(node: Node) -> str:
+    """A node in a few words, for messages."""
+    match node:
+        case Primitive():
+            logical = f"{node.logical}({node.precision}, {node.scale})" if node.logical == "decimal" else node.logical
+            return f"{node.kind} ({logical})" if logical else node.kind
+        case Fixed():
+            return f"fixed {node.name} of {node.size} bytes"
+        case Enum():
+            return f"enum {node.name}"
+        case Array():
+            return f"array of {describe(node.items)}"
+        case Map():
+            return f"map of {describe(node.values)}"
+        case Union():
+            return f"union of {', '.join(map(describe, node.branches))}"
+        case Record():
+            return f"record {node.name}"
 
 
 class UnsupportedSchemaError(Exception):
@@ -109,7 +218,7 @@ class _Parser:
     def _named(self, name: str, namespace: str, path: str) -> _Read:
         if name in PRIMITIVES:
             return _Read(Primitive(name), 1, 0)
-        for full in (_full(name, namespace), name):
+        for full in (full_name(name, namespace), name):
             if full in self._open:
                 raise UnsupportedSchemaError(f"{_at(path)}record {full} contains itself, which no table can hold")
             if full in self._known:
@@ -168,9 +277,9 @@ class _Parser:
         given = schema.get("namespace", namespace) or ""
         if not isinstance(given, str):
             raise UnsupportedSchemaError(f"{_at(path)}a namespace is a string")
-        full = _full(name, given)
+        full = full_name(name, given)
         inner = full.rpartition(".")[0]
-        return full, tuple(_full(alias, inner) for alias in _texts(schema, "aliases", path)), inner
+        return full, tuple(full_name(alias, inner) for alias in _texts(schema, "aliases", path)), inner
 
     def _keep(self, name: str, read: _Read, path: str) -> _Read:
         if name in self._known:
@@ -228,7 +337,8 @@ def _sums(parts: list[_Read]) -> tuple[int, int]:
     return 1 + sum(part.nodes for part in parts), 1 + max((part.height for part in parts), default=0)
 
 
-def _full(name: str, namespace: str) -> str:
+def full_name(name: str, namespace: str | None) -> str:
+    """The name with its namespace."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 

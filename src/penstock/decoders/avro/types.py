@@ -28,8 +28,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.decoders.avro.nodes import Array, Enum, Fixed, Map, Node, Primitive, Record, Union, describe
-from penstock.decoders.avro.schema import UnsupportedSchemaError
+from penstock.decoders.avro.schema import (
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    UnsupportedSchemaError,
+    describe,
+)
 from penstock.model import COORDINATES
 
 VALUE = "value"

@@ -20,9 +20,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.avro.nodes import NULL, Array, Enum, Fixed, Map, Node, Primitive, Record, Union, describe
-from penstock.decoders.avro.schema import UnsupportedSchemaError
-from penstock.decoders.refusal import INVALID_UTF8, MALFORMED_AVRO, OUT_OF_RANGE, BlockError
+from penstock.decoders.avro.schema import (
+    NULL,
+    Array,
+    Enum,
+    Fixed,
+    Map,
+    Node,
+    Primitive,
+    Record,
+    Union,
+    UnsupportedSchemaError,
+    describe,
+)
+from penstock.decoders.batch import BlockError
+from penstock.decoders.refusal import INVALID_UTF8, MALFORMED_AVRO, OUT_OF_RANGE, SCHEMA_INCOMPATIBLE
 
 _LENGTH_WIDTH = 20  # An offset, and what the native reader sets aside for a string.
 _OBJECT_WIDTH = 100  # What the slow reader takes besides, for a value as a Python object.
@@ -246,7 +258,7 @@ def symbols(found: tuple[str | None, ...], path: str, enum: str) -> Step:
         if not pc.all(in_range, min_count=0).as_py():
             raise BlockError(MALFORMED_AVRO, f"{path}: no symbol of {enum}")
         if len(lost) and pc.any(pc.is_in(column, lost), min_count=0).as_py():
-            raise BlockError("SCHEMA_INCOMPATIBLE", f"{path}: a symbol that the reader's {enum} does not have")
+            raise BlockError(SCHEMA_INCOMPATIBLE, f"{path}: a symbol that the reader's {enum} does not have")
         return names.take(column)
 
     return step

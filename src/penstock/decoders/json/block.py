@@ -1,7 +1,7 @@
 """The fast reader: many JSON messages at once through Arrow's own JSON reader, and its columns brought to the schema's
 types.
 
-Arrow reads a stream of objects and knows no messages, so alignment has to be proved. Every message given to `read`
+Arrow reads a stream of objects and knows no messages, so alignment has to be proved. Every message given to it
 begins with `{` and ends with `}`, holds no NUL, and a line feed follows each. If the stream parses, every message ends
 outside all objects: inside a string the line feed would be refused, and inside an object or array no `{` may follow a
 `}`. So each message is one whole object at least; and when there are as many rows as messages, each is exactly one.
@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.types as pt
 
-from penstock.decoders.json.reason import BLANKS, MAX_DEPTH, ExtraFields
+from penstock.decoders.batch import BlockError, Format
+from penstock.decoders.json.reason import BLANKS, MAX_DEPTH, ExtraFields, JsonReference
 from penstock.decoders.json.values import reader_of
-from penstock.decoders.refusal import RefusedError
+from penstock.decoders.refusal import MALFORMED_JSON, RefusedError
 
 _PART_ROWS = 256
 
@@ -180,46 +181,58 @@ _NOT_FINITE = r"[:,\[][ \t\r\n]*-?(NaN|Inf)"
 """Where a value begins with one of Arrow's words for numbers that are not finite; or a text looks like it."""
 
 
-class RejectedBlockError(Exception):
-    """Some message of the block is not for the fast reader; `row` is the first such, where Arrow tells."""
+class JsonFormat(Format):
+    """Blocks of messages through Arrow's reader, single ones through the reference reader.
 
-    def __init__(self, row: int | None = None) -> None:
-        super().__init__(row)
-        self.row = row
+    `schema` has the `columns`, with less of them NOT NULL where tombstones are passed on, and the extra fields where
+    they are kept.
+    """
 
+    block_rows = 8192
 
-class JsonBlockReader:
-    """Reads blocks of messages into the columns of the schema."""
-
-    def __init__(self, columns: pa.Schema, extra_fields: ExtraFields) -> None:
-        self.usable = all(is_fast(field.type) for field in columns)
+    def __init__(self, columns: pa.Schema, extra_fields: ExtraFields, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.is_fast = all(is_fast(field.type) for field in columns)
         self._fields = list(columns)
         self._options = pj.ParseOptions(
             explicit_schema=pa.schema([pa.field(f.name, read_type(f.type)) for f in columns]),
             unexpected_field_behavior="ignore" if extra_fields == "ignore" else "error",
         )
+        self._reference = JsonReference(columns, extra_fields)
 
-    def read(self, messages: pa.StringArray) -> tuple[list[pa.Array], list[int]]:
-        """The columns, and the rows in which they may be wrong. Raises `RejectedBlockError`."""
+    def read_single(self, value: str) -> list[Any]:
+        """The values of the columns. Raises `RefusedError`."""
+        return self._reference.read(value)
+
+    def read_block(self, values: pa.StringArray) -> tuple[list[pa.Array], list[int]]:
+        """The columns, and the messages for which they may be wrong. Raises `BlockError`."""
+        messages, readable = find_readable(values)
+        finisher = Finisher()
+        if not pc.all(readable, min_count=0).as_py():
+            finisher.suspect(pc.invert(readable))
+            messages = pc.if_else(readable, messages, "{}")
         lines = pc.binary_join_element_wise(messages, "", "\n")
         text = lines.buffers()[2]
         # Some Arrow versions take a NUL for the end of the stream.
         data = text.to_pybytes()
         if b"\0" in data:
-            raise RejectedBlockError
+            raise BlockError(MALFORMED_JSON, "a NUL in the message")
         options = pj.ReadOptions(use_threads=False, block_size=text.size + 1)
         try:
             table = pj.read_json(pa.BufferReader(text), options, self._options)
         except pa.ArrowInvalid as exc:
             found = _ROW.search(str(exc))
-            raise RejectedBlockError(int(found.group(1)) if found else None) from None
+            # Arrow counts objects, so a message with two of them moves the number; it may even lie outside.
+            row = int(found.group(1)) if found else len(messages)
+            known = row < len(messages)
+            raise BlockError(MALFORMED_JSON, "", [row] if known else (), row + 1 if known else 0) from None
         if table.num_rows != len(messages):
-            raise RejectedBlockError
-        finisher = Finisher()
+            raise BlockError(MALFORMED_JSON, "")
         columns = [finisher.finish(table.column(f.name).combine_chunks(), f) for f in self._fields]
         # Arrow takes these words for numbers, and in fields outside the schema it does not show them.
         if b"NaN" in data or b"Inf" in data:
             finisher.suspect(pc.match_substring_regex(messages, _NOT_FINITE))
+        columns += [pa.nulls(len(messages), kind) for kind in self.schema.types[len(columns) :]]
         return columns, finisher.suspects
 
 

@@ -1,6 +1,6 @@
 """The reference reader: one JSON message in plain Python, to its values or to the reason why not.
 
-What it accepts is what the JSON format means here; the fast reader of `json_block` may accept less, never
+What it accepts is what the JSON format means here; the fast reader of `block` may accept less, never
 more, and gives equal values. Fields outside the schema are parsed and not judged: in them a name may come twice.
 NaN and Infinity, which some writers put for a number, are not JSON anywhere.
 """
@@ -8,7 +8,6 @@ NaN and Infinity, which some writers put for a number, are not JSON anywhere.
 from __future__ import annotations
 
 import re
-import sys
 from json import JSONDecodeError, JSONDecoder, dumps
 from typing import Any, Literal
 
@@ -29,7 +28,10 @@ ExtraFields = Literal["ignore", "keep", "quarantine"]
 """What becomes of fields that the schema does not name: skipped, kept in a map column, or a bad record."""
 
 MAX_DEPTH = 4000
+# Python's parser recurses, and what called it must fit under the interpreter's limit of 1,000 too.
+_PARSER_DEPTH = 400
 BLANKS = " \t\r\n"
+_NOT_BLANK = re.compile(f"[^{BLANKS}]")
 
 # Possessive, and an open string runs to the end: a message takes time in proportion to its length, whatever it holds.
 _STRING = r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
@@ -85,7 +87,7 @@ def parse_object(text: str) -> Pairs:
     if depth > MAX_DEPTH:
         raise RefusedError(TOO_DEEP, f"nested {depth} levels deep, and the limit is {MAX_DEPTH}")
     try:
-        value, end = _parse(text, start, depth)
+        value, end = _PARSER.raw_decode(text, start) if depth <= _PARSER_DEPTH else _parse_deep(text, start)
     except _NotFiniteError as exc:
         at = next(found.start(1) for found in _NOT_FINITE.finditer(text) if found.group(1))
         raise RefusedError(MALFORMED_JSON, f"{exc} at character {at}, which JSON does not have") from None
@@ -110,16 +112,57 @@ def nesting_depth(text: str) -> int:
     return int(steps[steps != 0].cumsum(dtype=np.int64).max(initial=0))
 
 
-def _parse(text: str, start: int, depth: int) -> tuple[Any, int]:
-    limit = sys.getrecursionlimit()
-    if depth < limit // 2:
-        return _PARSER.raw_decode(text, start)
-    # Python's parser recurses in C and counts against this limit; MAX_DEPTH of its frames fit any stack.
-    sys.setrecursionlimit(limit + depth)
-    try:
-        return _PARSER.raw_decode(text, start)
-    finally:
-        sys.setrecursionlimit(limit)
+def _parse_deep(text: str, at: int) -> tuple[Any, int]:
+    """What Python's parser gives and raises, with a stack of its own: that parser recurses."""
+    closers = [""]
+    parts: list[list[Any]] = [[]]
+    """Of the message, and of each array and object that is open; the names and values of an object by turns."""
+    while True:
+        if closers[-1] == "}" and len(parts[-1]) % 2 == 0:
+            name, at = _parse_name(text, at)
+            parts[-1].append(name)
+        if text.startswith(("{", "["), at):
+            closers.append("}" if text[at] == "{" else "]")
+            parts.append([])
+            at = _after_blanks(text, at + 1)
+            if not text.startswith(closers[-1], at):
+                continue
+        else:
+            try:
+                value, at = _PARSER.scan_once(text, at)
+            except StopIteration as exc:
+                raise JSONDecodeError("Expecting value", text, exc.value) from None
+            parts[-1].append(value)
+        while closers[-1]:
+            at = _after_blanks(text, at)
+            if text.startswith(closers[-1], at):
+                items = parts.pop()
+                is_object = closers.pop() == "}"
+                parts[-1].append(tuple(zip(items[::2], items[1::2], strict=True)) if is_object else items)
+                at += 1
+            elif text.startswith(",", at):
+                at = _after_blanks(text, at + 1)
+                break
+            else:
+                raise JSONDecodeError("Expecting ',' delimiter", text, at)
+        else:
+            return parts[0][0], at
+
+
+def _parse_name(text: str, at: int) -> tuple[str, int]:
+    """The name at the beginning of a pair, and where its value begins."""
+    if not text.startswith('"', at):
+        raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
+    name, at = _PARSER.parse_string(text, at + 1, True)
+    at = _after_blanks(text, at)
+    if not text.startswith(":", at):
+        raise JSONDecodeError("Expecting ':' delimiter", text, at)
+    return name, _after_blanks(text, at + 1)
+
+
+def _after_blanks(text: str, at: int) -> int:
+    found = _NOT_BLANK.search(text, at)
+    return found.start() if found else len(text)
 
 
 def _refuse_lone_surrogates(value: Any) -> None:

@@ -14,9 +14,8 @@ Timestamp. Rows in which any of this matters are named as suspects, and the care
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,11 +30,11 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
-from penstock.decoders.protobuf.single import SingleReader
+from penstock.decoders.batch import BlockError, Format
+from penstock.decoders.protobuf.single import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, SingleReader, json_text
 from penstock.decoders.protobuf.types import Field, Message, Narrowed, Shape, Value, message_of
-from penstock.decoders.protobuf.values import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, json_text
 from penstock.decoders.protobuf.wire import MAX_CELLS, check_wire
-from penstock.decoders.refusal import Pieces, Reason, RefusedError
+from penstock.decoders.refusal import MALFORMED_PROTOBUF, RefusedError
 from penstock.registry.protobuf import load, read_descriptors
 
 _PACKAGE = "penstock.flat"
@@ -112,6 +111,10 @@ Rows = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 """From positions in an array to the rows of the block that they are part of."""
 
 
+def _same(positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return positions
+
+
 class Finisher:
     """Finishes the columns of one block and gathers the rows that need a second look."""
 
@@ -133,11 +136,11 @@ class Finisher:
         """`there` says where the message itself is; None for everywhere."""
         for members in message.oneofs:
             given = sum(np.asarray(_is_given(arrays[at]), np.int8) for at in members)
-            self._suspect(given > 1, rows)
+            self.suspect(given > 1, rows)
         for field, array in zip(message.fields, arrays, strict=True):
             if field.required and (array.null_count or pt.is_list(array.type)):
                 missing = pc.invert(_is_given(array))
-                self._suspect(missing if there is None else pc.and_(missing, there), rows)
+                self.suspect(missing if there is None else pc.and_(missing, there), rows)
         return [self._field(field, array, rows) for field, array in zip(message.fields, arrays, strict=True)]
 
     def _field(self, field: Field, array: pa.Array, rows: Rows) -> pa.Array:
@@ -192,7 +195,7 @@ class Finisher:
         if value.reads:
             first, last = RANGES[value.reads]
             numbers = np.asarray(array.fill_null(0))
-            self._suspect((numbers < first) | (numbers > last), rows)
+            self.suspect((numbers < first) | (numbers > last), rows)
             return array.cast(value.type, safe=False)
         return array if array.type == value.type else array.cast(value.type)
 
@@ -204,7 +207,7 @@ class Finisher:
             return names
         unknown = pc.and_(names.is_null(), array.is_valid())
         if value.field.enum_type.is_closed:
-            self._suspect(unknown, rows)
+            self.suspect(unknown, rows)
         return pc.if_else(unknown, array.cast(pa.string()), names)
 
     def _json(self, value: Value, array: pa.Array, always: bool, rows: Rows) -> pa.StringArray:
@@ -223,20 +226,17 @@ class Finisher:
     def _timestamp(self, parts: list[pa.Array], there: pa.BooleanArray | None, rows: Rows) -> pa.TimestampArray:
         seconds, nanos = (np.asarray(part).astype(np.int64) for part in parts)
         early_or_late = (seconds < FIRST_SECOND) | (seconds > LAST_SECOND)
-        self._suspect(early_or_late | (nanos < 0) | (nanos > LAST_NANO), rows)
+        self.suspect(early_or_late | (nanos < 0) | (nanos > LAST_NANO), rows)
         with np.errstate(over="ignore"):
             microseconds = seconds * 1_000_000 + nanos // 1000
         mask = None if there is None else np.asarray(pc.invert(there))
         return pa.array(microseconds, pa.int64(), mask=mask).view(pa.timestamp("us", tz="UTC"))
 
-    def _suspect(self, doubtful: pa.BooleanArray | npt.NDArray[np.bool_], rows: Rows) -> None:
+    def suspect(self, doubtful: pa.BooleanArray | npt.NDArray[np.bool_], rows: Rows = _same) -> None:
+        """Have the careful reader read the rows that are true in `doubtful`."""
         found = np.flatnonzero(np.asarray(doubtful))
         if len(found):
             self._suspects.append(rows(found))
-
-
-def _same(positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return positions
 
 
 def _inside(array: pa.ListArray, rows: Rows) -> Rows:
@@ -250,112 +250,67 @@ def _is_given(array: pa.Array) -> pa.BooleanArray:
     return pc.greater(pc.list_value_length(array), 0) if pt.is_list(array.type) else array.is_valid()
 
 
-_FEW_ROWS = 8
-_PART_ROWS = 16_384
-_PART_CELLS = 4 * MAX_CELLS
 _ITEMS = b"\x0a"
 
 
 @lru_cache(maxsize=64)
-def block_reader(descriptors: bytes, message: str, narrowed: Narrowed = frozenset()) -> BlockReader:
-    """The reader of a message, made once a process."""
-    return BlockReader(descriptors, message, narrowed)
+def protobuf_format(descriptors: bytes, message: str, narrowed: Narrowed = frozenset()) -> ProtobufFormat:
+    """The readers of a message, made once a process."""
+    return ProtobufFormat(descriptors, message, narrowed)
 
 
-class BlockReader:
-    """Reads blocks of messages into the columns of the schema."""
+class ProtobufFormat(Format):
+    """Reads messages into the columns of the schema."""
 
     def __init__(self, descriptors: bytes, message: str, narrowed: Narrowed) -> None:
         self.message = message_of(descriptors, message, narrowed)
+        self.schema = self.message.schema
         self.no_fast_form = no_fast_form(self.message)
-        self._fast = None if self.no_fast_form else fast_reader(self.message)
+        self.is_fast = self.no_fast_form is None
+        self.block_bytes = min(Format.block_bytes, 4 * MAX_CELLS // self.message.most_cells)
+        self._fast = fast_reader(self.message) if self.is_fast else None
         self._one, self._many = _classes(descriptors, message)
         self._single = SingleReader(self.message, self._one)
 
-    def read(self, values: pa.BinaryArray, rows: pa.UInt64Array, pieces: Pieces, reasons: dict[int, Reason]) -> None:
-        """Put the columns of the good messages into `pieces` and why the others are bad into `reasons`."""
-        values, rows = self._without_heavy(values, rows, reasons)
-        for start, end in self._parts(values):
-            some, theirs = values.slice(start, end - start), rows.slice(start, end - start)
-            if not _parses(self._many, _as_items(some)):
-                # To parse them one by one is cheap beside finding the bad ones in ever smaller blocks.
-                kept = pa.array([_parses(self._one, value) for value in some.to_pylist()], pa.bool_())
-                bad = pc.invert(kept)
-                self._read_singly(some.filter(bad), theirs.filter(bad), pieces, reasons)
-                some, theirs = some.filter(kept), theirs.filter(kept)
-            self._read_judged(some, theirs, pieces, reasons)
+    def read_single(self, value: bytes) -> tuple[Any, ...]:
+        """The values of the columns. Raises `RefusedError`."""
+        return self._single.read(value)
 
-    def _read_judged(
-        self, values: pa.BinaryArray, rows: pa.UInt64Array, pieces: Pieces, reasons: dict[int, Reason]
-    ) -> None:
-        if self._fast is None:
-            self._read_singly(values, rows, pieces, reasons)
-            return
+    def read_block(self, values: pa.BinaryArray) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
+        """The columns, and the messages for which they may be wrong. Raises `BlockError`."""
+        bad = self._too_heavy(values)
+        values = _without(values, bad)
+        if not _parses(self._many, _as_items(values)):
+            # To parse them one by one is cheap beside finding the bad ones in ever smaller blocks.
+            broken = np.array([not _parses(self._one, value) for value in values.to_pylist()])
+            values, bad = _without(values, broken), bad | broken
         try:
-            read = self._fast.array_to_record_batch(values)
+            read = self._fast.array_to_record_batch(values)  # type: ignore[union-attr]
         except BaseException as exc:
             # A panic of the fast reader is no Exception. What the judge let through has to be read by somebody.
             if not isinstance(exc, ValueError) and type(exc).__name__ != "PanicException":
                 raise
-            if len(values) <= _FEW_ROWS:
-                self._read_singly(values, rows, pieces, reasons)
-                return
-            half = len(values) // 2
-            self._read_judged(values.slice(0, half), rows.slice(0, half), pieces, reasons)
-            self._read_judged(values.slice(half), rows.slice(half), pieces, reasons)
-            return
+            raise BlockError(MALFORMED_PROTOBUF, "the fast reader does not take the message") from None
         finisher = Finisher()
-        columns = finisher.columns(self.message, read)
-        suspects = finisher.suspects
-        if len(suspects):
-            doubtful = np.zeros(len(values), bool)
-            doubtful[suspects] = True
-            self._read_singly(values.filter(pa.array(doubtful)), rows.filter(pa.array(doubtful)), pieces, reasons)
-            sure = pa.array(~doubtful)
-            columns, rows = [column.filter(sure) for column in columns], rows.filter(sure)
-        pieces.add(columns, rows)
+        finisher.suspect(bad)
+        return finisher.columns(self.message, read), finisher.suspects
 
-    def _read_singly(
-        self, values: pa.BinaryArray, rows: pa.UInt64Array, pieces: Pieces, reasons: dict[int, Reason]
-    ) -> None:
-        found: list[tuple[Any, ...]] = []
-        good: list[int] = []
-        for value, row in zip(values.to_pylist(), rows.to_pylist(), strict=True):
-            try:
-                found.append(self._single.read(value))
-                good.append(row)
-            except RefusedError as refusal:
-                reasons[row] = refusal.reason
-        if good:
-            columns = zip(self.message.fields, zip(*found, strict=True), strict=True)
-            pieces.add([pa.array(column, field.type) for field, column in columns], pa.array(good, pa.uint64()))
-
-    def _without_heavy(
-        self, values: pa.BinaryArray, rows: pa.UInt64Array, reasons: dict[int, Reason]
-    ) -> tuple[pa.BinaryArray, pa.UInt64Array]:
-        """Without the messages that would take too much memory, before any is taken."""
-        refused: list[int] = []
-        for at in np.flatnonzero(self._most_cells(values) > MAX_CELLS).tolist():
+    def _too_heavy(self, values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+        """Which messages would take too much memory."""
+        sizes = np.asarray(pc.binary_length(values)).astype(np.int64)
+        heavy = sizes * self.message.most_cells > MAX_CELLS
+        for at in np.flatnonzero(heavy).tolist():
             try:
                 check_wire(values[at].as_py(), self.message.descriptor)
-            except RefusedError as refusal:
-                reasons[rows[at].as_py()] = refusal.reason
-                refused.append(at)
-        if not refused:
-            return values, rows
-        kept = pa.array(~np.isin(np.arange(len(values)), refused))
-        return values.filter(kept), rows.filter(kept)
+                heavy[at] = False
+            except RefusedError:
+                continue
+        return heavy
 
-    def _parts(self, values: pa.BinaryArray) -> Iterator[tuple[int, int]]:
-        """Where to cut the values so that no part takes too much memory at once."""
-        most = np.cumsum(np.maximum(self._most_cells(values), _PART_CELLS // _PART_ROWS))
-        cuts = [0, *(np.flatnonzero(np.diff(most // _PART_CELLS)) + 1).tolist(), len(values)]
-        return pairwise(cuts)
 
-    def _most_cells(self, values: pa.BinaryArray) -> npt.NDArray[np.int64]:
-        """More cells than this a message cannot have: an item takes two bytes, a packed one takes one."""
-        sizes = np.asarray(pc.binary_length(values)).astype(np.int64)
-        return sizes * max(1, (self.message.leaves + 1) // 2)
+def _without(values: pa.BinaryArray, bad: npt.NDArray[np.bool_]) -> pa.BinaryArray:
+    """The messages with empty ones in place of the bad ones, which keeps the others in their places."""
+    return pc.if_else(bad, b"", values) if bad.any() else values
 
 
 def _parses(read_as: type[Read], encoded: bytes | memoryview) -> bool:

@@ -15,13 +15,13 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
 
-from penstock.decoders.framing import unframe, writer_schema
-from penstock.decoders.protobuf.block import BlockReader, block_reader
+from penstock.decoders.batch import DEFAULT_MAX_BYTES, Group, PickledByFields, Screened, Tombstones, decode_batch
+from penstock.decoders.framing import CONFLUENT, by_schema, unframe
+from penstock.decoders.protobuf.block import protobuf_format
+from penstock.decoders.protobuf.single import RANGES, TYPE_NAMES
 from penstock.decoders.protobuf.types import MESSAGES, Message, Narrowed, Shape, message_of
-from penstock.decoders.protobuf.values import RANGES, TYPE_NAMES
 from penstock.decoders.protobuf.wire import Indexes, by_message, messages_at
-from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE, SCHEMA_UNSUPPORTED, WRONG_MESSAGE_INDEX, Pieces, Reason
-from penstock.decoders.screen import DEFAULT_MAX_BYTES, ScreenedValues, Tombstones, hold_back
+from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE, SCHEMA_UNSUPPORTED, WRONG_MESSAGE_INDEX, Reason
 from penstock.errors import DefinitionError, MissingError
 from penstock.model import COORDINATES_FIELD, Split
 from penstock.registry import RegisteredSchema, RegistrySettings
@@ -33,7 +33,7 @@ _said: set[str] = set()
 
 
 @dataclass(frozen=True)
-class ProtobufDecoder:
+class ProtobufDecoder(PickledByFields):
     """Implements `contracts.Decoder`. `descriptors` is a serialized `FileDescriptorSet` with all imports.
 
     With the framing `confluent` and no registry the ids are not looked at, and the message indexes are taken to be
@@ -52,10 +52,6 @@ class ProtobufDecoder:
     def __post_init__(self) -> None:
         _ = self._message  # checks the message
 
-    def __reduce__(self) -> tuple[object, ...]:
-        options = (self.framing, self.tombstones, self.max_bytes, self.frozen)
-        return ProtobufDecoder, (self.descriptors, self.message, self.registry, self.subject, *options)
-
     @cached_property
     def schema(self) -> pa.Schema:
         """The fields of the message, and the coordinates."""
@@ -63,12 +59,7 @@ class ProtobufDecoder:
 
     def decode(self, raw: pa.RecordBatch) -> Split:
         """Split raw records into rows and bad records."""
-        held = hold_back(raw.column("value"), self.tombstones, self.max_bytes)
-        pieces = Pieces(self._message.schema)
-        for reader, bodies, rows in self._groups(held):
-            reader.read(bodies, rows, pieces, held.reasons)
-        pieces.add_nulls(held.passed_tombstones)
-        return pieces.split(raw, self.schema, held.reasons)
+        return decode_batch(raw, self.schema, self.tombstones, self.max_bytes, self._groups)
 
     def refuses(self, schema: RegisteredSchema) -> Reason | None:
         """Why every record of a writer's schema would be refused, where that is so."""
@@ -85,22 +76,19 @@ class ProtobufDecoder:
     def _message(self) -> Message:
         return message_of(self.descriptors, self.message)
 
-    def _groups(self, held: ScreenedValues) -> Iterator[tuple[BlockReader, pa.BinaryArray, pa.UInt64Array]]:
-        """The messages without their headers, by the schema that they were written with."""
+    def _groups(self, screened: Screened) -> Iterator[Group]:
+        values, rows, reasons = screened.values, screened.rows, screened.reasons
         if self.framing == "none":
-            yield block_reader(self.descriptors, self.message), held.values, held.rows
+            yield protobuf_format(self.descriptors, self.message), values, rows
             return
-        for schema_id, bodies, rows in unframe(held.values, held.rows, held.reasons).by_id():
-            schema = writer_schema(self.registry, schema_id, self.subject, self.frozen) if self.registry else None
-            if isinstance(schema, Reason):
-                held.reasons.update(dict.fromkeys(rows.to_pylist(), schema))
-                continue
-            for indexes, some, theirs in by_message(bodies, rows, held.reasons):
+        framed = unframe(values, rows, CONFLUENT, reasons)
+        for schema, bodies, theirs in by_schema(framed, self.registry, self.subject, self.frozen, reasons):
+            for indexes, messages, places in by_message(bodies, theirs, reasons):
                 found = self._resolved(schema, indexes)
                 if isinstance(found, Reason):
-                    held.reasons.update(dict.fromkeys(theirs.to_pylist(), found))
+                    reasons.update(dict.fromkeys(places.to_pylist(), found))
                 else:
-                    yield block_reader(found.descriptors, self.message, found.narrowed), some, theirs
+                    yield protobuf_format(found.descriptors, self.message, found.narrowed), messages, places
 
     def _resolved(self, schema: RegisteredSchema | None, indexes: Indexes) -> Resolved | Reason:
         if schema is not None:
@@ -111,7 +99,7 @@ class ProtobufDecoder:
         return Reason(WRONG_MESSAGE_INDEX, f"{list(indexes)} is not {self.message} in the descriptors")
 
     def _slow_parts(self) -> list[str]:
-        why = block_reader(self.descriptors, self.message).no_fast_form
+        why = protobuf_format(self.descriptors, self.message).no_fast_form
         if why:
             return [why]
         texts = [field for field in self._message.fields if field.value.shape is Shape.JSON]

@@ -120,6 +120,11 @@ class Message:
     leaves: int
 
     @property
+    def most_cells(self) -> int:
+        """More cells a byte than this a message cannot have: an item takes two bytes, a packed one takes one."""
+        return max(1, (self.leaves + 1) // 2)
+
+    @property
     def schema(self) -> pa.Schema:
         """The fields as columns."""
         return pa.schema([pa.field(field.name, field.type) for field in self.fields])

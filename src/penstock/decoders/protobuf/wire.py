@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
+from penstock.decoders.framing import without_first
 from penstock.decoders.protobuf.types import MESSAGES
 from penstock.decoders.refusal import (
     INVALID_UTF8,
@@ -186,7 +187,7 @@ def by_message(
         if pc.any(same, min_count=0).as_py():
             everything = pc.all(same).as_py()
             found = bodies if everything else bodies.filter(same)
-            yield read_indexes(prefix)[0], _without_first(found, len(prefix)), rows if everything else rows.filter(same)
+            yield read_indexes(prefix)[0], without_first(found, len(prefix)), rows if everything else rows.filter(same)
             if everything:
                 return
             others = pc.invert(same)
@@ -201,7 +202,7 @@ def by_message(
         except RefusedError as refusal:
             reasons[row.as_py()] = refusal.reason
         else:
-            yield indexes, _without_first(bodies.slice(at, 1), size), rows.slice(at, 1)
+            yield indexes, without_first(bodies.slice(at, 1), size), rows.slice(at, 1)
 
 
 def read_indexes(body: bytes) -> tuple[Indexes, int]:
@@ -238,10 +239,6 @@ def _at(messages: Sequence[Descriptor], indexes: Indexes, entries: bool) -> Desc
         found = counted[index]
         messages = found.nested_types
     return found
-
-
-def _without_first(bodies: pa.BinaryArray, count: int) -> pa.BinaryArray:
-    return pc.binary_replace_slice(bodies, 0, count, b"")
 
 
 def _next_prefix(bodies: pa.BinaryArray) -> bytes | None:
