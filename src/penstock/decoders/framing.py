@@ -73,7 +73,7 @@ class Framed:
 
 def unframe(values: pa.BinaryArray, rows: pa.UInt64Array, framing: Framing, reasons: dict[int, Reason]) -> Framed:
     """Take the headers off; `values` has no nulls, and `rows` says where each is in the batch."""
-    sizes = np.diff(_offsets(values))
+    sizes = np.diff(offsets_of(values))
     whole = sizes >= framing.header_bytes
     if not whole.all():
         for at in np.flatnonzero(~whole):
@@ -82,7 +82,7 @@ def unframe(values: pa.BinaryArray, rows: pa.UInt64Array, framing: Framing, reas
                 SHORT_MESSAGE, f"{bytes_}, and the header of {framing.name} alone takes {framing.header_bytes}"
             )
         values, rows = values.filter(whole), rows.filter(whole)
-    headers = _data(values)[_offsets(values)[:-1, None] + np.arange(framing.header_bytes)]
+    headers = _data(values)[offsets_of(values)[:-1, None] + np.arange(framing.header_bytes)]
     magic = headers[:, : len(framing.magic)]
     right = (magic == np.frombuffer(framing.magic, np.uint8)).all(axis=1)
     if not right.all():
@@ -100,7 +100,8 @@ def without_first(values: pa.BinaryArray, count: int) -> pa.BinaryArray:
     return pc.binary_replace_slice(values, 0, count, b"")
 
 
-def _offsets(values: pa.BinaryArray) -> npt.NDArray[np.int32]:
+def offsets_of(values: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    """Where each value begins in the data, and where the last one ends."""
     buffer = values.buffers()[1]
     if buffer is None or not len(values):
         return np.zeros(1, np.int32)

@@ -140,8 +140,7 @@ class _Items(Resolver):
     def __call__(self, column: pa.Array, live: Live) -> pa.Array:
         # Hidden rows are empty, so every item is live.
         items = self._items(column.values, None)
-        hidden = column.is_null() if column.null_count else None
-        return pa.ListArray.from_arrays(column.offsets, items, type=self.type, mask=hidden)
+        return pa.ListArray.from_arrays(column.offsets, items, type=self.type, mask=_nulls(column))
 
 
 class _Pairs(Resolver):
@@ -153,8 +152,8 @@ class _Pairs(Resolver):
     def __call__(self, column: pa.Array, live: Live) -> pa.Array:
         pairs = column.values
         found = self._values(pairs.field(1) if pairs.type.num_fields > 1 else pa.nulls(len(pairs)), None)
-        hidden = column.is_null() if column.null_count else None
-        return pa.MapArray.from_arrays(column.offsets, self._keys(pairs.field(0)), found, type=self.type, mask=hidden)
+        keys, hidden = self._keys(pairs.field(0)), _nulls(column)
+        return pa.MapArray.from_arrays(column.offsets, keys, found, type=self.type, mask=hidden)
 
 
 class _Optional(Resolver):

@@ -121,11 +121,6 @@ def member(at: int) -> str:
     return f"member{at}"
 
 
-def has_column(node: Node) -> bool:
-    """Whether a reader's field becomes a column."""
-    return arrow_type(node) is not None
-
-
 def default_value(node: Node, default: str) -> Any:
     """A default as the value that Arrow takes for the column. Raises `ValueError` where it is no such value."""
     return _value(node, json.loads(default))
@@ -138,7 +133,7 @@ def _value(node: Node, given: Any) -> Any:
         case Record():
             found = {}
             for field in node.fields:
-                if not has_column(field.type):
+                if arrow_type(field.type) is None:
                     continue
                 if isinstance(given, dict) and field.name in given:
                     found[field.name] = _value(field.type, given[field.name])

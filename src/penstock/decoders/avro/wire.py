@@ -34,6 +34,7 @@ from penstock.decoders.avro.schema import (
     describe,
 )
 from penstock.decoders.batch import BlockError
+from penstock.decoders.framing import offsets_of
 from penstock.decoders.refusal import INVALID_UTF8, MALFORMED_AVRO, OUT_OF_RANGE, SCHEMA_INCOMPATIBLE
 
 _LENGTH_WIDTH = 20  # An offset, and what the native reader sets aside for a string.
@@ -303,8 +304,7 @@ def decimals(kind: pa.Decimal128Type, written_scale: int, path: str) -> Step:
 
 def _words(column: pa.BinaryArray, path: str) -> npt.NDArray[np.uint64]:
     """The numbers as 16 bytes each, little endian, as Arrow keeps them. Zero where the column is null."""
-    count = len(column)
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + count + 1].astype(np.int64)
+    offsets = offsets_of(column).astype(np.int64)
     buffer = column.buffers()[2]
     data = np.frombuffer(buffer, np.uint8) if buffer is not None and buffer.size else np.zeros(1, np.uint8)
     sizes = np.diff(offsets)

@@ -206,7 +206,7 @@ class JsonFormat(Format):
 
     def read_block(self, values: pa.StringArray) -> tuple[list[pa.Array], list[int]]:
         """The columns, and the messages for which they may be wrong. Raises `BlockError`."""
-        messages, readable = find_readable(values)
+        messages, readable = _find_readable(values)
         finisher = Finisher()
         if not pc.all(readable, min_count=0).as_py():
             finisher.suspect(pc.invert(readable))
@@ -236,7 +236,7 @@ class JsonFormat(Format):
         return columns, finisher.suspects
 
 
-def find_readable(texts: pa.StringArray) -> tuple[pa.StringArray, pa.BooleanArray]:
+def _find_readable(texts: pa.StringArray) -> tuple[pa.StringArray, pa.BooleanArray]:
     """The texts without blanks around them, and which of them a block may hold."""
     readable = _is_braced(texts)
     if not pc.all(readable, min_count=0).as_py():

@@ -268,7 +268,7 @@ class ProtobufFormat(Format):
         self.no_fast_form = no_fast_form(self.message)
         self.is_fast = self.no_fast_form is None
         self.block_bytes = min(Format.block_bytes, 4 * MAX_CELLS // self.message.most_cells)
-        self._fast = fast_reader(self.message) if self.is_fast else None
+        self._fast: Any = fast_reader(self.message) if self.is_fast else None
         self._one, self._many = _classes(descriptors, message)
         self._single = SingleReader(self.message, self._one)
 
@@ -285,7 +285,7 @@ class ProtobufFormat(Format):
             broken = np.array([not _parses(self._one, value) for value in values.to_pylist()])
             values, bad = _without(values, broken), bad | broken
         try:
-            read = self._fast.array_to_record_batch(values)  # type: ignore[union-attr]
+            read = self._fast.array_to_record_batch(values)
         except BaseException as exc:
             # A panic of the fast reader is no Exception. What the judge let through has to be read by somebody.
             if not isinstance(exc, ValueError) and type(exc).__name__ != "PanicException":

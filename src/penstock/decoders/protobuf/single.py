@@ -20,10 +20,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
 from penstock.decoders.protobuf.types import Field, Message, Shape, Value
-from penstock.decoders.protobuf.wire import MAX_CELLS, check_wire
+from penstock.decoders.protobuf.wire import MAX_CELLS, NOT_UTF8, check_wire
 from penstock.decoders.refusal import INVALID_UTF8, MALFORMED_PROTOBUF, MISSING_FIELD, OUT_OF_RANGE, RefusedError
-
-_NOT_UTF8 = "the bytes of the string are not UTF-8"
 
 
 class SingleReader:
@@ -52,7 +50,7 @@ def _fields(message: Message, found: Read) -> Iterator[Any]:
         except RefusedError as refusal:
             raise refusal.inside(field.name) from None
         except UnicodeDecodeError:
-            raise RefusedError(INVALID_UTF8, _NOT_UTF8, f"{field.name}[key]") from None
+            raise RefusedError(INVALID_UTF8, NOT_UTF8, f"{field.name}[key]") from None
 
 
 def _field(field: Field, found: Read) -> Any:
@@ -82,7 +80,7 @@ def _value(value: Value, given: Any) -> Any:
                 _check_range(value, given)
             if isinstance(given, bytes) and pt.is_string(value.type):
                 # The library gives a proto2 string that is not UTF-8 as its bytes; only for the key of a map it raises.
-                raise RefusedError(INVALID_UTF8, _NOT_UTF8)
+                raise RefusedError(INVALID_UTF8, NOT_UTF8)
             return _plain(value.type, given)
         case Shape.ENUM:
             return value.names.get(given) or str(given)

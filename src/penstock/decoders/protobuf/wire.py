@@ -30,6 +30,7 @@ from penstock.decoders.refusal import (
 MAX_DEPTH = 100
 """Levels of messages and groups inside the message: what Google's library reads."""
 MAX_CELLS = 2 * 1024 * 1024
+NOT_UTF8 = "the bytes of the string are not UTF-8"
 
 _F = FieldDescriptor
 _VARINT, _I64, _LEN, _START, _END, _I32 = range(6)
@@ -145,7 +146,7 @@ class _Walk:
         try:
             self._bytes[at:end].decode()
         except UnicodeDecodeError:
-            raise RefusedError(INVALID_UTF8, "the bytes of the string are not UTF-8") from None
+            raise RefusedError(INVALID_UTF8, NOT_UTF8) from None
 
     def _varint(self, at: int, end: int, most: int) -> tuple[int, int]:
         value = 0
