@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -49,7 +50,7 @@ class Format(ABC):
     block_bytes = 32 * 1024 * 1024
 
     @abstractmethod
-    def read_block(self, values: pa.Array) -> tuple[list[pa.Array], Sequence[int]]:
+    def read_block(self, values: pa.Array) -> tuple[list[pa.Array], Sequence[int] | npt.NDArray[np.int64]]:
         """The columns, and the places of the values for which they may be wrong. Raises `BlockError`."""
 
     @abstractmethod
@@ -119,10 +120,9 @@ class _Reading:
             except BlockError as error:
                 if error.bad and error.seen > _FEW_ROWS:
                     done = size = error.seen
-                    bad = np.isin(np.arange(done), error.bad)
-                    some, theirs = block.slice(0, done), rows.slice(0, done)
-                    self._read_singly(some.filter(bad), theirs.filter(bad), error.reason)
-                    again = (some.filter(~bad), theirs.filter(~bad), checked)
+                    bad, rest = _split(error.bad, done)
+                    self._read_singly(block.take(bad), rows.take(bad), error.reason)
+                    again = (block.slice(0, done).filter(rest), rows.slice(0, done).filter(rest), checked)
                 elif done > 1 and (checked or (done > _FEW_ROWS and not error.bad)):
                     size = max(done // 4, 1 if checked else _FEW_ROWS)
                     waiting.append((values, rows, checked))
@@ -152,12 +152,9 @@ class _Reading:
             return
         columns, doubtful = self._format.read_block(values)
         if len(doubtful):
-            some = pa.array(doubtful, pa.int64())
+            some, rest = _split(doubtful, len(values))
             self._read_singly(values.take(some), rows.take(some))
-            sure = np.ones(len(values), bool)
-            sure[doubtful] = False
-            kept = pa.array(sure)
-            columns, rows = [column.filter(kept) for column in columns], rows.filter(kept)
+            columns, rows = [column.filter(rest) for column in columns], rows.filter(rest)
         self._pieces.add(columns, rows)
 
     def _read_singly(
@@ -166,7 +163,7 @@ class _Reading:
         """Read values one by one. Those that were only checked are bad for the reason `otherwise`, or returned."""
         read: list[Sequence[Any]] = []
         good: list[int] = []
-        checked = np.zeros(len(values), bool)
+        checked: list[int] = []
         for at, (value, row) in enumerate(zip(values.to_pylist(), rows.to_pylist(), strict=True)):
             try:
                 found = self._format.read_single(value)
@@ -179,11 +176,19 @@ class _Reading:
             elif otherwise is not None:
                 self._reasons[row] = otherwise
             else:
-                checked[at] = True
+                checked.append(at)
         if good:
             columns = zip(zip(*read, strict=True), self._format.schema.types, strict=True)
             self._pieces.add([pa.array(column, kind) for column, kind in columns], pa.array(good, pa.uint64()))
-        return values.filter(checked), rows.filter(checked)
+        left = pa.array(checked, pa.int64())
+        return values.take(left), rows.take(left)
+
+
+def _split(places: Sequence[int] | npt.NDArray[np.int64], count: int) -> tuple[pa.Int64Array, pa.BooleanArray]:
+    """The places, and a mask of all others."""
+    others = np.ones(count, bool)
+    others[places] = False
+    return pa.array(places, pa.int64()), pa.array(others)
 
 
 # Under this many rows a call of a fast reader costs more than reading them one by one.

@@ -190,9 +190,11 @@ class JsonFormat(Format):
 
     block_rows = 8192
 
-    def __init__(self, columns: pa.Schema, extra_fields: ExtraFields, schema: pa.Schema) -> None:
+    def __init__(
+        self, columns: pa.Schema, extra_fields: ExtraFields, schema: pa.Schema, one_by_one: bool = False
+    ) -> None:
         self.schema = schema
-        self.is_fast = all(is_fast(field.type) for field in columns)
+        self.is_fast = not one_by_one and all(is_fast(field.type) for field in columns)
         self._fields = list(columns)
         self._options = pj.ParseOptions(
             explicit_schema=pa.schema([pa.field(f.name, read_type(f.type)) for f in columns]),
@@ -205,13 +207,11 @@ class JsonFormat(Format):
         return self._reference.read(value)
 
     def read_block(self, values: pa.StringArray) -> tuple[list[pa.Array], list[int]]:
-        """The columns, and the messages for which they may be wrong. Raises `BlockError`."""
-        messages, readable = _find_readable(values)
-        finisher = Finisher()
-        if not pc.all(readable, min_count=0).as_py():
-            finisher.suspect(pc.invert(readable))
-            messages = pc.if_else(readable, messages, "{}")
-        lines = pc.binary_join_element_wise(messages, "", "\n")
+        """The columns, and the messages for which they may be wrong. Raises `BlockError`.
+
+        `find_readable` says which messages a block may hold.
+        """
+        lines = pc.binary_join_element_wise(values, "", "\n")
         text = lines.buffers()[2]
         # Some Arrow versions take a NUL for the end of the stream.
         data = text.to_pybytes()
@@ -223,20 +223,21 @@ class JsonFormat(Format):
         except pa.ArrowInvalid as exc:
             found = _ROW.search(str(exc))
             # Arrow counts objects, so a message with two of them moves the number; it may even lie outside.
-            row = int(found.group(1)) if found else len(messages)
-            known = row < len(messages)
+            row = int(found.group(1)) if found else len(values)
+            known = row < len(values)
             raise BlockError(MALFORMED_JSON, "", [row] if known else (), row + 1 if known else 0) from None
-        if table.num_rows != len(messages):
+        if table.num_rows != len(values):
             raise BlockError(MALFORMED_JSON, "")
+        finisher = Finisher()
         columns = [finisher.finish(table.column(f.name).combine_chunks(), f) for f in self._fields]
         # Arrow takes these words for numbers, and in fields outside the schema it does not show them.
         if b"NaN" in data or b"Inf" in data:
-            finisher.suspect(pc.match_substring_regex(messages, _NOT_FINITE))
-        columns += [pa.nulls(len(messages), kind) for kind in self.schema.types[len(columns) :]]
+            finisher.suspect(pc.match_substring_regex(values, _NOT_FINITE))
+        columns += [pa.nulls(len(values), kind) for kind in self.schema.types[len(columns) :]]
         return columns, finisher.suspects
 
 
-def _find_readable(texts: pa.StringArray) -> tuple[pa.StringArray, pa.BooleanArray]:
+def find_readable(texts: pa.StringArray) -> tuple[pa.StringArray, pa.BooleanArray]:
     """The texts without blanks around them, and which of them a block may hold."""
     readable = _is_braced(texts)
     if not pc.all(readable, min_count=0).as_py():

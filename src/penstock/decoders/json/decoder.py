@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.decoders.batch import (
     DEFAULT_MAX_BYTES,
@@ -22,7 +23,7 @@ from penstock.decoders.batch import (
     decode_batch,
 )
 from penstock.decoders.framing import CONFLUENT, by_schema, unframe
-from penstock.decoders.json.block import JsonFormat
+from penstock.decoders.json.block import JsonFormat, find_readable
 from penstock.decoders.json.reason import ExtraFields
 from penstock.decoders.json.values import is_supported
 from penstock.errors import DefinitionError
@@ -85,8 +86,19 @@ class JsonDecoder(PickledByFields):
             found = by_schema(framed, self.registry, self.subject, self.frozen, screened.reasons)
             bodies = [(values, rows) for _, values, rows in found]
         for values, rows in bodies:
-            yield self._format, *as_texts(values, rows, screened.reasons)
+            texts, rows = as_texts(values, rows, screened.reasons)
+            trimmed, readable = find_readable(texts)
+            if pc.all(readable, min_count=0).as_py():
+                yield self._format, trimmed, rows
+            else:
+                odd = pc.invert(readable)
+                yield self._format, trimmed.filter(readable), rows.filter(readable)
+                yield self._single_format, texts.filter(odd), rows.filter(odd)
 
     @cached_property
     def _format(self) -> JsonFormat:
         return JsonFormat(self.columns, self.extra_fields, pa.schema(list(self.schema)[:-1]))
+
+    @cached_property
+    def _single_format(self) -> JsonFormat:
+        return JsonFormat(self.columns, self.extra_fields, pa.schema(list(self.schema)[:-1]), one_by_one=True)

@@ -128,10 +128,7 @@ def _parse_deep(text: str, at: int) -> tuple[Any, int]:
             if not text.startswith(closers[-1], at):
                 continue
         else:
-            try:
-                value, at = _PARSER.scan_once(text, at)
-            except StopIteration as exc:
-                raise JSONDecodeError("Expecting value", text, exc.value) from None
+            value, at = _PARSER.raw_decode(text, at)
             parts[-1].append(value)
         while closers[-1]:
             at = _after_blanks(text, at)
@@ -153,7 +150,7 @@ def _parse_name(text: str, at: int) -> tuple[str, int]:
     """The name at the beginning of a pair, and where its value begins."""
     if not text.startswith('"', at):
         raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
-    name, at = _PARSER.parse_string(text, at + 1, True)
+    name, at = _PARSER.raw_decode(text, at)
     at = _after_blanks(text, at)
     if not text.startswith(":", at):
         raise JSONDecodeError("Expecting ':' delimiter", text, at)
