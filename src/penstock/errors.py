@@ -113,6 +113,13 @@ def _signature(text: str, key: bytes) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
+def one_line(error: Exception) -> str:
+    """Any error in one line: by its code, or by its type."""
+    if isinstance(error, PenstockError):
+        return f"{error.code} {error.line}"
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
 def as_penstock_error(error: Exception) -> PenstockError:
     """Any exception as one of Penstock's errors. One that nobody expected is a fault of Penstock, and says so."""
     if isinstance(error, PenstockError):

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """`1 file`, `2 files`, with thousands separated."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def some(things: Sequence[object], limit: int = 8) -> str:
+    """The first of many, and how many more there are."""
+    rest = len(things) - limit
+    return ", ".join(map(str, things[:limit])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def percent(share: float) -> str:

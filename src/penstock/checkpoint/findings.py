@@ -14,6 +14,7 @@ from penstock.checkpoint.log_file import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, Lo
 from penstock.checkpoint.logs import CheckpointFiles, read_files
 from penstock.checkpoint.state_stores import StateFiles, read_state, version_needed
 from penstock.errors import PenstockError, TerminalError
+from penstock.wording import some
 
 REPAIR = "penstock checkpoint repair FILE    (with --dry-run: what it would change, or why it must not)"
 RESTORE = "penstock checkpoint restore FILE    (the newest backup, brought to where the sinks are)"
@@ -270,7 +271,7 @@ def _state(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Fin
             f"checkpoint {path}: the state that the next batch begins with is not whole",
             {
                 "needed": f"version {version}, of batch {version - 1}",
-                "missing": ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else ""),
+                "missing": some(missing),
             },
             "The steps of this pipeline remember rows, and a part of that is gone. Spark stops at it, in the middle of "
             "the batch.",

@@ -115,7 +115,7 @@ class Lease:
         self._thread.join(2 * SHORT.in_all)
         if self._taken is None:
             released = replace(self._claim, beat=self._claim.beat + 1, released=True)
-            with suppress(Exception):
+            with suppress(ChangedError, PenstockError, OSError):
                 self._filesystem.put_over(self._note, released.to_bytes(), self._mark)
 
     def _renew(self) -> None:
@@ -125,7 +125,7 @@ class Lease:
                 self._mark = self._filesystem.put_over(self._note, claim.to_bytes(), self._mark)
                 self._claim, self._renewed = claim, began
             except ChangedError:
-                with suppress(Exception):
+                with suppress(PenstockError, OSError):
                     held = self._filesystem.read(self._note)
                     found = _claim_in(held) if held is not None else None
                     if found is not None and found.run == self._claim.run:
@@ -134,7 +134,7 @@ class Lease:
                         continue
                     self._taken = found.who if found is not None else "somebody who removed the lease"
                     return
-            except Exception:
+            except (PenstockError, OSError):
                 # Storage that is away: `check` refuses to commit once it has been so for too long.
                 continue
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from penstock.checkpoint.lock import held_by
 from penstock.checkpoint.whole import put_whole_at
-from penstock.errors import MissingError
+from penstock.errors import MissingError, PenstockError
 from penstock.storage import Storage, is_local
 from penstock.storage.stores import SHORT
 
@@ -48,6 +48,27 @@ class RunStatus:
     def running(self) -> bool:
         """Whether somebody has the checkpoint now."""
         return self.state == "running"
+
+    @property
+    def ended_badly(self) -> str | None:
+        """How the last run ended, in words, where it did not stop by itself and none has begun since."""
+        match self.state, self.note:
+            case "killed", _:
+                return "the last run was killed"
+            case "failed", RunNote(error=error):
+                return f"the last run was ended by {error}"
+            case "silent", RunNote() as note:
+                return f"{note.who} has not been heard of since {note.at:%Y-%m-%d %H:%M:%S} UTC"
+        return None
+
+
+def shown_state(run: RunStatus | None) -> str:
+    """`running`, or how the last run ended; `not running` where none was ever noted."""
+    return "not running" if run is None or run.state == "none" else run.state
+
+
+REPAIRS = "the next one repairs what it left"
+"""What follows for a run that was killed."""
 
 
 def find_run(checkpoint: str, storage: Storage = Storage()) -> RunStatus:
@@ -168,7 +189,7 @@ class Presence:
                 now = datetime.now(UTC)
                 self._note = replace(self._note, at=now, ended_at=now, error=error)
                 self._rewrite()
-                with suppress(Exception):
+                with suppress(PenstockError, OSError):
                     self._remove(STOP_NOTE)
 
     @contextmanager
@@ -212,7 +233,7 @@ class Presence:
         """Whether a stop is asked for; `begin` has cleared away what was asked before."""
         try:
             return bool(self._filesystem[0].isfile(f"{self._filesystem[1]}/{STOP_NOTE}"))
-        except Exception:
+        except (PenstockError, OSError):
             # Storage that is away asks for nothing.
             return False
 
@@ -227,7 +248,7 @@ class Presence:
 
     def _rewrite(self) -> None:
         assert self._note is not None
-        with suppress(Exception):
+        with suppress(PenstockError, OSError):
             self._write(RUN_NOTE, _as_json(self._note))
 
     def _write(self, name: str, text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from penstock.errors import PenstockError, TerminalError, TransientError
+from penstock.errors import PenstockError, TerminalError, TransientError, one_line
 from penstock.kafka.failures import NOT_ALLOWED, kafka_failures
 from penstock.kafka.hearing import Hearing, check_access, refuse_known
 from penstock.kafka.settings import KafkaSettings
@@ -204,8 +204,9 @@ class GroupCommitter:
         if (error is not None) == self._failing:
             return
         self._failing = error is not None
+        # A listener of whatever kind does not end the thread.
         with suppress(Exception):
-            self._tell(_in_a_line(error) if error is not None else None)
+            self._tell(one_line(error) if error is not None else None)
 
 
 def _answer(ask: Callable[[], Iterable[Any] | None]) -> tuple[list[Any], KafkaError | None, str]:
@@ -222,9 +223,5 @@ def _answer(ask: Callable[[], Iterable[Any] | None]) -> tuple[list[Any], KafkaEr
 
 def _let_go(group: GroupOffsets | None) -> None:
     if group is not None:
-        with suppress(Exception):
+        with suppress(KafkaException, RuntimeError):
             group.close()
-
-
-def _in_a_line(error: Exception) -> str:
-    return f"{error.code} {error.line}" if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

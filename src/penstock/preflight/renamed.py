@@ -14,7 +14,7 @@ from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint.files import NotedSink
 from penstock.config import PipelineConfig
 from penstock.contracts import SharedSink, Sink
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, one_line
 from penstock.kafka import KafkaSettings
 from penstock.model import Guarantee
 from penstock.preflight.standings import Standing, standings
@@ -69,8 +69,8 @@ def former_names(
             try:
                 names |= names_in_target(sink, config.name)
             except PenstockError as error:
-                summary = f"{error.code} {error.line}"
-                return [FormerName(sink.name, Standing(sink.name, sink.guarantee, error=summary, fault=error))]
+                standing_now = Standing(sink.name, sink.guarantee, error=one_line(error), fault=error)
+                return [FormerName(sink.name, standing_now)]
         former = [under_name(name, sink.name, config, settings) for name in sorted(names - {s.name for s in sinks})]
         return [FormerName(sink.name, each) for each in standings(_Former(Targets(tuple(former), (), None)))]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from penstock.assembly.targets import Targets
 from penstock.contracts import Sink, SlotSink
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, one_line
 from penstock.model import BatchToken, Guarantee, Position
 from penstock.quarantine import RefusingQuarantine
 
@@ -83,8 +83,9 @@ def _standing(sink: Sink, sparse: bool, redriven: Sink | None) -> Standing:
         torn = sink.torn() if isinstance(sink, SlotSink) else None
         begun = sink.begun() if isinstance(sink, SlotSink) and torn is not None else None
     except PenstockError as error:
-        summary = f"{error.code} {error.line}"
-        return Standing(sink.name, sink.guarantee, error=summary, sparse=sparse, fault=error, target=sink.target)
+        return Standing(
+            sink.name, sink.guarantee, error=one_line(error), sparse=sparse, fault=error, target=sink.target
+        )
     return Standing(
         *(sink.name, sink.guarantee, position, torn),
         begun=begun,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psutil
+from py4j.protocol import Py4JError
 
 from penstock.errors import MissingError
 from penstock.spark.internals import scala_context
@@ -87,7 +88,8 @@ class QueryWork:
     def look(self) -> Work:
         """Look now."""
         finished = running = 0
-        with suppress(Exception):
+        # A context that is stopped meanwhile has no figures.
+        with suppress(Py4JError, OSError, AttributeError):
             tracker = self._context.statusTracker()
             for job in map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group)):
                 for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):

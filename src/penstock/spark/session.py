@@ -227,10 +227,12 @@ def warm_workers(session: Any) -> None:
     """Start Spark's Python workers beside what comes next; the first batch then finds them ready."""
     context = session.sparkContext
     cores = context.defaultParallelism
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     def warm() -> None:
         # A session that is stopped meanwhile needs no workers.
-        with suppress(Exception):
+        with suppress(Py4JError, PySparkException, OSError, AttributeError):
             context.parallelize(range(cores), cores).foreach(_nothing)
 
     threading.Thread(target=warm, name="warm-workers", daemon=True).start()

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from penstock.errors import MissingError
+from penstock.errors import MissingError, PenstockError
 from penstock.storage.client_settings import is_hadoop_option
 from penstock.storage.objects import ChangedError, ObjectFileSystem, StoredObject
 from penstock.storage.stores import Options, Patience, first_line
@@ -292,7 +292,7 @@ class HdfsFileSystem(ObjectFileSystem):
         return f"{_versions(self._strip_protocol(path))}/{number:020d}"
 
     def _remove_before(self, path: str, number: int) -> None:
-        with suppress(Exception):
+        with suppress(PenstockError, OSError):
             for one in self._listed(_versions(path)):
                 if _number(one) < number:
                     self._delete(self._named(path, one))

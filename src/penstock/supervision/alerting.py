@@ -189,8 +189,7 @@ class AlertSender:
             while self._waiting:
                 self._bring(self._waiting.popleft())
             if self._ending.is_set():
-                with suppress(Exception):
-                    self._receiver.close()
+                self._receiver.close()
                 return
 
     def _bring(self, letter: QueuedAlert) -> None:
@@ -204,8 +203,7 @@ class AlertSender:
                 self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; trying again")
             else:
                 self._tell(failing=False, text=f"{self._receiver.name} takes alerts again")
-                with suppress(Exception):
-                    self._delivered(letter)
+                self._delivered(letter)
                 return
             if ended or time.monotonic() - began > _PATIENCE_SECONDS:
                 return
@@ -214,7 +212,7 @@ class AlertSender:
     def _tell(self, *, failing: bool, text: str) -> None:
         if failing != self._failing:
             self._failing = failing
-            with suppress(Exception):
+            with suppress(Exception):  # nor does a listener end it
                 self._notice(text)
 
 
@@ -270,9 +268,10 @@ class Alerting:
         self._look()
 
     def _look(self) -> None:
-        with suppress(Exception):
+        # The next look may find figures where this one found none.
+        with suppress(TypeError, ValueError, ArithmeticError):
             for alert in self._book.look(self._observe()):
-                with suppress(Exception):
+                with suppress(Exception):  # a listener of whatever kind keeps no alert back
                     self._tell(alert)
                 self._send(alert)
 
@@ -299,7 +298,7 @@ class _FiringNote:
         self._firing: dict[str, str] = {}
 
     def read(self) -> dict[str, datetime]:
-        with suppress(Exception):
+        with suppress(PenstockError, OSError, ValueError, TypeError, AttributeError):
             filesystem, root = self._storage.filesystem(self._checkpoint)
             self._firing = json.loads(filesystem.cat_file(f"{root}/{FIRING_NOTE}"))
             return {rule: datetime.fromisoformat(since) for rule, since in self._firing.items()}
@@ -311,7 +310,7 @@ class _FiringNote:
             self._firing[rule] = since
         else:
             self._firing.pop(rule, None)
-        with suppress(Exception):
+        with suppress(PenstockError, OSError):
             filesystem, root = self._storage.filesystem(self._checkpoint)
             filesystem.makedirs(root, exist_ok=True)
             put_whole_at(filesystem, f"{root}/{FIRING_NOTE}", json.dumps(self._firing).encode())

@@ -22,7 +22,7 @@ from penstock.config.files import files_behind, pipeline_files
 from penstock.config.locations import find_collisions
 from penstock.engine.listener import BatchDone, Notice
 from penstock.engine.patience import StopRequest
-from penstock.errors import DefinitionError, PenstockError
+from penstock.errors import DefinitionError, PenstockError, one_line
 from penstock.preflight.options import RunSummary
 from penstock.supervision.fleet_events import (
     FileChanged,
@@ -168,8 +168,7 @@ class Fleet:
         except PenstockError:
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise DefinitionError("FILE_UNUSABLE", f"reading {member.file}: {what}") from error
+            raise DefinitionError("FILE_UNUSABLE", f"reading {member.file}: {one_line(error)}") from error
 
     def _load_unguarded(self, member: Member) -> PipelineConfig:
         file = member.file

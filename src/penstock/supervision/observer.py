@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from confluent_kafka import KafkaException
+
 from penstock.assembly.build import Pipeline
 from penstock.assembly.reaching import checkpoint_of
 from penstock.checkpoint import Offsets
@@ -308,7 +310,7 @@ class LagMonitor:
         cluster: Cluster | None = None
         looks = 0
         while not self._over.is_set():
-            with suppress(Exception):
+            with suppress(PenstockError, KafkaException):
                 cluster = cluster or Cluster(self._settings, _BROKER_SECONDS)
                 self._look(cluster, with_ages=looks % _AGES_EVERY == 0)
             looks += 1

@@ -29,7 +29,7 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.backup import backups_of, list_backups, make_backup
 from penstock.config import PipelineConfig, reveal
 from penstock.contracts import MaintainedSink, Maintenance, MaintenanceLock, Sink
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, one_line
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 
@@ -145,7 +145,7 @@ class Tended:
     def line(self) -> str | None:
         """For people; none where there was nothing to do."""
         if self.error is not None:
-            return f"maintenance of {self.table.name} was not done: {self.error.code} {self.error.line}"
+            return f"maintenance of {self.table.name} was not done: {one_line(self.error)}"
         done = []
         if self.compacted.removed:
             done.append(f"{self.compacted.removed:,} files joined into {self.compacted.added:,}")
@@ -291,7 +291,7 @@ class Chores:
             for line in upkeep(self._pipeline, self._session, within, maintenance.keep):
                 self._tell(line)
         except Exception as error:
-            self._tell(f"maintenance was not done: {_said(error)}")
+            self._tell(f"maintenance was not done: {one_line(error)}")
 
     def _back_up(self) -> None:
         asked = self._pipeline.config.checkpoint_backup
@@ -299,10 +299,10 @@ class Chores:
         checkpoint = self._checkpoint
         place, every = asked.to or backups_of(checkpoint.path), asked.every.total_seconds()
         due = 0.0
-        with suppress(Exception):
+        with suppress(PenstockError, OSError):
             copies = list_backups(place, checkpoint.storage)
             own = [b.created_at for b in copies if b.checkpoint == checkpoint.path and b.kind == "backup"]
-            due = every - (datetime.now(UTC) - own[-1]).total_seconds()
+            due = every - (datetime.now(UTC) - own[-1]).total_seconds() if own else 0.0
         while not self._over.wait(max(0.5, due)):
             if checkpoint.last_committed() is None:
                 due = 0.5
@@ -312,8 +312,4 @@ class Chores:
                 made = make_backup(checkpoint, place, self._pipeline.config.name, asked.keep)
                 self._tell(f"checkpoint copied: {made.path}")
             except Exception as error:
-                self._tell(f"the checkpoint was not copied: {_said(error)}")
-
-
-def _said(error: Exception) -> str:
-    return f"{error.code} {error.line}" if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+                self._tell(f"the checkpoint was not copied: {one_line(error)}")

@@ -22,7 +22,7 @@ from penstock.assembly.trial_registry import Given, build_offline, given_tables
 from penstock.config.cases import AdvanceCase, Case, CaseFile, MessageCase, case_file_of, load_cases, topics_of
 from penstock.config.ddl import read_columns
 from penstock.engine.trial import Batch, BatchResult, trial_of
-from penstock.errors import DefinitionError, MissingError, PenstockError
+from penstock.errors import DefinitionError, MissingError, PenstockError, one_line
 from penstock.model import RAW_SCHEMA
 from penstock.ops.cases.rows import TableDiff, compare, rows_of
 
@@ -173,7 +173,7 @@ def run_case(pipeline: Pipeline, given: Given, case: Case, session: Callable[[],
         seen = see(pipeline, case, session, given)
     except PenstockError as error:
         expected = case.expect.error if case.expect else None
-        wrong = () if error.code == expected else (f"the pipeline stopped: {error.code} {error.line}",)
+        wrong = () if error.code == expected else (f"the pipeline stopped: {one_line(error)}",)
         return CaseResult(case, time.perf_counter() - began, notes=wrong, error=error)
     tables, notes = _compare(case, seen)
     return CaseResult(case, time.perf_counter() - began, tables, notes, seen)

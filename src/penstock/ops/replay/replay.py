@@ -59,6 +59,7 @@ from penstock.preflight.checks import check_brokers
 from penstock.preflight.options import RunSummary
 from penstock.quarantine.marks import commit_numbers
 from penstock.supervision.bounded import BoundedRun, batches_done, cut, run_bounded
+from penstock.wording import some
 
 BATCH_OFFSETS = 500_000
 _ASKED_AT_ONCE = 1_000_000
@@ -255,13 +256,13 @@ def _new(
     ends = resolve(end, chosen, cluster, log, position or {})
     beyond = [at for at in chosen if end.offsets and ends[at] > log[at].end]
     if beyond:
-        notices.append(f"the log ends before --to in {_some(beyond)}: the replay ends there too")
+        notices.append(f"the log ends before --to in {some(beyond, 4)}: the replay ends there too")
     if any(one.way is not Way.INTO for one in targets):
         capped = {at: min(ends[at], (position or {}).get(at, starts[at])) for at in chosen}
         later = [at for at in chosen if capped[at] < min(ends[at], log[at].end)]
         if later:
             notices.append(
-                f"--to is cut to where the live run has committed, in {_some(later)}: it writes the rest itself"
+                f"--to is cut to where the live run has committed, in {some(later, 4)}: it writes the rest itself"
             )
         ends = capped
     ranges = between(starts, ends, log)
@@ -498,8 +499,3 @@ def _counts(summary: RunSummary) -> dict[str, Any]:
 def _told(one: Missing) -> str:
     asked = f"asked from {one.start}, " if one.start is not None else ""
     return f"{asked}{one.reason}"
-
-
-def _some(places: Sequence[TopicPartition], limit: int = 4) -> str:
-    rest = len(places) - limit
-    return ", ".join(map(str, places[:limit])) + (f" and {rest} more" if rest > 0 else "")
