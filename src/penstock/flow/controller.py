@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from penstock.config.operation import FlowConfig
-from penstock.flow.batches import Observed
-from penstock.flow.cost import SPREAD
+from penstock.flow.cost import SPREAD, Observed
 from penstock.flow.situation import Situation
 
 REASONS: Mapping[str, str] = {

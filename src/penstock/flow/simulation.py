@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.config.operation import FlowConfig
-from penstock.flow.batches import REMEMBERED, Observed
 from penstock.flow.controller import Decision, decide
+from penstock.flow.cost import REMEMBERED, Observed
 
 _LOOK_EVERY = 0.1
 _PARTS = 20

@@ -9,8 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from penstock.config.operation import FlowConfig
-from penstock.flow.batches import MOST_OFFSETS, Observed, telling
-from penstock.flow.cost import FAR_LONGER, SPREAD, Cost, certain, explained
+from penstock.flow.cost import FAR_LONGER, MOST_OFFSETS, SPREAD, Cost, Observed, certain, explained, telling
 
 _START = 10_000
 _LARGEST_RECORD_BYTES = 1 << 20

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from penstock.flow.batches import Observed, telling
-from penstock.flow.cost import Cost, line_through
+from penstock.flow.cost import Cost, Observed, line_through, telling
 from penstock.metrics import BatchMetrics
 from penstock.metrics.history import Entry, RunStarted
 from penstock.supervision.flow_control import observed

@@ -13,8 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from penstock.config import KafkaSinkConfig, PipelineConfig, flows, remembers
-from penstock.flow.batches import MOST_OFFSETS
-from penstock.flow.cost import Cost
+from penstock.flow.cost import MOST_OFFSETS, Cost
 from penstock.flow.simulation import Arrivals, Burst, Control, Simulated, Step, Work, adaptive, fixed, simulate
 from penstock.flow.situation import settled
 
