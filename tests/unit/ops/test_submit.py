@@ -142,7 +142,7 @@ def test_yarn_script_takes_secrets_from_its_environment(folder: Path, monkeypatc
     assert "penstock_app.py run penstock_pipeline/orders.yaml --log-format json --available-now" in script
     assert "pipeline/password.txt" not in found.copies
     assert found.copies["pipeline/orders.yaml"] == folder / "orders.yaml"
-    monkeypatch.setattr(submission, "_packed", lambda *_: folder / "orders.ddl")
+    monkeypatch.setattr(submission.Shipping, "pack_environment", lambda *_: folder / "orders.ddl")
     monkeypatch.setattr(submission, "put_jars", put_one_jar)
     written = write_submission(found, folder / "out")
     assert (folder / "out/submit.sh").stat().st_mode & 0o111
@@ -171,7 +171,7 @@ def test_image_of_a_pipeline_on_hdfs_has_its_client(folder: Path) -> None:
 def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spark-submit that tells what it was given stands in for a cluster."""
     found = planned(folder, "yarn", deploy_mode="cluster")
-    monkeypatch.setattr(submission, "_packed", lambda *_: folder / "orders.ddl")
+    monkeypatch.setattr(submission.Shipping, "pack_environment", lambda *_: folder / "orders.ddl")
     monkeypatch.setattr(submission, "put_jars", put_one_jar)
     out, home = folder / "out", folder / "spark"
     write_submission(found, out)
@@ -195,7 +195,7 @@ def test_yarn_script_runs_spark_submit_with_what_it_says(folder: Path, monkeypat
 
 
 def test_yarn_script_gives_java_the_password_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "_packed", lambda *_: folder / "orders.ddl")
+    monkeypatch.setattr(submission.Shipping, "pack_environment", lambda *_: folder / "orders.ddl")
     monkeypatch.setattr(submission, "put_jars", put_one_jar)
     config = pipeline(folder, spark={"spark.x.path": "C:\\\\shop\nEND\nrm -rf x", "spark.y": "plain"}).on_master("yarn")
     found = plan_submission(config, Submission(file=folder / "orders.yaml", deploy_mode="cluster"))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, NoReturn
 
 import polars as pl
 import pyarrow as pa
@@ -19,7 +20,7 @@ from penstock.errors import DefinitionError, MissingError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.metrics.history import folder_beside
-from penstock.model import BatchToken, redrives_of
+from penstock.model import RAW_SCHEMA, BatchToken, redrives_of
 from penstock.quarantine import QUARANTINE_SCHEMA, stage_table
 from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, as_marks, read_marks
 from penstock.quarantine.records import (
@@ -31,11 +32,16 @@ from penstock.quarantine.records import (
     HeldInTopic,
     Place,
     as_text,
+    raw_records,
     read_records,
 )
 from penstock.quarantine.states import with_states
 from penstock.readers import KafkaReader
 from penstock.sinks.commit import commit, is_committed
+
+if TYPE_CHECKING:
+    from penstock.assembly.build import Pipeline
+    from penstock.engine.trial import BatchResult
 
 _REPLICAS = 3
 _WHERE_SCHEMA = pa.schema(
@@ -144,6 +150,19 @@ def write_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> None:
     """Append marks with a token: once, however often it is called."""
     if not is_committed(sink, sink.position(), token):
         commit(sink, token, [stage_table(sink, token, as_marks(marks))])
+
+
+def try_records(pipeline: Pipeline, records: pl.DataFrame) -> BatchResult:
+    """What a pipeline of the direct lane makes of quarantined records; nothing is written."""
+    from penstock.engine.trial import trial_of
+
+    def no_session() -> NoReturn:
+        raise AssertionError("the direct lane asks for none")
+
+    columns = [column.combine_chunks() for column in raw_records(records).columns]
+    batch = pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
+    [result] = trial_of(pipeline, no_session, preview=True).run([batch])
+    return result
 
 
 def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:

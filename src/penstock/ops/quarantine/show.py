@@ -7,18 +7,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from penstock.assembly.reaching import settings_of
 from penstock.config import PipelineConfig
-from penstock.errors import DefinitionError, MissingError, PenstockError
+from penstock.errors import DefinitionError, MissingError, PenstockError, one_line
 from penstock.kafka import Cluster
 from penstock.kafka.cluster import look_seconds
-from penstock.model import RAW_SCHEMA, OffsetRange, TopicPartition
-from penstock.ops.quarantine.place import QuarantinePlace, quarantine_of
+from penstock.model import OffsetRange, TopicPartition
+from penstock.ops.quarantine.place import QuarantinePlace, quarantine_of, try_records
 from penstock.quarantine import QUARANTINE_SCHEMA
 from penstock.quarantine.records import PLACE, REFUSED_BY, SCHEMA_ID, Place, raw_records
 from penstock.readers import KafkaReader
@@ -126,7 +125,7 @@ def show_record(config: PipelineConfig, place: Place) -> ShownRecord:
         tuple(found.select(_WHY).iter_rows(named=True)),
         tuple(marks.select(_MARK).iter_rows(named=True)),
         _neighbours(config, quarantine, place),
-        _verdict(config, raw_records(found.head(1))),
+        _verdict(config, found.head(1)),
     )
 
 
@@ -179,26 +178,19 @@ def _standing(config: PipelineConfig, at: TopicPartition, offsets: list[int]) ->
     return tell
 
 
-def _verdict(config: PipelineConfig, record: pa.Table) -> Verdict:
+def _verdict(config: PipelineConfig, record: pl.DataFrame) -> Verdict:
     from penstock.assembly.build import build
-    from penstock.engine.trial import trial_of
 
     try:
         pipeline = build(config)
         if pipeline.stateful or pipeline.lane.lane != "direct":
             why = "it remembers rows" if pipeline.stateful else f"it takes the frame lane ({pipeline.lane.reason})"
             return Verdict({}, unknown=f"only Spark can run this pipeline: {why}")
-        columns = [column.combine_chunks() for column in record.columns]
-        batch = pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
-        [result] = trial_of(pipeline, _no_session, preview=True).run([batch])
+        result = try_records(pipeline, record)
     except PenstockError as error:
-        return Verdict({}, unknown=f"{error.code} {error.line}")
+        return Verdict({}, unknown=one_line(error))
     refused = result.quarantine.select(["stage", "code", "message", REFUSED_BY]).to_pylist()
     return Verdict({name: rows.num_rows for name, rows in result.sinks.items()}, tuple(refused))
-
-
-def _no_session() -> NoReturn:
-    raise AssertionError("the direct lane asks for none")
 
 
 def _told(value: bytes | None) -> dict[str, Any] | None:

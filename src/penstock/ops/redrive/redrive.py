@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from uuid import uuid4
 
 import polars as pl
@@ -25,7 +25,15 @@ from penstock.engine.listener import Listener, Notice
 from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, RAW_SCHEMA, BatchToken, Rule, redrives_of
-from penstock.ops.quarantine.place import QuarantinePlace, Selection, chosen, columns_for, quarantine_of, write_marks
+from penstock.ops.quarantine.place import (
+    QuarantinePlace,
+    Selection,
+    chosen,
+    columns_for,
+    quarantine_of,
+    try_records,
+    write_marks,
+)
 from penstock.ops.redrive.runs import StoredPass, StoredRun, in_hand, runs_in, write_run
 from penstock.ops.redrive.targets import (
     appending,
@@ -39,7 +47,7 @@ from penstock.ops.redrive.targets import (
     taken_back,
 )
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, commit_numbers
-from penstock.quarantine.records import PLACE, Place, frame_of, raw_records, read_records
+from penstock.quarantine.records import PLACE, Place, frame_of, read_records
 from penstock.quarantine.states import State
 
 MOST_RECORDS = 200_000
@@ -377,7 +385,6 @@ class RedriveTrial:
 def try_redrive(plan: RedrivePlan) -> RedriveTrial:
     """Run the records of a plan through the pipeline as it is now. Only Spark can do so for the frame lane."""
     from penstock.assembly.build import build
-    from penstock.engine.trial import trial_of
 
     failed: dict[Place, str] = {}
     rows: Counter[str] = Counter()
@@ -385,9 +392,8 @@ def try_redrive(plan: RedrivePlan) -> RedriveTrial:
         pipeline = build(narrowed(plan.config, sinks))
         if pipeline.lane.lane != "direct":
             return RedriveTrial(unknown=f"only Spark can run this pipeline: {pipeline.lane.reason}")
-        trial = trial_of(pipeline, _no_session, preview=True)
         for some in records.sort("topic", "partition", "offset").iter_slices(_AT_ONCE):
-            [result] = trial.run([_one_batch(some)])
+            result = try_records(pipeline, some)
             bad = result.quarantine.select(["topic", "partition", "offset", "code"]).to_pylist()
             for one in reversed(bad):
                 failed[one["topic"], one["partition"], one["offset"]] = one["code"]
@@ -401,12 +407,3 @@ def _new_rows(table: pa.Table, held: set[Place]) -> int:
         return int(table.num_rows)
     places = table.column(COORDINATES).to_pylist()
     return sum((at["topic"], at["partition"], at["offset"]) not in held for at in places)
-
-
-def _one_batch(records: pl.DataFrame) -> pa.RecordBatch:
-    columns = [column.combine_chunks() for column in raw_records(records).columns]
-    return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
-
-
-def _no_session() -> NoReturn:
-    raise AssertionError("the direct lane asks for none")

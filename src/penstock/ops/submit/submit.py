@@ -56,7 +56,7 @@ def script_files(terms: Terms) -> dict[str, Any]:
     parcel = terms.parcel
     make: dict[str, Callable[[Path, Progress], None]] = {"jars": lambda folder, _: put_jars(folder, terms.stores)}
     if shipping.packed:
-        make["packages.tar.gz"] = lambda target, progress: link_or_copy(_packed(shipping, progress), target)
+        make["packages.tar.gz"] = lambda target, progress: link_or_copy(shipping.pack_environment(progress), target)
     missing = [
         f"{name} is a secret, and not copied: put it into {_FOLDER}, or name its folder in PENSTOCK_SECRETS"
         for name in parcel.secret_files
@@ -160,10 +160,6 @@ def _property(name: str, value: str) -> str:
 
 def _passed(name: str) -> str:
     return f'put {name} "${{{name}-}}"'
-
-
-def _packed(shipping: Shipping, progress: Progress) -> Path:
-    return shipping.pack_environment(progress)
 
 
 __all__ = ["PlannedSubmission", "Submission", "apply_submission", "cluster_of", "plan_submission", "write_submission"]
