@@ -29,7 +29,7 @@ from penstock.config import load
 from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
-from penstock.ops.checkpoint.verify import verify_checkpoint
+from penstock.ops.checkpoint.repair import verify_checkpoint
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 

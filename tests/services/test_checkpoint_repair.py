@@ -22,9 +22,8 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.engine.patience import StopRequest
 from penstock.model import COORDINATES_FIELD, BatchToken, Guarantee, OffsetRange, SlotAttempt, TopicPartition
-from penstock.ops.checkpoint.repair import apply_repair, plan_repair
+from penstock.ops.checkpoint.repair import apply_repair, plan_repair, verify_checkpoint
 from penstock.ops.checkpoint.show import show_checkpoint
-from penstock.ops.checkpoint.verify import verify_checkpoint
 from penstock.ops.snapshot import sinks_of
 from penstock.preflight.options import RunOptions
 from penstock.preflight.standings import Standing, standings

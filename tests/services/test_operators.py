@@ -37,7 +37,7 @@ from penstock.engine.listener import BatchDone, BatchPhase, Event
 from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
 from penstock.model import TopicPartition
-from penstock.ops.checkpoint.verify import verify_checkpoint
+from penstock.ops.checkpoint.repair import verify_checkpoint
 from penstock.ops.redrive.redrive import Selection, apply_redrive, plan_redrive
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run

@@ -19,7 +19,7 @@ from penstock.assembly.tables import open_table
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig, load
-from penstock.dashboard.looks import QuarantineLook, look_at_files
+from penstock.dashboard.panels import QuarantineLook, files_panel
 from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt, TopicPartition
 from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_backup
 from penstock.ops.checkpoint.restore import apply_restore, plan_restore
@@ -111,10 +111,10 @@ def _write(sink: Any, batch: int, query: str = QUERY) -> None:
 
 
 def test_checkpoint_and_sinks_on_s3_agree(place: Place) -> None:
-    seen = look(place.config, brokers=False)
+    seen = look(place.config, brokers=None)
     assert (seen.files.committed, seen.files.query_id, seen.live) == (2, QUERY, None)
     assert [one.token.batch_id for one in seen.standings if one.token is not None] == [2, 2]
-    assert look_at_files(place.config) == {"blocking": None}
+    assert files_panel(seen) == {"blocking": None}
     assert find_gaps(place.config).gaps == ()
     assert QuarantineLook()(place.config)["today"] == 0
 
@@ -124,7 +124,7 @@ def test_backup_on_s3_restores_a_damaged_checkpoint(place: Place) -> None:
     assert (copy.batch, copy.query_id) == (2, QUERY)
     place.server.remove(f"{place.bucket}/checkpoints/orders/metadata")
     place.server.remove(f"{place.bucket}/checkpoints/orders/offsets/2")
-    blocking = look_at_files(place.config)["blocking"]
+    blocking = files_panel(look(place.config, brokers=None))["blocking"]
     assert blocking is not None and blocking.startswith("CHECKPOINT_")
     apply_restore(plan_restore(place.config))
     checkpoint = checkpoint_of(place.config)

@@ -24,16 +24,17 @@ from tests.services.running import PENSTOCK, Running, wait_for
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
-from penstock.dashboard.looks import QuarantineLook, look_at_files
+from penstock.dashboard.panels import QuarantineLook, files_panel
 from penstock.engine.listener import BatchDone, Event, Retrying
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
 from penstock.ops.checkpoint.backup import apply_backup, plan_backup
+from penstock.ops.checkpoint.repair import verify_checkpoint
 from penstock.ops.checkpoint.restore import apply_restore, plan_restore
 from penstock.ops.checkpoint.show import show_checkpoint
-from penstock.ops.checkpoint.verify import verify_checkpoint
 from penstock.ops.compact import apply_compact, plan_compact
 from penstock.ops.plan import plan_run
+from penstock.ops.snapshot import look
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 
@@ -149,7 +150,7 @@ def _look_around(config: Any, s3: Any, bucket: str, session: Any) -> None:
     assert show_checkpoint(config).committed == 1
     assert [one.code for one in verify_checkpoint(config).findings if one.blocks] == []
     assert plan_run(config).problems == ()
-    assert look_at_files(config) == {"blocking": None}
+    assert files_panel(look(config, brokers=None)) == {"blocking": None}
     assert QuarantineLook()(config)["today"] == 1
     copy = apply_backup(plan_backup(config), storage=s3.storage)
     assert copy.batch == 1

@@ -17,9 +17,8 @@ from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest
 from penstock.errors import PenstockError
 from penstock.ops.checkpoint.backup import apply_backup, plan_backup
-from penstock.ops.checkpoint.repair import plan_repair
+from penstock.ops.checkpoint.repair import plan_repair, verify_checkpoint
 from penstock.ops.checkpoint.restore import apply_restore, plan_restore
-from penstock.ops.checkpoint.verify import verify_checkpoint
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 

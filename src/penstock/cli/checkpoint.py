@@ -51,7 +51,7 @@ def show(
 def verify(file: File, as_json: Json = False) -> None:
     """Check a checkpoint against itself, the brokers and the sinks; exit 3 on anything that blocks a run."""
     from penstock.config import load
-    from penstock.ops.checkpoint.verify import verify_checkpoint
+    from penstock.ops.checkpoint.repair import verify_checkpoint
 
     found = verify_checkpoint(load(file))
     if as_json:

@@ -1,14 +1,67 @@
-"""A pipeline in one line, and how well it is."""
+"""All that is known of a pipeline at one time, the pipeline in one line of it, and how well it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.checkpoint.presence import RunNote
-from penstock.dashboard.facts import Facts
-from penstock.dashboard.recent import in_utc, moment, shown_time
+from penstock.checkpoint.presence import REPAIRS, RunNote, RunStatus, shown_state
+from penstock.config import PipelineConfig
+from penstock.dashboard.recent import Recent, in_utc, moment, shown_time
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What an expensive query gave, in the shape of the page, or why it gave nothing."""
+
+    at: str
+    found: dict[str, Any] | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One pipeline."""
+
+    id: str
+    file: str
+    config: PipelineConfig | None = None
+    wrong: str | None = None
+    """Why the file cannot be read."""
+    run: RunStatus | None = None
+    unseen: str | None = None
+    """Why the checkpoint cannot be looked at."""
+    recent: Recent = field(default_factory=Recent)
+    panels: dict[str, Panel] = field(default_factory=dict)
+    """What the expensive looks gave, by their names."""
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody has the checkpoint now."""
+        return self.run is not None and self.run.running
+
+    @property
+    def state(self) -> str:
+        """As `penstock status` says it."""
+        if self.config is None:
+            return "wrong file"
+        return shown_state(self.run)
+
+    @property
+    def newest_column(self) -> int:
+        """The number of the newest column of lags; 0 where there is none."""
+        return self.recent.columns[-1].number if self.recent.columns else 0
+
+    def found(self, name: str) -> dict[str, Any]:
+        """What is on a panel; nothing where nobody has looked yet."""
+        panel = self.panels.get(name)
+        return (panel.found if panel is not None else None) or {}
+
+    def without_run(self, error: Exception) -> Facts:
+        """What is left where something that a run wrote cannot be shown."""
+        return replace(self, run=None, recent=Recent(), unseen=f"showing what the run wrote: {type(error).__name__}")
+
 
 _SERIES = 60
 _FAR_BEHIND = 300.0
@@ -99,24 +152,15 @@ def _broken(facts: Facts) -> str | None:
         return facts.wrong
     if facts.unseen is not None:
         return facts.unseen
-    run = facts.run
     blocking = facts.found("files").get("blocking") if not facts.running else None
     if blocking:
         return str(blocking)
-    if run is None or run.note is None:
-        return None
-    match run.state:
-        case "failed":
-            return f"the last run was ended by {run.note.error}"
-        case "killed":
-            return "the last run was killed; the next one repairs what it left"
-        case "silent":
-            return f"{run.note.who} has not been heard of since {run.note.at:%Y-%m-%d %H:%M:%S} UTC"
-    return None
+    ended = facts.run.ended_badly if facts.run is not None else None
+    return f"{ended}; {REPAIRS}" if ended is not None and facts.state == "killed" else ended
 
 
 def _troubled(facts: Facts, now: float) -> str | None:
-    asked = facts.looks.get("brokers")
+    asked = facts.panels.get("lag")
     if not facts.running:
         return asked.problem if asked is not None else None
     recent = facts.recent
@@ -136,11 +180,7 @@ def _troubled(facts: Facts, now: float) -> str | None:
     last = moment(recent.batches[-1]["at"]) if recent.batches else None
     if waiting and last is not None and now - last > _NO_BATCH:
         return f"no batch for {_told(now - last)}, and {waiting:,} offsets wait"
-    return asked.problem if asked is not None and not _tells_itself(facts) else None
-
-
-def _tells_itself(facts: Facts) -> bool:
-    return bool(facts.recent.columns)
+    return asked.problem if asked is not None and not columns else None
 
 
 def _told(seconds: float) -> str:

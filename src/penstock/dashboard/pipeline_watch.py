@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,22 +18,23 @@ from typing import Any
 from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.presence import RUN_NOTE, find_run
 from penstock.config import PipelineConfig, load
-from penstock.dashboard.brokers import Asked
-from penstock.dashboard.facts import Facts, Panel
-from penstock.dashboard.looks import (
-    LagLook,
+from penstock.dashboard.overview import Facts, Panel, overview_row
+from penstock.dashboard.panels import (
+    Found,
     QuarantineLook,
     attempt,
-    look_at_checkpoint,
-    look_at_files,
-    look_for_causes,
+    checkpoint_panel,
+    diagnosis_panel,
+    files_panel,
+    lag_panel,
+    positions_panel,
 )
-from penstock.dashboard.overview import overview_row
 from penstock.dashboard.recent import HistoryTail, Recent, in_utc, moment
 from penstock.dashboard.views import Sent, Views
 from penstock.errors import PenstockError
-from penstock.metrics.history import Lists, history_of, in_lists
-from penstock.model import TopicPartition
+from penstock.metrics.history import history_of
+from penstock.ops.lag import LagReport, view_lag
+from penstock.ops.snapshot import Brokers, Snapshot, look
 from penstock.storage import is_local
 
 _RUN_SECONDS = 3.0
@@ -40,27 +42,27 @@ _RUN_SECONDS = 3.0
 _SILENT_SECONDS = 20.0
 """A run that tells of its lag does so every five."""
 _WATCHED_SECONDS = 45.0
-_PERIODS: Mapping[str, float] = {"lag": 10, "quarantine": 10, "checkpoint": 10, "diagnosis": 15}
-"""How often the looks at a watched pipeline are made, at most."""
+_PERIODS: Mapping[str, float] = {"close": 10, "quarantine": 10, "at rest": 30}
+"""How often each look is made, at most: two at a pipeline that is watched, one at any other that does not run."""
 _LONGEST = 600
 _Signature = tuple[int, ...] | None
-Look = Callable[[PipelineConfig], dict[str, Any]]
 
 
 class PipelineWatch:
     """Everything about one pipeline file."""
 
-    def __init__(self, name: str, file: Path) -> None:
+    def __init__(self, name: str, file: Path, ask: Callable[[PipelineConfig], Brokers]) -> None:
         self.facts = Facts(name, str(file))
-        self._file = file
+        self._file, self._ask = file, ask
         self._file_seen: _Signature = ()
         self._run_seen: _Signature = ()
         self._run_at = self._watched_until = 0.0
         self._tail: HistoryTail | None = None
-        self._files_seen: object = None
         self._lock = threading.Lock()
         self._views = Views()
-        self._lag, self._quarantine = LagLook(), QuarantineLook()
+        self._quarantine = QuarantineLook()
+        self._lag: LagReport | None = None
+        """The lag at the last close look: how it moves is told by the next."""
         self.schedule = Schedule()
 
     @property
@@ -84,7 +86,9 @@ class PipelineWatch:
         if entries:
             with self._lock:
                 for entry in entries:
-                    self.facts.recent.take(entry)
+                    # One with an offset that no log can have is left out.
+                    with suppress(OverflowError):
+                        self.facts.recent.take(entry)
 
     def row(self, now: float) -> dict[str, Any]:
         """For the overview."""
@@ -112,31 +116,20 @@ class PipelineWatch:
         if away and self.schedule.take("run", _RUN_SECONDS, now):
             # By requests to a store, which may be slow: not where all pipelines are polled.
             found.append(partial(self._poll_run, config))
-        if not self.facts.running and self.schedule.take("files", 60 if away else 10, now):
-            found.append(partial(self._look_at_files, config))
-        looks: dict[str, Look] = {
-            "lag": self._lag,
-            "quarantine": self._quarantine,
-            "checkpoint": look_at_checkpoint,
-            "diagnosis": look_for_causes,
-        }
-        for name, look in looks.items() if self.watched else ():
-            if self.schedule.take(name, _PERIODS[name], now):
-                found.append(partial(self._look, name, look, config))
+        if self.watched:
+            if self.schedule.take("close", _PERIODS["close"], now, _SHARE_CLOSE):
+                found.append(partial(self._look_closely, config))
+            if self.schedule.take("quarantine", _PERIODS["quarantine"], now):
+                found.append(partial(self._look_into_quarantine, config))
+        elif not self._tells and self.schedule.take("at rest", _PERIODS["at rest"] * (2 if away else 1), now):
+            found.append(partial(self._look_at_rest, config))
         return found
 
     @property
-    def needs_brokers(self) -> bool:
-        """Whether nobody else tells where the logs end: no run, and no look at the lag."""
+    def _tells(self) -> bool:
+        """Whether a run tells of its lag, so that nobody else has to be asked."""
         columns = self.facts.recent.columns
-        fresh = bool(columns) and time.time() - moment(columns[-1].at) < _SILENT_SECONDS
-        return self.facts.config is not None and not fresh and not self.watched
-
-    def told_by_brokers(self, asked: Asked) -> None:
-        """Take in what the brokers said."""
-        self._keep("brokers", Panel(in_utc(datetime.now(UTC)), problem=asked.problem))
-        if asked.ends:
-            self._add_column(asked.ends, asked.committed, None)
+        return self.facts.running and bool(columns) and time.time() - moment(columns[-1].at) < _SILENT_SECONDS
 
     def _poll_file(self) -> None:
         seen = _signature(self._file)
@@ -154,7 +147,8 @@ class PipelineWatch:
         with self._lock:
             self.facts = replace(self.facts, config=config, wrong=wrong)
             if config is not None and (before is None or before.checkpoint != config.checkpoint):
-                self.facts = replace(self.facts, recent=Recent(), run=None, looks={})
+                self.facts = replace(self.facts, recent=Recent(), run=None, panels={})
+                self._lag = None
                 self._tail, self._run_seen = HistoryTail(history_of(config.checkpoint)), ()
         self.schedule.clear()
 
@@ -175,44 +169,52 @@ class PipelineWatch:
         if self.facts.state != before:
             self.schedule.clear()
 
-    def _look_at_files(self, config: PipelineConfig) -> None:
-        """Look at the checkpoint's files where some were written since the last time."""
-        folder = Path(config.checkpoint.removeprefix("file://"))
-        seen = [_signature(folder / name) for name in ("", "offsets", "commits", "sources", "metadata")]
-        if is_local(config.checkpoint) and seen == self._files_seen and "files" in self.facts.looks:
-            self.schedule.done("files")
-            return
-        self._files_seen = seen
-        self._look("files", look_at_files, config)
+    def _look_closely(self, config: PipelineConfig) -> None:
+        """All panels that are views of a snapshot. The diagnosis is the last: it asks others too."""
 
-    def _look(self, name: str, look: Look, config: PipelineConfig) -> None:
-        looked = attempt(lambda: look(config))
-        self.schedule.done(name)
-        if self.facts.config is not config:
-            return
-        if name == "lag":
-            self._keep("brokers", replace(looked, found=None))
-            if looked.found is not None and not self.facts.running:
-                ends, committed = _lists(looked.found["places"])
-                self._add_column(ends, committed, looked.found["behind_seconds"])
-        self._keep(name, looked)
+        def lag(seen: Snapshot) -> Found:
+            self._lag = view_lag(seen, self._lag)
+            return lag_panel(self._lag)
 
-    def _keep(self, name: str, looked: Panel) -> None:
+        views = {"files": files_panel, "lag": lag, "checkpoint": checkpoint_panel, "diagnosis": diagnosis_panel}
+        self._view(config, look_at=partial(look, brokers=self._ask), views=views)
+        self.schedule.done("close")
+
+    def _look_at_rest(self, config: PipelineConfig) -> None:
+        """Without the sinks: by its checkpoint and the brokers."""
+        views = {"files": files_panel, "lag": positions_panel}
+        self._view(config, look_at=partial(look, brokers=self._ask, sinks=False), views=views)
+        self.schedule.done("at rest")
+
+    def _look_into_quarantine(self, config: PipelineConfig) -> None:
+        self._keep(config, "quarantine", *attempt(lambda: self._quarantine(config)))
+        self.schedule.done("quarantine")
+
+    def _view(
+        self,
+        config: PipelineConfig,
+        *,
+        look_at: Callable[[PipelineConfig], Snapshot],
+        views: Mapping[str, Callable[[Snapshot], Found]],
+    ) -> None:
+        seen, problem = attempt(lambda: look_at(config))
+        for name, view in views.items():
+            found: Found | None = None
+            if seen is not None:
+                found, problem = attempt(partial(view, seen))
+            self._keep(config, name, found, problem)
+
+    def _keep(self, config: PipelineConfig, name: str, found: Found | None, problem: str | None) -> None:
+        at = in_utc(datetime.now(UTC))
         with self._lock:
-            before = self.facts.looks.get(name)
-            if before is not None and looked.problem is not None and before.problem == looked.problem:
-                # The same trouble is as old as when it was first seen.
-                looked = replace(looked, at=before.at)
-            self.facts = replace(self.facts, looks={**self.facts.looks, name: looked})
-
-    def _add_column(self, ends: Lists, committed: Lists, behind: float | None) -> None:
-        with self._lock:
-            self.facts.recent.add_column(in_utc(datetime.now(UTC)), ends, committed, behind)
-
-
-def _lists(places: list[tuple[str, int, int, int]]) -> tuple[Lists, Lists]:
-    at = {TopicPartition(topic, partition): (done, end) for topic, partition, done, end in places}
-    return in_lists({p: end for p, (_, end) in at.items()}), in_lists({p: done for p, (done, _) in at.items()})
+            if self.facts.config is not config:
+                return
+            before = self.facts.panels.get(name)
+            # The same trouble is as old as when it was first seen.
+            since = before.at if before is not None and problem is not None and before.problem == problem else at
+            self.facts = replace(self.facts, panels={**self.facts.panels, name: Panel(since, found, problem)})
+            if name == "lag" and found is not None and not self._tells:
+                self.facts.recent.add_column(at, found["ends"], found["committed"], found["behind_seconds"])
 
 
 def _signature(path: Path) -> _Signature:
@@ -225,8 +227,8 @@ def _signature(path: Path) -> _Signature:
 
 # When expensive queries run again: never two of a kind at once, and never so often that they cost much.
 
-_SHARE = 30
-"""A query that takes a second runs every thirty seconds at most."""
+_SHARE, _SHARE_CLOSE = 30, 10
+"""A query that takes a second runs every thirty seconds at most; one that serves several panels every ten."""
 
 
 class Schedule:
@@ -235,23 +237,23 @@ class Schedule:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._due: dict[str, float] = {}
-        self._began: dict[str, float] = {}
-        self._periods: dict[str, float] = {}
+        self._under_way: dict[str, tuple[float, float, float]] = {}
+        """When each query began, its period and its share."""
 
-    def take(self, name: str, period: float, now: float) -> bool:
+    def take(self, name: str, period: float, now: float, share: float = _SHARE) -> bool:
         """Whether a query is due now. A caller that gets True runs it, and calls `done`."""
         with self._lock:
-            if name in self._began or now < self._due.get(name, 0.0):
+            if name in self._under_way or now < self._due.get(name, 0.0):
                 return False
-            self._began[name], self._periods[name] = time.monotonic(), period
+            self._under_way[name] = time.monotonic(), period, share
             return True
 
     def done(self, name: str) -> None:
         """A query has run."""
         now = time.monotonic()
         with self._lock:
-            took = now - self._began.pop(name, now)
-            self._due[name] = now + max(self._periods.get(name, 0.0), _SHARE * took)
+            began, period, share = self._under_way.pop(name)
+            self._due[name] = now + max(period, share * (now - began))
 
     def clear(self) -> None:
         """Something has changed: run every query again soon."""

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.dashboard.batch_phases import in_order
-from penstock.dashboard.facts import Facts
 from penstock.dashboard.flow_graph import flow_graph
-from penstock.dashboard.overview import Rates, behind_of, lag_of, overview_row
-from penstock.dashboard.recent import Numbers, Place, Recent
+from penstock.dashboard.overview import Facts, Rates, behind_of, lag_of, overview_row
+from penstock.dashboard.recent import Numbers, Place, Recent, in_order
 from penstock.model import TopicPartition
 from penstock.ops.lag import hot_partitions
 
@@ -81,18 +79,18 @@ def _lag_report(facts: Facts) -> dict[str, Any]:
 
 
 def _looked_at(facts: Facts, name: str) -> str | None:
-    return facts.looks[name].at if name in facts.looks else None
+    return facts.panels[name].at if name in facts.panels else None
 
 
 def _not_seen(facts: Facts, name: str) -> str | None:
-    """Why a look has nothing to show; None where it has."""
-    looked = facts.looks.get(name)
-    return "Being looked at…" if looked is None else looked.problem
+    """Why a panel has nothing to show; None where it has."""
+    panel = facts.panels.get(name)
+    return "Being looked at…" if panel is None else panel.problem
 
 
 def _unseen(facts: Facts) -> list[dict[str, Any]]:
     """What the dashboard itself could not see, each trouble once."""
-    told = {look.problem: look.at for _, look in sorted(facts.looks.items()) if look.problem}
+    told = {panel.problem: panel.at for _, panel in sorted(facts.panels.items()) if panel.problem}
     return [{"at": at, "text": text} for text, at in told.items()]
 
 
@@ -173,7 +171,7 @@ class Views:
         return Sent(self._version, recent.order, facts.newest_column, self._texts[after])
 
     def _make(self, facts: Facts) -> None:
-        known = (facts.recent, facts.newest_column, facts.looks.get("lag"))
+        known = (facts.recent, facts.newest_column, facts.panels.get("lag"))
         partitions = self._partitions
         if known != self._known:
             partitions = partitions_json(facts.recent, facts.found("lag").get("ages", {}))

@@ -1,7 +1,7 @@
 """All pipelines, watched by one thread: cheap things every second, dear ones by a few others.
 
 No request waits for a poll, and no poll for a broker: what is slow is done beside, and shows when it is there. A
-pipeline that runs tells of itself in its history; brokers are asked for the others, once for each cluster.
+pipeline that runs tells of itself in its history; brokers are asked for the others, by one client for each cluster.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import json
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
+from penstock.assembly.reaching import settings_of
 from penstock.config import PipelineConfig
-from penstock.dashboard.brokers import ClusterLook, same_cluster
-from penstock.dashboard.pipeline_watch import PipelineWatch, Schedule
+from penstock.dashboard.pipeline_watch import PipelineWatch
 from penstock.dashboard.recent import in_utc
+from penstock.errors import PenstockError
+from penstock.kafka import Cluster
+from penstock.kafka.cluster import look_seconds
+from penstock.ops.snapshot import Brokers, ask_brokers
 
 _EVERY = 1.0
 _THREADS = 3
-_BROKER_SECONDS = 30.0
+_AWAY_SECONDS = 30.0
+"""How long brokers that did not answer are left alone."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,14 @@ class Watcher:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = _named(files)
-        self.watches = {name: PipelineWatch(name, file) for name, file in self._files.items()}
+        self._clusters = Clusters()
+        self.watches = {name: self._watch(name, file) for name, file in self._files.items()}
         self.overview = Overview(0, "[]")
         self.ready = threading.Event()
         """Every file has been looked at once."""
         self._over = threading.Event()
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._looking: set[int] = set()
-        self._clusters: dict[Hashable, ClusterLook] = {}
-        self._schedule = Schedule()
 
     @property
     def busy(self) -> bool:
@@ -65,7 +67,7 @@ class Watcher:
         before, self._files = self._files, _named(files)
         # In one piece: others go through it meanwhile.
         self.watches = {
-            name: self.watches[name] if before.get(name) == file else PipelineWatch(name, file)
+            name: self.watches[name] if before.get(name) == file else self._watch(name, file)
             for name, file in self._files.items()
         }
 
@@ -84,8 +86,7 @@ class Watcher:
     def poll(self) -> None:
         """One round."""
         for watch in self.watches.values():
-            with suppress(Exception):
-                watch.poll()
+            watch.poll()
         now = time.time()
         rows = json.dumps([watch.row(now) for watch in self.watches.values()], separators=(",", ":"))
         if rows != self.overview.rows:
@@ -97,24 +98,10 @@ class Watcher:
     def due(self) -> list[Callable[[], None]]:
         """The expensive queries that are due now."""
         now = time.monotonic()
-        found = [look for watch in self.watches.values() for look in watch.due(now)]
-        together: dict[Hashable, dict[str, PipelineConfig]] = {}
-        for name, watch in self.watches.items():
-            if watch.needs_brokers and watch.facts.config is not None:
-                config = watch.facts.config
-                together.setdefault(same_cluster(config), {})[name] = config
-        for cluster, configs in together.items():
-            if self._schedule.take(str(hash(cluster)), _BROKER_SECONDS, now):
-                found.append(partial(self._ask, cluster, configs))
-        return found
+        return [look for watch in self.watches.values() for look in watch.due(now)]
 
-    def _ask(self, cluster: Hashable, configs: dict[str, PipelineConfig]) -> None:
-        try:
-            for name, asked in self._clusters.setdefault(cluster, ClusterLook())(configs).items():
-                if (watch := self.watches.get(name)) is not None:
-                    watch.told_by_brokers(asked)
-        finally:
-            self._schedule.done(str(hash(cluster)))
+    def _watch(self, name: str, file: Path) -> PipelineWatch:
+        return PipelineWatch(name, file, self._clusters.ask)
 
     def _poll(self) -> None:
         while not self._over.is_set():
@@ -127,9 +114,46 @@ class Watcher:
             if self._over.is_set():
                 return
             self._looking.add(threading.get_ident())
-            with suppress(Exception):
+            try:
                 look()
-            self._looking.discard(threading.get_ident())
+            finally:
+                self._looking.discard(threading.get_ident())
+
+
+@dataclass
+class _Client:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    cluster: Cluster | None = None
+    away: Brokers | None = None
+    """Why the brokers did not answer, for as long as they are left alone."""
+    until: float = 0.0
+
+
+class Clusters:
+    """The brokers of all pipelines, through one client for each cluster that is kept while they answer it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[Hashable, _Client] = {}
+
+    def ask(self, config: PipelineConfig) -> Brokers:
+        """What the brokers say of a pipeline's partitions. Those that are away are asked once for all pipelines."""
+        try:
+            settings = settings_of(config.source)
+            with self._lock:
+                client = self._clients.setdefault(settings.identity, _Client())
+            with client.lock:
+                if client.away is not None and time.monotonic() < client.until:
+                    return client.away
+                client.cluster = client.cluster or Cluster(settings, look_seconds(settings))
+                found = ask_brokers(config, cluster=client.cluster, timed=True)
+                client.away = None
+                if found.error is not None and found.error.code == "BROKER_UNREACHABLE":
+                    client.cluster, client.away = None, found
+                    client.until = time.monotonic() + _AWAY_SECONDS
+                return found
+        except PenstockError as error:
+            return Brokers(error=error)
 
 
 def _named(files: Sequence[Path]) -> dict[str, Path]:

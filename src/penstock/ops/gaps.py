@@ -6,13 +6,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
-
 from penstock.assembly.reaching import storage_of
 from penstock.config import PipelineConfig
-from penstock.errors import MissingError
+from penstock.quarantine.records import query_table
 
 
 @dataclass(frozen=True)
@@ -74,16 +70,11 @@ def find_gaps(config: PipelineConfig, since: datetime | None = None) -> Recorded
     if quarantine is None:
         return RecordedGaps(config.name, mode, None, recorded=False)
     path = f"{quarantine}_gaps"
-    try:
-        rows = _rows(path, config)
-    except TableNotFoundError:
+    # A quarantine, and with it the table of gaps, may be shared by pipelines. A name has no quotes in it.
+    asked = f"SELECT * FROM held WHERE pipeline = '{config.name}'"
+    rows = query_table(path, storage_of(config), asked, "reading the table of gaps")
+    if rows is None:
         return RecordedGaps(config.name, mode, path, recorded=False)
-    except Exception as error:
-        raise MissingError(
-            "TABLE_UNREACHABLE",
-            f"reading the table of gaps: {type(error).__name__}",
-            context={"looked at": path, "cause": str(error).partition("\n")[0]},
-        ) from error
     gaps = (
         RecordedGap(
             row["topic"],
@@ -99,10 +90,3 @@ def find_gaps(config: PipelineConfig, since: datetime | None = None) -> Recorded
     )
     ordered = sorted(gaps, key=lambda gap: (gap.recorded_at, gap.topic, gap.partition, gap.start))
     return RecordedGaps(config.name, mode, path, recorded=True, gaps=tuple(ordered))
-
-
-def _rows(path: str, config: PipelineConfig) -> pa.Table:
-    # A quarantine, and with it the table of gaps, may be shared by pipelines. A name has no quotes in it.
-    held = QueryBuilder().register("held", DeltaTable(path, storage_options=storage_of(config).for_delta_at(path)))
-    found = held.execute(f"SELECT * FROM held WHERE pipeline = '{config.name}'")
-    return pa.RecordBatchReader.from_stream(found).read_all()

@@ -7,7 +7,7 @@ looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -20,106 +20,15 @@ from penstock.checkpoint import Offsets
 from penstock.checkpoint.findings import findings_in, usable_ends
 from penstock.checkpoint.logs import CheckpointFiles
 from penstock.config import PipelineConfig
-from penstock.errors import PenstockError
-from penstock.kafka import Cluster, KafkaSettings, LogBounds
+from penstock.errors import PenstockError, one_line
+from penstock.kafka import KafkaSettings, LogBounds
 from penstock.kafka.ages import first_unread
 from penstock.kafka.groups import GroupOffsets
 from penstock.metrics import BatchMetrics
 from penstock.metrics.history import Entry, GroupNoted, LagNoted, RunStarted, from_lists, history_of
-from penstock.model import BatchToken, Guarantee, TopicPartition, lags_of
-from penstock.ops.snapshot import Snapshot, look
-from penstock.preflight.recreated import recreated_topics
-from penstock.preflight.standings import Standing
-from penstock.wording import rate, spell
-
-
-@dataclass(frozen=True)
-class Place:
-    """One pipeline's place in the logs."""
-
-    committed: Offsets | None
-    """What all sinks have; none where nothing was ever begun."""
-    positions: Offsets
-    """What is read next, of every partition that the brokers have."""
-    notes: tuple[str, ...] = ()
-
-
-def place_of(seen: Snapshot, cluster: Callable[[], Cluster]) -> Place:
-    """By the least of the sinks' tokens; before the first run by the file's `start`."""
-    bounds = seen.brokers.bounds or {}
-    if seen.files.begun is None and seen.files.committed is None and not seen.files.sources:
-        first = {at: _start(seen.config, at.topic) for at in bounds}
-        by_time = {at: when for at, when in first.items() if isinstance(when, datetime)}
-        found = _offsets_at(by_time, cluster) if by_time else {}
-        positions = {at: found[at] if at in found else _first(first[at], at, log) for at, log in bounds.items()}
-        return Place(None, {at: min(positions[at], log.end) for at, log in bounds.items()}, _never_ran(seen))
-    committed = committed_in(seen)
-    gone = recreated_topics(seen.checkpoint.topic_ids(), dict(seen.brokers.topic_ids))
-    # The offsets of a topic that was made again are not its own: all of it waits.
-    committed = {at: offset for at, offset in committed.items() if at.topic not in gone}
-    notes = [f"topic {topic} was deleted and made again: all of it waits" for topic in sorted(gone)]
-    notes += [
-        f"sink {one.sink} is at batch {token.batch_id}, behind batch {seen.done_before} of the checkpoint: lag is "
-        "counted from what it has"
-        for one in seen.standings
-        if (token := _own(seen, one)) is not None and not one.sparse and token.batch_id < (seen.done_before or 0)
-    ]
-    return Place(committed, {at: committed.get(at, log.start) for at, log in bounds.items()}, tuple(notes))
-
-
-def committed_in(seen: Snapshot) -> Offsets:
-    """The least that any sink has; of one that keeps no token, or cannot be asked, what the checkpoint says."""
-    done = seen.files.committed
-    noted = usable_ends(seen.files, done) if done is not None else seen.starts(0)
-    tokens = [_own(seen, one) for one in seen.standings if not one.sparse]
-    held = [token.ends if token is not None else noted for token in tokens] or [noted]
-    known = [ends for ends in held if ends is not None]
-    if len(known) < len(held):
-        blocking = (one for one in findings_in(seen.config.checkpoint, seen.files, seen.state) if one.blocks)
-        finding = next(blocking, None)
-        if finding is not None:
-            raise finding.as_error()
-        # It was whole a moment ago, or is again: what reads it now says what is wrong.
-        return seen.checkpoint.ends(done) if done is not None else seen.checkpoint.starts(0)
-    first, *others = known
-    return {at: min(ends[at] for ends in known) for at in first if all(at in other for other in others)}
-
-
-def _own(seen: Snapshot, one: Standing) -> BatchToken | None:
-    """The token of this checkpoint's query that a sink holds."""
-    token = one.token if one.guarantee is Guarantee.EXACTLY_ONCE and one.error is None else None
-    return token if token is not None and token.query_id == seen.files.query_id else None
-
-
-def _never_ran(seen: Snapshot) -> tuple[str, ...]:
-    told = [
-        f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint than {seen.config.checkpoint}, which "
-        "is empty; a run would say what can be done"
-        for one in seen.standings
-        if one.token is not None and not one.sparse
-    ]
-    return (*told, "lag is counted from where a first run would begin")
-
-
-def _start(config: PipelineConfig, topic: str) -> object:
-    sources = [source for source in config.sources.values() if topic in (source.topics or ())]
-    return (sources[0] if sources else config.source).start
-
-
-def _first(start: object, at: TopicPartition, log: LogBounds) -> int:
-    if isinstance(start, dict):
-        return int(start.get(at.topic, {}).get(str(at.partition), log.start))
-    return log.start if start == "earliest" else log.end
-
-
-def _offsets_at(wanted: Mapping[TopicPartition, datetime], cluster: Callable[[], Cluster]) -> Offsets:
-    """The first offsets at or behind these times; a partition that has none is left out."""
-    brokers, found = cluster(), {}
-    for when in set(wanted.values()):
-        places = [at for at, one in wanted.items() if one == when]
-        found.update({at: offset for at, offset in brokers.offsets_at(places, when).items() if offset >= 0})
-    return found
-
+from penstock.model import TopicPartition, lags_of
+from penstock.ops.snapshot import Place, Snapshot, committed_in, look, place_of
+from penstock.wording import rate, some, spell
 
 _GROUP_SECONDS = 2.0
 
@@ -156,7 +65,7 @@ def group_note(
     if group.name is None:
         return "no consumer group is told how far this is: source.group is false"
     if group.error is not None:
-        return f"consumer group {group.name} cannot be asked: {group.error.code} {group.error.line}"
+        return f"consumer group {group.name} cannot be asked: {one_line(group.error)}"
     if committed is None:
         return (
             f"consumer group {group.name} has offsets, and this pipeline has committed none: someone else wrote them, "
@@ -168,9 +77,8 @@ def group_note(
     if not differs:
         return None
     if group.offsets:
-        places = ", ".join(_sides(at, group.offsets, committed) for at in differs[:3])
-        more = f" and {len(differs) - 3} more" if len(differs) > 3 else ""
-        told = f"consumer group {group.name} differs from the sinks in {places}{more}: "
+        places = some([_sides(at, group.offsets, committed) for at in differs], 3)
+        told = f"consumer group {group.name} differs from the sinks in {places}: "
     else:
         told = f"consumer group {group.name} has no offsets: "
     return told + (_failure(entries, running=running) or _reason(group.offsets, committed, files, running=running))
@@ -435,12 +343,16 @@ def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagR
 
     How lag moves is told by the history, or by an earlier look.
     """
-    seen = look(config)
-    settings = settings_of(config.source)
+    return view_lag(look(config), before)
+
+
+def view_lag(seen: Snapshot, before: LagReport | None = None) -> LagReport:
+    """The same, from a snapshot."""
+    config, settings = seen.config, settings_of(seen.config.source)
     if seen.brokers.error is not None:
         raise seen.brokers.error
     bounds, running = seen.brokers.bounds or {}, seen.live is not None
-    place = place_of(seen, lambda: Cluster(settings))
+    place = place_of(seen)
     waiting = {at: max(place.positions[at], log.start) for at, log in bounds.items() if log.end > place.positions[at]}
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(ask_group, settings, config.group, bounds)
@@ -505,7 +417,7 @@ def read_meanwhile(config: PipelineConfig, group: GroupView, committed: Offsets)
     """Whether the group was only asked later than the sinks: they have by now what it says."""
     if any(group.offsets.get(at, -1) < offset for at, offset in committed.items()):
         return False
-    now = committed_in(look(config, brokers=False))
+    now = committed_in(look(config, brokers=None))
     return all(offset <= now.get(at, -1) for at, offset in group.offsets.items() if at in committed)
 
 
@@ -522,16 +434,11 @@ def _warnings(seen: Snapshot, place: Place, bounds: Mapping[TopicPartition, LogB
     told = [f"sink {one.sink} cannot be asked, the checkpoint is: {one.error}" for one in seen.standings if one.error]
     gone = sorted((place.committed or {}).keys() - bounds.keys())
     if gone:
-        told.append(f"not counted, since the brokers do not have them or the file does not read them: {_some(gone)}")
+        told.append(f"not counted, since the brokers do not have them or the file does not read them: {some(gone)}")
     lost = {at: log.start - place.positions[at] for at, log in bounds.items() if log.start > place.positions[at]}
     if lost:
         told.append(
-            f"{sum(lost.values()):,} offsets were removed by retention before they were read: {_some(sorted(lost))}"
+            f"{sum(lost.values()):,} offsets were removed by retention before they were read: {some(sorted(lost))}"
         )
     found = findings_in(config.checkpoint, seen.files, seen.state, live=seen.live is not None)
     return [*told, *(f"{one.code} {one.summary}" for one in found if one.blocks)]
-
-
-def _some(places: list[TopicPartition], limit: int = 8) -> str:
-    rest = len(places) - limit
-    return ", ".join(map(str, places[:limit])) + (f" and {rest} more" if rest > 0 else "")

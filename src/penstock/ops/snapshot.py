@@ -1,14 +1,14 @@
 """Everything that is known of a pipeline at one moment: who runs it, its checkpoint, its sinks, its brokers. No JVM.
 
-`show`, `verify`, `repair`, `status`, `lag`, `diagnose` and panels of the dashboard are views of it. The brokers and the
-sinks are asked in parallel. While a stream runs, the order of reading matters: the sinks must hold what was committed
-before they were asked, and what they hold was begun before the files are read.
+`show`, `verify`, `repair`, `status`, `lag`, `diagnose` and the panels of the dashboard are views of it. The brokers and
+the sinks are asked in parallel. While a stream runs, the order of reading matters: the sinks must hold what was
+committed before they were asked, and what they hold was begun before the files are read.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,15 +18,16 @@ from typing import TypeVar
 from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of, subscription_of
 from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.checkpoint.findings import Finding, from_error
+from penstock.checkpoint.findings import Finding, findings_in, from_error, usable_ends
 from penstock.checkpoint.logs import CheckpointFiles, read_files, written_at
 from penstock.checkpoint.presence import RunStatus, find_run
 from penstock.checkpoint.state_stores import StateFiles, read_state
 from penstock.config import PipelineConfig
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, one_line
 from penstock.kafka import Cluster, KafkaSettings, LogBounds
 from penstock.kafka.cluster import look_seconds
-from penstock.model import Guarantee, TopicPartition
+from penstock.model import BatchToken, Guarantee, TopicPartition
+from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.renamed import FormerName, former_names
 from penstock.preflight.standings import Standing, standings
 
@@ -45,6 +46,8 @@ class Brokers:
 
     bounds: Mapping[TopicPartition, LogBounds] | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    by_time: Offsets = field(default_factory=dict)
+    """Where a `start` that is a time is in the partitions that have a record since."""
     error: PenstockError | None = None
     seconds: float = 0.0
     """How long one answer took, where that was measured."""
@@ -145,7 +148,7 @@ class Attempts:
         except PenstockError as error:
             self.failed.append((what, error.code, error.line))
         except Exception as error:
-            self.failed.append((what, "UNEXPECTED", f"{type(error).__name__}: {error}".partition("\n")[0]))
+            self.failed.append((what, "UNEXPECTED", one_line(error)))
         return None
 
 
@@ -155,36 +158,134 @@ def sinks_of(config: PipelineConfig) -> Sinks:
     return Sinks(build_targets(config, settings), settings)
 
 
-def look(
-    config: PipelineConfig, *, brokers: bool = True, patience: float | None = None, timed: bool = False
-) -> Snapshot:
-    """Look at everything; sinks and brokers that cannot be reached say so in their place.
+def ask_brokers(
+    config: PipelineConfig, *, cluster: Cluster | None = None, patience: float | None = None, timed: bool = False
+) -> Brokers:
+    """What the brokers say of a pipeline's partitions, through a client that is kept or a new one.
 
-    The brokers are waited for as long as `patience` says; `timed` measures how long they take to answer.
+    A new one waits as long as `patience` says; `timed` measures how long they take to answer.
     """
-    path, storage = config.checkpoint, storage_of(config)
-    run = find_run(path, storage)
-    sinks = sinks_of(config)
-    done = checkpoint_of(config).last_committed()
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(_ask_brokers, config, sinks.settings, patience, timed) if brokers else None
-        found = tuple(standings(sinks))
-        noted = checkpoint_of(config).sinks_noted()
-        former = tuple(former_names(config, sinks.settings, sinks.targets.sinks, found, noted))
-        files, state = read_files(path, storage), read_state(path, storage)
-        told = asked.result() if asked is not None else Brokers()
-    return Snapshot(config, run, done, found, files, state, told, former)
-
-
-def _ask_brokers(config: PipelineConfig, settings: KafkaSettings, patience: float | None, timed: bool) -> Brokers:
     try:
-        cluster = Cluster(settings, patience or look_seconds(settings))
+        if cluster is None:
+            settings = settings_of(config.source)
+            cluster = Cluster(settings, patience or look_seconds(settings))
         partitions = cluster.partitions(subscription_of(config.source))
         bounds, ids = cluster.bounds(partitions), cluster.topic_ids({at.topic for at in partitions})
+        by_time = _offsets_by_time(config, bounds, cluster)
         began = time.perf_counter()
         if timed:
             # Two requests, over connections that are there by now, and of one partition however many there are.
             cluster.bounds(partitions[:1])
-        return Brokers(bounds, ids, seconds=(time.perf_counter() - began) / 2)
+        return Brokers(bounds, ids, by_time, seconds=(time.perf_counter() - began) / 2)
     except PenstockError as error:
         return Brokers(error=error)
+
+
+def _start_of(config: PipelineConfig, topic: str) -> object:
+    """Where the file says that a topic begins."""
+    sources = [source for source in config.sources.values() if topic in (source.topics or ())]
+    return (sources[0] if sources else config.source).start
+
+
+def _offsets_by_time(config: PipelineConfig, partitions: Iterable[TopicPartition], cluster: Cluster) -> Offsets:
+    times: dict[datetime, list[TopicPartition]] = {}
+    for at in partitions:
+        if isinstance(start := _start_of(config, at.topic), datetime):
+            times.setdefault(start, []).append(at)
+    found = {at: offset for when, some in times.items() for at, offset in cluster.offsets_at(some, when).items()}
+    return {at: offset for at, offset in found.items() if offset >= 0}
+
+
+def look(
+    config: PipelineConfig, *, brokers: Callable[[PipelineConfig], Brokers] | None = ask_brokers, sinks: bool = True
+) -> Snapshot:
+    """Look at everything, or not at the brokers or the sinks; those that cannot be reached say so in their place."""
+    checkpoint, storage = checkpoint_of(config), storage_of(config)
+    run = find_run(config.checkpoint, storage)
+    asking = sinks_of(config) if sinks else None
+    done = checkpoint.last_committed()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(brokers, config) if brokers is not None else None
+        found = tuple(standings(asking)) if asking is not None else ()
+        former: Iterable[FormerName] = ()
+        if asking is not None:
+            noted = checkpoint.sinks_noted()
+            former = former_names(config, asking.settings, asking.targets.sinks, found, noted)
+        files, state = read_files(config.checkpoint, storage), read_state(config.checkpoint, storage)
+        told = asked.result() if asked is not None else Brokers()
+    return Snapshot(config, run, done, found, files, state, told, tuple(former))
+
+
+# Where a pipeline stands in the logs, by a snapshot.
+
+
+@dataclass(frozen=True)
+class Place:
+    """One pipeline's place in the logs."""
+
+    committed: Offsets | None
+    """What all sinks have; none where nothing was ever begun."""
+    positions: Offsets
+    """What is read next, of every partition that the brokers have."""
+    notes: tuple[str, ...] = ()
+
+
+def place_of(seen: Snapshot) -> Place:
+    """By the least of the sinks' tokens; before the first run by the file's `start`."""
+    bounds = seen.brokers.bounds or {}
+    if seen.files.begun is None and seen.files.committed is None and not seen.files.sources:
+        positions = {at: min(_first(seen, at, log), log.end) for at, log in bounds.items()}
+        return Place(None, positions, _never_ran(seen))
+    committed = committed_in(seen)
+    gone = recreated_topics(seen.checkpoint.topic_ids(), dict(seen.brokers.topic_ids))
+    # The offsets of a topic that was made again are not its own: all of it waits.
+    committed = {at: offset for at, offset in committed.items() if at.topic not in gone}
+    notes = [f"topic {topic} was deleted and made again: all of it waits" for topic in sorted(gone)]
+    notes += [
+        f"sink {one.sink} is at batch {token.batch_id}, behind batch {seen.done_before} of the checkpoint: lag is "
+        "counted from what it has"
+        for one in seen.standings
+        if (token := _own(seen, one)) is not None and not one.sparse and token.batch_id < (seen.done_before or 0)
+    ]
+    return Place(committed, {at: committed.get(at, log.start) for at, log in bounds.items()}, tuple(notes))
+
+
+def committed_in(seen: Snapshot) -> Offsets:
+    """The least that any sink has; of one that keeps no token, or cannot be asked, what the checkpoint says."""
+    done = seen.files.committed
+    noted = usable_ends(seen.files, done) if done is not None else seen.starts(0)
+    tokens = [_own(seen, one) for one in seen.standings if not one.sparse]
+    held = [token.ends if token is not None else noted for token in tokens] or [noted]
+    known = [ends for ends in held if ends is not None]
+    if len(known) < len(held):
+        blocking = (one for one in findings_in(seen.config.checkpoint, seen.files, seen.state) if one.blocks)
+        finding = next(blocking, None)
+        if finding is not None:
+            raise finding.as_error()
+        # It was whole a moment ago, or is again: what reads it now says what is wrong.
+        return seen.checkpoint.ends(done) if done is not None else seen.checkpoint.starts(0)
+    first, *others = known
+    return {at: min(ends[at] for ends in known) for at in first if all(at in other for other in others)}
+
+
+def _own(seen: Snapshot, one: Standing) -> BatchToken | None:
+    """The token of this checkpoint's query that a sink holds."""
+    token = one.token if one.guarantee is Guarantee.EXACTLY_ONCE and one.error is None else None
+    return token if token is not None and token.query_id == seen.files.query_id else None
+
+
+def _never_ran(seen: Snapshot) -> tuple[str, ...]:
+    told = [
+        f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint than {seen.config.checkpoint}, which "
+        "is empty; a run would say what can be done"
+        for one in seen.standings
+        if one.token is not None and not one.sparse
+    ]
+    return (*told, "lag is counted from where a first run would begin")
+
+
+def _first(seen: Snapshot, at: TopicPartition, log: LogBounds) -> int:
+    start = _start_of(seen.config, at.topic)
+    if isinstance(start, dict):
+        return int(start.get(at.topic, {}).get(str(at.partition), log.start))
+    return log.start if start == "earliest" else seen.brokers.by_time.get(at, log.end)

@@ -9,23 +9,22 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.assembly.reaching import settings_of, storage_of
-from penstock.checkpoint.presence import RunStatus, find_run
+from penstock.assembly.reaching import storage_of
+from penstock.checkpoint.presence import REPAIRS, RunStatus, find_run, shown_state
 from penstock.config import PipelineConfig, load
 from penstock.errors import DefinitionError, PenstockError
-from penstock.kafka import Cluster
 from penstock.model import lags_of
 from penstock.ops.checkpoint.backup import backups_there
-from penstock.ops.checkpoint.repair import own_findings
-from penstock.ops.checkpoint.verify import broker_findings
-from penstock.ops.lag import place_of
-from penstock.ops.quarantine.listing import Quarantined, quarantined_since
-from penstock.ops.snapshot import Attempts, Snapshot, look
+from penstock.ops.checkpoint.repair import broker_findings, own_findings
+from penstock.ops.quarantine.listing import Quarantined, midnight, quarantined_since
+from penstock.ops.snapshot import Attempts, Snapshot, ask_brokers, look, place_of
 
 _BROKER_SECONDS = 2.0
+_ASK = partial(ask_brokers, patience=_BROKER_SECONDS)
 _OPEN_TOO_LONG = timedelta(minutes=10)
 _MOST_AT_ONCE = 16
 
@@ -61,10 +60,10 @@ class PipelineStatus:
 
     @property
     def state(self) -> str:
-        """`running`, or how the last run ended; `not running` where none was ever noted."""
+        """As `shown_state` says it, or that the file cannot be read."""
         if self.error is not None:
             return "wrong file"
-        return "not running" if self.run is None or self.run.state == "none" else self.run.state
+        return shown_state(self.run)
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -113,16 +112,15 @@ def look_at(file: Path) -> PipelineStatus:
     except Exception as error:
         return PipelineStatus(str(file), error=DefinitionError("FILE_UNUSABLE", f"{file}: {error}"))
     attempt = Attempts()
-    seen = attempt("the pipeline", lambda: look(config, patience=_BROKER_SECONDS))
+    seen = attempt("the pipeline", lambda: look(config, brokers=_ASK))
     return _status(str(file), config, seen, attempt)
 
 
 def _status(file: str, config: PipelineConfig, seen: Snapshot | None, attempt: Attempts) -> PipelineStatus:
-    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     known: dict[str, Any] = {
         "quarantined": attempt(
             "the quarantine",
-            lambda: quarantined_since(config, settings_of(config.source), midnight, _BROKER_SECONDS),
+            lambda: quarantined_since(config, midnight(), _BROKER_SECONDS),
         ),
         "backup_at": attempt("the backups", lambda: _last_backup(config)),
     }
@@ -150,14 +148,12 @@ def _status(file: str, config: PipelineConfig, seen: Snapshot | None, attempt: A
 def _about_run(run: RunStatus, opened: int | None, since: datetime | None) -> Iterator[Warned]:
     note = run.note
     if run.state == "killed":
-        yield Warned("RUN_KILLED", "the last run was killed; the next one repairs what it left")
-    if note is None:
-        return
+        yield Warned("RUN_KILLED", f"{run.ended_badly}; {REPAIRS}")
     if run.state == "silent":
-        yield Warned("RUN_SILENT", f"{note.who} has not been heard of since {note.at:%Y-%m-%d %H:%M:%S} UTC")
-    if run.state == "failed":
+        yield Warned("RUN_SILENT", str(run.ended_badly))
+    if run.state == "failed" and note is not None:
         yield Warned(str(note.error), "this ended the last run")
-    if not run.running:
+    if not run.running or note is None:
         return
     if note.facts.doing.startswith("waiting"):
         yield Warned(note.facts.doing.rpartition(" ")[2], f"the run is {note.facts.doing}")
@@ -172,7 +168,7 @@ def _blocking(seen: Snapshot) -> list[Warned]:
     found = [one for one in (*own_findings(seen), *broker_findings(seen)) if one.blocks]
     if seen.run.running and found and seen.brokers.error is None:
         # A run writes while this looks: what is wrong is still wrong when looked at again.
-        again = look(seen.config, patience=_BROKER_SECONDS)
+        again = look(seen.config, brokers=_ASK)
         still = {one.code for one in (*own_findings(again), *broker_findings(again))}
         found = [one for one in found if one.code in still]
     return [Warned(one.code, one.summary) for one in found]
@@ -183,8 +179,7 @@ def _lag(seen: Snapshot) -> int | None:
     bounds = seen.brokers.bounds
     if bounds is None or any(one.blocks for one in own_findings(seen)):
         return None
-    place = place_of(seen, lambda: Cluster(settings_of(seen.config.source), _BROKER_SECONDS))
-    return sum(lags_of({at: log.end for at, log in bounds.items()}, place.positions).values())
+    return sum(lags_of({at: log.end for at, log in bounds.items()}, place_of(seen).positions).values())
 
 
 def _last_backup(config: PipelineConfig) -> datetime | None:

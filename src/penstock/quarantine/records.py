@@ -72,7 +72,7 @@ class HeldInTable:
             table = DeltaTable(self.path, storage_options=self.storage.for_delta_at(self.path))
             there = {field.name for field in table.schema().fields}
             names = ", ".join(f'"{name}"' for name in columns if name in there)
-            asked = f"SELECT {names} FROM held WHERE {_of_pipeline(pipelines)}{_at(place)}"
+            asked = f"SELECT {names} FROM held WHERE {of_pipeline(pipelines)}{_at(place)}"
             found = pa.RecordBatchReader.from_stream(QueryBuilder().register("held", table).execute(asked)).read_all()
         except TableNotFoundError:
             return empty_frame(wanted)
@@ -82,6 +82,21 @@ class HeldInTable:
             if one.name not in found.column_names:
                 found = found.add_column(number, one, pa.nulls(found.num_rows, one.type))
         return frame_of(found)
+
+
+def query_table(path: str, storage: Storage, asked: str, doing: str) -> pa.Table | None:
+    """What SQL about the rows `held` by a table gives, by the same engine; none where there is no table."""
+    try:
+        table = DeltaTable(path, storage_options=storage.for_delta_at(path))
+        return pa.RecordBatchReader.from_stream(QueryBuilder().register("held", table).execute(asked)).read_all()
+    except TableNotFoundError:
+        return None
+    except Exception as error:
+        raise MissingError(
+            "TABLE_UNREACHABLE",
+            f"{doing}: {type(error).__name__}",
+            context={"looked at": path, "cause": str(error).partition("\n")[0]},
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -217,7 +232,8 @@ def _own_headers(keys: pa.Array, values: pa.Array, at: np.ndarray, ends: np.ndar
     return pa.ListArray.from_arrays(offsets, own, mask=pa.array(ends == at)).cast(HEADERS)
 
 
-def _of_pipeline(name: str) -> str:
+def of_pipeline(name: str) -> str:
+    """The condition of SQL for the rows of a pipeline, and those that its replays left before 0.8."""
     return f"(pipeline = {_quoted(name)} OR starts_with(pipeline, {_quoted(name + '.replay-')}))"
 
 

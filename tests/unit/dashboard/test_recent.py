@@ -7,9 +7,8 @@ import json
 import pytest
 from tests.unit.dashboard.pipelines import ago, batch, lag
 
-from penstock.dashboard.batch_phases import in_order, wall_phases
 from penstock.dashboard.overview import Rates, rates_of
-from penstock.dashboard.recent import MOST_COLUMNS, Recent, moment
+from penstock.dashboard.recent import MOST_COLUMNS, Recent, in_order, moment, wall_phases
 from penstock.metrics.history import parse_entry
 
 

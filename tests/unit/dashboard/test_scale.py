@@ -96,7 +96,7 @@ def test_pipelines_that_run_and_are_not_watched_cost_no_look(watcher: Watcher) -
     assert all(watch.facts.running for watch in watcher.watches.values())
     assert watcher.due() == []
     watcher.watches["p3"].watch()
-    assert len(watcher.due()) == 4, "the four looks at the one that is watched"
+    assert len(watcher.due()) == 2, "at the one that is watched, and into its quarantine"
 
 
 def test_what_a_page_gets_is_small_but_for_the_first_time(watcher: Watcher, files: list[Path]) -> None:

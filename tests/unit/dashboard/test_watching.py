@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 from tests.unit.dashboard.pipelines import (
     SECRET,
@@ -25,7 +26,11 @@ from tests.unit.dashboard.pipelines import (
 
 from penstock.checkpoint.lock import checkpoint_lock
 from penstock.checkpoint.presence import RUN_NOTE
-from penstock.dashboard.watching import Watcher
+from penstock.config import PipelineConfig, load
+from penstock.dashboard import watching
+from penstock.dashboard.watching import Clusters, Watcher
+from penstock.errors import TransientError
+from penstock.ops.snapshot import Brokers, ask_brokers
 from penstock.ops.status import find_status
 from penstock.quarantine import QUARANTINE_SCHEMA
 
@@ -195,7 +200,7 @@ def test_notes_and_histories_that_make_no_sense_break_no_page(tmp_path: Path) ->
     assert found["name"] == "orders" and set(detail(watcher)) == DETAIL
 
 
-def test_brokers_that_are_away_are_asked_once_for_all_and_told(tmp_path: Path) -> None:
+def test_brokers_that_are_away_are_asked_once_for_all_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [definition(tmp_path, name) for name in ("a", "b", "c")]
     for file in files:
         committed(file, {0: 5})
@@ -203,12 +208,30 @@ def test_brokers_that_are_away_are_asked_once_for_all_and_told(tmp_path: Path) -
     for watch in watcher.watches.values():
         watch.poll()
     looks = watcher.due()
-    assert len(looks) == 3 + 1, "the files of each, and the brokers once"
+    assert len(looks) == 3, "one at each"
+    asked: list[str] = []
+
+    def ask(config: PipelineConfig, **more: Any) -> Brokers:
+        asked.append(config.name)
+        return ask_brokers(config, **more)
+
+    monkeypatch.setattr(watching, "ask_brokers", ask)
     for one in looks:
         one()
+    assert asked == ["a"]
     found = row(watcher, "b")
     assert (found["health"], found["problem"].split()[0]) == ("warn", "BROKER_UNREACHABLE")
     assert SECRET not in json.dumps(detail(watcher, "b"))
+
+
+def test_brokers_that_were_away_are_asked_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, clusters = load(definition(tmp_path)), Clusters()
+    away = Brokers(error=TransientError("BROKER_UNREACHABLE", "asking: nobody answers"))
+    answers = iter([away, Brokers({})])
+    monkeypatch.setattr(watching, "ask_brokers", lambda config, **more: next(answers))
+    monkeypatch.setattr(watching, "_AWAY_SECONDS", 0.0)
+    assert clusters.ask(config) is away
+    assert clusters.ask(config) == Brokers({})
 
 
 def test_details_of_a_watched_pipeline_have_what_only_a_look_can_tell(tmp_path: Path) -> None:
@@ -229,7 +252,7 @@ def test_details_of_a_watched_pipeline_have_what_only_a_look_can_tell(tmp_path: 
     watcher.watches["orders"].poll()
     before = detail(watcher)
     assert (before["checkpoint"]["sinks"], before["quarantine"]["today"], before["diagnosis"]["at"]) == ([], None, None)
-    assert not any(name in watcher.watches["orders"].facts.looks for name in ("quarantine", "checkpoint"))
+    assert not any(name in watcher.watches["orders"].facts.panels for name in ("quarantine", "checkpoint"))
     look(watcher)
     watcher.watches["orders"]._views._made_at = 0.0
     shown = detail(watcher)

@@ -15,8 +15,15 @@ from penstock.errors import PenstockError, TerminalError
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
 from penstock.ops.checkpoint.adopt import AdoptPlan, apply_adopt, plan_adopt
-from penstock.ops.checkpoint.fork import ForkPlan, apply_fork
-from penstock.ops.checkpoint.starts import parse_offsets, put_in_place, refuse_occupied, refuse_outside, write_fresh
+from penstock.ops.checkpoint.fork import (
+    ForkPlan,
+    apply_fork,
+    parse_offsets,
+    put_in_place,
+    refuse_occupied,
+    refuse_outside,
+    write_fresh,
+)
 
 FILE = """\
 name: orders

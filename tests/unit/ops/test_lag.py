@@ -1,8 +1,7 @@
-"""Lag on paper: rates, hot partitions, words, where a pipeline stands, and why its group differs. No broker."""
+"""Lag on paper: rates, hot partitions, words, and why its group differs. No broker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,19 +9,15 @@ from typing import Any
 
 import pytest
 from tests.batches import finished
-from tests.committing import position_at
-from tests.spark_checkpoint import QUERY, put, write_checkpoint
+from tests.spark_checkpoint import write_checkpoint
+from tests.unit.ops.snapshots import P0, P1, TWO_BATCHES, pipeline
 
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.logs import read_files
-from penstock.checkpoint.presence import RunStatus
-from penstock.checkpoint.state_stores import read_state
-from penstock.config import PipelineConfig, load
-from penstock.errors import MissingError, TerminalError
-from penstock.kafka import Cluster, LogBounds
+from penstock.config import PipelineConfig
+from penstock.errors import MissingError
 from penstock.metrics.history import Entry, GroupNoted, LagNoted, RunStarted
-from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.checkpoint.show import view_checkpoint
+from penstock.model import TopicPartition
 from penstock.ops.lag import (
     GroupView,
     LagReport,
@@ -32,26 +27,14 @@ from penstock.ops.lag import (
     hot_partitions,
     looks_at_rest,
     looks_in_run,
-    place_of,
     rates_of,
     read_meanwhile,
     samples_in,
     window_of,
 )
-from penstock.ops.snapshot import Brokers, Snapshot
-from penstock.preflight.standings import Standing
 from penstock.wording import spell
 
 NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)
-P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-FILE = """\
-name: orders
-source: {type: kafka, brokers: "127.0.0.1:1", topics: [orders], start: START}
-decode: {format: json, schema: "order_id BIGINT NOT NULL"}
-quarantine: {table: lake/bad}
-sinks: [{name: out, type: delta, path: lake/orders}]
-checkpoint: checkpoints/orders
-"""
 
 
 def sample(seconds: float, end: int, position: int) -> Sample:
@@ -204,105 +187,6 @@ def config(tmp_path: Path) -> PipelineConfig:
     return pipeline(tmp_path, "earliest")
 
 
-def pipeline(folder: Path, start: str) -> PipelineConfig:
-    (folder / "orders.yaml").write_text(FILE.replace("START", start))
-    return load(folder / "orders.yaml")
-
-
-def seen(
-    config: PipelineConfig,
-    standings: Sequence[Standing] = (),
-    bounds: Mapping[TopicPartition, LogBounds] | None = None,
-    topic_ids: Mapping[str, str] | None = None,
-) -> Snapshot:
-    files = read_files(config.checkpoint)
-    logs = bounds or {P0: LogBounds(0, 100), P1: LogBounds(7, 100)}
-    brokers = Brokers(logs, topic_ids or {})
-    run, state = RunStatus("none", None, None), read_state(config.checkpoint)
-    return Snapshot(config, run, files.committed, tuple(standings), files, state, brokers)
-
-
-def standing(name: str, batch: int | None, ends: Offsets, **more: Any) -> Standing:
-    ranges = tuple(OffsetRange(at.topic, at.partition, 0, end) for at, end in ends.items())
-    token = None if batch is None else BatchToken("orders", more.pop("query", QUERY), batch, ranges)
-    return Standing(name, more.pop("guarantee", Guarantee.EXACTLY_ONCE), position_at(token), **more)
-
-
-def no_brokers() -> Cluster:
-    raise AssertionError("nobody has to be asked")
-
-
-TWO_BATCHES = [{0: 10, 1: 20}, {0: 30, 1: 40}]
-
-
-@pytest.mark.parametrize(
-    ("sinks", "committed"),
-    [
-        ([standing("a", 1, {P0: 30, P1: 40}), standing("b", 1, {P0: 30, P1: 40})], {P0: 30, P1: 40}),
-        ([standing("a", 1, {P0: 30, P1: 40}), standing("b", 0, {P0: 10, P1: 20})], {P0: 10, P1: 20}),
-        # One that keeps no token has what the checkpoint says.
-        (
-            [standing("a", 1, {P0: 30, P1: 40}), standing("b", None, {}, guarantee=Guarantee.AT_LEAST_ONCE)],
-            {P0: 10, P1: 20},
-        ),
-        ([standing("a", 1, {P0: 30, P1: 40}), standing("b", None, {}, error="away")], {P0: 10, P1: 20}),
-        ([standing("a", 7, {P0: 90, P1: 90}, query="another")], {P0: 10, P1: 20}),
-        # A quarantine keeps no token of a batch without bad records.
-        ([standing("a", 1, {P0: 30, P1: 40}), standing("bad", 0, {P0: 10, P1: 20}, sparse=True)], {P0: 30, P1: 40}),
-        ([standing("a", 1, {P0: 30}), standing("b", 1, {P0: 30})], {P0: 30}),
-    ],
-)
-def test_place_is_the_least_that_any_sink_has(
-    config: PipelineConfig, sinks: list[Standing], committed: Offsets
-) -> None:
-    write_checkpoint(Path(config.checkpoint), TWO_BATCHES, committed=0)
-    place = place_of(seen(config, sinks), no_brokers)
-    assert place.committed == committed
-    assert place.positions == {P0: committed[P0], P1: committed.get(P1, 7)}
-
-
-def test_place_with_a_sink_behind_the_checkpoint_says_so(config: PipelineConfig) -> None:
-    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
-    place = place_of(seen(config, [standing("out", 0, {P0: 10, P1: 20})]), no_brokers)
-    assert place.committed == {P0: 10, P1: 20}
-    assert "sink out is at batch 0, behind batch 1" in place.notes[0]
-
-
-def test_place_before_the_first_commit_is_where_the_first_batch_begins(config: PipelineConfig) -> None:
-    write_checkpoint(Path(config.checkpoint), TWO_BATCHES[:1], committed=-1, start={0: 3, 1: 8})
-    assert place_of(seen(config, [standing("out", None, {})]), no_brokers).committed == {P0: 3, P1: 8}
-
-
-@pytest.mark.parametrize(
-    ("start", "positions"),
-    [
-        ("earliest", {P0: 0, P1: 7}),
-        ("latest", {P0: 100, P1: 100}),
-        ('{orders: {"0": 60}}', {P0: 60, P1: 7}),
-    ],
-)
-def test_place_of_a_pipeline_that_never_ran_is_its_start(tmp_path: Path, start: str, positions: Offsets) -> None:
-    place = place_of(seen(pipeline(tmp_path, start)), no_brokers)
-    assert (place.committed, place.positions) == (None, positions)
-
-
-def test_place_in_a_topic_that_was_made_again_is_its_beginning(config: PipelineConfig) -> None:
-    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
-    (Path(config.checkpoint) / ".penstock.topics").write_text('{"orders": "old"}')
-    place = place_of(seen(config, topic_ids={"orders": "new"}), no_brokers)
-    assert place.positions == {P0: 0, P1: 7}
-    assert "made again" in place.notes[0]
-
-
-def test_place_with_a_broken_checkpoint_is_what_the_sinks_say_or_an_error(config: PipelineConfig) -> None:
-    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
-    put(Path(config.checkpoint) / "offsets/1", "")
-    assert place_of(seen(config, [standing("out", 1, {P0: 30, P1: 40})]), no_brokers).committed == {P0: 30, P1: 40}
-    with pytest.raises(TerminalError) as raised:
-        place_of(seen(config, [standing("out", None, {})]), no_brokers)
-    assert raised.value.code == "CHECKPOINT_FILE_BROKEN"
-
-
 GROUP = GroupView("penstock.orders", {P0: 30, P1: 40})
 IN_USE = Entry(NOW, GroupNoted("GROUP_IN_USE has members"))
 
@@ -383,21 +267,3 @@ def test_group_that_was_asked_later_than_the_sinks_is_not_ahead_of_them(
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
     # The sinks were asked when batch 0 was the last one; now they have batch 1.
     assert read_meanwhile(config, GroupView("g", held), {P0: 10, P1: 20}) is meanwhile
-
-
-@pytest.mark.parametrize(
-    ("standing", "agrees"),
-    [
-        (standing("out", None, {}), None),
-        (standing("out", None, {}, error="SINK_UNREACHABLE away"), None),
-        (standing("out", None, {}, torn="slot 0 holds batch 1"), True),
-        (standing("out", 1, {P0: 30, P1: 40}), True),
-        (standing("out", 1, {P0: 30, P1: 40}, query="of-another"), None),
-    ],
-)
-def test_shown_sink_agrees_where_it_can_be_told(
-    config: PipelineConfig, standing: Standing, agrees: bool | None
-) -> None:
-    write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
-    (shown,) = view_checkpoint(seen(config, [standing])).sinks
-    assert shown.agrees is agrees

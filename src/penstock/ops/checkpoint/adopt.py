@@ -21,7 +21,7 @@ from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError, TerminalError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import TopicPartition
-from penstock.ops.checkpoint.starts import by_source, refuse_outside, write_fresh
+from penstock.ops.checkpoint.fork import by_source, refuse_outside, starts_json, write_fresh
 from penstock.preflight.checks import check_brokers
 
 OpenBatch = Literal["again", "skip"]
@@ -49,11 +49,7 @@ class AdoptPlan:
             "checkpoint": self.config.checkpoint,
             "after_batch": self.after,
             "query_id": self.query_id,
-            "starts": [
-                {"topic": at.topic, "partition": at.partition, "offset": offset}
-                for one in self.starts
-                for at, offset in sorted(one.items())
-            ],
+            "starts": starts_json(self.starts),
             "notes": list(self.notes),
         }
 

@@ -1,37 +1,35 @@
 """A new checkpoint that begins where one says; the old one stays as it is.
 
 Without state the new one holds nothing but where its first batch begins. With state it is a copy up to a batch, and
-goes on behind it. Either has a query id of its own: to the sinks it is another run.
+goes on behind it. Either has a query id of its own: to the sinks it is another run. How a new checkpoint is begun at
+given offsets, held against the log and written as Spark would have, is here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+from fsspec.implementations.local import LocalFileSystem
 
 from penstock.assembly.build import Pipeline, build
 from penstock.assembly.reaching import checkpoint_of
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.backup import belongs, copy_files, files_of, missing_files
-from penstock.checkpoint.writing import put_metadata
+from penstock.checkpoint.writing import put_initial, put_metadata
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, TerminalError
-from penstock.kafka import Cluster
-from penstock.model import Guarantee
-from penstock.ops.checkpoint.starts import (
-    by_source,
-    parse_offsets,
-    put_in_place,
-    refuse_occupied,
-    refuse_outside,
-    write_fresh,
-)
+from penstock.kafka import Cluster, LogBounds
+from penstock.model import Guarantee, TopicPartition
+from penstock.ops.points import parse_point, resolve
 from penstock.preflight.checks import check_brokers
 from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.standings import Standing, standings
 from penstock.storage import Storage
+from penstock.wording import some
 
 _OF_ITS_QUERY = frozenset({"metadata", ".metadata.crc", ".penstock.again"})
 
@@ -64,11 +62,7 @@ class ForkPlan:
             "query_id": self.query_id,
             "origin": self.origin,
             "with_state": self.batch is not None,
-            "starts": [
-                {"topic": at.topic, "partition": at.partition, "offset": offset}
-                for one in self.starts
-                for at, offset in sorted(one.items())
-            ],
+            "starts": starts_json(self.starts),
             "sinks": list(self.sinks),
         }
 
@@ -184,3 +178,98 @@ def _difference(starts: Offsets, ends: Offsets) -> str:
     parts = [f"{again:,} of its offsets would be read again"] if again else []
     parts += [f"{never:,} offsets behind it would never be read"] if never else []
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def parse_offsets(spec: str, bounds: Mapping[TopicPartition, LogBounds], cluster: Cluster) -> Offsets:
+    """`earliest`, `latest`, an RFC 3339 time, or `topic:partition=offset,...` for every partition."""
+    point = parse_point("--offsets", spec, {at.topic for at in bounds})
+    if not point.offsets:
+        return resolve(point, bounds, cluster, bounds, {})
+    offsets = point.offsets
+    if offsets.keys() != bounds.keys():
+        lacking, unknown = sorted(bounds.keys() - offsets.keys()), sorted(offsets.keys() - bounds.keys())
+        raise MissingError(
+            "OFFSETS_INCOMPLETE",
+            "--offsets must name every partition that the pipeline reads, and no other",
+            context={"not named": some(lacking) or "none", "not read": some(unknown) or "none"},
+        )
+    return offsets
+
+
+def refuse_outside(offsets: Offsets, bounds: Mapping[TopicPartition, LogBounds], what: str) -> None:
+    """Raise where the log no longer has, or does not have yet, what would be read first."""
+    outside = {
+        str(at): f"{what} {offset}, the log holds {bounds[at].start}-{bounds[at].end}"
+        if at in bounds
+        else f"{what} {offset}, and there is no such partition"
+        for at, offset in sorted(offsets.items())
+        if at not in bounds or not bounds[at].start <= offset <= bounds[at].end
+    }
+    if outside:
+        raise MissingError(
+            "OFFSETS_OUTSIDE_LOG",
+            f"{len(outside)} of {len(offsets)} offsets are not in the log: expired, or the topic was created again",
+            context=dict(list(outside.items())[:8]),
+            hint="nothing was written; to go on from what there is, begin at the log's own start: --offsets earliest",
+        )
+
+
+def by_source(pipeline: Pipeline, offsets: Offsets) -> list[Offsets]:
+    """The offsets of each of Spark's sources, in its order: that of the joined frame, the left one first."""
+    layouts = [layout for flow in pipeline.flows if (layout := flow.layout()) is not None]
+    inputs = layouts[0].inputs if layouts else ()
+    if len(inputs) < 2:
+        return [offsets]
+    return [{at: o for at, o in offsets.items() if at.topic in (one.topics or ())} for one in inputs]
+
+
+def starts_json(starts: Iterable[Offsets]) -> list[dict[str, Any]]:
+    """For `--json`: where each partition of each source begins."""
+    return [
+        {"topic": at.topic, "partition": at.partition, "offset": offset}
+        for one in starts
+        for at, offset in sorted(one.items())
+    ]
+
+
+def write_fresh(
+    path: str, query_id: str, starts: Sequence[Offsets], topic_ids: dict[str, str], storage: Storage = Storage()
+) -> None:
+    """A checkpoint whose first batch begins at `starts`, one a source; Spark's metadata file is written last."""
+    put_initial(path, starts, storage)
+    if topic_ids:
+        SparkCheckpoint(path, storage).note_topic_ids(topic_ids)
+    put_metadata(path, query_id, storage)
+
+
+def put_in_place(path: str, write: Callable[[str], None], storage: Storage = Storage()) -> None:
+    """Have a checkpoint written in a folder that is empty or not there: whole, or (by a rename) not at all."""
+    filesystem, root = storage.filesystem(path)
+    if not isinstance(filesystem, LocalFileSystem):
+        write(path)
+        return
+    target = Path(root)
+    begun = target.parent / f".{target.name}.{uuid4().hex[:8]}.part"
+    begun.mkdir(parents=True)
+    try:
+        write(str(begun))
+        begun.rename(target)
+    except BaseException:
+        filesystem.rm(str(begun), recursive=True)
+        raise
+
+
+def refuse_occupied(path: str, option: str, storage: Storage = Storage()) -> None:
+    """Raise where a folder that must be empty is not."""
+    filesystem, root = storage.filesystem(path)
+    try:
+        there = [str(found).rsplit("/", 1)[-1] for found in filesystem.ls(root, detail=False)]
+    except FileNotFoundError:
+        return
+    if there:
+        raise MissingError(
+            "CHECKPOINT_OCCUPIED",
+            f"{option} {path} is not empty",
+            context={"found": ", ".join(sorted(there)[:8])},
+            hint="name a folder that is empty or not there: nothing is ever written over a checkpoint",
+        )

@@ -165,7 +165,7 @@ def view_checkpoint(seen: Snapshot) -> CheckpointView:
 
 def show_batch(config: PipelineConfig, batch: int) -> BatchView:
     """Look at one batch, as far as Spark still keeps it."""
-    seen = look(config, brokers=False)
+    seen = look(config, brokers=None)
     ends = usable_ends(seen.files, batch)
     if ends is None:
         there = sorted(seen.files.offsets)

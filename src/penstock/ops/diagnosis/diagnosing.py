@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from penstock.assembly.reaching import settings_of, storage_of
 from penstock.assembly.schemas import registry_settings
 from penstock.assembly.targets import build_targets
 from penstock.checkpoint.presence import find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
-from penstock.kafka import Cluster
 from penstock.kafka.ages import first_unread
 from penstock.metrics import BatchMetrics
 from penstock.metrics.history import Entry, LagNoted, RetryNoted, RunStarted, StateKept, history_of
 from penstock.ops.diagnosis.evidence import (
-    BrokerFacts,
     Cause,
     CheckpointFacts,
     Diagnosis,
@@ -43,8 +42,7 @@ from penstock.ops.diagnosis.resources import (
     state_grows,
 )
 from penstock.ops.diagnosis.services import quarantine_storm, slow_broker, slow_registry, slow_sink
-from penstock.ops.lag import place_of
-from penstock.ops.snapshot import Attempts, Snapshot, look
+from penstock.ops.snapshot import Attempts, Snapshot, ask_brokers, look, place_of
 from penstock.registry.exchange import Exchange
 from penstock.supervision.upkeep import tables_of
 from penstock.wording import counted, span
@@ -69,9 +67,12 @@ CAUSES: Sequence[Callable[[Evidence], Cause | None]] = (
 """In the order in which equally weighty ones are told."""
 
 
-def diagnose(config: PipelineConfig) -> Diagnosis:
-    """Look at everything about a pipeline and say why it is slow or stuck; no causes where it is neither."""
-    return weigh(collect(config))
+def diagnose(config: PipelineConfig, seen: Snapshot | None = None) -> Diagnosis:
+    """Look at everything about a pipeline and say why it is slow or stuck; no causes where it is neither.
+
+    A snapshot that was just taken, with the brokers' time to answer, is not taken again.
+    """
+    return weigh(collect(config, seen))
 
 
 def weigh(looked: Collected) -> Diagnosis:
@@ -114,11 +115,12 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def collect(config: PipelineConfig) -> Collected:
+def collect(config: PipelineConfig, seen: Snapshot | None = None) -> Collected:
     """Look everywhere."""
     where, attempt = _Look(config), Attempts()
     with ThreadPoolExecutor(3) as threads:
-        looked = threads.submit(attempt, "the checkpoint", lambda: look(config, timed=True))
+        asking = partial(ask_brokers, timed=True)
+        looked = threads.submit(attempt, "the checkpoint", lambda: seen or look(config, brokers=asking))
         tables = threads.submit(attempt, "the tables", lambda: where.tables(attempt))
         registries = threads.submit(attempt, "the registry", where.registries)
         history = attempt("the history", where.history) or []
@@ -133,7 +135,7 @@ def collect(config: PipelineConfig) -> Collected:
         evidence = replace(
             evidence,
             run=seen.run,
-            brokers=_broker_facts(seen),
+            brokers=seen.brokers if seen.brokers.bounds is not None else None,
             checkpoint=attempt("the checkpoint", lambda: _checkpoint_facts(seen)) or CheckpointFacts(),
         )
     evidence = _of_history(evidence, history)
@@ -144,21 +146,15 @@ def collect(config: PipelineConfig) -> Collected:
 
 
 def _checkpoint_facts(seen: Snapshot) -> CheckpointFacts:
-    begun, bounds = seen.files.begun, seen.brokers.bounds
+    begun = seen.files.begun
     maintained = seen.checkpoint.maintained_at()
-    settings = settings_of(seen.config.source)
     return CheckpointFacts(
         begun=begun,
         begun_at=seen.written_at(f"offsets/{begun}") if begun is not None else None,
         committed=seen.files.committed,
-        position=place_of(seen, lambda: Cluster(settings)).positions if begun is not None and bounds else {},
+        position=place_of(seen).positions if seen.brokers.bounds else {},
         maintained_at=datetime.fromtimestamp(maintained, UTC) if maintained is not None else None,
     )
-
-
-def _broker_facts(seen: Snapshot) -> BrokerFacts | None:
-    brokers = seen.brokers
-    return BrokerFacts(brokers.bounds, brokers.seconds) if brokers.bounds is not None else None
 
 
 class _Look:
@@ -243,7 +239,7 @@ def _looked(evidence: Evidence) -> Iterator[str]:
         yield f"checkpoint: batch {evidence.checkpoint.begun} begun, {'none' if done is None else done} committed"
     if evidence.brokers is not None:
         yield (
-            f"brokers: {counted(len(evidence.brokers.bounds), 'partition')}, {evidence.lag:,} offsets wait, "
+            f"brokers: {counted(len(evidence.bounds), 'partition')}, {evidence.lag:,} offsets wait, "
             f"an answer takes {evidence.brokers.seconds * 1000:.0f} ms"
         )
     for table in evidence.tables:

@@ -22,6 +22,7 @@ from penstock.metrics.history import Entry, LagNoted, RetryNoted, RunStarted, St
 from penstock.model import TopicPartition, lag_of
 from penstock.model.upkeep import TableFigures
 from penstock.ops.simulate.simulate import whole_partitions
+from penstock.ops.snapshot import Brokers
 
 _FEWEST = 2
 _LONGER = 1.5
@@ -42,14 +43,6 @@ class CheckpointFacts:
     def open_batch(self) -> int | None:
         """The batch that has begun and is not committed."""
         return open_batch(self.begun, self.committed)
-
-
-@dataclass(frozen=True)
-class BrokerFacts:
-    """What the brokers say, and how long one answer took."""
-
-    bounds: Mapping[TopicPartition, LogBounds]
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,8 @@ class Evidence:
     arrived: Mapping[TopicPartition, int] = field(default_factory=dict)
     """How much each log grew during the last batches."""
     checkpoint: CheckpointFacts = field(default_factory=CheckpointFacts)
-    brokers: BrokerFacts | None = None
+    brokers: Brokers | None = None
+    """What the brokers said, where they did."""
     waiting_since: datetime | None = None
     """The time of the oldest record that waits; only looked for where nobody reads."""
     tables: tuple[TableFacts, ...] = ()
@@ -98,19 +92,19 @@ class Evidence:
         """The pipeline file as a command names it."""
         return str(self.config.file or "FILE")
 
+    @property
+    def bounds(self) -> Mapping[TopicPartition, LogBounds]:
+        """Where each log begins and ends; empty where the brokers could not be asked."""
+        return (self.brokers.bounds if self.brokers is not None else None) or {}
+
     @cached_property
     def lags(self) -> dict[TopicPartition, int]:
         """The offsets that wait in each partition now; empty where the brokers could not be asked."""
-        bounds = self.brokers.bounds if self.brokers is not None else {}
-        return {at: lag_of(log.end, self.next_offset(at)) for at, log in bounds.items()}
+        return {at: lag_of(log.end, self.next_offset(at)) for at, log in self.bounds.items()}
 
     def next_offset(self, at: TopicPartition) -> int:
         """What is read next of a partition that the brokers have."""
-        assert self.brokers is not None
-        log = self.brokers.bounds[at]
-        # A first run that begins elsewhere than at the beginning has nothing waiting that anybody could count.
-        first = log.start if self.checkpoint.begun is not None or self.config.source.start == "earliest" else log.end
-        return self.checkpoint.position.get(at, first)
+        return self.checkpoint.position.get(at, self.bounds[at].start)
 
     @property
     def lag(self) -> int:

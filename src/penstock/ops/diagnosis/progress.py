@@ -110,31 +110,26 @@ def _more_cores(evidence: Evidence, times: float) -> str:
     return f"give the Spark job {wanted} cores (now {cores}), such as by spark: {{spark.cores.max: {wanted}}}"
 
 
-_ENDED_BADLY = ("failed", "killed", "silent")
-
-
 def not_running(evidence: Evidence) -> Cause | None:
     """The last run did not stop cleanly, and none has begun since. One that stopped cleanly is no trouble."""
-    note, state = evidence.run.note, evidence.run.state
-    if state not in _ENDED_BADLY or note is None:
+    note, state, how = evidence.run.note, evidence.run.state, evidence.run.ended_badly
+    if how is None or note is None:
         return None
     if state == "failed":
-        how = f"the last run was ended by {note.error}"
         change = (
             f"remove the reason for {note.error} (penstock plan {evidence.file} looks for it), then {_go(evidence)}"
         )
     elif state == "killed":
-        how, change = "the last run was killed", f"{_go(evidence)}: it repairs what the killed run left"
+        change = f"{_go(evidence)}: it repairs what the killed run left"
     else:
-        how = f"{note.who} has not been heard of since {_utc(note.at)}"
         change = f"look on {note.host} whether it lives; where it does not, {_go(evidence)}"
     return Cause("NOT_RUNNING", 1.0, f"no run is at work: {how}", tuple(_told(evidence, note)), change)
 
 
 def idle(evidence: Evidence) -> str | None:
     """For a reader who may wonder: since when a pipeline that ended cleanly does not run, and what waits meanwhile."""
-    note, state = evidence.run.note, evidence.run.state
-    if state == "running" or state in _ENDED_BADLY:
+    note = evidence.run.note
+    if evidence.run.running or evidence.run.ended_badly is not None:
         return None
     if note is not None and note.ended_at is not None:
         told = f"not running since {_utc(note.ended_at)}, when it stopped"

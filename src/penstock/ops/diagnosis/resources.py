@@ -219,10 +219,10 @@ def few_partitions(evidence: Evidence) -> Cause | None:
     whole, cores = evidence.whole_partitions, evidence.cores
     if not evidence.behind or whole is None or cores is None or evidence.brokers is None:
         return None
-    partitions = len(evidence.brokers.bounds)
+    partitions = len(evidence.bounds)
     if not 0 < partitions < cores:
         return None
-    topics = sorted({at.topic for at in evidence.brokers.bounds})
+    topics = sorted({at.topic for at in evidence.bounds})
     each = -(-cores // len(topics))
     return Cause(
         "FEW_PARTITIONS",

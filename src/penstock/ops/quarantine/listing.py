@@ -9,19 +9,16 @@ from typing import Any
 from uuid import uuid4
 
 import polars as pl
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
 
-from penstock.assembly.reaching import storage_of
+from penstock.assembly.reaching import settings_of, storage_of
 from penstock.config import PipelineConfig
-from penstock.errors import DefinitionError, MissingError, PenstockError
-from penstock.kafka import Cluster, KafkaSettings, Subscription
+from penstock.errors import DefinitionError, PenstockError
+from penstock.kafka import Cluster, Subscription
 from penstock.model import BatchToken, redrives_of
 from penstock.ops.quarantine.place import Selection, quarantine_of, write_marks
 from penstock.ops.redrive.runs import in_hand, runs_in
 from penstock.quarantine.marks import MARK_SCHEMA
-from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID
+from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID, of_pipeline, query_table
 from penstock.quarantine.states import Outcome, State
 from penstock.storage import Storage
 
@@ -225,9 +222,12 @@ class Quarantined:
     exact: bool = True
 
 
-def quarantined_since(
-    config: PipelineConfig, settings: KafkaSettings, since: datetime, patience: float
-) -> Quarantined | None:
+def midnight() -> datetime:
+    """When this day began, in UTC."""
+    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def quarantined_since(config: PipelineConfig, since: datetime, patience: float) -> Quarantined | None:
     """The bad records of the pipeline, and of its replays before 0.8, since then; none without a quarantine.
 
     Of a topic only its offsets are asked for, and the marks that end its transactions have some too.
@@ -238,27 +238,18 @@ def quarantined_since(
     if quarantine.table is not None:
         return Quarantined(_in_table(quarantine.table, config.name, since, storage_of(config)))
     if quarantine.topic is not None:
-        return _on_topic(Cluster(settings, patience), quarantine.topic, since)
+        return _on_topic(Cluster(settings_of(config.source), patience), quarantine.topic, since)
     return None
 
 
 def _in_table(path: str, pipeline: str, since: datetime, storage: Storage) -> int:
-    try:
-        held = QueryBuilder().register("held", DeltaTable(path, storage_options=storage.for_delta_at(path)))
-        # A name has no quotes in it. By the statistics in the table's log no file of an earlier day is opened.
-        found = held.execute(
-            f"SELECT count(*) FROM held WHERE (pipeline = '{pipeline}' OR starts_with(pipeline, '{pipeline}.replay-')) "
-            f"AND quarantined_at >= arrow_cast('{since.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
-        )
-        return int(pa.RecordBatchReader.from_stream(found).read_all().column(0)[0].as_py())
-    except TableNotFoundError:
-        return 0
-    except Exception as error:
-        raise MissingError(
-            "TABLE_UNREACHABLE",
-            f"counting what is in quarantine: {type(error).__name__}",
-            context={"looked at": path, "cause": str(error).partition("\n")[0]},
-        ) from error
+    # By the statistics in the table's log no file of an earlier day is opened.
+    asked = (
+        f"SELECT count(*) FROM held WHERE {of_pipeline(pipeline)} "
+        f"AND quarantined_at >= arrow_cast('{since.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    )
+    found = query_table(path, storage, asked, "counting what is in quarantine")
+    return int(found.column(0)[0].as_py()) if found is not None else 0
 
 
 def _on_topic(cluster: Cluster, topic: str, since: datetime) -> Quarantined:

@@ -19,7 +19,8 @@ from penstock.kafka import LogBounds
 from penstock.metrics import BatchMetrics
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis.diagnosing import Collected, weigh
-from penstock.ops.diagnosis.evidence import BrokerFacts, Cause, CheckpointFacts, Evidence
+from penstock.ops.diagnosis.evidence import Cause, CheckpointFacts, Evidence
+from penstock.ops.snapshot import Brokers
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 COLUMNS = "id BIGINT NOT NULL, who STRING, at TIMESTAMP"
@@ -71,9 +72,9 @@ def batches(count: int = 6, **figures: Any) -> tuple[BatchMetrics, ...]:
     return tuple(batch(number, **figures) for number in range(count))
 
 
-def brokers(*lags: int, seconds: float = 0.003) -> BrokerFacts:
+def brokers(*lags: int, seconds: float = 0.003) -> Brokers:
     bounds = {TopicPartition("orders", number): LogBounds(0, lag) for number, lag in enumerate(lags)}
-    return BrokerFacts(bounds, seconds)
+    return Brokers(bounds, seconds=seconds)
 
 
 def behind(pipeline: PipelineConfig, **facts: Any) -> Evidence:

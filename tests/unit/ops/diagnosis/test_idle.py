@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from tests.unit.ops.diagnosis.evidences import NOW, batches, behind, brokers, caught_up, causes, codes, config, run
+from tests.unit.ops.snapshots import seen
 
 from penstock.checkpoint.presence import RunStatus
 from penstock.metrics.history import RetryNoted
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis.diagnosing import Collected, weigh
 from penstock.ops.diagnosis.evidence import CheckpointFacts, Evidence
+from penstock.ops.snapshot import place_of
 
 LATER = NOW + timedelta(minutes=14)
 NEVER = RunStatus("none", None, None)
@@ -74,7 +76,9 @@ def test_run_that_stopped_cleanly_is_no_cause_and_what_waits_is_told(tmp_path: P
 
 @pytest.mark.parametrize(("start", "words"), [("earliest", "30 offsets wait"), ("latest", "nothing waits")])
 def test_pipeline_that_never_ran_is_said_to_be_so(tmp_path: Path, start: str, words: str) -> None:
-    never = Evidence(config(tmp_path, source={"start": start}), NOW, NEVER, brokers=brokers(10, 20))
+    pipeline, logs = config(tmp_path, source={"start": start}), brokers(10, 20)
+    first = CheckpointFacts(position=place_of(seen(pipeline, bounds=logs.bounds)).positions)
+    never = Evidence(pipeline, NOW, NEVER, brokers=logs, checkpoint=first)
     assert codes(never) == []
     assert (told(never) or "").startswith(f"it has not run yet; {words}")
 

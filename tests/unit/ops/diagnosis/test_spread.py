@@ -20,7 +20,7 @@ from tests.unit.ops.diagnosis.evidences import (
 
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
-from penstock.ops.diagnosis.evidence import BrokerFacts
+from penstock.ops.snapshot import Brokers
 
 TOPIC = [{"name": "out", "type": "kafka", "topic": "clean"}]
 
@@ -39,7 +39,7 @@ def test_hot_partition_is_found_where_one_has_most_of_the_backlog(tmp_path: Path
     assert codes(replace(hot, brokers=brokers(30_000, 40_000, 25_000, 20_000))) == []
     # A topic beside it that has nothing does not make another one's partitions hot.
     even = {TopicPartition(topic, p): LogBounds(0, lag) for topic, lag in (("a", 40_000), ("b", 0)) for p in (0, 1)}
-    assert codes(replace(hot, brokers=BrokerFacts(even, 0.003))) == []
+    assert codes(replace(hot, brokers=Brokers(even, seconds=0.003))) == []
     # Three times the median, but not where most of the records are.
     assert codes(replace(hot, brokers=brokers(*[10_000] * 9, 35_000))) == []
 
