@@ -22,8 +22,8 @@ from penstock.engine.listener import BatchDone, Event, Started
 from penstock.engine.patience import StopRequest
 from penstock.kafka import ages
 from penstock.supervision import observer
-from penstock.supervision.carrier import Garbage
 from penstock.supervision.run import run
+from penstock.supervision.running_query import Garbage
 
 _LOOK_SECONDS = 0.2
 _HEARD = "history, metrics and group"

@@ -121,7 +121,7 @@ def restored(file: Path, spark: Any, backup: Backup, load_on: Load) -> None:
     run(config, RunOptions(available_now=True), session=spark)
     checkpoint = SparkCheckpoint(config.checkpoint)
     assert file_findings(checkpoint) == []
-    assert sink_findings(checkpoint, standings(build(config))) == []
+    assert sink_findings(checkpoint, standings(build(config).targets)) == []
 
 
 def test_backup_every_second_under_load_each_restores_to_a_table_that_is_right(

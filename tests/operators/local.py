@@ -17,7 +17,6 @@ from uuid import uuid4
 from tests.local_spark import CORES, LocalSession
 
 from penstock.assembly.build import build
-from penstock.assembly.starting import pinned_slots
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig
@@ -34,9 +33,8 @@ from penstock.preflight.options import RunOptions, RunSummary
 from penstock.preflight.recreated import TopicIds
 from penstock.supervision import bounded
 from penstock.supervision.bounded import OfSession
-from penstock.supervision.catch_up import CatchUp
+from penstock.supervision.catch_up import CatchUp, move_positions
 from penstock.supervision.gathered import GatheredSink
-from penstock.supervision.loop import forget_open_batch, move_positions
 from penstock.supervision.run import _check
 
 Phase = Callable[[int, str], None]
@@ -51,26 +49,14 @@ def run_local(
     topics, stop = TopicIds(checkpoint, cluster, config.source.on_data_loss), StopRequest()
     start, agreed = _check(pipeline, checkpoint, cluster, topics, options, lambda event: None)
     flows = CurrentFlows(pipeline, session, lambda text: None)
-    schemas = flows.prepare()
-    flows.pinned = pinned_slots(pipeline, CORES, schemas, lambda text: None)
-    flows.stage()
+    flows.prepare(CORES)
     if agreed.moved is not None:
         move_positions(pipeline, checkpoint, start, topics.now, agreed.moved, lambda text: None)
     if agreed.behind or agreed.torn:
         caught: list[BatchMetrics] = []
-        CatchUp(
-            pipeline,
-            cluster,
-            flows,
-            lambda: CORES,
-            lambda text: None,
-            caught.append,
-            topics.of_token,
-            stop,
-            OfSession(session),
-        ).run(agreed)
+        CatchUp(flows, cluster, topics, lambda: CORES, caught.append, stop).run(agreed)
     checkpoint.note_sinks({sink.name: sink.target for sink in pipeline.sinks}, agreed.numbers)
-    forget_open_batch(pipeline, topics)
+    topics.forget_open_batch(pipeline.targets)
     if checkpoint.query_id() is None:
         # A start at an offset below zero stands for an end of the log, which the brokers know.
         put_initial(config.checkpoint, [start.offsets])

@@ -189,12 +189,12 @@ def test_standing_of_a_torn_kafka_sink_tells_the_batch_that_some_slot_has(
     file = pipeline_file(source, name, sinks=[kafka], quarantine=None)
     pipeline = sinks_of(load(file))
     (sink,) = pipeline.targets.sinks
-    assert standings(pipeline) == [Standing("out", Guarantee.EXACTLY_ONCE, None, None)]
+    assert standings(pipeline.targets) == [Standing("out", Guarantee.EXACTLY_ONCE, None, None)]
     schema = pa.schema([pa.field("order_id", pa.int64()), COORDINATES_FIELD])
     sink.prepare(schema)
     token = BatchToken(name, "q", 0, (OffsetRange(source, 0, 0, 1), OffsetRange(source, 1, 0, 1)))
     sink.stage(token, SlotAttempt(0, "a"), schema).finish()
-    (torn,) = standings(pipeline)
+    (torn,) = standings(pipeline.targets)
     assert (torn.token, torn.newest, torn.torn) == (None, token, "0: batch 0, 1: none")
 
 

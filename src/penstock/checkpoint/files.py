@@ -72,6 +72,10 @@ class SparkCheckpoint:
             raise self._broken(name, "it is not there" if body is None else "it is cut short")
         return int(head.get("batchWatermarkMs", 0))
 
+    def late_by(self, batch_id: int) -> int:
+        """The watermark by which Spark takes rows of a batch as late: that of the batch before."""
+        return self.watermark(batch_id - 1) if batch_id > 0 else 0
+
     def initial(self) -> Offsets | None:
         """Where the first batch began; `None` before the first run."""
         found: Offsets | None = None

@@ -19,6 +19,7 @@ from penstock.assembly.build import Flow, Pipeline, as_nullable
 from penstock.assembly.faults import refused_step, transient_is_fatal, translate_error
 from penstock.assembly.lookups import Lookups
 from penstock.assembly.schemas import Following, Place, registered
+from penstock.assembly.starting import pinned_slots
 from penstock.assembly.transforming import Placed
 from penstock.config import reveal
 from penstock.contracts import SqlSink, Transform
@@ -71,8 +72,11 @@ class CurrentFlows:
         steps = (*sides, *(step for flow in self.pipeline.flows for step in flow.steps))
         return Lookups(self.pipeline.tables, steps, self.session, self.tell)
 
-    def prepare(self) -> tuple[pa.Schema, ...]:
-        """Make every sink ready for the newest schemas that it takes; give the columns of each flow."""
+    def prepare(self, cores: int = 1) -> None:
+        """Make every sink ready for the newest schemas that it takes, and put the flows together.
+
+        Sinks that commit in their slot pin the number of slots, at first to that of the cores.
+        """
         for flow in self.pipeline.flows:
             for inlet in flow.inlets:
                 if isinstance(inlet.sink, SqlSink) and inlet.sink.needs_sql:
@@ -82,7 +86,9 @@ class CurrentFlows:
             if self.session is not None:
                 self._lookups.views(self.session)
             self._prepare_sinks(*self._fitting())
-        return self._schemas
+        if self.pinned is None:
+            self.pinned = pinned_slots(self.pipeline, cores, self._schemas, self.tell)
+        self.stage()
 
     def stage(self) -> None:
         """Put together what the tasks of each flow need to know, for the schemas as they are."""

@@ -81,3 +81,15 @@ Event = (
     Notice | Started | BatchPhase | Stalled | BatchDone | StateKept | FlowChanged | AlertChanged | Retrying | Stopping
 )
 Listener = Callable[[Event], None]
+
+
+def telling_once(listener: Listener) -> Callable[[str], None]:
+    """Tells each notice the first time only."""
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            listener(Notice(text))
+
+    return tell

@@ -119,7 +119,6 @@ def _run(pipeline: Pipeline, given: Given, session: Any, batches: Sequence[Batch
     notices: list[str] = []
     flows = CurrentFlows(replace(pipeline, reader=reader), session, notices.append)
     flows.prepare()
-    flows.stage()
     return [_batch(pipeline, flows.staged, session, number, batch) for number, batch in enumerate(records)]
 
 

@@ -66,9 +66,8 @@ class _Trial:
         for name, value in {**STATE_SETTINGS, **_SETTINGS}.items():
             self.session.conf.set(name, reveal(pipeline.config.spark).get(name, value))
         choose_file_manager(self.session, self.checkpoint.path)
-        flows = CurrentFlows(pipeline, self.session, lambda text: None, self._late_by)
+        flows = CurrentFlows(pipeline, self.session, lambda text: None, self.checkpoint.late_by)
         flows.prepare()
-        flows.stage()
         stream = flows.new_stream()
         assert stream is not None, "asked only of a pipeline with state"
         stream.clock = True
@@ -145,6 +144,3 @@ class _Trial:
         newest = timedelta(milliseconds=mark) + one.watermark.delay + span
         tick = {"topic": CLOCK, "partition": 0, "offset": 0, "timestamp": round(newest.total_seconds() * 1_000_000)}
         return pa.RecordBatch.from_pylist([tick], schema=RAW_SCHEMA)
-
-    def _late_by(self, batch_id: int) -> int:
-        return self.checkpoint.watermark(batch_id - 1) if batch_id > 0 else 0

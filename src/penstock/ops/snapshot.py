@@ -28,8 +28,7 @@ from penstock.kafka import Cluster, KafkaSettings, LogBounds
 from penstock.kafka.cluster import look_seconds
 from penstock.model import BatchToken, Guarantee, TopicPartition
 from penstock.preflight.recreated import recreated_topics
-from penstock.preflight.renamed import FormerName, former_names
-from penstock.preflight.standings import Standing, standings
+from penstock.preflight.standings import FormerName, Standing, former_names, standings
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from penstock.checkpoint.logs import CheckpointFiles, read_files
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, Verdict, decide
 from penstock.preflight.loss import ranges_of_batch
-from penstock.preflight.renamed import FormerName, renamed_sinks
-from penstock.preflight.standings import Standing, carried_number
+from penstock.preflight.standings import FormerName, Standing, carried_number, renamed_sinks
 from penstock.sinks.commit import contradiction
 
 _SHOWN = 8

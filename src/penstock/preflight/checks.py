@@ -23,9 +23,8 @@ from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPa
 from penstock.preflight.agreement import compare_sinks, next_token, ranges_behind, rename_findings
 from penstock.preflight.options import RunOptions
 from penstock.preflight.recreated import recreated_topics, topic_recreated
-from penstock.preflight.renamed import former_names, renamed_sinks
 from penstock.preflight.source_agreement import log_findings, partition_findings
-from penstock.preflight.standings import Standing, carried_number, standings
+from penstock.preflight.standings import Standing, carried_number, former_names, renamed_sinks, standings
 from penstock.sinks.commit import contradiction
 
 EARLIEST, LATEST = -2, -1
@@ -103,7 +102,7 @@ def check_agreement(
 
     And where partitions were left out: before Spark begins a batch without them, which would stay begun.
     """
-    held = standings(pipeline)
+    held = standings(pipeline.targets)
     agreed = _agree(pipeline, checkpoint, held, bounds, recreated, options, topic_ids)
     moved = agreed.moved is not None
     return agreed if moved else replace(agreed, numbers={s.sink: s.position.number for s in held if s.position})

@@ -8,17 +8,19 @@ the rest of the old one is a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.assembly.faults import transient_is_fatal
+from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.writing import remove_file
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.kafka import Cluster, KafkaSettings
 from penstock.model import BatchToken, Position
 from penstock.preflight.loss import ranges_of_batch
+from penstock.preflight.standings import standings
 
 if TYPE_CHECKING:
     from penstock.engine.batch import BatchRunner
@@ -65,7 +67,7 @@ class TopicIds:
         """The same under a run, where a topic was made again meanwhile."""
         self.compare(set(self._now), stateful=self._stateful)
 
-    def forget_open_batch(self, held: Iterable[BatchToken | None]) -> None:
+    def forget_open_batch(self, targets: Targets) -> None:
         """A batch that was begun on the old topics, and of which no sink has anything, never was: Spark begins it anew.
 
         Its ends say nothing of the new logs, which may be shorter.
@@ -73,7 +75,7 @@ class TopicIds:
         begun, done = self.checkpoint.last_begun(), self.checkpoint.last_committed()
         if not self.recreated or begun is None or begun == done:
             return
-        query_id = self.checkpoint.query_id()
+        query_id, held = self.checkpoint.query_id(), [one.newest for one in standings(targets)]
         if not any(token is not None and (token.query_id, token.batch_id) == (query_id, begun) for token in held):
             remove_file(self.checkpoint.path, f"offsets/{begun}", self.checkpoint.storage)
 

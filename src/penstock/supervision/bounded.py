@@ -19,13 +19,13 @@ from uuid import uuid4
 from penstock.assembly.build import Pipeline
 from penstock.assembly.faults import full_disks_named, transient_is_fatal, translate_error
 from penstock.assembly.placing import check_places, placement_of
-from penstock.assembly.starting import pinned_slots, session_for
+from penstock.assembly.starting import session_for
 from penstock.checkpoint import checkpoint_lock
 from penstock.contracts import Reader, RecordSink, Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
 from penstock.engine.flows import CurrentFlows
-from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping
+from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping, telling_once
 from penstock.engine.orphans import Orphans
 from penstock.engine.patience import Patience, StopRequest
 from penstock.engine.refused import Excluded
@@ -163,18 +163,9 @@ def _carry(
         listener(Notice(notice))
     first = batches_done(run)
     with session_for(pipeline, log, session, tell=lambda text: listener(Notice(text))) as spark:
-        told: set[str] = set()
-
-        def tell(text: str) -> None:
-            if text not in told:
-                told.add(text)
-                listener(Notice(text))
-
-        executors = Executors(spark)
+        executors, tell = Executors(spark), telling_once(listener)
         flows = CurrentFlows(pipeline, spark, tell)
-        schemas = flows.prepare()
-        flows.pinned = pinned_slots(pipeline, executors.slots(), schemas, tell)
-        flows.stage()
+        flows.prepare(executors.slots())
         listener(Started(pipeline.config.name, pipeline.lane.lane, pipeline.lane.reason, _partitions(run), run.run_id))
         runner = BatchRunner(
             token=BatchToken(pipeline.config.name, run.run_id, 0, (), rule=run.rule),

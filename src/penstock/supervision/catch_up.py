@@ -1,9 +1,13 @@
-"""Bringing targets that went back to where the checkpoint stands, before the first batch of a run.
+"""Making targets and checkpoint agree before the first batch of a run: catching up, moving positions, running again.
 
 What a target lacks is read again and committed onto its own position, batch by batch: the position is all that is
 remembered, so a catch-up that was killed goes on where the target stands. Records that are in the quarantine stay out
 of the target. A quarantine that went back gets again what is bad today; a record of the ranges that is good today and
 that its target does not hold was quarantined before, and is quarantined again, so that a redrive can bring it.
+
+A checkpoint that was restored from a copy has the state of an older batch than the sinks hold. A note beside it names
+the batches between. Each is put into Spark's log in turn and run again with exactly its offsets: the sinks have it
+already, and its rows go through the state once more.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.assembly.build import Pipeline
+from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.writing import put_offsets
 from penstock.contracts import RecordSink, Sink, SlotSink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
@@ -37,12 +43,15 @@ from penstock.model import (
     Rule,
     SlotAttempt,
     TopicPartition,
+    Verdict,
+    decide,
 )
-from penstock.preflight.checks import Agreement
+from penstock.preflight.checks import Agreement, StartPoint
+from penstock.preflight.recreated import TopicIds
 from penstock.preflight.standings import carried_number, standings
 from penstock.quarantine import Quarantine
 from penstock.sinks.commit import move
-from penstock.supervision.bounded import cut
+from penstock.supervision.bounded import OfSession, cut
 
 BATCH_OFFSETS = 500_000
 QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
@@ -53,16 +62,15 @@ QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
 class CatchUp:
     """Catches the targets of a run up."""
 
-    pipeline: Pipeline
-    cluster: Cluster
     flows: CurrentFlows
+    cluster: Cluster
+    topics: TopicIds
     cores: Callable[[], int]
-    tell: Callable[[str], None]
     count: Callable[[BatchMetrics], None]
-    topic_ids: Callable[[BatchToken], Mapping[str, str]]
     stop: StopRequest
-    frame: Any
-    """What the lanes need of a batch's frame: the session."""
+
+    def __post_init__(self) -> None:
+        self.pipeline, self.tell, self.frame = self.flows.pipeline, self.flows.tell, OfSession(self.flows.session)
 
     def run(self, agreed: Agreement) -> bool:
         """Bring every target forward; false where the run was asked to stop first."""
@@ -124,12 +132,11 @@ class CatchUp:
         pipeline = self.pipeline.with_sinks(LostRecords)
         flows = CurrentFlows(pipeline, self.flows.session, self.tell)
         flows.prepare()
-        flows.stage()
         return self._catch_up(quarantine.name, flows, pipeline.sinks, ranges)
 
     def _level(self, quarantine: Quarantine, ranges: Sequence[OffsetRange], batch: BatchToken | None) -> None:
         """Let a quarantine that has everything again stand where the sinks saw it."""
-        carried = carried_number(quarantine.name, standings(self.pipeline))
+        carried = carried_number(quarantine.name, standings(self.pipeline.targets))
         position = quarantine.position()
         name = self.pipeline.config.name
         token = BatchToken(name, f"catch-up-{quarantine.name}", carried, (), rule=Rule.MOVES)
@@ -154,7 +161,7 @@ class CatchUp:
             self.cores,
             self.tell,
             excluded=_held_already,
-            topic_ids=self.topic_ids,
+            topic_ids=self.topics.of_token,
             stopped=self.stop.asked,
             late=True,
             recovers=recovers,
@@ -251,3 +258,52 @@ def _held_already(token: BatchToken, sinks: Sequence[Sink]) -> Excluded:
     asked = [(one.name, one.sink if isinstance(one, LostRecords) else one) for one in sinks]
     held = [(name, _records_held(sink, token.ranges)) for name, sink in asked]
     return Excluded.of((name, place) for name, places in held for place in places or ())
+
+
+def move_positions(
+    pipeline: Pipeline,
+    checkpoint: SparkCheckpoint,
+    start: StartPoint,
+    topic_ids: Mapping[str, str],
+    reason: str,
+    tell: Callable[[str], None],
+) -> None:
+    """Move the positions that contradict the start of a run to where it begins, by commits that say why."""
+    begun, done = checkpoint.last_begun(), checkpoint.last_committed()
+    offsets = checkpoint.starts(begun) if begun is not None and begun != done else start.offsets
+    ranges = tuple(OffsetRange(at.topic, at.partition, o, o) for at, o in offsets.items())
+    token = BatchToken(pipeline.config.name, f"moved-{uuid4()}", 0, ranges, dict(topic_ids))
+    found = standings(pipeline.targets)
+    for target in (*pipeline.sinks, *pipeline.quarantines, *([pipeline.targets.gaps] if pipeline.targets.gaps else [])):
+        standing = next((one for one in found if one.sink == target.name), None)
+        if standing is None or standing.guarantee is not Guarantee.EXACTLY_ONCE:
+            continue
+        rule = Rule.FORWARD if standing.sparse else Rule.FOLLOWS
+        least = carried_number(standing.sink, found) if standing.sparse else 0
+        position = standing.begun or standing.position
+        if decide(position, replace(token, rule=rule), least) is not Verdict.NEXT:
+            moved = replace(token, rule=Rule.MOVES, reason=reason)
+            target.land(Position.after(position, moved, least), (), position)
+            tell(f"{target.name}: the position was moved on purpose ({reason})")
+
+
+def pending_reruns(checkpoint: SparkCheckpoint) -> list[BatchToken]:
+    """The batches that a note says are left to run again."""
+    done = checkpoint.last_committed()
+    return [token for token in checkpoint.again() if done is None or token.batch_id > done]
+
+
+def next_rerun(checkpoint: SparkCheckpoint) -> int | None:
+    """Put the next of them into Spark's log, which has nothing after it that was run; none where all are done.
+
+    A query that is stopped after a batch may have planned one more: no record of it was read.
+    """
+    left = pending_reruns(checkpoint)
+    if not left:
+        checkpoint.note_again([])
+        return None
+    token, before = left[0], left[0].batch_id - 1
+    if checkpoint.last_begun() != token.batch_id or checkpoint.ends(token.batch_id) != token.ends:
+        like = before if before >= 0 else None
+        put_offsets(checkpoint.path, token.batch_id, token.ends, like=like, storage=checkpoint.storage)
+    return token.batch_id

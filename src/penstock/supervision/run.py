@@ -8,7 +8,7 @@ it says so. The run writes down beside its checkpoint what it does, for `status`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,6 +22,7 @@ from penstock.assembly.state import check_state, note_state
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.config import PipelineConfig
+from penstock.engine.flows import CurrentFlows
 from penstock.engine.listener import (
     BatchDone,
     BatchPhase,
@@ -32,9 +33,10 @@ from penstock.engine.listener import (
     Stalled,
     Started,
     Stopping,
+    telling_once,
 )
-from penstock.engine.patience import StopRequest
-from penstock.errors import PenstockError
+from penstock.engine.patience import Patience, StopRequest
+from penstock.errors import PenstockError, TransientError
 from penstock.kafka import Cluster
 from penstock.metrics.history import history_of
 from penstock.model import BAD_SCHEMA
@@ -52,9 +54,10 @@ from penstock.preflight.recreated import TopicIds
 from penstock.spark.executors import Executors
 from penstock.spark.placement import Placement
 from penstock.storage.reaching import check_conditional_writes, check_reachable
+from penstock.supervision.catch_up import CatchUp, move_positions, next_rerun, pending_reruns
 from penstock.supervision.flow_control import FlowControl
-from penstock.supervision.loop import Loop, forget_open_batch
 from penstock.supervision.observer import observed
+from penstock.supervision.running_query import RunContext, RunningQuery
 from penstock.supervision.upkeep import Chores
 
 
@@ -140,7 +143,7 @@ def run(
         cluster = Cluster(pipeline.settings)
         topics = TopicIds(checkpoint, cluster, config.source.on_data_loss)
         start, agreed = _check(pipeline, checkpoint, cluster, topics, options, listener)
-        tell = _once(listener)
+        tell = telling_once(listener)
         for notice in notices:
             tell(notice)
         with (
@@ -148,7 +151,7 @@ def run(
             Chores(pipeline, spark, lambda text: listener(Notice(text))) as chores,
         ):
             control = FlowControl(config, history, Executors(spark).slots, options.sharing)
-            Loop(
+            context = RunContext(
                 pipeline,
                 checkpoint,
                 cluster,
@@ -157,28 +160,55 @@ def run(
                 agreed,
                 options,
                 listener,
-                tell,
                 stop,
                 spark,
                 chores,
                 control,
                 hold,
                 summary,
-            ).run()
+            )
+            _run_queries(context, CurrentFlows(pipeline, spark, tell, checkpoint.late_by))
     summary.seconds = time.monotonic() - began
     return summary
 
 
-def _once(listener: Listener) -> Callable[[str], None]:
-    """Tells a notice the first time only."""
-    told: set[str] = set()
-
-    def tell(text: str) -> None:
-        if text not in told:
-            told.add(text)
-            listener(Notice(text))
-
-    return tell
+def _run_queries(run: RunContext, flows: CurrentFlows) -> None:
+    """Run the query, again after a fault that may pass, until the end."""
+    slots = Executors(run.session).slots
+    flows.prepare(slots())
+    patience = Patience(run.options.give_up_after, run.listener, run.stop)
+    agreed, checkpoint = run.agreed, run.checkpoint
+    if agreed.moved is not None:
+        move_positions(run.pipeline, checkpoint, run.start, run.topics.now, agreed.moved, flows.tell)
+    if agreed.behind or agreed.torn:
+        catch_up = CatchUp(
+            flows, run.cluster, run.topics, slots, lambda metrics: run.listener(BatchDone(metrics)), run.stop
+        )
+        if not catch_up.run(agreed):
+            return
+    checkpoint.note_sinks({sink.name: sink.target for sink in run.pipeline.sinks}, agreed.numbers)
+    if again := pending_reruns(checkpoint):
+        flows.tell(f"{len(again)} batches are run again for the state: the checkpoint was restored from a copy")
+    while True:
+        done_before, query = run.summary.batches, None
+        try:
+            until = next_rerun(checkpoint)
+            query = RunningQuery(run, flows, until)
+            if not query.run():
+                flows.stage()
+            elif until is None:
+                return
+            if run.stop.asked():
+                return
+        except TransientError as error:
+            if query is not None and query.stuck:
+                raise
+            if not patience.met(error, progress=run.summary.batches > done_before):
+                return
+            flows.try_again()
+            if error.code == "TOPIC_RECREATED":
+                run.topics.look_again()
+                run.topics.forget_open_batch(run.pipeline.targets)
 
 
 def _check(
@@ -192,7 +222,7 @@ def _check(
     bounds = check_brokers(cluster, pipeline)
     check_checkpoint(checkpoint)
     topics.compare({at.topic for at in bounds}, stateful=pipeline.stateful)
-    forget_open_batch(pipeline, topics)
+    topics.forget_open_batch(pipeline.targets)
     check_state(pipeline, checkpoint)
     agreed = check_agreement(pipeline, checkpoint, bounds, topics.recreated, options, topics.now)
     for notice in agreed.notices:

@@ -84,7 +84,6 @@ class MemoryRun:
         session = LocalSession(copies=False)
         flows = CurrentFlows(made, session, lambda text: None, pinned=self.slots)
         flows.prepare()
-        flows.stage()
         batches = BatchesWithGaps(self.batches(), None, gaps=self.gaps)
         runner = BatchRunner(
             BatchToken(config.name, "query", 0, ()),

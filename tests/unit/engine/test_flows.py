@@ -61,7 +61,6 @@ def test_schema_that_needs_the_other_lane_is_left_to_a_restart_and_said(tmp_path
     registry = Registry(first)
     flows._following = Following({PLACE: registry})  # type: ignore[dict-item]
     flows.prepare()
-    flows.stage()
     registry.newest = avro(2, "string")
     assert [flow.direct for flow in flows.now()] == [True]
     [refused] = told

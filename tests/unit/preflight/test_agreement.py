@@ -15,9 +15,8 @@ from penstock.checkpoint.logs import read_files
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition
 from penstock.preflight.agreement import compare_sinks, rename_findings, sink_findings
-from penstock.preflight.renamed import FormerName
 from penstock.preflight.source_agreement import log_findings, topic_findings
-from penstock.preflight.standings import Standing
+from penstock.preflight.standings import FormerName, Standing
 from penstock.storage import Storage
 
 ENDS = [{0: 5}, {0: 10}, {0: 15}]

@@ -93,7 +93,7 @@ def plan_fork(config: PipelineConfig, to: str, at: int | None = None, offsets: s
         starts=tuple(by_source(pipeline, starts)),
         batch=batch if pipeline.stateful else None,
         topic_ids=checkpoint.topic_ids() if offsets is None else {},
-        sinks=_meeting(pipeline, starts, standings(pipeline)),
+        sinks=_meeting(pipeline, starts, standings(pipeline.targets)),
     )
 
 

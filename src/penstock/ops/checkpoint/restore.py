@@ -104,7 +104,7 @@ def _planned(config: PipelineConfig, backup: Backup) -> RestorePlan:
     saved = _saved_before(config.checkpoint, pipeline.storage)
     stateful = pipeline.stateful or any(file.name.startswith("state/") for file in backup.files)
     at = CheckpointPlace(config.name, query_id, batch, copy.ends(batch), stateful)
-    found = reconcile(at, standings(pipeline), _later_batches(config, saved, at) if stateful else None)
+    found = reconcile(at, standings(pipeline.targets), _later_batches(config, saved, at) if stateful else None)
     return RestorePlan(config, backup, _in_words(present), found, saved)
 
 
