@@ -7,7 +7,7 @@ never read here: Spark joins it, by a reader of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from penstock.config.tables import (
     ParquetTableConfig,
     PostgresTableConfig,
 )
+from penstock.errors import MissingError
 from penstock.spark.internals import same_session
 from penstock.storage import Storage
 from penstock.tables import LookupTable
@@ -107,20 +108,19 @@ class Tables:
         if rows is not None:
             held.frame = session.createDataFrame(rows)
         else:
-            from penstock.assembly.table_views import spark_frame
-
-            held.frame = spark_frame(session, self._configs[name], self.table(name), held.loaded.version, self._storage)
+            config, version = self._configs[name], held.loaded.version
+            held.frame = _spark_frame(session, config, self.table(name), version, self._storage)
         held.frame.createOrReplaceTempView(f"`{name}`")
 
     def _current(self, name: str, columns: frozenset[str], now: float) -> LoadedTable:
         held = self._held.get(name)
         if held is not None and columns <= held.columns and not self._is_due(name, held, now):
-            held.loaded = _unchanged(held.loaded)
+            held.loaded = replace(held.loaded, changed=False)
             return held.loaded
         version = self.table(name).version()
         if held is not None and columns <= held.columns and version == held.loaded.version:
             held.looked = now
-            held.loaded = _unchanged(held.loaded)
+            held.loaded = replace(held.loaded, changed=False)
             return held.loaded
         if held is not None:
             columns |= held.columns
@@ -174,5 +174,69 @@ def _iceberg(name: str, config: IcebergTableConfig, storage: Storage) -> LookupT
     return IcebergLookup(name, config.table, catalog.name, catalog.client_properties(config.warehouse))
 
 
-def _unchanged(loaded: LoadedTable) -> LoadedTable:
-    return LoadedTable(loaded.name, loaded.version, loaded.rows, changed=False) if loaded.changed else loaded
+# A table that is larger than its memory, as a frame by a reader of Spark's own: the same columns in the same types.
+
+
+def _spark_frame(session: Any, config: LookupConfig, table: LookupTable, version: str, storage: Storage) -> Any:
+    """The table as a frame, not read yet. A value that is not of its column's type fails the query that meets it."""
+    match config:
+        case DeltaTableConfig():
+            number = version.partition(" ")[0]
+            return session.read.format("delta").option("versionAsOf", number).load(config.path)
+        case IcebergTableConfig():
+            return _iceberg_frame(session, config, table.name, storage)
+        case ParquetTableConfig():
+            schema = table.schema()
+            return _typed(session, schema).parquet(config.path).select([_quoted(name) for name in schema.names])
+        case CsvTableConfig():
+            schema = table.schema()
+            reader = _typed(session, _in_file_order(table, schema)).options(header=True, enforceSchema=False)
+            frame = reader.options(mode="FAILFAST", multiLine=True).csv(config.path)
+            return frame.select([_quoted(name) for name in schema.names])
+        case JsonTableConfig():
+            return _typed(session, table.schema()).option("mode", "FAILFAST").json(config.path)
+        case PostgresTableConfig():
+            raise MissingError(
+                "TABLE_TOO_LARGE",
+                f"table {table.name}: it is larger than its `memory`, and Spark does not read PostgreSQL here",
+                context={"table": table.target, "memory": f"{config.memory:,} bytes"},
+                hint="raise `memory`, or keep a copy of the table in Delta or Parquet",
+            )
+
+
+def _typed(session: Any, schema: pa.Schema) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return session.read.schema(from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+
+def _in_file_order(table: LookupTable, schema: pa.Schema) -> pa.Schema:
+    """The columns as the files have them: Spark goes by their places, whatever the first line names."""
+    from penstock.tables.parquet import CsvLookup
+
+    assert isinstance(table, CsvLookup)
+    fields = {field.name: field for field in schema}
+    return pa.schema([fields.get(name, pa.field(name, pa.string())) for name in table.names_in_files()])
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _iceberg_frame(session: Any, config: IcebergTableConfig, name: str, storage: Storage) -> Any:
+    from penstock.sinks.iceberg import open_catalog
+
+    catalog = open_catalog(config.catalog, config.warehouse, storage)
+    asked = catalog.spark_settings(config.warehouse)
+    where = f"spark.sql.catalog.{catalog.name}.warehouse"
+    held = session.conf.get(where, None)
+    if held not in (None, asked[where]):
+        raise MissingError(
+            "TABLE_CATALOG_TAKEN",
+            f"table {name}: it is larger than its `memory`, and Spark already uses another Iceberg warehouse",
+            context={"table": config.warehouse, "in use": held},
+            hint="raise `memory`, or keep the tables in one warehouse",
+        )
+    for key, value in asked.items():
+        session.conf.set(key, value)
+    return session.table(".".join(map(_quoted, [catalog.name, *config.table.split(".")])))

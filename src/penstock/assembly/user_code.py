@@ -96,11 +96,6 @@ def name_below(folder: FilePath, file: FilePath) -> str:
         ) from None
 
 
-def uses_code(config: cfg.PipelineConfig) -> bool:
-    """Whether a step is Python of the user's own."""
-    return any(True for _ in _named(config))
-
-
 def _named(config: cfg.PipelineConfig) -> Iterator[tuple[str, Path]]:
     for flow in cfg.flows(config):
         places = [(side.path, side.transforms) for side in flow.sides] + [(flow.path, flow.transforms)]

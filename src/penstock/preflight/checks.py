@@ -15,7 +15,7 @@ from penstock.assembly.faults import transient_is_fatal
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.logs import read_files
-from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.failures import REFUSALS
 from penstock.kafka.groups import GroupOffsets
@@ -120,7 +120,8 @@ def _agree(
     files = read_files(checkpoint.path, checkpoint.storage)
     for one in held:
         if one.fault is not None and (one.fault.code in REFUSALS or files.begun is None):
-            raise one.fault if one.fault.code in REFUSALS else as_missing(one.fault)
+            with transient_is_fatal():
+                raise one.fault
     initial, noted = checkpoint.initial(), checkpoint.sinks_noted()
     former = former_names(pipeline.config, pipeline.settings, pipeline.sinks, held, noted)
     if files.begun is None and initial is None:
@@ -355,13 +356,6 @@ def start_point(
             context={f"{at} {o}": f"the log holds {bounds[at].start}-{bounds[at].end}" for at, o in outside.items()},
         )
     return StartPoint("first run, offsets in the file", _resolved(explicit, bounds), explicit)
-
-
-def as_missing(error: PenstockError) -> PenstockError:
-    """A target that is away at the start of a run is missing, not passing."""
-    if not isinstance(error, TransientError):
-        return error
-    return MissingError(error.code, error.summary, context=error.context, hint=error.hint)
 
 
 def describe_start(start: object) -> str:
