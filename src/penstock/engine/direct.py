@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.engine.outlet import SlotWork, outlet_of, sides_of
-from penstock.engine.slot import RefusedRows, SlotReport, decoded, joined, reporting, stage_rows, transformed
+from penstock.engine.outlet import SlotWork
+from penstock.engine.slot import SlotReport, joined, slot_run, transformed
 from penstock.model import OffsetRange
 from penstock.transforms import Dedupe
 
@@ -53,44 +52,28 @@ def stage_direct(frame: Any, works: Sequence[SlotWork], slots: Slots) -> list[Sl
 
 def run_slot(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
     """In a task: one slot of one flow."""
-    with reporting(slot) as report, outlet_of(work, slot) as out, sides_of(work, slot) as sides:
-        refused = RefusedRows(report, [(work, sides, out)])
-        rows = transformed(decoded(work, ranges, sides, report, refused.settle), work.transforms, report)
-        stage_rows(rows, out, report)
-        refused.finish()
-        report.finish(sides, out)
-    return report
+    with slot_run([work], slot, slot) as run:
+        run.stage(transformed(run.decoded(ranges), work.transforms, run.report))
+    return run.report
 
 
 def share_slot(works: Sequence[SlotWork], slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
     """In a task: one slot of several flows that read the same records."""
-    with reporting(slot) as report, ExitStack() as stages:
-        ends = [(w, stages.enter_context(outlet_of(w, slot)), stages.enter_context(sides_of(w, slot))) for w in works]
-        refused = RefusedRows(report, [(work, sides, out) for work, out, sides in ends])
+    with slot_run(works, slot, slot) as run:
         # What stays out of one route may be in another: each takes its own part.
-        whole = replace(works[0], route="")
-        for batch in decoded(whole, ranges, ends[0][2], report, refused.settle):
-            for work, out, _ in ends:
-                mine = work.excluded.decoded(batch, work.route)
-                stage_rows(transformed([mine], work.transforms, report), out, report)
-                report.refused_on(work.route)
-        refused.finish()
-        for _, out, sides in ends:
-            report.finish(sides, out)
-    return report
+        for batch in run.decoded(ranges, replace(works[0], route="")):
+            run.share(batch)
+    return run.report
 
 
 def _send(
     work: SlotWork, cut: int, count: int, slot: int, ranges: Sequence[OffsetRange]
 ) -> Iterator[tuple[int, bytes]]:
     """Read one slot up to the dedupe and give its rows out by key, with the slot's report at the end."""
-    with reporting(slot) as report, sides_of(work, slot) as sides:
-        refused = RefusedRows(report, [(work, sides, None)])
-        read = decoded(work, ranges, sides, report, refused.settle)
-        yield from _by_key(work, cut, count, transformed(read, work.transforms[:cut], report), report)
-        refused.finish()
-        report.finish(sides)
-    yield slot, pickle.dumps(report)
+    with slot_run([work], slot) as run:
+        rows = transformed(run.decoded(ranges), work.transforms[:cut], run.report)
+        yield from _by_key(work, cut, count, rows, run.report)
+    yield slot, pickle.dumps(run.report)
 
 
 def _forwarder(
@@ -99,16 +82,12 @@ def _forwarder(
     """Take the rows of some keys from one dedupe up to the next one, and give them out by the keys of that."""
 
     def forward(bucket: int, items: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        side = first_side + bucket
-        with reporting(side) as report, sides_of(work, side) as sides:
+        with slot_run([work], first_side + bucket) as run:
             blocks, reports = _sorted_out(items)
             yield from ((bucket, one) for one in reports)
-            refused = RefusedRows(report, [(work, sides, None)])
-            rows = transformed(blocks, work.transforms[cut:following], report)
-            yield from _by_key(work, following, count, rows, report)
-            refused.finish()
-            report.finish(sides)
-        yield bucket, pickle.dumps(report)
+            rows = transformed(blocks, work.transforms[cut:following], run.report)
+            yield from _by_key(work, following, count, rows, run.report)
+        yield bucket, pickle.dumps(run.report)
 
     return forward
 
@@ -119,15 +98,11 @@ def _receiver(
     """Take the rows of some keys from the last dedupe on, and stage them."""
 
     def receive(bucket: int, items: Iterable[tuple[int, bytes]]) -> Iterator[SlotReport]:
-        side = first_side + bucket
-        with reporting(side) as report, outlet_of(work, bucket) as out, sides_of(work, side) as sides:
+        with slot_run([work], first_side + bucket, bucket) as run:
             blocks, reports = _sorted_out(items)
             yield from map(pickle.loads, reports)
-            refused = RefusedRows(report, [(work, sides, out)])
-            stage_rows(transformed(blocks, work.transforms[cut:], report), out, report)
-            refused.finish()
-            report.finish(sides, out)
-        yield report
+            run.stage(transformed(blocks, work.transforms[cut:], run.report))
+        yield run.report
 
     return receive
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from penstock.contracts import Transform
-from penstock.engine.outlet import SlotWork, outlet_of, sides_of
-from penstock.engine.slot import RefusedRows, SlotReport, decoded, pinned_slot, reporting, stage_rows
+from penstock.engine.outlet import SlotWork, outlet_of
+from penstock.engine.slot import SlotReport, pinned_slot, reporting, slot_run, stage_rows
 from penstock.engine.steps import TaskReports, apply_steps, numbered, quarantine_all, spark_schema
 from penstock.model import COORDINATES, OffsetRange
 
@@ -73,26 +73,20 @@ def pinned_by_record(frame: Any, work: SlotWork) -> Any:
 
 
 def _reading(work: SlotWork, slots: Slots, read: TaskReports) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
-    def run(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read_slots(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for slot in (number for task in tasks for number in task.column(0).to_pylist()):
-            with reporting(slot) as report, sides_of(work, slot) as sides:
-                refused = RefusedRows(report, [(work, sides, None)])
-                yield from decoded(work, slots[slot], sides, report, refused.settle)
-                refused.finish()
-                report.finish(sides)
-            read.add(report)
+            with slot_run([work], slot) as run:
+                yield from run.decoded(slots[slot])
+            read.add(run.report)
 
-    return run
+    return read_slots
 
 
 def _drain(work: SlotWork, slot: int, ranges: Sequence[OffsetRange]) -> SlotReport:
-    with reporting(slot) as report, sides_of(work, slot) as sides:
-        refused = RefusedRows(report, [(work, sides, None)])
-        for _ in decoded(work, ranges, sides, report, refused.settle):
+    with slot_run([work], slot) as run:
+        for _ in run.decoded(ranges):
             pass
-        refused.finish()
-        report.finish(sides)
-    return report
+    return run.report
 
 
 def _staging(work: SlotWork) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:

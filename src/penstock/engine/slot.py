@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from math import ceil
 from zlib import crc32
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import TellingDecoder, Transform
-from penstock.engine.outlet import Outlet, Sides, SlotWork
+from penstock.engine.outlet import Outlet, Sides, SlotWork, outlet_of, sides_of
 from penstock.engine.refused import EVERYWHERE, Refused, read_again
 from penstock.metrics.memory import memory_in_use
 from penstock.model import Manifest, OffsetRange, Refusal, Split, TopicPartition
@@ -161,40 +161,6 @@ def _stage() -> int | None:
     return task.stageId() if task is not None else None
 
 
-Settle = Callable[[pa.RecordBatch], None]
-"""Takes raw records whose rows have gone through: what was refused of them still has its bytes here."""
-
-
-def decoded(
-    work: SlotWork,
-    ranges: Sequence[OffsetRange],
-    sides: Sides,
-    report: SlotReport,
-    settle: Settle = lambda raw: None,
-) -> Iterator[pa.RecordBatch]:
-    """The good rows of some ranges; what is bad or deletes goes to the sides on the way."""
-    batches = work.reader.read(ranges)
-    while True:
-        with report.timed("read"):
-            raw = next(batches, None)
-        if raw is None:
-            break
-        if work.counts:
-            report.rows_in += raw.num_rows
-            report.bytes_in += raw.column("value").nbytes
-        raw = whole = work.excluded.raw(raw)
-        with report.timed("decode"):
-            if work.tombstones is not None and raw.column("value").null_count:
-                raw = _take_out_tombstones(raw, work, sides, report)
-            split = work.decoder.decode(raw)
-        if work.counts:
-            quarantine(split.bad, work, sides, report)
-        yield work.excluded.decoded(split.good, work.route)
-        settle(whole)
-    if isinstance(work.decoder, TellingDecoder):
-        report.notices.update(work.decoder.notices())
-
-
 def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> pa.RecordBatch:
     assert work.tombstones is not None
     empty = pc.is_null(raw.column("value"))
@@ -280,39 +246,95 @@ def stage_rows(rows: Iterable[pa.RecordBatch], out: Outlet, report: SlotReport) 
             report.rows_out += batch.num_rows - out.write(batch)
 
 
-class RefusedRows:
-    """What the steps and targets of a slot refuse, on its way to the quarantine.
+class SlotRun:
+    """A slot at work: what it reads, and where its rows go, for one flow or for several that read the same records.
 
-    While the rows of some records go through, these are still at hand, and a refused one keeps its bytes. What is
-    refused later, behind a dedupe, is read again at the end.
+    What steps and targets refuse is on its way to the quarantine. While the rows of some records go through, these are
+    still at hand, and a refused one keeps its bytes. What is refused later, after a dedupe, is read again at the end.
     """
 
     def __init__(self, report: SlotReport, ends: Sequence[tuple[SlotWork, Sides, Outlet | None]]) -> None:
-        self._report = report
+        self.report = report
         self._ends = ends
-        self._waiting = [Refused() for _ in ends]
+        self._refused = [Refused() for _ in ends]
 
-    def settle(self, raw: pa.RecordBatch) -> None:
-        """Quarantine what was refused of these records."""
-        self._take()
-        for waiting, (work, sides, _) in zip(self._waiting, self._ends, strict=True):
-            if waiting.waiting:
-                quarantine(waiting.found_in(raw), work, sides, self._report)
+    def decoded(self, ranges: Sequence[OffsetRange], work: SlotWork | None = None) -> Iterator[pa.RecordBatch]:
+        """The good rows of some ranges; what is bad or deletes goes to the sides on the way."""
+        work, sides, report = work or self._ends[0][0], self._ends[0][1], self.report
+        batches = work.reader.read(ranges)
+        while True:
+            with report.timed("read"):
+                raw = next(batches, None)
+            if raw is None:
+                break
+            if work.counts:
+                report.rows_in += raw.num_rows
+                report.bytes_in += raw.column("value").nbytes
+            raw = whole = work.excluded.raw(raw)
+            with report.timed("decode"):
+                if work.tombstones is not None and raw.column("value").null_count:
+                    raw = _take_out_tombstones(raw, work, sides, report)
+                split = work.decoder.decode(raw)
+            if work.counts:
+                quarantine(split.bad, work, sides, report)
+            yield work.excluded.decoded(split.good, work.route)
+            self._quarantine_refused(whole)
+        if isinstance(work.decoder, TellingDecoder):
+            report.notices.update(work.decoder.notices())
+
+    def stage(self, rows: Iterable[pa.RecordBatch]) -> None:
+        """Write the rows of one flow to its sinks."""
+        [(_, _, out)] = self._ends
+        assert out is not None
+        stage_rows(rows, out, self.report)
+
+    def share(self, batch: pa.RecordBatch) -> None:
+        """Take rows through the steps of each flow, to its sinks."""
+        for work, _, out in self._ends:
+            assert out is not None
+            mine = work.excluded.decoded(batch, work.route)
+            stage_rows(transformed([mine], work.transforms, self.report), out, self.report)
+            self.report.refused_on(work.route)
 
     def finish(self) -> None:
-        """Quarantine the rest. All is read now: the reader is free."""
-        self._take()
-        for waiting, (work, sides, _) in zip(self._waiting, self._ends, strict=True):
-            for bad in read_again(work.reader, waiting):
-                quarantine(bad, work, sides, self._report)
+        """Quarantine what is still refused, all of it read now, and finish every stage."""
+        self._collect_refused()
+        for refused, (work, sides, _) in zip(self._refused, self._ends, strict=True):
+            for bad in read_again(work.reader, refused):
+                quarantine(bad, work, sides, self.report)
+        for _, sides, out in self._ends:
+            self.report.finish(sides, out)
 
-    def _take(self) -> None:
-        for waiting, (work, sides, out) in zip(self._waiting, self._ends, strict=True):
+    def _quarantine_refused(self, raw: pa.RecordBatch) -> None:
+        """Quarantine what was refused of these records, whose rows have gone through."""
+        self._collect_refused()
+        for refused, (work, sides, _) in zip(self._refused, self._ends, strict=True):
+            if refused.waiting:
+                quarantine(refused.found_in(raw), work, sides, self.report)
+
+    def _collect_refused(self) -> None:
+        for refused, (work, sides, out) in zip(self._refused, self._ends, strict=True):
             if len(self._ends) == 1:
-                self._report.refused_on(work.route)
-            mine = [r for r in self._report.refused if len(self._ends) == 1 or r.by == work.route]
-            self._report.refused = [r for r in self._report.refused if r not in mine] if mine else self._report.refused
-            waiting.add(mine)
+                self.report.refused_on(work.route)
+            mine = [r for r in self.report.refused if len(self._ends) == 1 or r.by == work.route]
+            self.report.refused = [r for r in self.report.refused if r not in mine] if mine else self.report.refused
+            refused.add(mine)
             for outlet in (sides.deletes, *((out,) if out is not None else ())):
-                waiting.add(outlet.refused)
+                refused.add(outlet.refused)
                 outlet.refused = []
+
+
+@contextmanager
+def slot_run(works: Sequence[SlotWork], slot: int, rows_to: int | None = None) -> Iterator[SlotRun]:
+    """A slot at work, finished when the work inside is done, and aborted when anything fails.
+
+    Rows are staged under the number `rows_to`; where it is left out, what leaves the steps is not staged here.
+    """
+    with reporting(slot) as report, ExitStack() as opened:
+        ends = []
+        for work in works:
+            out = opened.enter_context(outlet_of(work, rows_to)) if rows_to is not None else None
+            ends.append((work, opened.enter_context(sides_of(work, slot)), out))
+        run = SlotRun(report, ends)
+        yield run
+        run.finish()

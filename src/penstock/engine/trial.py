@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -53,54 +53,37 @@ class BatchResult:
     """The rows of state that are left; none where the pipeline keeps no state."""
 
 
-class Lane(Protocol):
-    """A way to carry the batches of a trial."""
+@dataclass(frozen=True)
+class Trial:
+    """A pipeline whose reader and sinks are in memory."""
+
+    pipeline: Pipeline
+    given: Given
+    session: Any
+    """None where it needs no Spark: everything is in this process, in one slot."""
 
     def run(self, batches: Sequence[Batch]) -> list[BatchResult]:
         """Carry the batches one after another; time that passes gives no result of its own unless rows come of it."""
-        ...
+        if self.session is None:
+            return _run(self.pipeline, self.given, None, batches)
+        try:
+            if self.pipeline.stateful:
+                from penstock.engine.trial_stream import run_stream
+
+                return run_stream(self.pipeline, self.given, self.session, batches)
+            return _run(self.pipeline, self.given, self.session, batches)
+        except Exception as error:
+            raise translate_error(error) from error
 
 
-def trial_of(pipeline: Pipeline, session: Callable[[], Any], *, given: Given = Given(), preview: bool = False) -> Lane:
+def trial_of(pipeline: Pipeline, session: Callable[[], Any], *, given: Given = Given(), preview: bool = False) -> Trial:
     """The trial of a pipeline. Spark is asked for only where the pipeline needs it.
 
     A test asks no registry, and a pipeline without a quarantine stops at a bad record, as in a run. In a `preview`
     registries are asked, and bad records are collected all the same.
     """
-    tried = _collecting(pipeline, preview)
-    if pipeline.stateful:
-        from penstock.engine.trial_stream import StreamTrial
-
-        return StreamTrial(tried, given, session())
-    return DirectTrial(tried, given) if pipeline.lane.lane == "direct" else FrameTrial(tried, given, session())
-
-
-@dataclass(frozen=True)
-class DirectTrial:
-    """Everything in this process, in one slot."""
-
-    pipeline: Pipeline
-    given: Given
-
-    def run(self, batches: Sequence[Batch]) -> list[BatchResult]:
-        """Carry the batches."""
-        return _run(self.pipeline, self.given, None, batches)
-
-
-@dataclass(frozen=True)
-class FrameTrial:
-    """The flows of the frame lane by Spark, in one slot; others in this process."""
-
-    pipeline: Pipeline
-    given: Given
-    session: Any
-
-    def run(self, batches: Sequence[Batch]) -> list[BatchResult]:
-        """Carry the batches."""
-        try:
-            return _run(self.pipeline, self.given, self.session, batches)
-        except Exception as error:
-            raise translate_error(error) from error
+    needs_spark = pipeline.stateful or pipeline.lane.lane != "direct"
+    return Trial(_collecting(pipeline, preview), given, session() if needs_spark else None)
 
 
 def _collecting(pipeline: Pipeline, preview: bool) -> Pipeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,24 +37,13 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
-class StreamTrial:
-    """Every batch of a trial is one of the query, with those behind it in which only time has passed."""
-
-    pipeline: Pipeline
-    given: Given
-    session: Any
-
-    def run(self, batches: Sequence[Batch]) -> list[BatchResult]:
-        """Carry the batches."""
-        with tempfile.TemporaryDirectory(prefix="penstock-trial-") as folder:
-            try:
-                return list(_Trial(self.pipeline, self.given, self.session, Path(folder)).run(batches))
-            except Exception as error:
-                raise translate_error(error) from error
+def run_stream(pipeline: Pipeline, given: Given, session: Any, batches: Sequence[Batch]) -> list[BatchResult]:
+    """Carry the batches: each is one of the query, with those after it in which only time has passed."""
+    with tempfile.TemporaryDirectory(prefix="penstock-trial-") as folder:
+        return list(_StreamTrial(pipeline, given, session, Path(folder)).run(batches))
 
 
-class _Trial:
+class _StreamTrial:
     def __init__(self, pipeline: Pipeline, given: Given, session: Any, folder: Path) -> None:
         self.pipeline, self.given, self.session, self.folder = pipeline, given, session, folder
         self.checkpoint = SparkCheckpoint(str(folder / "checkpoint"))
