@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agreements import sink_findings
 from tests.tables import read_table
 
 from penstock.assembly.build import build
@@ -27,7 +28,6 @@ from penstock.config import load
 from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest
 from penstock.ops.checkpoint.restore import apply_restore, plan_restore
-from penstock.preflight.agreement import sink_findings
 from penstock.preflight.options import RunOptions
 from penstock.preflight.standings import standings
 from penstock.supervision.run import run

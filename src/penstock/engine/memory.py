@@ -20,10 +20,10 @@ from penstock.model import (
     Manifest,
     MergeRules,
     OffsetRange,
-    Position,
     Refusal,
     SlotAttempt,
 )
+from penstock.quarantine.refusing import WithoutTarget
 from penstock.sinks.merging import refuse_null_keys, rows_that_count
 
 
@@ -51,7 +51,7 @@ class MemoryReader:
 
 
 @dataclass(frozen=True)
-class CollectingSink:
+class CollectingSink(WithoutTarget):
     """Implements `contracts.Sink`: what is staged for it travels in the manifests, and nothing is committed.
 
     One that merges refuses null keys as the real ones do.
@@ -62,25 +62,9 @@ class CollectingSink:
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     target: str = "memory"
 
-    def prepare(self, schema: pa.Schema) -> None:
-        """There is nothing to prepare."""
-
-    def check(self, schema: pa.Schema) -> None:
-        """There is nothing to check."""
-
-    def position(self) -> Position | None:
-        """It never holds anything."""
-        return None
-
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _CollectingStage:
         """In a task: begin to collect."""
         return _CollectingStage(self, writer, schema)
-
-    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
-        """There is nothing to commit."""
-
-    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """There is nothing to remove."""
 
     def rows(self, manifests: Sequence[Manifest]) -> pa.Table:
         """What a batch staged: for a sink that merges the one row of each key that counts, deletes among them."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint import Offsets
 from penstock.checkpoint.files import NotedSink
 from penstock.checkpoint.findings import AFRESH, REPAIR, RESTORE, Finding, from_error, usable_ends
-from penstock.checkpoint.logs import CheckpointFiles, read_files
+from penstock.checkpoint.logs import CheckpointFiles
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, Verdict, decide
 from penstock.preflight.loss import ranges_of_batch
@@ -20,18 +20,6 @@ from penstock.preflight.standings import FormerName, Standing, carried_number, r
 from penstock.sinks.commit import contradiction
 
 _SHOWN = 8
-
-
-def sink_findings(
-    checkpoint: SparkCheckpoint, standings: Sequence[Standing], *, committed: int | None = None
-) -> list[Finding]:
-    """Hold the targets' positions against the batches of a checkpoint.
-
-    Under a running stream `committed` is the last batch that was committed before the targets were asked; -1 for none.
-    """
-    files = read_files(checkpoint.path, checkpoint.storage)
-    done = files.committed if committed is None else committed if committed >= 0 else None
-    return compare_sinks(checkpoint.path, files, standings, done, checkpoint.sinks_noted())
 
 
 def compare_sinks(
@@ -42,8 +30,9 @@ def compare_sinks(
     noted: Mapping[str, NotedSink] | None = None,
     former: Sequence[FormerName] = (),
 ) -> list[Finding]:
-    """The same for files that were looked at already.
+    """Hold the targets' positions against the batches of a checkpoint.
 
+    Under a running stream `committed` is the last batch that was committed before the targets were asked.
     `noted` are the sinks of the last run, `former` what targets hold under names that the file does not have any more.
     """
     token = next_token(files, committed)

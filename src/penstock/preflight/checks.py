@@ -21,9 +21,9 @@ from penstock.kafka.failures import REFUSALS
 from penstock.kafka.groups import GroupOffsets
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, Verdict
 from penstock.preflight.agreement import compare_sinks, next_token, ranges_behind, rename_findings
+from penstock.preflight.loss import log_findings, partition_findings
 from penstock.preflight.options import RunOptions
 from penstock.preflight.recreated import recreated_topics, topic_recreated
-from penstock.preflight.source_agreement import log_findings, partition_findings
 from penstock.preflight.standings import Standing, carried_number, former_names, renamed_sinks, standings
 from penstock.sinks.commit import contradiction
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.findings import Finding, from_error
 from penstock.checkpoint.writing import remove_file
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.kafka import Cluster, KafkaSettings
@@ -180,3 +181,13 @@ class SameTopics:
                 f"{', '.join(sorted(changed))}: deleted and created again while the batch was read",
                 hint="the batch is planned anew",
             )
+
+
+def topic_findings(noted: dict[str, str], now: dict[str, str], on_data_loss: str, *, stateful: bool) -> list[Finding]:
+    """Topics of the same name with other ids: the offsets are of a topic that is gone."""
+    recreated = recreated_topics(noted, now)
+    if not recreated:
+        return []
+    error = topic_recreated(recreated, noted, now, stateful=stateful)
+    means = "The same offset is another record now. Going on from it would skip the first records of the new topic."
+    return [from_error(error, blocks=stateful or on_data_loss == "fail", means=means)]

@@ -10,12 +10,8 @@ from penstock.errors import TerminalError
 from penstock.model import BatchToken, Guarantee, Manifest, Position, Refusal, SlotAttempt
 
 
-class RefusingQuarantine:
-    """Implements `contracts.Sink`: it takes no record, keeps nothing and commits nothing."""
-
-    name = "quarantine"
-    guarantee = Guarantee.EXACTLY_ONCE
-    target = "none: a bad record stops the pipeline"
+class WithoutTarget:
+    """What every sink without a target has in common: it keeps nothing and commits nothing."""
 
     def prepare(self, schema: pa.Schema) -> None:
         """There is nothing to prepare."""
@@ -27,15 +23,23 @@ class RefusingQuarantine:
         """It never holds anything."""
         return None
 
-    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefusingStage:
-        """In a task: stop at the first bad record."""
-        return _RefusingStage(writer, token.batch_id)
-
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """There is nothing to commit."""
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """There is nothing to remove."""
+
+
+class RefusingQuarantine(WithoutTarget):
+    """Implements `contracts.Sink`: it takes no record."""
+
+    name = "quarantine"
+    guarantee = Guarantee.EXACTLY_ONCE
+    target = "none: a bad record stops the pipeline"
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefusingStage:
+        """In a task: stop at the first bad record."""
+        return _RefusingStage(writer, token.batch_id)
 
 
 class _RefusingStage:

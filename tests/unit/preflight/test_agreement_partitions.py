@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.agreements import sink_findings
 from tests.committing import position_at
 from tests.spark_checkpoint import QUERY, write_checkpoint, write_state
 
@@ -13,8 +14,7 @@ from penstock.checkpoint.state_stores import read_state
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
 from penstock.ops.checkpoint.repair_rules import Change, RepairRules
-from penstock.preflight.agreement import sink_findings
-from penstock.preflight.source_agreement import partition_findings
+from penstock.preflight.loss import partition_findings
 from penstock.preflight.standings import Standing
 
 LOGS = {TopicPartition("orders", p): LogBounds(0, 20) for p in (0, 1)}

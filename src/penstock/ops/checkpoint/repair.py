@@ -32,8 +32,8 @@ from penstock.ops.checkpoint.backup import backup_place, backups_there
 from penstock.ops.checkpoint.repair_rules import Change, Refused, RepairRules
 from penstock.ops.snapshot import Snapshot, look
 from penstock.preflight.agreement import compare_sinks
-from penstock.preflight.recreated import recreated_topics
-from penstock.preflight.source_agreement import log_findings, partition_findings, topic_findings
+from penstock.preflight.loss import log_findings, partition_findings
+from penstock.preflight.recreated import recreated_topics, topic_findings
 from penstock.storage import Storage
 
 

@@ -27,12 +27,11 @@ from penstock.errors import MissingError
 from penstock.ops.submit.kubernetes import kubernetes_files
 from penstock.ops.submit.terms import APP, APP_TEXT, SCRIPT, Submission, Terms, parcel_of
 from penstock.spark.cache import link_or_copy
-from penstock.spark.environment import Progress
 from penstock.spark.jars import put_jars
 from penstock.spark.java import find_java
 from penstock.spark.placement import DeployMode, Placement
 from penstock.spark.session import spark_home
-from penstock.spark.shipping import PACKAGES, Shipping
+from penstock.spark.shipping import PACKAGES, Progress, Shipping
 
 _FOLDER = "pipeline"
 _UNPACKED = "penstock_pipeline"

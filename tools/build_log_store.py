@@ -1,6 +1,7 @@
-"""Writes `conditional-log-store.jar` from the Java source beside it: `python build.py CLASSPATH`, with a JDK's `javac`.
+"""Writes `conditional-log-store.jar` from the Java source in `src/penstock/spark/stores`, with a JDK's `javac`.
 
-Only needed when the source is changed. The jar holds the source too, and a test compares the two.
+`python tools/build_log_store.py CLASSPATH`. Only needed when the source is changed. The jar holds the source too, and a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "src" / "penstock" / "spark" / "stores"
 SOURCE = HERE / "ConditionalLogStore.java"
 JAR = HERE / "conditional-log-store.jar"
 _PACKAGE = "io/penstock/storage"
