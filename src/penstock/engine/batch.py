@@ -13,7 +13,6 @@ fail, and it begins anew and reads what this one has quarantined.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,7 +26,7 @@ from penstock.assembly.inlet import Inlet
 from penstock.contracts import Reader, RowsRefused, Sink, SlotSink, UpgradedSink
 from penstock.engine.batches import Batches, Bounds
 from penstock.engine.orphans import Orphans
-from penstock.engine.outlet import Outlet, SlotWork
+from penstock.engine.outlet import Outlet, StagedFlow
 from penstock.engine.refused import EVERYWHERE, Excluded, refused_records
 from penstock.engine.slot import SlotReport, pin_slots, plan_slots
 from penstock.errors import TerminalError, TransientError
@@ -35,7 +34,6 @@ from penstock.metrics import BatchMetrics
 from penstock.metrics.memory import memory_in_use
 from penstock.model import (
     BAD_SCHEMA,
-    COORDINATES,
     BatchToken,
     Guarantee,
     Manifest,
@@ -48,7 +46,6 @@ from penstock.preflight.loss import BatchRanges, clip_to_log, data_loss
 from penstock.quarantine import GAPS_SCHEMA, Gap, Quarantine, RefusingQuarantine, gap_rows
 from penstock.registry.exchange import seconds_asked
 from penstock.sinks.commit import commit, is_committed
-from penstock.transforms import Dedupe
 
 END_PATIENCE = 120.0
 """How many seconds a log may end before the batch does until that is called a loss."""
@@ -58,58 +55,6 @@ _FIGURES = 64
 _PASSES = 5
 """How often a batch is staged for sinks that commit in their slot, before its records are called unstable."""
 Figure = TypeVar("Figure", int, float)
-StageLane = Callable[[Any, Sequence[SlotWork], Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]
-"""Takes the batch's frame, and what to read: how a lane stages a batch."""
-
-
-@dataclass(frozen=True)
-class StagedFlow:
-    """One pass over some records: the lane's way to stage, and what the tasks need to know."""
-
-    stage: StageLane
-    works: tuple[SlotWork, ...]
-    """Of one flow, or of several that share a pass over the same records."""
-    topics: frozenset[str] | None = None
-    """The topics that it reads; None for all."""
-    streaming: bool = False
-    """Whether Spark's own stream reads: the flow then has a frame for every batch, one without new records too."""
-    direct: bool = False
-    """Whether it takes the direct lane."""
-
-    def of_batch(
-        self,
-        token: BatchToken,
-        sinks: Sequence[Sink],
-        excluded: Excluded = Excluded(),
-        same_topics: Callable[[], None] | None = None,
-        lacking: str = "",
-    ) -> StagedFlow:
-        """The same for a batch, as far as these sinks want it."""
-        if not self.keeps_rows_for_steps:
-            names = (inlet.sink.name for work in self.works for inlet in work.wanted_by(sinks).inlets)
-            excluded = excluded.all_before_steps(names)
-        works = (
-            replace(work.wanted_by(sinks), token=token, excluded=excluded, same_topics=same_topics, lacking=lacking)
-            for work in self.works
-        )
-        return replace(self, works=tuple(works))
-
-    def of(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """The ranges that it reads."""
-        return [r for r in ranges if self.topics is None or r.topic in self.topics]
-
-    @property
-    def keeps_rows_for_steps(self) -> bool:
-        """Whether a step may decide about a row by others, so that it has to see the rows that stay out of the targets.
-
-        Behind steps that leave the coordinates out these rows could not be found again.
-        """
-        return not self.knows_bad_in_slot and all(COORDINATES in work.schema.names for work in self.works)
-
-    @property
-    def knows_bad_in_slot(self) -> bool:
-        """Whether a slot has met all bad records of its rows by its end. Behind an exchange they are in other tasks."""
-        return self.direct and not any(isinstance(step, Dedupe) for work in self.works for step in work.transforms)
 
 
 @dataclass
@@ -205,6 +150,7 @@ class BatchRunner:
         for notice in sorted(set().union(*(r.notices for r in (*reports, *staged.later)))):
             self.tell(notice)
         self.after_restart = False
+        tasks = {f"task_{phase}": seconds for phase, seconds in _added(r.seconds for r in reports).items()}
         return BatchMetrics(
             pipeline=token.pipeline,
             batch_id=batch_id,
@@ -220,7 +166,7 @@ class BatchRunner:
             gaps=len(staged.gaps),
             codes=_added(report.codes for report in (*reports, *staged.later)),
             counts=_added(report.counts for report in reports),
-            phases={**self._clock, **_task_seconds(reports), "registry": seconds_asked() - asked},
+            phases={**self._clock, **tasks, "registry": seconds_asked() - asked},
             started_at=started_at,
             offsets=sum(len(one) for one in token.ranges),
             gc_seconds=self.garbage(),
@@ -529,10 +475,7 @@ class BatchRunner:
         In a redrive they are staged for its marks, and given back.
         """
         targets = [self.marks] if self.marks is not None else self._kept_quarantines
-        out = Outlet([Inlet(target) for target in targets], token, -1, BAD_SCHEMA)
-        for bad in refused_records(self.reader, [replace(refusal, by=sink.name) for refusal in refusals]):
-            out.write(bad)
-        manifests = out.finish()
+        manifests = self._stage_refused(token, targets, [replace(refusal, by=sink.name) for refusal in refusals])
         if self.marks is not None:
             return manifests
         self._commit_quarantines(token, [SlotReport(-1, manifests=manifests)], sinks)
@@ -553,15 +496,19 @@ class BatchRunner:
                     for record, each in refusals.items()
                     if (record.topic, record.partition, record.start) not in there
                 ]
-                out = Outlet([Inlet(quarantine)], position.last, -1, BAD_SCHEMA)
-                for bad in refused_records(self.reader, missing):
-                    out.write(bad)
-                manifests = out.finish()
                 if missing:
+                    manifests = self._stage_refused(position.last, [quarantine], missing)
                     held = self._positions.get(quarantine.name)
                     adding = Position.after(held, replace(position.last, rule=Rule.RECORDS))
                     quarantine.land(adding, manifests, held)
                     self._positions[quarantine.name] = adding
+
+    def _stage_refused(self, token: BatchToken, targets: Sequence[Sink], refusals: Sequence[Refusal]) -> list[Manifest]:
+        """Stage the records of refused rows on the driver, read again from the source."""
+        out = Outlet([Inlet(target) for target in targets], token, -1, BAD_SCHEMA)
+        for bad in refused_records(self.reader, refusals):
+            out.write(bad)
+        return out.finish()
 
     @contextmanager
     def _kept_for_two_passes(self, frame: Any, sinks: Sequence[Sink]) -> Iterator[None]:
@@ -604,20 +551,13 @@ def _count(held: Excluded) -> int:
     return len({(at, o) for each in held.offsets.values() for at, offsets in each.items() for o in offsets})
 
 
-def _task_seconds(reports: Sequence[SlotReport]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for report in reports:
-        for phase, seconds in report.seconds.items():
-            total[f"task_{phase}"] = total.get(f"task_{phase}", 0.0) + seconds
-    return total
-
-
 def _most(figures: Iterable[Figure]) -> tuple[Figure, ...]:
     return tuple(sorted((one for one in figures if one), reverse=True)[:_FIGURES])
 
 
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for some in counts:
-        total.update(some)
-    return dict(total)
+def _added(figures: Iterable[Mapping[str, Figure]]) -> dict[str, Figure]:
+    total: dict[str, Figure] = {}
+    for some in figures:
+        for name, figure in some.items():
+            total[name] = total.get(name, 0) + figure
+    return total

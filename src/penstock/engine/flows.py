@@ -23,9 +23,8 @@ from penstock.assembly.starting import pinned_slots
 from penstock.assembly.transforming import Placed
 from penstock.config import reveal
 from penstock.contracts import SqlSink, Transform
-from penstock.engine.batch import StagedFlow, StageLane
 from penstock.engine.direct import can_share, stage_direct
-from penstock.engine.outlet import SlotWork
+from penstock.engine.outlet import SlotWork, StagedFlow, StageLane
 from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError
 from penstock.model import BatchToken
 from penstock.registry import RegisteredSchema

@@ -20,10 +20,10 @@ from penstock.assembly.faults import translate_error
 from penstock.assembly.targets import merge_rules
 from penstock.assembly.trial_registry import Given
 from penstock.contracts import Reader, Sink
-from penstock.engine.batch import StagedFlow
 from penstock.engine.direct import run_slot, share_slot, stage_direct
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.memory import CollectingSink, MemoryReader, ranges_of
+from penstock.engine.outlet import StagedFlow
 from penstock.engine.slot import SlotReport
 from penstock.errors import from_wire
 from penstock.model import (

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.engine.slots import SCHEMA, Collected, Numbers
 
 from penstock.assembly.inlet import Inlet
-from penstock.engine.batch import BatchRunner, StagedFlow
+from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import Bounds, GivenBatches
-from penstock.engine.outlet import SlotWork
+from penstock.engine.outlet import SlotWork, StagedFlow
 from penstock.engine.slot import SlotReport
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import LogBounds
