@@ -158,7 +158,7 @@ class Pipeline:
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """What the tasks of some steps import beside Penstock's own modules, which takes its time."""
+        """What the tasks of some steps import besides Penstock's own modules, which takes its time."""
         if not any(isinstance(step, cfg.StatefulConfig) for step in self.config.transforms):
             return ()
         spark = ("pandas.serializers", "streaming.stateful_processor_util", "streaming.proto.StateMessage_pb2")
@@ -288,7 +288,7 @@ def choose_lane(schema: pa.Schema, placed: Sequence[Placed], forced: Lane | None
     for one in placed:
         transform = one.transform
         if isinstance(transform, Watermark):
-            # It is the step behind it that needs Spark.
+            # It is the step after it that needs Spark.
             continue
         why = transform.no_arrow_form(schema)
         if why is not None:

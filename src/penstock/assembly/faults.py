@@ -220,7 +220,7 @@ def refused_step(place: str, step: object, error: BaseException) -> MissingError
 
 
 def _whole_text(error: BaseException) -> str:
-    """The message, and the Java stack that PySpark keeps beside it: a cause may be named in there alone."""
+    """The message, and the Java stack that PySpark keeps with it: a cause may be named in there alone."""
     return f"{error}\n{getattr(error, '_stackTrace', '')}"
 
 

@@ -1,7 +1,7 @@
 """What one sink is given of the rows: the columns it selects, where its condition holds, and what is computed for it.
 
 Conditions and expressions of the sinks are computed once, as the last transform, in both lanes: `Computed` puts
-them into columns beside the row, and an inlet picks its own.
+them into further columns of the row, and an inlet picks its own.
 """
 
 from __future__ import annotations

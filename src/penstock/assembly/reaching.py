@@ -94,7 +94,7 @@ def store_settings_of(config: PipelineConfig) -> dict[str, str]:
 
 
 def spark_settings_of(config: PipelineConfig) -> dict[str, str]:
-    """Spark's settings: the file's own, behind those that open its object stores."""
+    """Spark's settings: the file's own, after those that open its object stores."""
     places = [place for place in places_of(config) if is_object_uri(place)]
     found = storage_of(config).for_spark(None if any(map(is_s3_uri, places)) else ()) if places else {}
     return {**found, **reveal(config.spark)}

@@ -59,7 +59,7 @@ class Needs:
 
 
 def needs_of(pipeline: Pipeline, *, tables: bool = False) -> Needs:
-    """What one pipeline needs; `tables` where what it does beside its batches needs them."""
+    """What one pipeline needs; `tables` where its maintenance needs them."""
     # What the tasks unpickle lives in these.
     sinks = {type(part).__module__ for part in (*pipeline.sinks, *pipeline.quarantines, pipeline.reader)}
     lane = "stream" if pipeline.stateful else pipeline.lane.lane

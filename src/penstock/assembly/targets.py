@@ -80,7 +80,7 @@ def build_inlets(
 
 
 def _expressions(sink: cfg.SinkConfig) -> dict[str, str]:
-    """The columns that a sink has computed beside the row."""
+    """The further columns that a sink has computed."""
     if not isinstance(sink, cfg.KafkaSinkConfig):
         delete_when = getattr(sink, "delete_when", None)
         return {DELETES: delete_when} if delete_when is not None else {}

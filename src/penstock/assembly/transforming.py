@@ -51,7 +51,7 @@ from penstock.transforms.streaming import Streaming
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What steps are made with beside their own settings."""
+    """What steps are made with besides their own settings."""
 
     folder: Path
     """Where the user's own modules are."""

@@ -32,7 +32,7 @@ class Batches(Protocol):
         ...
 
     def lags(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
-        """How many offsets of each partition lie behind a batch."""
+        """How many offsets of each partition wait after a batch."""
         ...
 
 
@@ -70,7 +70,7 @@ class LoggedBatches:
         return self.bounds(wanted)
 
     def lags(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
-        """What the logs hold behind the batch."""
+        """What the logs hold after the batch."""
         return lags_of({at: log.end for at, log in bounds.items()}, token.ends)
 
 

@@ -41,7 +41,7 @@ class _Left:
 
 @dataclass
 class Orphans:
-    """On the driver: clears up behind the batches of one query."""
+    """On the driver: clears up after the batches of one query."""
 
     attempts: TaskAttempts
     clock: Callable[[], float] = time.monotonic
@@ -50,7 +50,7 @@ class Orphans:
     def after(
         self, token: BatchToken, manifests: Sequence[tuple[Sink, Sequence[Manifest]]], stages: Collection[int]
     ) -> bool:
-        """Behind a batch that is committed: clear up where attempts were lost. True where there were."""
+        """After a batch is committed: clear up where attempts were lost. True where there were."""
         self.sweep()
         if not self.attempts.were_others(stages):
             return False
@@ -60,7 +60,7 @@ class Orphans:
         return True
 
     def sweep(self) -> None:
-        """Clear up again behind batches that are some time past."""
+        """Clear up again after batches that ended some time ago."""
         now = self.clock()
         due = [one for one in self._left if now - one.since > _AGAIN_AFTER_SECONDS]
         self._left = [one for one in self._left if one not in due]

@@ -109,18 +109,18 @@ class StagedFlow:
     def keeps_rows_for_steps(self) -> bool:
         """Whether a step may decide about a row by others, so that it has to see the rows that stay out of the targets.
 
-        Behind steps that leave the coordinates out these rows could not be found again.
+        After steps that leave the coordinates out these rows could not be found again.
         """
         return not self.knows_bad_in_slot and all(COORDINATES in work.schema.names for work in self.works)
 
     @property
     def knows_bad_in_slot(self) -> bool:
-        """Whether a slot has met all bad records of its rows by its end. Behind an exchange they are in other tasks."""
+        """Whether a slot has met all bad records of its rows by its end. After an exchange they are in other tasks."""
         return self.direct and not any(isinstance(step, Dedupe) for work in self.works for step in work.transforms)
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
-    """The columns without what is known about them besides: files and tables keep none of it."""
+    """The columns without their metadata, which files and tables do not keep."""
     return pa.schema([field.remove_metadata() for field in schema])
 
 
@@ -195,7 +195,7 @@ class Outlet:
 
 
 class Sides:
-    """What leaves a slot beside its rows: bad records, and deletes by tombstones."""
+    """What leaves a slot apart from its rows: bad records, and deletes by tombstones."""
 
     def __init__(self, work: SlotWork, slot: int) -> None:
         self.bad = Outlet([Inlet(sink) for sink in work.quarantines], work.token, slot, BAD_SCHEMA)
@@ -228,7 +228,7 @@ def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
 
 @contextmanager
 def sides_of(work: SlotWork, slot: int) -> Iterator[Sides]:
-    """The stages beside the rows, aborted when anything fails."""
+    """The stages for what is not a row, aborted when anything fails."""
     with errors_for_spark(work.key):
         sides = Sides(work, slot)
         try:

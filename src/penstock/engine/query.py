@@ -88,7 +88,7 @@ class BatchGate:
 
 
 def _nothing(frame: Any, batch_id: int) -> None:
-    """What a gate behind its query would run."""
+    """What a gate runs after its query has ended."""
 
 
 def start_query(

@@ -34,7 +34,7 @@ class Excluded:
     """For a route or a sink by its name, or for all of them: the offsets that stay out of the targets, by partition.
 
     A record that a step or a target refused has taken part in the steps before: a dedupe that kept it has dropped older
-    rows of its key. So it takes part again, and its row is dropped behind the steps. `before_steps` are those of
+    rows of its key. So it takes part again, and its row is dropped after the steps. `before_steps` are those of
     `offsets` that no step sees.
     """
 
@@ -90,7 +90,7 @@ class Excluded:
         return _without(rows, _coordinates(rows), self.before_steps, {route}) if route else rows
 
     def rows(self, rows: pa.RecordBatch, route: str, sink: str) -> pa.RecordBatch:
-        """Rows behind the steps without those whose record stays out of this sink.
+        """Rows after the steps without those whose record stays out of this sink.
 
         Rows without coordinates all stay.
         """

@@ -31,7 +31,7 @@ _ONCE_FOR_SEVERAL = "spark.sql.subexpressionElimination.enabled"
 
 
 def with_tried(frame: Any, step: ComputingStep) -> Any | None:
-    """The frame with a struct beside each row for each expression of a step, NULL where it fails.
+    """The frame with a struct in each row for each expression of a step, NULL where it fails.
 
     None where Spark takes them only as they are: one that makes rows, or one that is wrong.
     """
@@ -65,7 +65,7 @@ class _Reports(AccumulatorParam):  # type: ignore[misc]
 class TaskReports:
     """What tasks inside a frame told the driver. A task that ran twice counts once.
 
-    `forget` it behind its last job: Spark's Python keeps every accumulator for ever, and these are made for each batch.
+    `forget` it after its last job: Spark's Python keeps every accumulator for ever, and these are made for each batch.
     """
 
     def __init__(self, context: Any) -> None:

@@ -1,7 +1,7 @@
 """A flow with state: Spark's own streaming frame from the topic to the last step that remembers, then a frame a batch.
 
 Spark's Kafka source reads, because only its streaming frame carries watermarks and state. The same decoder and the same
-steps over Arrow run in its tasks; behind the last step with state each batch is a frame like any other, and the same
+steps over Arrow run in its tasks; after the last step with state each batch is a frame like any other, and the same
 sinks stage it. What changes from batch to batch reaches the tasks as local properties of the thread that runs it.
 """
 
@@ -39,7 +39,7 @@ LATE = "penstock.late"
 
 
 class LateRows:
-    """Takes out the rows that the step behind it would leave out for being late, so that each is told and kept."""
+    """Takes out the rows that the next step would leave out for being late, so that each is counted and kept."""
 
     def __init__(self, watermark: Watermark, step: StatefulTransform) -> None:
         self.watermark, self.step = watermark, step

@@ -1,4 +1,4 @@
-"""What a run is asked beside its file, and what it did."""
+"""What a run is asked besides its file, and what it did."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ Slots follow these cores from batch to batch. With dynamic allocation Spark asks
 batch is then given more slots than there are cores, up to the most that are allowed, or the cluster would never grow.
 
 Of tasks that ran more than once (retried, speculated, or lost with their executor) Spark gives only the results that
-count. That there were others is in its own books, which are a moment behind. A long task reports nothing until it ends:
+count. That there were others is in its own books, which lag by a moment. A long task reports nothing until it ends:
 on this machine its processes use the processor, and one that hangs does not; a task that runs elsewhere counts as work.
 """
 
@@ -38,7 +38,7 @@ class Attempts:
         self._possible = not Placement(context.master).is_local or "," in context.master
 
     def were_others(self, stages: Collection[int]) -> bool:
-        """Whether an attempt of these stages failed, was killed, or still runs beside the one that counts."""
+        """Whether an attempt of these stages failed, was killed, or still runs while another one counts."""
         return self._possible and any(
             stage.numFailedTasks() or stage.numKilledTasks() or stage.numActiveTasks() or stage.attemptId()
             for stage in self._told(stages)
@@ -58,7 +58,7 @@ class Attempts:
             for stage in stages:
                 found.append(self._scala.statusStore().lastStageAttempt(stage))
         except Py4JError:
-            # Its books are behind, or it has forgotten the stage: what is left over is found at the next start.
+            # Its books lag, or it has forgotten the stage: what is left over is found at the next start.
             return found
         return found
 

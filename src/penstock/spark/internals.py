@@ -66,7 +66,7 @@ def limit_batches(session: Any, query: Any, most: int, least: tuple[int, timedel
 def tried_column(session: Any, text: str, *, condition: bool) -> Any:
     """A SQL expression as a column that is a struct around its value, and NULL in a row in which it fails.
 
-    By Spark's `TryEval`, which is in `try_add` and its kind. Of a `condition` a part behind one that is not true is
+    By Spark's `TryEval`, which is in `try_add` and its kind. Of a `condition` a part after one that is not true is
     not looked at.
     """
     from pyspark.sql import functions as f
@@ -134,10 +134,10 @@ def close_line(line: Any) -> None:
     with suppress(OSError, AttributeError, Py4JError):
         at = line.socket.getpeername()[1]
         line.socket.shutdown(socket.SHUT_RDWR)
-        _hang_up_there(line.java_client, at)
+        _close_other_side(line.java_client, at)
 
 
-def _hang_up_there(client: Any, port: int) -> None:
+def _close_other_side(client: Any, port: int) -> None:
     """The other side of a line. Lines that nobody is using are in a queue; who changes it holds its lock."""
     from py4j.java_gateway import JavaObject
 

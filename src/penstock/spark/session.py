@@ -223,7 +223,7 @@ def _joined(own: str, asked: str | None, separator: str) -> str:
 
 
 def warm_workers(session: Any) -> None:
-    """Start Spark's Python workers beside what comes next; the first batch then finds them ready."""
+    """Start Spark's Python workers while the run prepares; the first batch then finds them ready."""
     context = session.sparkContext
     cores = context.defaultParallelism
     from py4j.protocol import Py4JError

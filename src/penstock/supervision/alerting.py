@@ -168,9 +168,9 @@ class AlertSender:
         self._thread = threading.Thread(target=self._run, name="penstock-alerts", daemon=True)
         self._thread.start()
 
-    def put(self, letter: QueuedAlert) -> None:
+    def put(self, alert: QueuedAlert) -> None:
         """Take an alert; returns at once."""
-        self._waiting.append(letter)
+        self._waiting.append(alert)
         self._changed.set()
 
     def finish(self) -> None:
@@ -192,18 +192,18 @@ class AlertSender:
                 self._receiver.close()
                 return
 
-    def _bring(self, letter: QueuedAlert) -> None:
+    def _bring(self, alert: QueuedAlert) -> None:
         began = time.monotonic()
         for attempt in itertools.count(1):
             try:
-                self._receiver.send(letter.body)
+                self._receiver.send(alert.body)
             except Exception as error:  # a receiver of whatever kind never ends the thread
                 ended = self._ending.is_set()
                 reason = str(error) if isinstance(error, NotTakenError) else type(error).__name__
                 self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; trying again")
             else:
                 self._tell(failing=False, text=f"{self._receiver.name} takes alerts again")
-                self._delivered(letter)
+                self._delivered(alert)
                 return
             if ended or time.monotonic() - began > _PATIENCE_SECONDS:
                 return

@@ -236,13 +236,13 @@ class FileWatch:
         self._known: dict[Path, _Known] = {}
         self._seen: dict[Path, Stats | None] = {}
 
-    def know(self, file: Path, behind: Iterable[Path] = ()) -> None:
-        """A file is taken as it is now, with the files behind it."""
-        whole = _whole(file, behind)
+    def know(self, file: Path, made_of: Iterable[Path] = ()) -> None:
+        """A file is taken as it is now, with the files that it is made of."""
+        whole = _whole(file, made_of)
         self._known[file] = _Known(_stats(whole), _digest(whole))
 
-    def look(self, behind: Mapping[Path, Iterable[Path]]) -> Changes:
-        """What is new since the last look, each once; `behind` are the files that each definition is made of."""
+    def look(self, made_of: Mapping[Path, Iterable[Path]]) -> Changes:
+        """What is new since the last look, each once; `made_of` are the files of each definition."""
         try:
             there = pipeline_files(self._paths)
             if any(not folder.is_dir() for folder in self._folders):
@@ -250,31 +250,31 @@ class FileWatch:
         except OSError:
             return Changes()
         now: dict[Path, Stats | None] = {
-            file: _stats(_whole(file, behind.get(file, ()))) for file in there if file.is_file()
+            file: _stats(_whole(file, made_of.get(file, ()))) for file in there if file.is_file()
         }
         now |= {file: None for file in self._known if file not in now}
         steady = [file for file, stats in now.items() if file in self._seen and self._seen[file] == stats]
         self._seen = now
         added = tuple(file for file in steady if now[file] is not None and file not in self._known)
         removed = tuple(file for file in steady if now[file] is None)
-        changed = tuple(file for file in steady if file not in added and self._differs(file, now[file], behind))
+        changed = tuple(file for file in steady if file not in added and self._differs(file, now[file], made_of))
         for file in removed:
             del self._known[file]
         for file in (*added, *changed):
-            self.know(file, behind.get(file, ()))
+            self.know(file, made_of.get(file, ()))
         return Changes(added, changed, removed)
 
-    def _differs(self, file: Path, stats: Stats | None, behind: Mapping[Path, Iterable[Path]]) -> bool:
+    def _differs(self, file: Path, stats: Stats | None, made_of: Mapping[Path, Iterable[Path]]) -> bool:
         known = self._known[file]
         if stats is None or stats == known.stats:
             return False
-        digest = _digest(_whole(file, behind.get(file, ())))
+        digest = _digest(_whole(file, made_of.get(file, ())))
         known.stats = stats
         return digest != known.digest
 
 
-def _whole(file: Path, behind: Iterable[Path]) -> list[Path]:
-    return sorted({file.absolute(), *behind})
+def _whole(file: Path, made_of: Iterable[Path]) -> list[Path]:
+    return sorted({file.absolute(), *made_of})
 
 
 def _stats(files: Iterable[Path]) -> Stats:

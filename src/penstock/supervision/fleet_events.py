@@ -1,4 +1,4 @@
-"""What a fleet is asked, what it tells beside the events of its runs, and what became of it."""
+"""What a fleet is asked, what it reports besides the events of its runs, and what became of it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _MOST_SLOTS = 10_000
 
 
 class GatheredSink:
-    """Implements `contracts.Sink`, and what its sink is besides. `publish` commits, once however often called.
+    """Implements `contracts.Sink`, and what else its sink is. `publish` commits, once however often called.
 
     What was staged is noted in a file for each batch, so that it is staged once. Until `publish` its position is where
     these notes end; the target does not change.

@@ -343,7 +343,7 @@ def unread_since(
     """The time of the record at `start`, or the latest that it is known to be no older than.
 
     `read` is the offset and the time of the record that was read last, `ends` where the log ended at earlier looks:
-    what lies behind either is newer.
+    what comes after either is newer.
     """
     if read is not None and read[0] == start:
         return read[1]

@@ -159,7 +159,7 @@ class Tended:
 
 
 def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
-    """The tables of the sinks, and those beside the quarantine, each once."""
+    """The tables of the sinks, and those that belong to the quarantine, each once."""
     found = [
         TendedTable(sink.name, sink.target, sink.maintenance(), TableLock(config.checkpoint, sink.name))
         for sink in targets.sinks
@@ -245,7 +245,7 @@ def _unexpected(table: TendedTable, error: Exception) -> PenstockError:
 
 
 class Chores:
-    """The chores of one run: entered before its first batch, left behind its last."""
+    """The chores of one run: entered before its first batch, left after its last."""
 
     def __init__(self, pipeline: Pipeline, session: Any, tell: Callable[[str], None]) -> None:
         self._pipeline = pipeline
