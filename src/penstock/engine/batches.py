@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.kafka import Cluster, LogBounds
@@ -14,26 +13,6 @@ from penstock.preflight.loss import BatchRanges, ranges_of_batch
 
 Bounds = dict[TopicPartition, LogBounds]
 _RECENT_SECONDS = 5.0
-
-
-class Batches(Protocol):
-    """Which ranges a batch has, and what the brokers still have of them."""
-
-    def ranges(self, batch_id: int) -> BatchRanges:
-        """What a batch covers."""
-        ...
-
-    def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
-        """Where the logs begin and end now."""
-        ...
-
-    def recent_bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
-        """Where the logs end now, and began a moment ago: a reader notices where they begin later by now."""
-        ...
-
-    def lags(self, token: BatchToken, bounds: Mapping[TopicPartition, LogBounds]) -> Offsets:
-        """How many offsets of each partition wait after a batch."""
-        ...
 
 
 @dataclass
@@ -50,18 +29,21 @@ class LoggedBatches:
     _asked_at: float = 0.0
 
     def ranges(self, batch_id: int) -> BatchRanges:
-        """By the offsets of the batch and of the one before."""
+        """What a batch covers, by its offsets and those of the one before."""
         found = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id), self.recreated)
         return found if batch_id else replace(found, seen=frozenset())
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
-        """As the brokers say, of the topics that the batch is of."""
+        """Where the logs begin and end now, of the topics that the batch is of."""
         bounds = self.cluster.bounds(at for at in partitions if at.topic not in self.gone)
         self._starts, self._asked_at = {at: log.start for at, log in bounds.items()}, time.monotonic()
         return bounds
 
     def recent_bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
-        """Half of the questions, which for a thousand partitions is a good part of a short batch."""
+        """Where the logs end now, and began a moment ago: a reader notices where they begin later by now.
+
+        That is half of the questions, which for a thousand partitions is a good part of a short batch.
+        """
         wanted = [at for at in partitions if at.topic not in self.gone]
         if time.monotonic() - self._asked_at < _RECENT_SECONDS and all(at in self._starts for at in wanted):
             ends = self.cluster.ends(wanted)
@@ -104,3 +86,6 @@ class GivenBatches:
         for one in (r for batch in self.batches[token.batch_id - self.first + 1 :] for r in batch):
             left[one.topic_partition] = left.get(one.topic_partition, 0) + len(one)
         return left
+
+
+Batches = LoggedBatches | GivenBatches

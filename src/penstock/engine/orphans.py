@@ -10,25 +10,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from penstock.contracts import Sink
 from penstock.errors import PenstockError
 from penstock.model import BatchToken, Manifest
+from penstock.spark.executors import Attempts
 
 _AGAIN_AFTER_SECONDS = 10.0
-
-
-class TaskAttempts(Protocol):
-    """Tells of the attempts of stages."""
-
-    def were_others(self, stages: Collection[int]) -> bool:
-        """Whether there were other attempts than those that count."""
-        ...
-
-    def still_run(self, stages: Collection[int]) -> bool:
-        """Whether one of them still runs."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,7 @@ class _Left:
 class Orphans:
     """On the driver: clears up after the batches of one query."""
 
-    attempts: TaskAttempts
+    attempts: Attempts
     clock: Callable[[], float] = time.monotonic
     _left: list[_Left] = field(default_factory=list)
 

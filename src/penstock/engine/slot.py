@@ -40,22 +40,25 @@ def plan_slots(
     if total == 0:
         return []
     count = max(1, min(cores, ceil(total / smallest)))
-    cuts = [total * i // count for i in range(1, count + 1)]
-    slots: list[tuple[OffsetRange, ...]] = []
+    return cut_ranges(ranges, [total * i // count for i in range(1, count + 1)])
+
+
+def cut_ranges(ranges: Sequence[OffsetRange], cuts: Sequence[int]) -> list[tuple[OffsetRange, ...]]:
+    """The ranges in order, cut after so many offsets from the first on; the last cut is at their end."""
+    parts: list[tuple[OffsetRange, ...]] = []
     current: list[OffsetRange] = []
     seen = 0
     for whole in ranges:
         start = whole.start
         while start < whole.end:
-            room = cuts[len(slots)] - seen
-            end = min(whole.end, start + room)
-            current.append(OffsetRange(whole.topic, whole.partition, start, end))
+            end = min(whole.end, start + cuts[len(parts)] - seen)
+            current.append(replace(whole, start=start, end=end))
             seen += end - start
             start = end
-            if seen == cuts[len(slots)]:
-                slots.append(tuple(current))
+            if seen == cuts[len(parts)]:
+                parts.append(tuple(current))
                 current = []
-    return slots
+    return parts
 
 
 def pin_slots(ranges: Sequence[OffsetRange], slots: int) -> list[tuple[OffsetRange, ...]]:

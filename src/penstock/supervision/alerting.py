@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.assembly.reaching import storage_of
 from penstock.assembly.targets import way_in
@@ -53,23 +53,6 @@ class NotTakenError(Exception):
     """A receiver did not take an alert; the text says why, without its address."""
 
 
-class Receiver(Protocol):
-    """Somebody who takes alerts."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        ...
-
-    def send(self, body: Body) -> None:
-        """Hand one over, within some seconds. Raises `NotTakenError`; the same is then sent again."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what it holds."""
-        ...
-
-
 class Webhook:
     """An HTTP address that takes each alert by POST. Neither its URL nor its headers are ever shown."""
 
@@ -80,7 +63,7 @@ class Webhook:
         self._headers = config.headers
 
     def send(self, body: Body) -> None:
-        """POST an alert as JSON; any answer but 2xx means that it was not taken."""
+        """POST an alert as JSON. Raises `NotTakenError` at any answer but 2xx; the same alert is then sent again."""
         import requests
 
         try:
@@ -112,7 +95,7 @@ class AlertTopic:
         self._outcome: list[Any] = []
 
     def send(self, body: Body) -> None:
-        """Produce an alert, once however often it is asked for, and wait for the brokers to have it."""
+        """Produce an alert, once however often it is asked for, and wait for the brokers. Raises `NotTakenError`."""
         try:
             producer = self._producer = self._producer or self._open()
         except PenstockError as error:
@@ -159,7 +142,7 @@ class AlertSender:
     """
 
     def __init__(
-        self, receiver: Receiver, delivered: Callable[[QueuedAlert], None], notice: Callable[[str], None]
+        self, receiver: Webhook | AlertTopic, delivered: Callable[[QueuedAlert], None], notice: Callable[[str], None]
     ) -> None:
         self._receiver, self._delivered, self._notice = receiver, delivered, notice
         self._waiting: deque[QueuedAlert] = deque(maxlen=_MOST_WAITING)
@@ -242,7 +225,7 @@ class Alerting:
         self._note = _FiringNote(config.checkpoint, storage_of(config))
         self._book = AlertBook(config.alerts.rules, self._note.read())
         self._counting = threading.Lock()
-        receivers: list[Receiver] = []
+        receivers: list[Webhook | AlertTopic] = []
         if config.alerts.webhook is not None:
             receivers.append(Webhook(config.alerts.webhook))
         if config.alerts.topic is not None:

@@ -29,6 +29,7 @@ from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopp
 from penstock.engine.orphans import Orphans
 from penstock.engine.patience import Patience, StopRequest
 from penstock.engine.refused import Excluded
+from penstock.engine.slot import cut_ranges
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
@@ -110,20 +111,8 @@ def _held(run: BoundedRun, position: Position | None) -> int:
 
 def cut(ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[OffsetRange, ...], ...]:
     """Batches of at most `most` offsets, in the order of the ranges."""
-    batches: list[tuple[OffsetRange, ...]] = []
-    current: list[OffsetRange] = []
-    room = most
-    for whole in ranges:
-        start = whole.start
-        while start < whole.end:
-            end = min(whole.end, start + room)
-            current.append(replace(whole, start=start, end=end))
-            room -= end - start
-            start = end
-            if not room:
-                batches.append(tuple(current))
-                current, room = [], most
-    return (*batches, tuple(current)) if current else tuple(batches)
+    total = sum(map(len, ranges))
+    return tuple(cut_ranges(ranges, [*range(most, total, most), total]))
 
 
 def run_bounded(
