@@ -269,9 +269,9 @@ class BatchRunner:
                 gaps = self._gaps_after(token, batch, gaps) if any(f.streaming for f in flows) else gaps
                 # A topic that was created again while it was read has other records under the same offsets.
                 self.topic_ids(token)
-                for report in reports[:1]:
-                    report.deferred += [s.name for s in sinks if s not in first]
-                return _Staged(reports or [_waiting(sinks, first)], gaps)
+                reports = reports or [SlotReport(-1)]
+                reports[0].deferred += [s.name for s in sinks if s not in first]
+                return _Staged(reports, gaps)
             except Exception as error:
                 # The log start may move while the batch is read: what is left is then found anew, once.
                 told = translate_error(error)
@@ -540,10 +540,6 @@ def _waited(seconds: float) -> bool:
 def _forward(token: BatchToken) -> BatchToken:
     """The token for a target that has no commit for most batches."""
     return replace(token, rule=Rule.FORWARD)
-
-
-def _waiting(sinks: Sequence[Sink], first: Sequence[Sink]) -> SlotReport:
-    return SlotReport(-1, deferred=[sink.name for sink in sinks if sink not in first])
 
 
 def _count(held: Excluded) -> int:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import Reader
-from penstock.model import BAD_SCHEMA, COORDINATES, OffsetRange, Refusal, TopicPartition, bad_records
+from penstock.model import BAD_SCHEMA, COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, TopicPartition, bad_records
 
 EVERYWHERE = ""
 """Stands for every route and sink of the pipeline."""
@@ -153,7 +153,7 @@ class Refused:
     def found_in(self, raw: pa.RecordBatch) -> pa.RecordBatch:
         """Those whose records are among these, as bad records, byte for byte. They wait no longer."""
         if not self.waiting or not raw.num_rows:
-            return bad_records(raw.slice(0, 0), *_nothing())
+            return pa.RecordBatch.from_pylist([], schema=BAD_SCHEMA)
         offsets = pa.array({record.start for record in self.waiting}, pa.int64())
         raw = raw.filter(pc.is_in(raw.column("offset"), value_set=offsets))
         places = zip(*(raw.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
@@ -164,16 +164,8 @@ class Refused:
     def gone(self) -> pa.RecordBatch:
         """The rest, which no topic has any more, as bad records without bytes. They wait no longer."""
         left, self.waiting = sorted(self.waiting.items()), {}
-        places = [[getattr(record, name) for record, _ in left] for name in ("topic", "partition", "start")]
-        columns = {"topic": places[0], "partition": places[1], "offset": places[2]}
-        raw = pa.RecordBatch.from_arrays(
-            [
-                pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(len(left), f.type)
-                for f in BAD_SCHEMA
-                if f.name not in ("stage", "code", "message", "refused_by")
-            ],
-            names=[f.name for f in BAD_SCHEMA if f.name not in ("stage", "code", "message", "refused_by")],
-        )
+        places = [{"topic": one.topic, "partition": one.partition, "offset": one.start} for one, _ in left]
+        raw = pa.RecordBatch.from_pylist(places, schema=RAW_SCHEMA)
         reasons = [
             [
                 replace(
@@ -216,10 +208,6 @@ def _as_bad(raw: pa.RecordBatch, reasons: Sequence[Sequence[Refusal]]) -> pa.Rec
     )
     by = [",".join(filter(None, dict.fromkeys(refusal.by for refusal in each))) or None for each in reasons]
     return bad_records(raw, stages, codes, messages, pa.array(by, pa.string()))
-
-
-def _nothing() -> tuple[pa.Array, pa.Array, pa.Array]:
-    return pa.array([], pa.string()), pa.array([], pa.string()), pa.array([], pa.string())
 
 
 def _around(records: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -142,7 +142,9 @@ def _carry(
     run: BoundedRun, listener: Listener, stop: StopRequest, session: Any, log: Path | None, summary: RunSummary
 ) -> None:
     pipeline, gathered = _gathering(run)
-    pipeline = _reading(run, pipeline)
+    if run.marks is not None:
+        pipeline = replace(pipeline, targets=replace(pipeline.targets, quarantines=(run.marks,)))
+    pipeline = replace(pipeline, reader=run.reader or pipeline.reader)
     cluster = Cluster(pipeline.settings) if run.check_log else None
     with transient_is_fatal():
         for quarantine in pipeline.quarantines:
@@ -155,7 +157,8 @@ def _carry(
         executors, tell = Executors(spark), telling_once(listener)
         flows = CurrentFlows(pipeline, spark, tell)
         flows.prepare(executors.slots())
-        listener(Started(pipeline.config.name, pipeline.lane.lane, pipeline.lane.reason, _partitions(run), run.run_id))
+        partitions = len({r.topic_partition for batch in run.batches for r in batch})
+        listener(Started(pipeline.config.name, pipeline.lane.lane, pipeline.lane.reason, partitions, run.run_id))
         runner = BatchRunner(
             token=BatchToken(pipeline.config.name, run.run_id, 0, (), rule=run.rule),
             flows=flows.now,
@@ -270,12 +273,6 @@ def _start_again(run: BoundedRun) -> None:
             move(sink, token, "the target was restored to before the first batch, which is written again")
 
 
-def _reading(run: BoundedRun, pipeline: Pipeline) -> Pipeline:
-    if run.marks is not None:
-        pipeline = replace(pipeline, targets=replace(pipeline.targets, quarantines=(run.marks,)))
-    return pipeline if run.reader is None else replace(pipeline, reader=run.reader)
-
-
 def _pinned_ids(run: BoundedRun, cluster: Cluster | None) -> Callable[[BatchToken], dict[str, str]]:
     """The ids of a batch's topics, asked now. Raises where a topic is another than the one of the ranges."""
     known = dict(run.topic_ids)
@@ -295,10 +292,6 @@ def _pinned_ids(run: BoundedRun, cluster: Cluster | None) -> Callable[[BatchToke
         return {topic: known[topic] for topic in topics if topic in known}
 
     return of_token
-
-
-def _partitions(run: BoundedRun) -> int:
-    return len({r.topic_partition for batch in run.batches for r in batch})
 
 
 def _whole(run: BoundedRun) -> BatchToken:
