@@ -36,18 +36,18 @@ def stage_frame(
     session = batch.sparkSession
     views(session)
     context = session.sparkContext
-    read, told = TaskReports(context), TaskReports(context)
+    read, by_steps = TaskReports(context), TaskReports(context)
     tasks = session.range(0, len(slots), 1, len(slots))
     frame = tasks.mapInArrow(_reading(work, slots, read), spark_schema(work.decoder.schema))
-    staged = stage_rows_of(pinned_by_record(apply_steps(session, frame, steps, told), work), work)
+    staged = stage_rows_of(pinned_by_record(apply_steps(session, frame, steps, by_steps), work), work)
     reports = {report.slot: report for report in read.take()}
     unread = sorted(set(range(len(slots))) - reports.keys())
     if unread:
         drained = context.parallelize(unread, len(unread)).map(lambda slot: _drain(work, slot, slots[slot]))
         reports.update({report.slot: report for report in drained.collect()})
-    found = [*reports.values(), *told.take(), *staged]
+    found = [*reports.values(), *by_steps.take(), *staged]
     read.forget()
-    told.forget()
+    by_steps.forget()
     return quarantine_all(context, work, found)
 
 

@@ -63,7 +63,7 @@ class _Reports(AccumulatorParam):  # type: ignore[misc]
 
 
 class TaskReports:
-    """What tasks inside a frame told the driver. A task that ran twice counts once.
+    """The reports of tasks inside a frame, on their way to the driver. A task that ran twice counts once.
 
     `forget` it after its last job: Spark's Python keeps every accumulator for ever, and these are made for each batch.
     """
@@ -99,13 +99,13 @@ def spark_schema(schema: pa.Schema) -> Any:
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
-def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], told: TaskReports | None = None) -> Any:
-    """The transforms one after another. Without `told` the frame is only looked at, never run."""
+def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], reports: TaskReports | None = None) -> Any:
+    """The transforms one after another. Without `reports` the frame is only looked at, never run."""
     over_arrow: list[Transform] = []
     columns: Sequence[str] = frame.columns
     for step in steps:
         if isinstance(step, ComputingStep) and step.on_error == "quarantine":
-            frame, over_arrow, done = _refusing(frame, over_arrow, step, told)
+            frame, over_arrow, done = _refusing(frame, over_arrow, step, reports)
             if done:
                 columns = _after(frame, over_arrow).names
                 continue
@@ -114,18 +114,18 @@ def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], told: Task
             over_arrow.append(step)
             columns = _after(frame, over_arrow).names
             continue
-        frame, over_arrow = through_arrow(frame, over_arrow, told), []
+        frame, over_arrow = through_arrow(frame, over_arrow, reports), []
         if isinstance(step, FrameTransform):
             frame = step.frame(frame)
         else:
             frame.createOrReplaceTempView("input")
             frame = session.sql(query)
         columns = frame.columns
-    return through_arrow(frame, over_arrow, told)
+    return through_arrow(frame, over_arrow, reports)
 
 
 def _refusing(
-    frame: Any, over_arrow: list[Transform], step: ComputingStep, told: TaskReports | None
+    frame: Any, over_arrow: list[Transform], step: ComputingStep, reports: TaskReports | None
 ) -> tuple[Any, list[Transform], bool]:
     """The frame and the steps over it, with a step that refuses the rows it fails on; false where it is left to Spark.
 
@@ -140,7 +140,7 @@ def _refusing(
     if step.no_arrow_form(schema) is None:
         # Where the rows are in a task already, one more step costs less than the way back.
         return (frame, [*over_arrow, step], True) if over_arrow or step.may_fail(schema) else (frame, [], False)
-    frame = through_arrow(frame, over_arrow, told)
+    frame = through_arrow(frame, over_arrow, reports)
     tried = with_tried(frame, step)
     if tried is None or not _keeps_through_arrow(tried):
         return frame, [], False
@@ -169,13 +169,13 @@ def _after(frame: Any, steps: Sequence[Transform]) -> pa.Schema:
     return schema
 
 
-def through_arrow(frame: Any, steps: Sequence[Transform], told: TaskReports | None) -> Any:
+def through_arrow(frame: Any, steps: Sequence[Transform], reports: TaskReports | None) -> Any:
     """Steps over Arrow, in one pass inside Spark's tasks."""
     if not steps:
         return frame
     entering: pa.Schema = to_arrow_schema(frame.schema)
     schema = _after(frame, steps)
-    segment, key = told.segment() if told is not None else 0, wire_key()
+    segment, key = reports.segment() if reports is not None else 0, wire_key()
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = SlotReport(segment + TaskContext.get().partitionId())
@@ -184,8 +184,8 @@ def through_arrow(frame: Any, steps: Sequence[Transform], told: TaskReports | No
                 rows = apply_all(pa.RecordBatch.from_arrays(batch.columns, schema=entering), steps, report)
                 if rows.num_rows:
                     yield rows
-        if told is not None:
-            told.add(report)
+        if reports is not None:
+            reports.add(report)
 
     return numbered(frame).mapInArrow(run, spark_schema(schema))
 

@@ -85,7 +85,7 @@ class Stream:
     """The streaming frame of one flow, and how each of its batches is staged."""
 
     layout: Layout
-    told: TaskReports
+    reports: TaskReports
     clock: bool = False
     """Whether there are records that only tell the time."""
 
@@ -98,7 +98,7 @@ class Stream:
         """The frame to start the query with, over the raw records of each input."""
         inputs = [self._input(session, one, raw[one.name]) for one in self.layout.inputs]
         frame = self.layout.join.frames(*inputs) if self.layout.join is not None else inputs[0]
-        return apply_steps(session, frame, self.layout.kept, self.told)
+        return apply_steps(session, frame, self.layout.kept, self.reports)
 
     def _input(self, session: Any, one: StreamInput, raw: Any) -> Any:
         over_arrow = one.over_arrow()
@@ -111,10 +111,10 @@ class Stream:
         for step in over_arrow:
             schema = step.output(schema)
         clock = one.watermark.column if one.watermark is not None and self.clock else None
-        decode = _decoding(one.decoder, over_arrow, self.told, self.told.segment(), clock)
+        decode = _decoding(one.decoder, over_arrow, self.reports, self.reports.segment(), clock)
         schema = as_nullable(schema) if clock is not None else schema
         frame = raw.select(*RAW_SCHEMA.names).mapInArrow(decode, spark_schema(schema))
-        frame = apply_steps(session, frame, [*after, *late], self.told)
+        frame = apply_steps(session, frame, [*after, *late], self.reports)
         frame = one.watermark.frame(frame) if one.watermark is not None else frame
         if clock is None:
             return frame
@@ -125,14 +125,14 @@ class Stream:
         """Run a batch of the stream and stage what leaves it."""
         session = frame.sparkSession
         session.sparkContext.setLocalProperty(LATE, str(late * 1000))
-        self.told.take()
+        self.reports.take()
         session.sparkContext.setLocalProperty(EXCLUDED, base64.b64encode(pickle.dumps(work.excluded)).decode())
         if not work.inlets and not work.quarantines:
             # Every target has the batch; the state has to be brought forward all the same.
             frame.write.format("noop").mode("overwrite").save()
             return []
-        staged = stage_rows_of(self._pinned(apply_steps(session, frame, after, self.told), work, after), work)
-        reports = self.told.take()
+        staged = stage_rows_of(self._pinned(apply_steps(session, frame, after, self.reports), work, after), work)
+        reports = self.reports.take()
         reports += self._unread(session.sparkContext, work, reports)
         return quarantine_all(session.sparkContext, work, [*reports, *staged])
 
@@ -166,7 +166,7 @@ def _moves_rows(step: Transform) -> bool:
 
 
 def _decoding(
-    decoder: Decoder, steps: Sequence[Transform], told: TaskReports, segment: int, clock: str | None = None
+    decoder: Decoder, steps: Sequence[Transform], reports: TaskReports, segment: int, clock: str | None = None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     key = wire_key()
 
@@ -187,7 +187,7 @@ def _decoding(
                     yield _telling_time(ticks, rows.schema, clock)
             if isinstance(decoder, TellingDecoder):
                 report.notices.update(decoder.notices())
-        told.add(report)
+        reports.add(report)
 
     return run
 

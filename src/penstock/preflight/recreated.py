@@ -73,8 +73,10 @@ class TopicIds:
 
         Its ends say nothing of the new logs, which may be shorter.
         """
-        begun, done = self.checkpoint.last_begun(), self.checkpoint.last_committed()
-        if not self.recreated or begun is None or begun == done:
+        if not self.recreated:
+            return
+        begun = self.checkpoint.last_begun()
+        if begun is None or begun == self.checkpoint.last_committed():
             return
         query_id, held = self.checkpoint.query_id(), [one.newest for one in standings(targets)]
         if not any(token is not None and (token.query_id, token.batch_id) == (query_id, begun) for token in held):

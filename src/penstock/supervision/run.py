@@ -190,7 +190,8 @@ def _run_queries(run: RunContext, flows: CurrentFlows) -> None:
     if again := pending_reruns(checkpoint):
         flows.tell(f"{len(again)} batches are run again for the state: the checkpoint was restored from a copy")
     while True:
-        done_before, query = run.summary.batches, None
+        done_before = run.summary.batches
+        query: RunningQuery | None = None
         try:
             until = next_rerun(checkpoint)
             query = RunningQuery(run, flows, until)
