@@ -81,12 +81,9 @@ class Lookups:
         if key not in self._carried:
             self._carried = {k: rows for k, rows in self._carried.items() if k[0] != key[0]}
             packed = step.packed(table.rows)
-            self._carried[key] = HeldRows(packed) if self.session is None else self._broadcast(packed)
+            session = self.session
+            self._carried[key] = HeldRows(packed) if session is None else session.sparkContext.broadcast(packed)
         return step.holding(self._carried[key])
-
-    def _broadcast(self, packed: bytes) -> TableRows:
-        rows: TableRows = self.session.sparkContext.broadcast(packed)
-        return rows
 
     def _by_spark(self) -> set[str]:
         """The tables that SQL names, or that are too large for the tasks."""

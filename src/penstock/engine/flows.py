@@ -250,9 +250,7 @@ class CurrentFlows:
         if flow.sides:
             from penstock.engine.steps import schema_joined
 
-            sides = {}
-            for side in flow.sides:
-                sides[side.name] = self._through(side.decoder.schema, side.placed)
+            sides = {side.name: self._through(side.decoder.schema, side.placed) for side in flow.sides}
             [join, *others] = flow.placed
             assert isinstance(join.transform, Join)
             try:

@@ -287,7 +287,7 @@ class SlotRun:
 
     def stage(self, rows: Iterable[pa.RecordBatch]) -> None:
         """Write the rows of one flow to its sinks."""
-        [(_, _, out)] = self._ends
+        out = self._ends[0][2]
         assert out is not None
         stage_rows(rows, out, self.report)
 

@@ -87,7 +87,8 @@ class GatheredSink:
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: stage under the token of the whole."""
-        return self._sink.stage(self._whole, self._seat(token, writer), schema)
+        slot = token.batch_id * _MOST_SLOTS + writer.slot
+        return self._sink.stage(self._whole, replace(writer, slot=slot), schema)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Note what a batch staged."""
@@ -139,6 +140,3 @@ class GatheredSink:
 
     def _of(self, batch_id: int) -> Path:
         return self._folder / f"{batch_id}.manifests"
-
-    def _seat(self, token: BatchToken, writer: SlotAttempt) -> SlotAttempt:
-        return replace(writer, slot=token.batch_id * _MOST_SLOTS + writer.slot)

@@ -231,12 +231,11 @@ def tend(
             done = replace(done, cleaned=table.maintenance.clean(keep, table.lock, deadline))
         return replace(done, after=table.maintenance.figures(), seconds=time.monotonic() - began)
     except Exception as error:
-        told = error if isinstance(error, PenstockError) else _unexpected(table, error)
-        return replace(done, error=told, seconds=time.monotonic() - began)
-
-
-def _unexpected(table: TendedTable, error: Exception) -> PenstockError:
-    return PenstockError("UNEXPECTED", f"sink {table.name}: looking after the table: {type(error).__name__}: {error}")
+        if not isinstance(error, PenstockError):
+            error = PenstockError(
+                "UNEXPECTED", f"sink {table.name}: looking after the table: {type(error).__name__}: {error}"
+            )
+        return replace(done, error=error, seconds=time.monotonic() - began)
 
 
 # What a running pipeline does for itself on a schedule: copies of its checkpoint, care of its tables.
