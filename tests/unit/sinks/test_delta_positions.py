@@ -19,7 +19,8 @@ from penstock.errors import TerminalError
 from penstock.model import COORDINATES, BatchToken, MergeRules, OffsetRange, Position, Rule, TopicPartition
 from penstock.sinks.commit import commit as commit_known
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
-from penstock.sinks.delta.history import transactions_at
+from penstock.sinks.delta.fitted import FittedTable
+from penstock.sinks.delta.history import entries, own_commits, transactions_at
 from penstock.sinks.files import TableFolder
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -378,3 +379,44 @@ def test_redrive_into_a_table_that_a_replay_is_replacing_is_refused_until_that_h
     assert (refused.value.code, refused.value.context) == ("REPLAY_UNFINISHED", {"replay": "replay-7"})
     commit(made(tmp_path, "orders.redrive"), BatchToken("orders.redrive", "moved", 0, (), rule=Rule.MOVES), [])
     commit(made(tmp_path, "orders.redrive"), redrive, [])
+
+
+def test_rows_beside_replaced_ones_stay_where_another_writer_commits_while_leftovers_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(made(tmp_path), token(0, 0, 10))
+    batch = BatchToken("orders.replay-1", "replay-1", 0, (OffsetRange("orders", 0, 3, 6),))
+    sink = made(tmp_path, batch.pipeline).replacing(batch.ranges)
+    sink.prepare(SCHEMA)
+    manifest = stage(sink, batch, [records(range(3, 6), note="again")])
+    commit(sink, batch, [manifest])
+    look, committing = FittedTable.now, [other(1), other(2), other(3)]
+
+    def look_and_be_overtaken(self: FittedTable) -> DeltaTable | None:
+        table = look(self)
+        if committing:
+            live = committing.pop(0)
+            with monkeypatch.context() as undone:
+                undone.setattr(FittedTable, "now", look)
+                land(made(tmp_path, live.pipeline), live)
+        return table
+
+    monkeypatch.setattr(FittedTable, "now", look_and_be_overtaken)
+    sink.discard(batch, [manifest])
+    assert not committing or len(committing) < 3
+    monkeypatch.undo()
+    rows = {row[COORDINATES]["offset"]: row["note"] for row in read_table(tmp_path).to_pylist()}
+    assert [rows[n] for n in range(10)] == ["again" if 3 <= n < 6 else f"note {n}" for n in range(10)]
+
+
+def test_entries_have_the_versions_that_they_are_of_whatever_others_commit_since(tmp_path: Path) -> None:
+    sink = made(tmp_path)
+    for number in range(12):
+        land(sink, token(number, number, number + 1))
+    table, folder = DeltaTable(tmp_path), TableFolder(str(tmp_path))
+    land(sink, token(12, 12, 13))
+    assert [entry["version"] for entry in entries(table, folder)] == list(range(12, -1, -1))
+    commits = list(own_commits(table, folder, "orders", "out"))
+    assert [(one.version, one.position.last.batch_id) for one in commits] == [(n + 1, n) for n in range(11, -1, -1)]
+    forget(tmp_path, below=5)
+    assert [entry["version"] for entry in entries(DeltaTable(tmp_path), folder)] == list(range(13, 4, -1))

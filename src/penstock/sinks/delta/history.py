@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -28,6 +29,7 @@ from penstock.model import BatchToken, Position, TopicPartition
 from penstock.sinks.files import TableFolder
 
 LOG = "_delta_log"
+_READERS, _MOST_AT_ONCE = 16, 512
 _GONE = -1
 _NUMBER = ("", "number")
 _CHECKPOINT = re.compile(
@@ -178,6 +180,8 @@ class OwnCommit:
     """A commit of this pipeline and sink. `kept` is false where a later RESTORE went back to before it."""
 
     version: int
+    at: float
+    """When it was made, in seconds since 1970."""
     position: Position
     attempt: str | None
     kept: bool
@@ -201,7 +205,7 @@ def own_commit(entry: _Entry, pipeline: str, sink: str) -> tuple[Position, str |
 
 def standing_of(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> CommittedPosition:
     """What the table, at the version it was opened at, holds of this pipeline and sink."""
-    walk = _Walk(table, pipeline, sink)
+    walk = _Walk(table, folder, pipeline, sink)
     newest: Position | None = None
     older: list[Position] = []
     lost: OwnCommit | None = None
@@ -222,21 +226,21 @@ def standing_of(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str
     return CommittedPosition(rebuilt)
 
 
-def own_commits(table: DeltaTable, pipeline: str, sink: str) -> Iterator[OwnCommit]:
+def own_commits(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> Iterator[OwnCommit]:
     """Yield the commits of this pipeline and sink, newest first, as far back as the log goes."""
-    yield from _Walk(table, pipeline, sink).commits()
+    yield from _Walk(table, folder, pipeline, sink).commits()
 
 
 def writers(table: DeltaTable, folder: TableFolder) -> set[tuple[str, str]]:
     """Every pipeline and sink that has committed to the table, as far as the log and the transaction ids say."""
-    said = [_said(entry) for entry in _entries(table)]
+    said = [_said(entry) for entry in entries(table, folder)]
     found = {(str(one[PIPELINE]), str(one[SINK])) for one in said if PIPELINE in one and SINK in one}
     return found | writers_of(transactions_at(folder, table.version()) or {})
 
 
 def files_added(folder: TableFolder, version: int) -> set[str] | None:
     """The files that a version added; none where the log does not say any more."""
-    log = folder.read(f"_delta_log/{version:020}.json")
+    log = folder.read(entry_path(version))
     if log is None:
         return None
     actions = [json.loads(line) for line in log.decode().splitlines()]
@@ -248,6 +252,7 @@ class _Walk:
     """A walk through the history, newest entry first, with what each RESTORE took back left out."""
 
     table: DeltaTable
+    folder: TableFolder
     pipeline: str
     sink: str
     oldest: int = 0
@@ -263,11 +268,11 @@ class _Walk:
 
     def commits(self) -> Iterator[OwnCommit]:
         """Yield the commits of this pipeline and sink."""
-        for entry in _entries(self.table):
+        for entry in entries(self.table, self.folder):
             self.oldest = entry["version"]
             own = own_commit(entry, self.pipeline, self.sink)
             if own is not None:
-                yield OwnCommit(entry["version"], *own, self._is_kept(entry))
+                yield OwnCommit(entry["version"], entry.get("timestamp", 0) / 1000, *own, self._is_kept(entry))
             elif entry.get("operation") == RESTORE:
                 if self.undecided is None and self._kept(entry):
                     self._go_back(entry)
@@ -295,7 +300,7 @@ class _Walk:
         if version is not None:
             self.shown, self._kept = version, lambda entry: bool(entry["version"] <= version)
         elif moment is not None:
-            self.shown, self._kept = -1, lambda entry: bool(entry["timestamp"] <= moment)
+            self.shown, self._kept = -1, lambda entry: "timestamp" in entry and bool(entry["timestamp"] <= moment)
         else:
             self.undecided = restore
 
@@ -328,15 +333,28 @@ def _cannot_tell(summary: str, context: Mapping[str, object], hint: str) -> Term
     return TerminalError("TARGET_WENT_BACK", summary, context=context, hint=hint)
 
 
-def _entries(table: DeltaTable) -> Iterator[_Entry]:
-    """The history, read in growing pieces: the entry looked for is nearly always among the newest."""
-    shown, limit = 0, 1
-    while True:
-        entries = table.history(limit)
-        yield from (entry for entry in entries[shown:] if entry["version"] <= table.version())
-        if len(entries) < limit:
-            return
-        shown, limit = len(entries), limit * 8
+def entries(table: DeltaTable, folder: TableFolder) -> Iterator[_Entry]:
+    """What each version says of itself, newest first, from the version of `table` on to the oldest that the log has.
+
+    Not by `DeltaTable.history`, which counts back from that version although it lists the entries that others committed
+    since as well: each of these moves all older ones by one version. Pieces grow, as the entry that is looked for is
+    nearly always among the newest.
+    """
+    newest, size = table.version(), 1
+    with ThreadPoolExecutor(1 if folder.local is not None else _READERS) as pool:
+        while newest >= 0:
+            versions = range(newest, max(-1, newest - size), -1)
+            for version, body in zip(versions, pool.map(folder.read, map(entry_path, versions)), strict=True):
+                if body is None:
+                    return
+                said = (json.loads(line).get("commitInfo") for line in body.splitlines() if line.strip())
+                yield {**next(filter(None, said), {}), "version": version}
+            newest, size = newest - size, min(_MOST_AT_ONCE, size * 8)
+
+
+def entry_path(version: int) -> str:
+    """Where in the table's folder the entry of a version is."""
+    return f"{LOG}/{version:020}.json"
 
 
 def _said(entry: _Entry) -> _Entry:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,7 +35,7 @@ from penstock.sinks.delta import optimizing
 from penstock.sinks.delta.beside_stage import STAGED
 from penstock.sinks.delta.failures import engine_error, engine_errors, is_conflict, sink_failure, sink_failures
 from penstock.sinks.delta.fitted import table_name
-from penstock.sinks.delta.history import own_commits, position_of, transactions_at
+from penstock.sinks.delta.history import entries, entry_path, own_commits, position_of, transactions_at
 from penstock.sinks.delta.schema import unsupported
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.writer import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
@@ -51,11 +52,10 @@ def position_at_risk(table: DeltaTable, folder: TableFolder, pipeline: str, sink
     """Why nothing but the stream itself may commit now: its position stands only in an entry that may be removed."""
     settings = table.metadata().configuration
     kept = interval_of(settings.get("delta.logRetentionDuration"), LOG_RETENTION)
-    newest = next(own_commits(table, pipeline, sink), None)
+    newest = next(own_commits(table, folder, pipeline, sink), None)
     if newest is None:
         return None
-    committed = table.history(table.version() - newest.version + 1)[-1]["timestamp"] / 1000
-    if time.time() - committed < (kept - min(timedelta(days=1), kept / 2)).total_seconds():
+    if time.time() - newest.at < (kept - min(timedelta(days=1), kept / 2)).total_seconds():
         return None
     noted = position_of(transactions_at(folder, table.version()) or {}, pipeline, sink)
     if noted is not None and newest.position.number and noted.next == newest.position.next:
@@ -151,8 +151,8 @@ class DeltaMaintenance:
             gave_way, left = self._chunks(orders, mark, lock, deadline)
             table.update_incremental()
             self._folder.sync(path for path in map(unquote, _paths(table) - names) if self._is_there(path))
-            self._folder.sync(f"_delta_log/{v:020}.json" for v in range(before + 1, table.version() + 1))
-            removed, added = _metrics(table, before, mark)
+            self._folder.sync(map(entry_path, range(before + 1, table.version() + 1)))
+            removed, added = _metrics(table, self._folder, before, mark)
             return Compacted(removed, added, gave_way, left)
 
     def clean(self, keep: timedelta, lock: MaintenanceLock, deadline: float, *, dry_run: bool = False) -> Cleaned:
@@ -191,7 +191,7 @@ class DeltaMaintenance:
         before = table.version()
         _, gave_way, left = self._spark.run(statement, settings, lock, deadline)
         table.update_incremental()
-        removed, added = _optimized(table, before)
+        removed, added = _optimized(table, self._folder, before)
         return Compacted(removed, added, gave_way, left)
 
     def _judged(self, error: Exception) -> PenstockError | None:
@@ -311,11 +311,11 @@ def _paths(table: DeltaTable) -> set[str]:
     return set(pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist())
 
 
-def _metrics(table: DeltaTable, before: int, mark: str) -> tuple[int, int]:
+def _metrics(table: DeltaTable, folder: TableFolder, before: int, mark: str) -> tuple[int, int]:
     """How many files the commits of one compaction removed and added."""
     removed = added = 0
-    for entry in table.history(max(1, table.version() - before)):
-        if entry["version"] > before and entry.get(optimizing.MARK) == mark:
+    for entry in takewhile(lambda one: one["version"] > before, entries(table, folder)):
+        if entry.get(optimizing.MARK) == mark:
             figures = entry.get("operationMetrics", {})
             removed += int(figures.get("numFilesRemoved", 0))
             added += int(figures.get("numFilesAdded", 0))
@@ -345,9 +345,9 @@ def _failed(sink: str, chunk: ChunkResult) -> TerminalError:
     return TerminalError("SINK_FAILED", f"sink {sink}: {COMPACTING}: {(chunk.reason.splitlines() or [''])[0]}")
 
 
-def _optimized(table: DeltaTable, before: int) -> tuple[int, int]:
+def _optimized(table: DeltaTable, folder: TableFolder, before: int) -> tuple[int, int]:
     """How many files OPTIMIZE removed and added since a version."""
-    entries = [e for e in table.history(max(1, table.version() - before)) if e["version"] > before]
-    figures = [e.get("operationMetrics", {}) for e in entries if e.get("operation") == "OPTIMIZE"]
+    since = takewhile(lambda one: one["version"] > before, entries(table, folder))
+    figures = [e.get("operationMetrics", {}) for e in since if e.get("operation") == "OPTIMIZE"]
     removed, added = ([int(f.get(n, 0)) for f in figures] for n in ("numRemovedFiles", "numAddedFiles"))
     return sum(removed), sum(added)

@@ -28,6 +28,7 @@ from penstock.sinks.delta.history import (
     CommittedPosition,
     app_id,
     commit_metadata,
+    entry_path,
     files_added,
     own_commits,
     standing_of,
@@ -223,7 +224,7 @@ class TokenTable:
         version, own = tail.version, tail.own
         self.position()
         if self._tail is tail:
-            self.folder.sync(f"_delta_log/{number:020}.json" for number in range(version + 1, tail.version + 1))
+            self.folder.sync(map(entry_path, range(version + 1, tail.version + 1)))
         if self._require_tail().standing != CommittedPosition(position, self._attempt):
             raise position_moved(self.sink)
         if self._tail is tail and tail.own > own + 1:
@@ -253,14 +254,14 @@ class TokenTable:
         if table is None or not self.has_committed(token):
             return None
         found: set[str] = set()
-        for commit in own_commits(table, self.pipeline, self.sink):
+        for commit in own_commits(table, self.folder, self.pipeline, self.sink):
             last = commit.position.last
             if (last.query_id, last.batch_id) == (token.query_id, token.batch_id):
                 files = files_added(self.folder, commit.version)
                 if files is None:
                     return None
                 found |= files
-        return found
+        return found or None
 
     def other_writers(self) -> list[str]:
         """The other pipelines and sinks that have a position in the table."""

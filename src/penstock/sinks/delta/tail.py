@@ -28,7 +28,7 @@ from deltalake.exceptions import DeltaError
 from penstock.model import Position
 from penstock.sinks.commit import position_moved
 from penstock.sinks.delta.failures import others_first
-from penstock.sinks.delta.history import RESTORE, CommittedPosition, app_id, own_commit, transactions_of
+from penstock.sinks.delta.history import RESTORE, CommittedPosition, app_id, entry_path, own_commit, transactions_of
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.files import TableFolder
 
@@ -62,11 +62,6 @@ def append_entry(
 ) -> str:
     """The lines of a commit that adds files, or none, and disturbs nobody."""
     return _lines(_head(metadata, transactions, {"mode": "Append"}), _adds(added, partition_by))
-
-
-def entry_path(version: int) -> str:
-    """Where in the table's folder the entry of a version is."""
-    return f"_delta_log/{version:020}.json"
 
 
 def put_entry(folder: TableFolder, version: int, entry: str) -> bool:
