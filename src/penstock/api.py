@@ -65,7 +65,7 @@ class Pipeline:
         `give_up_after` seconds; a batch without any progress for `stalled_after` seconds is given up.
         """
         from penstock.preflight.options import RunOptions
-        from penstock.spark.cache import cache_home
+        from penstock.spark.cache import log_file
         from penstock.supervision.run import run
 
         options = RunOptions(
@@ -75,7 +75,7 @@ class Pipeline:
             catch_up=catch_up,
             give_up_after=give_up_after,
             stalled_after=stalled_after,
-            log=cache_home() / "logs" / f"{self.config.name}.log",
+            log=log_file(self.config.name),
         )
         return run(self.config, options, listener or (lambda event: None), stop, session)
 

@@ -44,6 +44,11 @@ def test_help_of_every_command_has_a_usage_and_a_sentence(words: tuple[str, ...]
     assert sentence.endswith(".")
 
 
+@pytest.mark.parametrize("words", [("run",), ("checkpoint", "backup"), ("dev", "up")])
+def test_help_names_flags_without_a_type(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert "bool" not in command(*words, "--help", folder=tmp_path).stdout
+
+
 def test_help_without_a_command_lists_them_all(tmp_path: Path) -> None:
     printed = command("--help", folder=tmp_path).stdout
     assert {"validate", "run", "checkpoint", "quarantine", "dev"} <= {first for first, *_ in COMMANDS}

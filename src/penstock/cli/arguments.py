@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from penstock.errors import MissingError
 from penstock.wording import roughly
 
 
@@ -46,7 +48,25 @@ def moment(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
+def files_in(given: Sequence[Path], or_else: str | None) -> list[Path]:
+    """The pipeline files that are named, and those of folders; with `or_else`, the end of the hint, at least one."""
+    from penstock.config.files import pipeline_files
+
+    missing = [str(path) for path in given if not path.exists()]
+    if missing:
+        raise MissingError("FILE_MISSING", f"there is no {', '.join(missing)}", hint="name pipeline files or folders")
+    found = pipeline_files(given)
+    if not found and or_else is not None:
+        where = "this folder" if list(given) == [Path()] else ", ".join(map(str, given))
+        raise MissingError("NO_PIPELINES", f"there is no *.yaml in {where}", hint=f"name the pipeline files{or_else}")
+    return found
+
+
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline file.", show_default=False)]
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE...", help="The pipeline files; a folder for its *.yaml.", show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 Master = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +9,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json, ago
-from penstock.cli.bars import bar_of
-from penstock.cli.render import out, table
+from penstock.cli.render import number, out, print_json, progress_bar, show_note, table
 from penstock.errors import MissingError
 from penstock.wording import counted, size
 
@@ -40,7 +38,7 @@ def show(
     found: BatchView | CheckpointView
     found = show_batch(load(file), batch) if batch is not None else show_checkpoint(load(file))
     if as_json:
-        typer.echo(json.dumps(found.as_json(), default=str))
+        print_json(found.as_json())
     elif batch is not None:
         _print_batch(found)
     else:
@@ -55,7 +53,7 @@ def verify(file: File, as_json: Json = False) -> None:
 
     found = verify_checkpoint(load(file))
     if as_json:
-        typer.echo(json.dumps(found.as_json(), default=str))
+        print_json(found.as_json())
     else:
         out.print(f"[bold]{escape(found.pipeline)}[/]  {escape(found.checkpoint)}: {escape(found.state)}")
         for finding in found.findings:
@@ -83,7 +81,7 @@ def repair(
     if not dry_run and plan.changes:
         plan = _with_progress(plan)
     if as_json:
-        typer.echo(json.dumps(plan.as_json(), default=str))
+        print_json(plan.as_json())
     else:
         _print_repair(plan, file)
     if plan.refused or plan.left:
@@ -93,7 +91,7 @@ def repair(
 def _with_progress(plan: RepairPlan) -> RepairPlan:
     from penstock.ops.checkpoint.repair import apply_repair
 
-    with bar_of("copying what is there", bytewise=True) as progress:
+    with progress_bar("copying what is there", in_bytes=True) as progress:
         return apply_repair(plan, progress)
 
 
@@ -102,7 +100,7 @@ def _print_repair(plan: RepairPlan, file: Path) -> None:
 
     out.print(f"[bold]{escape(plan.config.name)}[/]  {escape(plan.config.checkpoint)}")
     if plan.live is not None:
-        out.print(f"[yellow]note:[/] {escape(plan.live)} runs on it: a repair is refused until that has stopped")
+        show_note(f"{plan.live} runs on it: a repair is refused until that has stopped", out)
     if plan.backup is not None:
         out.print(f"  backup      what was there is kept in {escape(plan.backup)}")
     verb = "" if plan.done else "would "
@@ -131,8 +129,8 @@ def _print_finding(finding: Finding, file: Path) -> None:
         out.print(f"  {escape(name)}: {escape(value)}")
     if finding.means:
         out.print(f"  [dim]{escape(finding.means)}[/]")
-    for number, line in enumerate(finding.way_out.splitlines()):
-        out.print(f"  {'way out: ' if number == 0 else '         '}{escape(line.replace('FILE', str(file)))}")
+    for at, line in enumerate(finding.way_out.splitlines()):
+        out.print(f"  {'way out: ' if at == 0 else '         '}{escape(line.replace('FILE', str(file)))}")
 
 
 def _print_batch(found: Any) -> None:
@@ -144,11 +142,9 @@ def _print_batch(found: Any) -> None:
     out.print(f"  held by     {escape(', '.join(view.sinks)) or 'no sink as its newest'}")
     rows = table("    partition", "from", "to", "offsets", numbers=("from", "to", "offsets"))
     for one in view.ranges:
-        known = one["start"] is not None
-        size = f"{one['end'] - one['start']:,}" if known else "?"
-        rows.add_row(
-            f"    {one['topic']}[{one['partition']}]", f"{one['start']:,}" if known else "?", f"{one['end']:,}", size
-        )
+        start, end = one["start"], one["end"]
+        cells = [number(value, "?") for value in (start, end, None if start is None else end - start)]
+        rows.add_row(f"    {one['topic']}[{one['partition']}]", *cells)
     out.print(rows)
 
 
@@ -160,7 +156,7 @@ def _print_view(found: Any, file: Path) -> None:
     out.print(f"  query       {view.query_id or 'none'}")
     if view.formats:
         out.print(f"  formats     {escape(', '.join(f'{name} {version}' for name, version in view.formats.items()))}")
-    out.print(f"  batches     {_number(view.begun)} begun, {_number(view.committed)} committed")
+    out.print(f"  batches     {number(view.begun)} begun, {number(view.committed)} committed")
     if view.open is not None:
         began = f"began {ago(view.open.began_at)}" if view.open.began_at is not None else "has begun"
         after = "" if view.running is not None else "; nobody runs it: the next run does it again"
@@ -186,20 +182,16 @@ def _print_view(found: Any, file: Path) -> None:
 
 def _print_partitions(view: CheckpointView) -> None:
     if view.brokers is not None:
-        out.print(f"[yellow]note:[/] no lag: {escape(view.brokers)}")
+        show_note(f"no lag: {view.brokers}", out)
     if not view.partitions:
         return
     numbers = ("committed", "in hand to", "log end", "lag")
     rows = table("    partition", *numbers, numbers=numbers)
     for p in view.partitions[:_PARTITIONS_SHOWN]:
-        rows.add_row(f"    {p.topic}[{p.partition}]", *(_number(n) for n in (p.committed, p.begun, p.log_end, p.lag)))
+        rows.add_row(f"    {p.topic}[{p.partition}]", *(number(n) for n in (p.committed, p.begun, p.log_end, p.lag)))
     out.print(rows)
     hidden = len(view.partitions) - _PARTITIONS_SHOWN
     if hidden > 0:
         out.print(f"    and {counted(hidden, 'partition')} more: --json shows all")
     if view.lag is not None:
         out.print(f"  lag         {counted(view.lag, 'offset')} in {counted(len(view.partitions), 'partition')}")
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,8 +10,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json, ago
-from penstock.cli.bars import bar_of
-from penstock.cli.render import out, table
+from penstock.cli.render import out, print_json, progress_bar, show_note, table
 from penstock.wording import counted, size
 
 if TYPE_CHECKING:
@@ -53,24 +51,24 @@ def backup(
     if listing:
         found = backups_there(config, place)
         if as_json:
-            typer.echo(json.dumps([one.facts() for one in found]))
+            print_json([one.facts() for one in found])
         else:
             _show_backups(found)
         return
     plan = plan_backup(config, place, keep)
     if dry_run:
         if as_json:
-            typer.echo(json.dumps({**vars(plan), "dry_run": True}))
+            print_json({**vars(plan), "dry_run": True})
         elif plan.batch is None:
             out.print("no batch is committed yet: there is nothing to copy")
         else:
             out.print(f"would copy {counted(plan.files, 'file')} up to batch {plan.batch} to {escape(plan.place)}")
             _show_removed("would remove", plan.removes)
         return
-    with bar_of("copying", bytewise=True, quiet=as_json) as tell:
+    with progress_bar("copying", in_bytes=True, quiet=as_json) as tell:
         made = apply_backup(plan, tell, storage_of(config))
     if as_json:
-        typer.echo(json.dumps({**made.facts(), "removed": list(plan.removes)}))
+        print_json({**made.facts(), "removed": list(plan.removes)})
     else:
         told = f"{counted(len(made.files), 'file')}, {size(made.size_bytes)}"
         out.print(f"[green]copied[/] up to batch {made.batch}: {escape(made.path)} ({told})")
@@ -92,13 +90,13 @@ def restore(
     from penstock.ops.checkpoint.restore import apply_restore, plan_restore
 
     config = load(file)
-    with bar_of("checking", bytewise=True, quiet=as_json) as tell:
+    with progress_bar("checking", in_bytes=True, quiet=as_json) as tell:
         plan = plan_restore(config, _absolute(source) if source is not None and "/" in source else source, tell)
     if not dry_run:
-        with bar_of("restoring", bytewise=True, quiet=as_json) as tell:
+        with progress_bar("restoring", in_bytes=True, quiet=as_json) as tell:
             plan = apply_restore(plan, tell)
     if as_json:
-        typer.echo(json.dumps({**plan.as_json(), "dry_run": dry_run}))
+        print_json({**plan.as_json(), "dry_run": dry_run})
     else:
         _show_restore(plan, file, dry_run)
 
@@ -129,7 +127,7 @@ def fork(
     if not dry_run:
         apply_fork(plan, storage_of(config))
     if as_json:
-        typer.echo(json.dumps({**plan.as_json(), "dry_run": dry_run}))
+        print_json({**plan.as_json(), "dry_run": dry_run})
     else:
         _show_fork(plan, file, dry_run)
 
@@ -152,7 +150,7 @@ def adopt(
     if not dry_run:
         apply_adopt(plan, open_batch)
     if as_json:
-        typer.echo(json.dumps({**plan.as_json(), "dry_run": dry_run}))
+        print_json({**plan.as_json(), "dry_run": dry_run})
     else:
         _show_adopt(plan, file, dry_run)
 
@@ -184,7 +182,7 @@ def _show_restore(plan: RestorePlan, file: Path, dry_run: bool) -> None:
         out.print(f"  saved   {escape(plan.saved)}")
     out.print(f"  sinks   {escape(plan.reconciled.next_batch)}")
     for note in plan.reconciled.notes:
-        out.print(f"[yellow]note:[/] {escape(note)}")
+        show_note(note, out)
     if not dry_run:
         out.print(f"next: penstock run {escape(str(file))}")
 
@@ -207,7 +205,7 @@ def _show_adopt(plan: AdoptPlan, file: Path, dry_run: bool) -> None:
     )
     _show_starts(plan.starts)
     for note in plan.notes:
-        out.print(f"[yellow]note:[/] {escape(note)}")
+        show_note(note, out)
     if not dry_run:
         out.print(f"next: penstock plan {escape(str(file))}, then penstock run {escape(str(file))}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json, duration
-from penstock.cli.render import err, out, table
+from penstock.cli.render import err, out, print_json, table
 from penstock.wording import counted, size
 
 # Every command loads this module.
@@ -44,24 +43,24 @@ def compact(
     """
     from penstock.config import load
     from penstock.ops.compact import apply_compact, plan_compact, raise_what_is_left
-    from penstock.spark.cache import cache_home
+    from penstock.spark.cache import log_file
 
     bounds = duration(within, "--within"), duration(keep, "--keep")
     planned = plan_compact(load(file), sink, *bounds, clean=not no_clean)
     if dry_run:
         if as_json:
-            typer.echo(json.dumps(planned.as_json()))
+            print_json(planned.as_json())
         else:
             _show_plan(planned)
         return
     with err.status("looking at the tables") as status:
         done = apply_compact(
             planned,
-            cache_home() / "logs" / f"{planned.pipeline}.compact.log",
+            log_file(f"{planned.pipeline}.compact"),
             lambda name: status.update(f"compacting {escape(name)}"),
         )
     if as_json:
-        typer.echo(json.dumps({**planned.as_json(), "tables": [_as_json(one) for one in done]}))
+        print_json({**planned.as_json(), "tables": [_as_json(one) for one in done]})
     else:
         _show(planned, done)
     raise_what_is_left(done)

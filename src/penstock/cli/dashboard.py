@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import Json
+from penstock.cli.arguments import Json, files_in
 from penstock.cli.render import err, out
 from penstock.errors import MissingError
 from penstock.wording import counted
@@ -59,7 +59,7 @@ def dashboard(
 
     Only this machine can reach it, only with its token, and nothing can be changed by it.
     """  # fmt: skip
-    chosen = _files(files)
+    chosen = files_in(files or [Path()], ": penstock dashboard FILE...\nor make one: penstock init")
     served = _start(chosen, port, token)
     try:
         _tell(served, len(chosen), as_json)
@@ -75,23 +75,6 @@ def dashboard(
         # A broker or a table that does not answer is not waited for; nothing was written.
         sys.stdout.flush()
         os._exit(0)
-
-
-def _files(given: list[Path] | None) -> list[Path]:
-    from penstock.config.files import pipeline_files
-
-    missing = [str(file) for file in given or () if not file.exists()]
-    if missing:
-        raise MissingError("FILE_MISSING", f"there is no {', '.join(missing)}", hint="name pipeline files or folders")
-    found = pipeline_files(given or [Path()])
-    if not found:
-        where = ", ".join(map(str, given)) if given else "this folder"
-        raise MissingError(
-            "NO_PIPELINES",
-            f"there is no *.yaml in {where}",
-            hint="name the pipeline files: penstock dashboard FILE...\nor make one: penstock init",
-        )
-    return found
 
 
 def _start(files: list[Path], port: int | None, token: str | None) -> Dashboard:

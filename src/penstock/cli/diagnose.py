@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import err, out
+from penstock.cli.render import err, out, print_json
 from penstock.wording import counted
 
 # Every command loads this module.
@@ -30,7 +28,7 @@ def diagnose(file: File, as_json: Json = False) -> None:
     with err.status("looking at the history, the checkpoint, the brokers and the tables"):
         found = find_causes(config)
     if as_json:
-        typer.echo(json.dumps(found.as_json()))
+        print_json(found.as_json())
     else:
         show_diagnosis(found)
 

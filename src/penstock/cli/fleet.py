@@ -5,7 +5,6 @@ The view is a table of its pipelines, lines with their names in a pipe, JSON for
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,16 +18,16 @@ from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 
+from penstock.cli.arguments import files_in
 from penstock.cli.render import err, out, show_error, table
 from penstock.cli.signals import StopOnSignal
-from penstock.cli.watch import JsonView, LineView, alert_line, stamp
+from penstock.cli.watch import JsonView, LineView, alert_line, print_event, stamp, totals
 from penstock.config.files import pipeline_files
 from penstock.engine.listener import AlertChanged, BatchDone, Notice, Retrying, Started, Stopping
 from penstock.engine.patience import StopRequest
-from penstock.errors import MissingError
 from penstock.metrics import BatchMetrics
 from penstock.preflight.options import RunOptions
-from penstock.spark.cache import cache_home
+from penstock.spark.cache import log_file
 from penstock.supervision.fleet import run_fleet
 from penstock.supervision.fleet_events import (
     Ended,
@@ -104,7 +103,7 @@ class FleetJson(FleetLines):
             case _:
                 JsonView(name or None)(event)
                 return
-        print(json.dumps({"at": datetime.now(UTC).isoformat(), "pipeline": name, **body}) + "\n", end="", flush=True)
+        print_event(name, body)
 
 
 @dataclass
@@ -197,10 +196,7 @@ def told(event: Waiting | Ended | FileChanged | FileRefused) -> str | None:
             then = f"try {attempt + 1} in {delay:g} s" if delay is not None else "it is not tried again"
             return None if again else f"[red]stopped alone[/], {then}\n{escape(_indented(str(error)))}"
         case Ended(done):
-            return (
-                f"ended: {counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, "
-                f"{done.rows_out:,} out, {done.quarantined:,} quarantined, {done.seconds:.1f} s"
-            )
+            return f"ended: {totals(done)}, {done.seconds:.1f} s"
         case FileChanged(file, change):
             then = {"added": "starting it", "changed": "going on with it", "removed": "stopping it"}[change]
             return f"{escape(str(file))} was {change}: {then}"
@@ -240,56 +236,32 @@ def run_several(
     dashboard: Callable[[Sequence[Path], Callable[[str], None]], AbstractContextManager[Dashboard]] | None,
 ) -> None:
     """Run the pipelines of some files and folders; exit with the code of the worst."""
-    files = _files(paths, watch=watch)
+    files = files_in(paths, None if watch else ", or wait for them: --watch")
     stop = StopRequest()
     signals = StopOnSignal(stop)
-    log = cache_home() / "logs" / f"fleet-{files[0].stem if files else paths[0].absolute().name}.log"
+    log = log_file(f"fleet-{files[0].stem if files else paths[0].absolute().name}")
     asked = FleetOptions(replace(options, log=log), watch=watch)
     view = choose_fleet_view(log_format)
 
     shown: Dashboard | None = None
 
     def listen(name: str, event: FleetEvent) -> None:
-        signals.running = signals.running or isinstance(event, Started)
         view(name, event)
         if isinstance(event, FileChanged) and shown is not None:
             shown.follow(pipeline_files(paths))
 
     served = dashboard(files, lambda text: listen("", Notice(text))) if dashboard is not None else nullcontext()
-    try:
-        with served as shown, view:
-            done = run_fleet(paths, asked, listen, stop)
-    except KeyboardInterrupt:
-        if signals.running:
-            raise
-        err.print("stopped before the first batch")
-        return
+    with signals.before_first_batch(), served as opened, view:
+        shown = opened
+        done = run_fleet(paths, asked, signals.listening(listen), stop)
     if log_format != "json":
         _show(done)
     if done.exit_code:
         raise typer.Exit(done.exit_code)
 
 
-def _files(paths: Sequence[Path], *, watch: bool) -> list[Path]:
-    missing = [str(path) for path in paths if not path.exists()]
-    if missing:
-        raise MissingError("FILE_MISSING", f"there is no {', '.join(missing)}", hint="name pipeline files or folders")
-    found = pipeline_files(paths)
-    if not found and not watch:
-        raise MissingError(
-            "NO_PIPELINES",
-            f"there is no *.yaml in {', '.join(map(str, paths))}",
-            hint="name the pipeline files, or wait for them: --watch",
-        )
-    return found
-
-
 def _show(done: FleetSummary) -> None:
-    carried = done.carried
-    out.print(
-        f"{counted(len(done.outcomes), 'pipeline')}: {counted(carried.batches, 'batch', 'batches')}, "
-        f"{counted(carried.rows_in, 'row')} in, {carried.rows_out:,} out, {carried.quarantined:,} quarantined"
-    )
+    out.print(f"{counted(len(done.outcomes), 'pipeline')}: {totals(done.carried)}")
     for name, error in done.errors.items():
         err.print(f"[red]{escape(name)} did not end well:[/]")
         show_error(error)

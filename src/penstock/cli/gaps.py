@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json, moment
-from penstock.cli.render import out, table
+from penstock.cli.render import number, out, print_json, table
 from penstock.wording import counted
 
 # Every command loads this module.
@@ -37,7 +36,7 @@ def gaps(
 
     found = find_gaps(load(file), since)
     if as_json:
-        typer.echo(json.dumps(found.as_json(), default=lambda when: when.isoformat()))
+        print_json(found.as_json(), default=datetime.isoformat)
     else:
         show_gaps(found, since)
 
@@ -54,8 +53,8 @@ def show_gaps(found: RecordedGaps, since: datetime | None = None) -> None:
         rows.add_row(
             escape(f"{gap.topic}[{gap.partition}]"),
             f"{gap.start:,}",
-            "?" if gap.end is None else f"{gap.end:,}",
-            "?" if gap.offsets is None else f"{gap.offsets:,}",
+            number(gap.end, "?"),
+            number(gap.offsets, "?"),
             str(gap.batch_id),
             f"{gap.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
             escape(gap.reason),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import Screen, out, show_error, table
+from penstock.cli.render import Screen, number, out, print_json, show_error, table
 from penstock.errors import PenstockError
 
 # Every command loads this module.
@@ -47,7 +46,7 @@ def lag(
             return
     report = find_lag(config)
     if as_json:
-        typer.echo(json.dumps(report.as_json()))
+        print_json(report.as_json())
     else:
         out.print(drawn(report, None if everything else _SHOWN))
 
@@ -64,14 +63,14 @@ def drawn(report: LagReport, most: int | None = _SHOWN) -> RenderableType:
     for one in shown:
         rows.add_row(
             escape(str(one)),
-            _number(one.committed),
+            number(one.committed),
             f"{one.end:,}",
             f"[yellow]{one.lag:,}[/]" if one.hot else f"{one.lag:,}",
             "-" if one.seconds_behind is None else spell(one.seconds_behind) if one.lag else "0",
             "-"
             if one.growth is None
             else f"{'-' if one.growth < 0 else '+' if one.growth else ''}{rate(abs(one.growth))}",
-            _number(one.group) + (_aside(one) if report.group_note is not None else ""),
+            number(one.group) + (_aside(one) if report.group_note is not None else ""),
             "[yellow]hot[/]" if one.hot else "",
         )
     rest = report.worst[len(shown) :]
@@ -87,10 +86,6 @@ def drawn(report: LagReport, most: int | None = _SHOWN) -> RenderableType:
         parts.append(f"[yellow]hot:[/] {escape(named)}{more}: several times the lag of the others")
     parts += [f"[yellow]note:[/] {escape(note)}" for note in (*report.notes, report.group_note) if note]
     return Group(*(Text.from_markup(part) if isinstance(part, str) else part for part in parts))
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
 
 
 def _aside(one: PartitionLag) -> str:
@@ -127,7 +122,7 @@ def _watch(config: PipelineConfig, *, everything: bool, as_json: bool) -> None:
 
 def _show(report: LagReport, live: Live | None, *, everything: bool, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(report.as_json()))
+        print_json(report.as_json())
     elif live is not None:
         # What is higher than the screen cannot be redrawn.
         most = None if everything else min(_SHOWN, max(1, out.height - 12))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+import typer.main
 
 from penstock.cli.arguments import File, Json, Master
 from penstock.cli.checkpoint import app as checkpoint_app
@@ -24,7 +24,7 @@ from penstock.cli.gaps import gaps
 from penstock.cli.lag import lag
 from penstock.cli.metrics import app as metrics_app
 from penstock.cli.quarantine import app as quarantine_app
-from penstock.cli.render import err, out, show_error
+from penstock.cli.render import err, out, print_json, show_error
 from penstock.cli.replay import replay
 from penstock.cli.run import run
 from penstock.cli.schema import app as schema_app
@@ -84,10 +84,10 @@ def validate(file: File, as_json: Json = False) -> None:
     except InvalidDefinition as error:
         if not as_json:
             raise
-        typer.echo(json.dumps({"valid": False, "problems": [asdict(p) for p in error.problems]}))
+        print_json({"valid": False, "problems": [asdict(p) for p in error.problems]})
         raise typer.Exit(error.exit_code) from None
     if as_json:
-        typer.echo(json.dumps({"valid": True, "name": config.name, "problems": []}))
+        print_json({"valid": True, "name": config.name, "problems": []})
     else:
         out.print(f"[green]{file}: pipeline {config.name} is well defined[/]")
 
@@ -116,7 +116,7 @@ def plan(
     config = load(file).on_master(master)
     if acls:
         needed = plan_rights(config)
-        typer.echo(json.dumps(needed.as_json())) if as_json else show_rights(needed)
+        print_json(needed.as_json()) if as_json else show_rights(needed)
         return
     planned = plan_run(
         config,
@@ -126,7 +126,7 @@ def plan(
         deploy_mode=deploy_mode,
     )
     if as_json:
-        typer.echo(json.dumps(planned.as_json(), default=str))
+        print_json(planned.as_json())
     else:
         show_plan(planned)
     if planned.problems:
@@ -168,7 +168,7 @@ def preview(
 
     found = run_preview(load(file), limit, start)
     if as_json:
-        typer.echo(json.dumps(preview_json(found), default=str))
+        print_json(preview_json(found))
     else:
         show_preview(found)
 
@@ -222,11 +222,22 @@ for _command in (run, submit, status, stop, gaps, compact, replay, lag, diagnose
     app.command()(_command)
 
 
+def _without_types_of_flags(command: Any, parent: typer.Context | None = None) -> Any:
+    """The command, whose help names a flag alone: typer puts `<bool>` behind it."""
+    context = typer.Context(command, parent=parent, **command.context_settings)
+    for option in command.get_params(context):
+        if getattr(option, "is_bool_flag", False):
+            option.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _without_types_of_flags(below, context)
+    return command
+
+
 def main() -> None:
     """The entry point: one place where errors become text and exit codes."""
     interrupt_on_sigterm()
     try:
-        app()
+        _without_types_of_flags(typer.main.get_command(app))()
     except Exception as error:
         if _state["debug"]:
             err.print_exception()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json
-from penstock.cli.render import out, table
+from penstock.cli.render import out, print_json, table
 from penstock.errors import MissingError
 
 # Every command loads this module.
@@ -74,7 +73,7 @@ def show(file: File, as_json: Json = False) -> None:
     samples = [sample for family in families for sample in family.samples if "le" not in sample.labels]
     if as_json:
         figures = [{"name": sample.name, "labels": sample.labels, "value": sample.value} for sample in samples]
-        typer.echo(json.dumps({"pipeline": config.name, "figures": figures}))
+        print_json({"pipeline": config.name, "figures": figures})
         return
     rows = table("figure", "of", "value", numbers=("value",))
     for sample in samples:

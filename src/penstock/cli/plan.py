@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 from rich.markup import escape
 
-from penstock.cli.render import out, show_error, table
+from penstock.cli.render import number, out, show_error, show_note, table
 from penstock.ops.acls import RightsNeeded
 from penstock.ops.plan import PlannedFlow, PlannedStep, RunPlan
 from penstock.wording import counted
@@ -41,7 +41,7 @@ def show_plan(plan: RunPlan) -> None:
     for alert in plan.alerts:
         out.print(f"  alert       {escape(alert)}")
     for notice in plan.notices:
-        out.print(f"[yellow]note:[/] {escape(notice)}")
+        show_note(notice, out)
     for problem in plan.problems:
         show_error(problem)
     if not plan.problems:
@@ -76,18 +76,11 @@ def _show_steps(steps: Sequence[PlannedStep]) -> None:
 def _show_partitions(plan: RunPlan) -> None:
     if not plan.partitions:
         return
-    rows = table(
-        "    partition",
-        "log start",
-        "log end",
-        "from",
-        "waiting",
-        numbers=("log start", "log end", "from", "waiting"),
-    )
+    numbers = ("log start", "log end", "from", "waiting")
+    rows = table("    partition", *numbers, numbers=numbers)
     for p in plan.partitions[:_PARTITIONS_SHOWN]:
-        start = "?" if p.start is None else f"{p.start:,}"
-        waiting = "?" if p.waiting is None else f"{p.waiting:,}"
-        rows.add_row(f"    {p.topic}[{p.partition}]", f"{p.log_start:,}", f"{p.log_end:,}", start, waiting)
+        cells = [number(value, "?") for value in (p.log_start, p.log_end, p.start, p.waiting)]
+        rows.add_row(f"    {p.topic}[{p.partition}]", *cells)
     out.print(rows)
     hidden = len(plan.partitions) - _PARTITIONS_SHOWN
     if hidden > 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json, moment
-from penstock.cli.render import err, out
+from penstock.cli.render import err, out, print_json
 from penstock.wording import counted
 
 # Every command loads this module.
@@ -198,24 +197,25 @@ def _selection(
 
 
 def _redriven(plan: RedrivePlan, *, quiet: bool) -> RedriveResult:
-    from penstock.cli.quarantine_show import RedriveProgress
+    from penstock.cli.run_progress import RunProgress
     from penstock.cli.signals import StopOnSignal
-    from penstock.engine.listener import Event, Started
     from penstock.engine.patience import StopRequest
     from penstock.ops.redrive.redrive import apply_redrive
-    from penstock.spark.cache import cache_home
+    from penstock.spark.cache import log_file
 
     stop = StopRequest()
     signals = StopOnSignal(stop)
     total = plan.records + sum(run.records for run in plan.unfinished)
-    with RedriveProgress(total, quiet=quiet) as progress:
-
-        def listen(event: Event) -> None:
-            signals.running = signals.running or isinstance(event, Started)
-            progress(event)
-
-        log = cache_home() / "logs" / f"{plan.config.name}.redrive.log"
-        return apply_redrive(plan, listen, stop, log=log)
+    progress = RunProgress(
+        "redriving",
+        total,
+        carried=lambda metrics: metrics.rows_in,
+        told=lambda metrics: f"{metrics.quarantined:,} failed again",
+        quiet=quiet,
+    )
+    with progress:
+        log = log_file(f"{plan.config.name}.redrive")
+        return apply_redrive(plan, signals.listening(progress), stop, log=log)
 
 
 def _show_result(result: RedriveResult, file: Path) -> None:
@@ -230,4 +230,4 @@ def _show_result(result: RedriveResult, file: Path) -> None:
 
 
 def _print_json(body: dict[str, Any]) -> None:
-    typer.echo(json.dumps(body, default=lambda value: value.isoformat() if isinstance(value, datetime) else str(value)))
+    print_json(body, default=lambda value: value.isoformat() if isinstance(value, datetime) else str(value))

@@ -1,4 +1,4 @@
-"""`penstock quarantine`, drawn: counts and times, one record with its bytes, what a redrive would do, how far it is."""
+"""`penstock quarantine`, drawn: counts and times, one record with its bytes, what a redrive would do."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from penstock.cli.render import err, out, table
-from penstock.engine.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
+from penstock.cli.render import out, show_note, table
 from penstock.ops.quarantine.listing import Listing
 from penstock.ops.quarantine.show import ShownRecord, Verdict, describe
 from penstock.ops.redrive.redrive import RedrivePlan, RedriveTrial
@@ -30,7 +28,7 @@ def show_listing(found: Listing) -> None:
         f"[bold]{escape(found.pipeline)}[/]  {total} in {escape(found.target)}" + (f": {states}" if states else "")
     )
     for run in found.unfinished:
-        err.print(f"[yellow]note:[/] redrive {run} is not finished; the next redrive finishes it first")
+        show_note(f"redrive {run} is not finished; the next redrive finishes it first")
     if not found.total:
         return
     shown = [name for name in found.by if any(group.what[name] is not None for group in found.groups)]
@@ -117,9 +115,7 @@ def show_plan(plan: RedrivePlan) -> None:
         f"[bold]{escape(plan.config.name)}[/]  redrive of {counted(plan.records, 'record')} from {escape(plan.target)}"
     )
     for run in plan.unfinished:
-        err.print(
-            f"[yellow]note:[/] redrive {run.name} of {run.records:,} records is not finished: it is finished first"
-        )
+        show_note(f"redrive {run.name} of {run.records:,} records is not finished: it is finished first")
     if plan.codes:
         out.print("  " + ", ".join(f"{escape(code)} {count:,}" for code, count in plan.codes.items()))
     every = {sink.name for sink in plan.config.sinks}
@@ -127,15 +123,15 @@ def show_plan(plan: RedrivePlan) -> None:
         whole = "" if set(way) == every else " alone: the others have them"
         out.print(f"  into {escape(', '.join(way))}{whole}: {count:,}")
     for notice in plan.notices:
-        err.print(f"[yellow]note:[/] {escape(notice)}")
+        show_note(notice)
     for sink, count in plan.held.items():
         out.print(f"  in {escape(sink)} already, and not written there again: {count:,}")
     for reason, count in plan.left_out.items():
         out.print(f"  left where they are: {count:,} {escape(reason)}")
     if plan.taken_back:
-        err.print(
-            f"[yellow]note:[/] {counted(plan.taken_back, 'record')} were redriven before and wait again: their targets "
-            "were restored to before that"
+        show_note(
+            f"{counted(plan.taken_back, 'record')} were redriven before and wait again: their targets were restored to "
+            "before that"
         )
 
 
@@ -149,42 +145,6 @@ def show_trial(trial: RedriveTrial) -> None:
     out.print(f"  {counted(trial.redriven, 'record')} would be redriven, {again}")
     for sink, count in trial.rows.items():
         out.print(f"    {escape(sink)}: {counted(count, 'new row')}")
-
-
-class RedriveProgress:
-    """A bar on a terminal, a line a batch in a pipe, nothing when quiet."""
-
-    def __init__(self, total: int, *, quiet: bool) -> None:
-        self._quiet = quiet
-        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=out, disable=quiet or not out.is_terminal)
-        self._task = self._bar.add_task("starting Spark", total=total)
-
-    def __enter__(self) -> RedriveProgress:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.__exit__(None, None, None)
-
-    def __call__(self, event: Event) -> None:
-        """Take in what happened."""
-        match event:
-            case Started():
-                self._bar.update(self._task, description="redriving")
-            case BatchDone(metrics):
-                self._bar.advance(self._task, metrics.rows_in)
-                if not self._quiet and not out.is_terminal:
-                    out.print(
-                        f"batch {metrics.batch_id}: {metrics.rows_in:,} in, {metrics.quarantined:,} failed again, "
-                        f"{metrics.seconds:.2f} s"
-                    )
-            case Notice(text):
-                err.print(f"[yellow]note:[/] {escape(text)}")
-            case Retrying(error, attempt, delay):
-                err.print(f"[yellow]{escape(f'{error.code} {error.line}; retry {attempt} in {delay:g} s')}[/]")
-            case Stopping():
-                self._bar.update(self._task, description="stopping")
 
 
 def _verdict(now: Verdict) -> str:

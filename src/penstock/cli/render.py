@@ -1,10 +1,14 @@
-"""Errors and plans for people: the cause on top, both sides, the way out. What they quote stays text."""
+"""What every command prints: errors with the way out, notes, tables, bars, JSON. What they quote stays text."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import typer
 from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 from rich.table import Table
@@ -56,6 +60,37 @@ def show_error(error: PenstockError) -> None:
     """Print one error to the error stream."""
     for line in str(error).split("\n"):
         err.print(escape(line), style=None if line.startswith(" ") else "bold red")
+
+
+def show_note(text: str, console: Console = err) -> None:
+    """Print something to know besides."""
+    console.print(f"[yellow]note:[/] {escape(text)}")
+
+
+def print_json(body: object, default: Callable[[Any], Any] = str) -> None:
+    """The answer to `--json`, on a line."""
+    typer.echo(json.dumps(body, default=default))
+
+
+def number(value: float | None, unknown: str = "-") -> str:
+    """A count with thousands separated."""
+    return unknown if value is None else f"{value:,}"
+
+
+def retry_line(error: PenstockError, attempt: int, delay: float) -> str:
+    """A fault after which a run tries again."""
+    return escape(f"{error.code} {error.line}; retry {attempt} in {delay:g} s")
+
+
+@contextmanager
+def progress_bar(doing: str, *, in_bytes: bool = False, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, gone when the work is done; it is told how much is done, of how much."""
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn(doing), BarColumn(), DownloadColumn() if in_bytes else MofNCompleteColumn())
+    with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+        task = bar.add_task(doing, total=None, visible=False)
+        yield lambda done, of: bar.update(task, completed=done, total=of, visible=True)
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:

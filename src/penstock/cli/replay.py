@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json
-from penstock.cli.render import err, out, table
+from penstock.cli.render import err, out, print_json, show_note, table
 from penstock.wording import counted
 
 # Every command loads this module.
 if TYPE_CHECKING:
-    from penstock.engine.listener import Event
     from penstock.ops.replay.replay import ReplayPlan
 
 _SHOWN = 20
@@ -90,7 +88,7 @@ def replay(
     if give_up is not None:
         sinks = give_up_replay(load(file), give_up)
         if as_json:
-            typer.echo(json.dumps({"id": give_up, "given_up": sinks}))
+            print_json({"id": give_up, "given_up": sinks})
         else:
             held = f"redrives to {escape(', '.join(sinks))} go on" if sinks else "it held up no redrive"
             out.print(f"replay {escape(give_up)} is given up: {held}")
@@ -107,7 +105,7 @@ def replay(
         show_replay(plan)
     if dry_run:
         if as_json:
-            typer.echo(json.dumps(plan.as_json()))
+            print_json(plan.as_json())
         else:
             out.print("\n[dim]nothing was written[/]")
         return
@@ -143,7 +141,7 @@ def show_replay(plan: ReplayPlan) -> None:
     if len(plan.ranges) > _SHOWN:
         out.print(f"  and {len(plan.ranges) - _SHOWN} more")
     for text in plan.notices:
-        err.print(f"[yellow]note:[/] {escape(text)}")
+        show_note(text)
     for lost in plan.missing:
         asked = f"{lost.start:,} to {lost.end:,}" if lost.start is not None else f"what was before {lost.end:,}"
         err.print(f"[yellow]gone:[/] {lost.at} {asked}: {escape(lost.reason)}")
@@ -154,34 +152,34 @@ def _replaced(rows: int | None) -> str:
 
 
 def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
+    from penstock.cli.run_progress import RunProgress
     from penstock.cli.signals import StopOnSignal
-    from penstock.engine.listener import Started
     from penstock.engine.patience import StopRequest
     from penstock.errors import TransientError
     from penstock.ops.replay.replay import apply_replay
-    from penstock.spark.cache import cache_home
+    from penstock.spark.cache import log_file
+    from penstock.supervision.bounded import cut
 
     stop = StopRequest()
     signals = StopOnSignal(stop)
-    go_on = f"go on: penstock replay {file} --resume {plan.stored.id}"
-
-    def listen(event: Event) -> None:
-        signals.running = signals.running or isinstance(event, Started)
-        bar(event)
-
-    try:
-        with _Bar(plan, shown=not as_json) as bar:
-            done = apply_replay(plan, listen, stop, log=cache_home() / "logs" / f"{plan.name}.log")
-    except KeyboardInterrupt:
-        if signals.running:
-            raise
-        err.print(f"stopped before the first batch; {go_on}")
-        raise typer.Exit(TransientError.exit_code) from None
+    go_on = f"; go on: penstock replay {file} --resume {plan.stored.id}"
+    sizes = [sum(map(len, batch)) for batch in cut(plan.ranges, plan.stored.batch_offsets)]
+    bar = RunProgress(
+        "replaying",
+        plan.offsets,
+        carried=lambda metrics: sizes[metrics.batch_id],
+        told=lambda metrics: f"{metrics.rows_out:,} out, {metrics.quarantined:,} quarantined",
+        done=sum(sizes[: plan.done]),
+        commits_after=len(sizes) - 1 if plan.at_once else None,
+        quiet=as_json,
+    )
+    with signals.before_first_batch(go_on, TransientError.exit_code), bar:
+        done = apply_replay(plan, signals.listening(bar), stop, log=log_file(plan.name))
     if as_json:
         figures = {name: getattr(done, name) for name in ("batches", "rows_in", "rows_out", "quarantined", "seconds")}
-        typer.echo(json.dumps({**plan.as_json(), "finished": done is not None, **(figures if done else {})}))
+        print_json({**plan.as_json(), "finished": done is not None, **(figures if done else {})})
     if done is None:
-        err.print(f"stopped after a batch; nothing is lost, nothing is twice; {escape(go_on)}")
+        err.print(f"stopped after a batch; nothing is lost, nothing is twice{escape(go_on)}")
         raise typer.Exit(TransientError.exit_code)
     if not as_json:
         rate = done.rows_in / done.seconds if done.seconds else 0.0
@@ -191,62 +189,3 @@ def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
         )
         if done.quarantined and plan.quarantine is not None:
             out.print(f"quarantined in {escape(plan.quarantine)}")
-
-
-class _Bar:
-    """How far a replay is, by its offsets; in a pipe a line for each batch."""
-
-    def __init__(self, plan: ReplayPlan, *, shown: bool) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        from penstock.supervision.bounded import cut
-
-        self._sizes = [sum(map(len, batch)) for batch in cut(plan.ranges, plan.stored.batch_offsets)]
-        self._at_once = plan.at_once
-        self._lines = shown and not out.is_terminal
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=out,
-            disable=not shown or not out.is_terminal,
-        )
-        self._task = self._progress.add_task(
-            "starting Spark", total=plan.offsets, completed=sum(self._sizes[: plan.done]), rate=""
-        )
-
-    def __enter__(self) -> Self:
-        self._progress.__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self._progress.__exit__(*exc)
-
-    def __call__(self, event: Event) -> None:
-        """Take in what happened."""
-        from penstock.engine.listener import BatchDone, Notice, Retrying, Started, Stopping
-
-        match event:
-            case Started():
-                self._progress.update(self._task, description="replaying")
-            case BatchDone(metrics) if self._lines:
-                out.print(
-                    f"batch {metrics.batch_id}: {metrics.rows_in:,} in, {metrics.rows_out:,} out, "
-                    f"{metrics.quarantined:,} quarantined, {metrics.seconds:.2f} s"
-                )
-            case BatchDone(metrics):
-                last = self._at_once and metrics.batch_id == len(self._sizes) - 1
-                self._progress.update(
-                    self._task,
-                    advance=self._sizes[metrics.batch_id],
-                    rate=f"{metrics.rows_per_second:,.0f} rows/s",
-                    description="committing" if last else "replaying",
-                )
-            case Notice(text):
-                err.print(f"[yellow]note:[/] {escape(text)}")
-            case Retrying(error, attempt, delay):
-                err.print(f"[yellow]{error.code} {escape(error.line)}; retry {attempt} in {delay:g} s[/]")
-            case Stopping():
-                self._progress.update(self._task, description="stopping")

@@ -20,8 +20,7 @@ from penstock.cli.arguments import (
     ResumeFromTable,
     StalledAfter,
 )
-from penstock.cli.render import err, out
-from penstock.wording import counted
+from penstock.cli.render import out
 
 # Every command loads this module.
 if TYPE_CHECKING:
@@ -89,35 +88,21 @@ def run_one(
     from dataclasses import replace
 
     from penstock.cli.signals import StopOnSignal
-    from penstock.cli.watch import choose_view
-    from penstock.engine.listener import Event, Notice, Started
+    from penstock.cli.watch import choose_view, totals
+    from penstock.engine.listener import Notice
     from penstock.engine.patience import StopRequest
-    from penstock.spark.cache import cache_home
+    from penstock.spark.cache import log_file
     from penstock.supervision.run import run as run_pipeline
 
     stop = StopRequest()
     signals = StopOnSignal(stop)
-    options = replace(options, log=cache_home() / "logs" / f"{config.name}.log")
+    options = replace(options, log=log_file(config.name))
     view = choose_view(log_format)
-
-    def listen(event: Event) -> None:
-        signals.running = signals.running or isinstance(event, Started)
-        view(event)
-
-    served = _dashboard([file], lambda text: listen(Notice(text))) if with_dashboard else nullcontext()
-    try:
-        with served, view:
-            done = run_pipeline(config, options, listen, stop)
-    except KeyboardInterrupt:
-        if signals.running:
-            raise
-        err.print("stopped before the first batch")
-        return
+    served = _dashboard([file], lambda text: view(Notice(text))) if with_dashboard else nullcontext()
+    with signals.before_first_batch(), served, view:
+        done = run_pipeline(config, options, signals.listening(view), stop)
     if log_format != "json":
-        out.print(
-            f"{counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, {done.rows_out:,} out, "
-            f"{done.quarantined:,} quarantined, {done.seconds:.1f} s"
-        )
+        out.print(f"{totals(done)}, {done.seconds:.1f} s")
 
 
 @contextmanager

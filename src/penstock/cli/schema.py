@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json
-from penstock.cli.render import out
+from penstock.cli.render import out, print_json
 from penstock.errors import MissingError
 
 app = typer.Typer()
@@ -45,7 +44,7 @@ def check(
 
     found = plan_schema_check(load(file), candidate, subject)
     if as_json:
-        typer.echo(json.dumps(found.as_json()))
+        print_json(found.as_json())
     else:
         out.print(f"[bold]{escape(found.pipeline)}[/]  {escape(', '.join(found.schemas))}")
         for finding in found.findings:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, ParamSpec
+
+import typer
+from rich.markup import escape
+
+from penstock.cli.render import err
 
 # Every command loads this module, few run a pipeline.
 if TYPE_CHECKING:
     from penstock.engine.patience import StopRequest
+
+P = ParamSpec("P")
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _DOUBLED_SECONDS = 1.0
@@ -44,6 +51,27 @@ class StopOnSignal:
         self.running = False
         for number in _STOPS:
             signal.signal(number, self._take)
+
+    def listening(self, listener: Callable[P, None]) -> Callable[P, None]:
+        """The listener, whose last argument is an event: from the start of the run on, signals ask."""
+        from penstock.engine.listener import Started
+
+        def listen(*heard: P.args, **named: P.kwargs) -> None:
+            self.running = self.running or isinstance(heard[-1], Started)
+            listener(*heard, **named)
+
+        return listen
+
+    @contextmanager
+    def before_first_batch(self, next_step: str = "", exit_code: int = 0) -> Iterator[None]:
+        """An interrupt before the run has begun ends the command in a line."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.running:
+                raise
+            err.print(f"stopped before the first batch{escape(next_step)}")
+            raise typer.Exit(exit_code) from None
 
     def _take(self, number: int, _: object) -> None:
         now = time.monotonic()

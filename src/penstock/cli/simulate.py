@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import File, Json, duration
-from penstock.cli.render import out, table
+from penstock.cli.render import out, print_json, table
 from penstock.errors import MissingError
 
 # Every command loads this module.
@@ -103,7 +102,7 @@ def simulate(
     assumed = assumptions(config, asked, measured, given)
     if as_json:
         told = {"pipeline": config.name, "assumptions": [line.strip() for line in assumed]}
-        typer.echo(json.dumps({**told, **report.as_json()}))
+        print_json({**told, **report.as_json()})
         return
     out.print(f"[bold]{escape(config.name)}[/] on paper")
     for line in assumed:

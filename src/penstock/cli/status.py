@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import Json, ago
-from penstock.cli.render import Screen, err, out, show_error, table
+from penstock.cli.arguments import Files, Json, ago
+from penstock.cli.render import Screen, err, number, out, print_json, show_error, table
 from penstock.errors import DefinitionError
 
 # Every command loads this module.
 if TYPE_CHECKING:
     from penstock.ops.status import PipelineStatus
 
-Files = Annotated[
-    list[Path],
-    typer.Argument(metavar="FILE...", help="The pipeline files; a folder for its *.yaml.", show_default=False),
-]
 _WIDEST = 1000
 _COLOURS = {"running": "green", "failed": "red", "killed": "red", "silent": "red", "wrong file": "red"}
 
@@ -35,7 +29,7 @@ def status(files: Files, as_json: Json = False) -> None:
 
     found = find_status(pipeline_files(files))
     if as_json:
-        typer.echo(json.dumps([one.as_json() for one in found]))
+        print_json([one.as_json() for one in found])
     elif found:
         show_status(found)
     else:
@@ -57,7 +51,7 @@ def show_status(found: Sequence[PipelineStatus]) -> None:
             escape(one.pipeline or one.file),
             state + escape(_where(one)),
             "-" if one.batch_id is None else f"{one.batch_id}, {ago(one.batch_at)}",
-            "-" if one.lag is None else f"{one.lag:,}",
+            number(one.lag),
             _quarantined(one),
             ago(one.backup_at),
             escape(_codes(one)),

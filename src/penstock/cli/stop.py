@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.status import Status
 
-from penstock.cli.arguments import Json, duration
-from penstock.cli.render import err, out, show_error
+from penstock.cli.arguments import Files, Json, duration
+from penstock.cli.render import err, out, print_json, show_error
 from penstock.errors import PenstockError, TransientError
 
 # Every command loads this module.
@@ -26,10 +24,7 @@ _INTERRUPTED = 130
 
 
 def stop(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="The pipeline files; a folder for its *.yaml.", show_default=False),
-    ],
+    files: Files,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for it.")] = "120s",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run is gone, or only ask.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which runs would be asked.")] = False,
@@ -66,7 +61,7 @@ def stop(
     if wait:
         done = _await(planned, longest)
     if as_json:
-        typer.echo(json.dumps([one.as_json() for one in done]))
+        print_json([one.as_json() for one in done])
     for one in done:
         if one.outcome == "still running":
             show_error(_timed_out(one))

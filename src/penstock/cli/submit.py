@@ -22,8 +22,7 @@ from penstock.cli.arguments import (
     ResumeFromTable,
     StalledAfter,
 )
-from penstock.cli.bars import bar_of
-from penstock.cli.render import out
+from penstock.cli.render import out, progress_bar
 from penstock.cli.run import run_one
 
 # Every command loads this module.
@@ -92,10 +91,10 @@ def submit(
     planned = plan_submission(config, asked)
     if render is None:
         with tempfile.TemporaryDirectory(prefix="penstock-submit-") as folder:
-            with bar_of(_PACKING) as progress:
+            with progress_bar(_PACKING) as progress:
                 write_submission(planned, Path(folder), progress)
             raise typer.Exit(apply_submission(planned, Path(folder)))
-    with bar_of(_PACKING) as progress:
+    with progress_bar(_PACKING) as progress:
         written = write_submission(planned, render, progress)
     for path in written:
         out.print(f"wrote {path}")

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
-from penstock.cli.render import out, show_error, table, visible
+from penstock.cli.render import out, print_json, show_error, table, visible
 from penstock.config.cases import case_file_of
 from penstock.errors import PenstockError, TerminalError
 from penstock.ops.cases.reports import junit_xml, results_json, summary
@@ -99,7 +99,7 @@ def _run(
         junit.parent.mkdir(parents=True, exist_ok=True)
         junit.write_text(junit_xml(results), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(results_json(results)))
+        print_json(results_json(results))
         return results
     cases = [case for result in results for case in result.cases]
     failed = sum(not case.passed for case in cases)

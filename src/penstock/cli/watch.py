@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.cli.render import err, out
+from penstock.cli.render import err, out, retry_line, show_note
 from penstock.engine.listener import (
     AlertChanged,
     BatchDone,
@@ -28,8 +28,8 @@ from penstock.engine.listener import (
     StateKept,
     Stopping,
 )
-from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
+from penstock.preflight.options import RunSummary
 from penstock.wording import counted, size
 
 
@@ -64,7 +64,7 @@ class LineView:
             case Notice(text):
                 err.print(f"{stamp()} {self._label}[yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
-                err.print(f"{stamp()} {self._label}[yellow]{escape(_retry_line(error, attempt, delay))}[/]")
+                err.print(f"{stamp()} {self._label}[yellow]{retry_line(error, attempt, delay)}[/]")
             case Stopping():
                 err.print(f"{stamp()} {self._label}stopping: finishing the batch in hand")
 
@@ -74,7 +74,7 @@ class JsonView(LineView):
 
     def __init__(self, pipeline: str | None = None) -> None:
         super().__init__()
-        self._of = {"pipeline": pipeline} if pipeline is not None else {}
+        self._pipeline = pipeline
 
     def __call__(self, event: Event) -> None:
         """Print the event as JSON."""
@@ -101,9 +101,13 @@ class JsonView(LineView):
                         "context": error.context, "attempt": attempt, "delay": delay}  # fmt: skip
             case Stopping():
                 body = {"event": "stopping"}
-        # In one piece: several threads may write here.
-        line = json.dumps({"at": datetime.now(UTC).isoformat(), **self._of, **body})
-        print(f"{line}\n", end="", flush=True)
+        print_event(self._pipeline, body)
+
+
+def print_event(pipeline: str | None, body: Mapping[str, Any]) -> None:
+    """An event as a line of JSON, in one piece: several threads may write here."""
+    of = {"pipeline": pipeline} if pipeline is not None else {}
+    print(json.dumps({"at": datetime.now(UTC).isoformat(), **of, **body}) + "\n", end="", flush=True)
 
 
 class LiveView:
@@ -151,9 +155,9 @@ class LiveView:
             case AlertChanged():
                 self._live.console.print(f"{stamp()} {alert_line(event)}")
             case Notice(text):
-                self._live.console.print(f"[yellow]note:[/] {escape(text)}")
+                show_note(text, self._live.console)
             case Retrying(error, attempt, delay):
-                self._live.console.print(f"{stamp()} [yellow]{escape(_retry_line(error, attempt, delay))}[/]")
+                self._live.console.print(f"{stamp()} [yellow]{retry_line(error, attempt, delay)}[/]")
                 self._state = f"[yellow]waiting[/] to try again: {error.code}"
             case Stopping():
                 self._state = "[yellow]stopping[/]: finishing the batch in hand"
@@ -197,6 +201,14 @@ def choose_view(log_format: str) -> Any:
     return LiveView() if out.is_terminal and log_format == "auto" else LineView()
 
 
+def totals(done: RunSummary) -> str:
+    """What a run carried, for people."""
+    return (
+        f"{counted(done.batches, 'batch', 'batches')}, {counted(done.rows_in, 'row')} in, {done.rows_out:,} out, "
+        f"{done.quarantined:,} quarantined"
+    )
+
+
 def stamp() -> str:
     """The time of a line."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -225,7 +237,3 @@ def alert_line(alert: AlertChanged) -> str:
 
 def _codes(codes: Mapping[str, int]) -> str:
     return f" ({', '.join(f'{code} {count:,}' for code, count in sorted(codes.items()))})" if codes else ""
-
-
-def _retry_line(error: PenstockError, attempt: int, delay: float) -> str:
-    return f"{error.code} {error.line}; retry {attempt} in {delay:g} s"

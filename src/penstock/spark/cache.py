@@ -19,6 +19,11 @@ def cache_home() -> Path:
     return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "penstock"
 
 
+def log_file(name: str) -> Path:
+    """Where Spark's own log of a command goes."""
+    return cache_home() / "logs" / f"{name}.log"
+
+
 @contextmanager
 def private_file(target: Path) -> Iterator[Path]:
     """Write a file that its owner alone can read, and that appears whole or not at all."""
