@@ -10,8 +10,8 @@ import psutil
 import requests
 
 from penstock.devstack import SparkCluster, SparkInstalled
+from penstock.devstack.processes import end
 from penstock.devstack.spark_cluster import await_workers, lay_out_cluster, start_idle
-from penstock.devstack.stopping import end
 from penstock.spark.java import find_java
 from penstock.spark.session import spark_home
 

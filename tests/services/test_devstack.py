@@ -21,8 +21,7 @@ from tests.cli.command import command
 
 from penstock.devstack import DevStack, read_status, servers, stop_stack
 from penstock.devstack import stack as stack_module
-from penstock.devstack.processes import free_ports
-from penstock.devstack.stopping import kill
+from penstock.devstack.processes import free_ports, kill
 from penstock.errors import MissingError
 from penstock.spark.jars import broker_classpath
 from penstock.spark.java import find_java

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.render import print_json
 from penstock.spark.cache import cache_home
 from penstock.wording import counted
 
 # Imported where it is used: every command loads this module, few need a Kafka client.
 if TYPE_CHECKING:
-    from penstock.devstack import Service, SparkCluster, StackStatus, Stopped
+    from penstock.devstack import Service, SparkCluster, StackState, Stopped
 
 DEFAULT_PORT = 9092
 REGISTRY_PORT = 8081
@@ -151,16 +151,17 @@ def status(
     """Say whether the local Kafka, schema registry and Spark cluster are up, and where."""
     from penstock.devstack import SecureStack, read_status
 
-    found = read_status(_folder(folder))
+    where = _folder(folder)
+    found = read_status(where)
     if as_json:
-        typer.echo(json.dumps(_as_json(found)))
+        print_json(_as_json(found, where))
         return
     # A stack is degraded by the loss of its registry as well.
     kafka = "up" if found.nodes and all(node.alive for node in found.nodes) else found.state
     typer.echo(f"Kafka is {kafka}" + (f": {found.brokers}" if kafka != "down" else ""))
     if found.registry is not None:
         typer.echo(f"The schema registry is {f'up: {found.registry.url}' if found.registry.alive else 'down'}")
-    if (secured := SecureStack.of(found.folder)) is not None:
+    if (secured := SecureStack.of(where)) is not None:
         typer.echo(f"It is secured: certificates and passwords are in {secured.folder}")
     if found.spark is not None:
         up = f"up: {found.spark.master.url} with {_workers(found.spark)}" if found.spark.master.alive else "down"
@@ -172,7 +173,7 @@ def status(
         typer.echo(f"  {name:14}  port {service.port:<5}  {process:15}  {service.log}")
 
 
-def _services(found: StackStatus) -> list[tuple[str, Service]]:
+def _services(found: StackState) -> list[tuple[str, Service]]:
     services: list[tuple[str, Service]] = [(f"broker {node.id}", node) for node in found.nodes]
     if found.registry is not None:
         services.append(("registry", found.registry))
@@ -181,10 +182,10 @@ def _services(found: StackStatus) -> list[tuple[str, Service]]:
     return services
 
 
-def _as_json(found: StackStatus) -> dict[str, object]:
+def _as_json(found: StackState, where: Path) -> dict[str, object]:
     from penstock.devstack import SecureStack
 
-    secured = SecureStack.of(found.folder)
+    secured = SecureStack.of(where)
     return {
         "brokers": found.brokers,
         "registry": found.registry.url if found.registry and found.registry.alive else None,
@@ -192,7 +193,7 @@ def _as_json(found: StackStatus) -> dict[str, object]:
         "state": found.state,
         "nodes": [{"id": node.id, **_service_json(node)} for node in found.nodes],
         "services": [{"name": name, **_service_json(service)} for name, service in _services(found)],
-        "dir": str(found.folder),
+        "dir": str(where),
         "secure": secured.as_json() if secured is not None else None,
     }
 

@@ -1,5 +1,6 @@
 """A real Kafka, schema registry and Spark cluster on this machine, as child processes: for first steps and tests."""
 
+from penstock.devstack.processes import Stopped, stop_stack
 from penstock.devstack.secure import Secured, SecureStack
 from penstock.devstack.spark_cluster import SparkInstalled
 from penstock.devstack.stack import DevStack
@@ -10,10 +11,8 @@ from penstock.devstack.state import (
     SparkCluster,
     SparkMaster,
     StackState,
-    StackStatus,
     read_status,
 )
-from penstock.devstack.stopping import Stopped, stop_stack
 
 __all__ = [
     "DevStack",
@@ -26,7 +25,6 @@ __all__ = [
     "SparkInstalled",
     "SparkMaster",
     "StackState",
-    "StackStatus",
     "Stopped",
     "read_status",
     "stop_stack",

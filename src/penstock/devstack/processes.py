@@ -1,20 +1,30 @@
-"""Services as child processes, apart from the terminal, with one log each; their ports on loopback; and files that hold
-secrets.
+"""Services as child processes, apart from the terminal, with one log each: started, waited for, and ended; their ports
+on loopback; and files that hold secrets.
+
+What is ended are only the processes that the process file names, what is removed only the folders that were made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import socket
 import subprocess
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
+import requests
 
-from penstock.devstack.state import Service
+from penstock.devstack.state import Service, is_secure, load, locked, process_file, save, secure_folder
 from penstock.errors import MissingError
+
+S = TypeVar("S", bound=Service)
 
 
 def put(file: Path, text: str, mode: int = 0o600) -> None:
@@ -93,6 +103,41 @@ def spawn(
         )
 
 
+def wait_until_ready(
+    first: S,
+    children: Mapping[S, subprocess.Popen[bytes]],
+    ready: Callable[[], bool],
+    seconds: float,
+    failed: Callable[[S, str], MissingError],
+    late: str,
+) -> None:
+    """Wait until services that were just started are `ready`.
+
+    Raise if one of them ends before, or it takes too long, which is told of the `first`.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        for service, child in children.items():
+            if (status := child.poll()) is not None:
+                raise failed(service, f"it ended with status {status}")
+        if ready():
+            return
+        if time.monotonic() > deadline:
+            raise failed(first, f"{late} within {seconds} seconds")
+        time.sleep(0.1)
+
+
+def answer_of(url: str, trusted: str | None = None) -> requests.Response | None:
+    """What a service of this machine says; none where nothing answers."""
+    with requests.Session() as session:
+        # A proxy of the environment has no way to this machine's loopback.
+        session.trust_env = False
+        try:
+            return session.get(url, timeout=5, verify=trusted)
+        except requests.RequestException:
+            return None
+
+
 def log_context(log: Path) -> dict[str, object]:
     """Where a service's log is and how it ends, for the error about a service that did not come up."""
     return {"log": log, "its last lines": "".join(f"\n    {line}" for line in _last_lines(log))}
@@ -106,3 +151,70 @@ def _last_lines(log: Path, count: int = 8) -> list[str]:
         return []
     telling = [line[:200] for line in lines if line.strip() and not line.lstrip().startswith("at ")]
     return telling[-count:]
+
+
+_PATIENCE_SECONDS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What taking a stack down came to."""
+
+    ended: Sequence[Service]
+    killed: Sequence[Service]
+    gone_before: Sequence[Service]
+    data_removed: bool
+
+
+def stop_stack(folder: Path, *, keep_data: bool = False) -> Stopped:
+    """End the services of the stack in `folder`, and remove their data unless it is to be kept."""
+    if not folder.is_dir():
+        return Stopped((), (), (), data_removed=False)
+    with locked(folder):
+        stack = load(folder)
+        if stack is None:
+            return Stopped((), (), (), data_removed=False)
+        running = [service for service in stack.services if service.alive]
+        killed = end(running)
+        if keep_data:
+            save(folder, stack.without_ended())
+        else:
+            _remove(folder, stack.services)
+    return Stopped(
+        ended=[service for service in running if service not in killed],
+        killed=killed,
+        gone_before=[service for service in stack.services if service.pid and service not in running],
+        data_removed=not keep_data,
+    )
+
+
+def _remove(folder: Path, services: Sequence[Service]) -> None:
+    """Remove what the stack wrote; the folder itself may be one that the user has other things in."""
+    for service in services:
+        shutil.rmtree(service.folder, ignore_errors=True)
+    if is_secure(folder):
+        shutil.rmtree(secure_folder(folder), ignore_errors=True)
+    process_file(folder).unlink(missing_ok=True)
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def end(services: Sequence[Service]) -> list[Service]:
+    """End these services: asked first, killed when that takes too long. Returns the killed ones."""
+    processes = {service: process for service in services if (process := service.process())}
+    for process in processes.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(list(processes.values()), timeout=_PATIENCE_SECONDS)
+    killed = [service for service, process in processes.items() if process in stubborn]
+    kill(killed)
+    return killed
+
+
+def kill(services: Sequence[Service]) -> None:
+    """End these services at once, as a power cut would."""
+    processes = [process for service in services if (process := service.process())]
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes)

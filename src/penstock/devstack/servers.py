@@ -12,12 +12,10 @@ import os
 import shlex
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import requests
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -32,7 +30,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.devstack.processes import log_context, put, spawn
+from penstock.devstack.processes import answer_of, log_context, put, spawn, wait_until_ready
 from penstock.devstack.secure import USER, USERS, SecureStack
 from penstock.devstack.state import Node, Registry, StackState, is_secure, secure_folder
 from penstock.errors import MissingError
@@ -154,31 +152,17 @@ def _listening(registry: Registry) -> dict[str, object]:
 
 def await_registry(registry: Registry, child: subprocess.Popen[bytes]) -> None:
     """Wait until the registry answers; raise if it ends before, or takes too long."""
-    deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    while True:
-        status = child.poll()
-        if status is not None:
-            raise _died(registry, f"it ended with status {status}")
-        if _answers(registry):
-            return
-        if time.monotonic() > deadline:
-            raise _died(registry, f"it did not answer within {START_TIMEOUT_SECONDS} seconds")
-        time.sleep(0.1)
+    stack = registry.folder.parent
+    trusted = str(secure_folder(stack) / "ca.pem") if is_secure(stack) else None
+
+    def answers() -> bool:
+        answer = answer_of(f"{registry.url}/subjects", trusted)
+        return answer is not None and answer.ok
+
+    wait_until_ready(registry, {registry: child}, answers, START_TIMEOUT_SECONDS, _registry_died, "it did not answer")
 
 
-def _answers(registry: Registry) -> bool:
-    with requests.Session() as session:
-        # A proxy of the environment has no way to this machine's loopback.
-        session.trust_env = False
-        stack = registry.folder.parent
-        trusted = str(secure_folder(stack) / "ca.pem") if is_secure(stack) else None
-        try:
-            return session.get(f"{registry.url}/subjects", timeout=5, verify=trusted).ok
-        except requests.RequestException:
-            return False
-
-
-def _died(registry: Registry, what: str) -> MissingError:
+def _registry_died(registry: Registry, what: str) -> MissingError:
     return MissingError(
         "REGISTRY_NOT_STARTED",
         f"starting the schema registry on port {registry.port}: {what}",
@@ -190,15 +174,16 @@ def _died(registry: Registry, what: str) -> MissingError:
 _TOPIC = "__penstock_ready"
 
 
-def wait_until_ready(client: Mapping[str, str], replicas: int, deadline: float, check: Callable[[], None]) -> bool:
-    """Try to produce, as `client` says, until it works or `deadline` (monotonic) has passed; `check` may raise."""
-    bootstrap = client["bootstrap.servers"]
-    while time.monotonic() < deadline:
-        check()
-        if all(_listens(address) for address in bootstrap.split(",")) and _can_produce(client, replicas):
-            return True
-        time.sleep(0.1)
-    return False
+def await_brokers(
+    client: Mapping[str, str], replicas: int, children: Mapping[Node, subprocess.Popen[bytes]], seconds: float
+) -> None:
+    """Wait until one can produce as `client` says; raise if one of the brokers ends before, or it takes too long."""
+    addresses = client["bootstrap.servers"].split(",")
+
+    def ready() -> bool:
+        return all(map(_listens, addresses)) and _can_produce(client, replicas)
+
+    wait_until_ready(next(iter(children)), children, ready, seconds, died, "no client could produce")
 
 
 def _listens(address: str) -> bool:

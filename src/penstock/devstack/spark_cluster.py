@@ -10,14 +10,11 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import requests
-
-from penstock.devstack.processes import free_ports, is_free, log_context, put, spawn
+from penstock.devstack.processes import answer_of, free_ports, is_free, log_context, put, spawn, wait_until_ready
 from penstock.devstack.state import Service, SparkCluster, SparkMaster, SparkWorker
 from penstock.errors import MissingError
 
@@ -143,27 +140,20 @@ def _start(spark: SparkInstalled, url: str, service: SparkMaster, settings: Path
 
 def await_workers(cluster: SparkCluster, children: Mapping[Service, subprocess.Popen[bytes]]) -> None:
     """Wait until the master counts every worker; raise if one of them ends before, or it takes too long."""
-    deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    while True:
-        for service, child in children.items():
-            if (status := child.poll()) is not None:
-                raise _died(service, f"it ended with status {status}")
-        if alive_workers(cluster.master) >= len(cluster.workers):
-            return
-        if time.monotonic() > deadline:
-            raise _died(cluster.master, f"not every worker was there within {START_TIMEOUT_SECONDS} seconds")
-        time.sleep(0.1)
+
+    def ready() -> bool:
+        return _alive_workers(cluster.master) >= len(cluster.workers)
+
+    wait_until_ready(cluster.master, children, ready, START_TIMEOUT_SECONDS, _died, "not every worker was there")
 
 
-def alive_workers(master: SparkMaster) -> int:
+def _alive_workers(master: SparkMaster) -> int:
     """How many workers the master counts; none where it does not answer."""
-    with requests.Session() as session:
-        # A proxy of the environment has no way to this machine's loopback.
-        session.trust_env = False
-        try:
-            return int(session.get(f"{master.page}/json/", timeout=5).json()["aliveworkers"])
-        except (requests.RequestException, ValueError, KeyError):
-            return 0
+    answer = answer_of(f"{master.page}/json/")
+    try:
+        return int(answer.json()["aliveworkers"]) if answer is not None else 0
+    except (ValueError, KeyError):
+        return 0
 
 
 def _died(service: Service, what: str) -> MissingError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import subprocess
-import time
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -20,12 +19,11 @@ from typing import Self
 import psutil
 
 from penstock.devstack import servers
-from penstock.devstack.processes import free_ports, is_free, refuse_taken
+from penstock.devstack.processes import Stopped, end, free_ports, is_free, kill, refuse_taken, stop_stack
 from penstock.devstack.secure import Secured, SecureStack
-from penstock.devstack.servers import await_registry, start_registry, wait_until_ready
+from penstock.devstack.servers import await_brokers, await_registry, start_registry
 from penstock.devstack.spark_cluster import SparkInstalled, await_workers, lay_out_cluster, start_idle
 from penstock.devstack.state import Node, Registry, SparkCluster, StackState, is_secure, load, locked, save
-from penstock.devstack.stopping import Stopped, end, kill, stop_stack
 from penstock.errors import MissingError
 
 START_TIMEOUT_SECONDS = 60
@@ -75,7 +73,7 @@ class DevStack:
     @property
     def bootstrap(self) -> str:
         """The brokers, as clients take them."""
-        return self._started().bootstrap
+        return self._started().brokers
 
     @property
     def registry(self) -> Registry | None:
@@ -103,8 +101,8 @@ class DevStack:
             self._keep(stack)
             try:
                 self._run(idle, registry)
-                if idle and is_secure(self.folder):
-                    self._let_users_in()
+                if idle and (secure := SecureStack.of(self.folder)) is not None:
+                    servers.let_users_in(secure)
             except BaseException:
                 self._abandon(running)
                 raise
@@ -168,14 +166,6 @@ class DevStack:
         taken = [service.port for service in stack.services] + [node.controller_port for node in stack.nodes]
         SecureStack.make(self.folder, [node.id for node in stack.nodes], taken, self._secured)
 
-    def _let_users_in(self) -> None:
-        # Loaded with a Kafka client of its own, for few stacks.
-        from penstock.devstack.servers import let_users_in
-
-        secure = SecureStack.of(self.folder)
-        assert secure is not None
-        let_users_in(secure)
-
     def _layout_registry(self, previous: Registry | None) -> Registry | None:
         """The registry to be: the one that runs, or one on the port that is wanted, that it had, or that is free."""
         if self._registry_jar is None:
@@ -232,7 +222,7 @@ class DevStack:
         child: subprocess.Popen[bytes] | None = None
         if registry is not None and self._registry_jar is not None:
             child = start_registry(self._java, self._registry_jar, registry)
-            self._keep(replace(self._started(), registry=registry.as_process(child.pid)))
+            self._keep(self._started().with_service(registry.as_process(child.pid)))
         self._run_brokers(idle)
         if registry is not None and child is not None:
             await_registry(registry, child)
@@ -248,7 +238,7 @@ class DevStack:
         for node in idle:
             child = servers.start_broker(self._java, self._classpath, node)
             self._children[node.id] = child
-            self._keep(self._started().with_node(node.as_process(child.pid)))
+            self._keep(self._started().with_service(node.as_process(child.pid)))
         self._await_ready(idle)
 
     def _format(self, nodes: Sequence[Node]) -> None:
@@ -259,20 +249,13 @@ class DevStack:
                 raise servers.died(node, "preparing its storage did not work")
 
     def _await_ready(self, nodes: Sequence[Node]) -> None:
-        def check() -> None:
-            for node in nodes:
-                status = self._children[node.id].poll()
-                if status is not None:
-                    raise servers.died(node, f"it ended with status {status}")
-
         alive = [node for node in self.nodes if node.alive]
         secure = SecureStack.of(self.folder)
         client = {"bootstrap.servers": ",".join(node.address for node in alive)}
         if secure is not None:
             client = secure.certified_client(nodes=[node.id for node in alive])
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
-        if not wait_until_ready(client, len(alive), deadline, check):
-            raise servers.died(nodes[0], f"no client could produce within {START_TIMEOUT_SECONDS} seconds")
+        children = {node: self._children[node.id] for node in nodes}
+        await_brokers(client, len(alive), children, START_TIMEOUT_SECONDS)
 
     def _abandon(self, running: Collection[int | None]) -> None:
         """End all but what was `running` before; killed, so that nothing waits when the user wants out.
@@ -285,13 +268,7 @@ class DevStack:
             child.kill()
         psutil.wait_procs(mine)
         self._reap()
-        ended = tuple(node if node.alive else node.without_process() for node in self.nodes)
-        registry = self.registry
-        if registry is not None and not registry.alive:
-            registry = registry.without_process()
-        spark = self._started().spark
-        spark = spark.without_ended() if spark is not None else None
-        self._keep(replace(self._started(), nodes=ended, registry=registry, spark=spark))
+        self._keep(self._started().without_ended())
 
     def _reap(self) -> None:
         for child in self._children.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,13 +160,6 @@ class SparkCluster:
             return replace(self, master=service)
         return replace(self, workers=tuple(service if each.id == service.id else each for each in self.workers))
 
-    def without_ended(self) -> SparkCluster:
-        """This cluster with what is gone as not started."""
-        found = self
-        for one in self.services:
-            found = found if one.alive else found.with_service(one.without_process())
-        return found
-
 
 @dataclass(frozen=True, slots=True)
 class StackState:
@@ -184,29 +177,31 @@ class StackState:
         return (*self.nodes, *registry, *(() if self.spark is None else self.spark.services))
 
     @property
-    def bootstrap(self) -> str:
-        """The brokers, as clients take them."""
-        return ",".join(node.address for node in self.nodes)
-
-    def with_node(self, node: Node) -> StackState:
-        """This stack with one node in another state."""
-        return replace(self, nodes=tuple(node if each.id == node.id else each for each in self.nodes))
-
-
-@dataclass(frozen=True, slots=True)
-class StackStatus:
-    """What is there now, as `dev status` tells it."""
-
-    state: str
-    folder: Path
-    nodes: Sequence[Node]
-    registry: Registry | None = None
-    spark: SparkCluster | None = None
-
-    @property
     def brokers(self) -> str:
         """The brokers, as clients take them."""
         return ",".join(node.address for node in self.nodes)
+
+    @property
+    def state(self) -> str:
+        """Whether it is up, down (no broker is left), or degraded: something of it is gone."""
+        if not any(node.alive for node in self.nodes):
+            return "down"
+        return "up" if all(service.alive for service in self.services) else "degraded"
+
+    def with_service(self, service: Service) -> StackState:
+        """This stack with one service in another state."""
+        if isinstance(service, SparkMaster) and self.spark is not None:
+            return replace(self, spark=self.spark.with_service(service))
+        if isinstance(service, Registry):
+            return replace(self, registry=service)
+        return replace(self, nodes=tuple(service if each.folder == service.folder else each for each in self.nodes))
+
+    def without_ended(self) -> StackState:
+        """This stack with what is gone as not started."""
+        found = self
+        for one in self.services:
+            found = found if one.alive else found.with_service(one.without_process())
+        return found
 
 
 def secure_folder(folder: Path) -> Path:
@@ -235,16 +230,9 @@ def process_file(folder: Path) -> Path:
     return folder / "stack.json"
 
 
-def read_status(folder: Path) -> StackStatus:
-    """Whether the stack of `folder` is up, down (no broker is left), or degraded: something of it is gone."""
-    stack = load(folder)
-    if stack is None:
-        return StackStatus("down", folder, ())
-    if not any(node.alive for node in stack.nodes):
-        state = "down"
-    else:
-        state = "up" if all(service.alive for service in stack.services) else "degraded"
-    return StackStatus(state, folder, stack.nodes, stack.registry, stack.spark)
+def read_status(folder: Path) -> StackState:
+    """The stack of `folder`; without any service where there is none."""
+    return load(folder) or StackState("", ())
 
 
 def load(folder: Path) -> StackState | None:

@@ -55,7 +55,9 @@ def test_state_with_a_cluster_is_kept_whole(tmp_path: Path) -> None:
     found = read_status(tmp_path).spark
     assert found is not None
     assert (found.master.alive, found.workers[0].alive, found.alive) == (False, True, False)
-    assert found.without_ended().workers[0].pid == os.getpid()
+    ended = stack.with_service(cluster.workers[0].as_process(os.getpid())).without_ended().spark
+    assert ended is not None
+    assert (ended.master.pid, ended.workers[0].pid) == (None, os.getpid())
 
 
 def test_installed_spark_tells_its_workers_where_it_is() -> None:
