@@ -71,8 +71,7 @@ from penstock.ops.replay.folder import ReplayRequest, new_replay, replays_of
 from penstock.ops.replay.ranges import replay_id
 from penstock.ops.replay.targets import TargetChoice, Way
 from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA, Gap, gap_rows
-from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, as_commits, as_marks
-from penstock.quarantine.states import Outcome
+from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, Outcome, as_commits, as_marks
 from penstock.sinks import DeltaSink
 from penstock.sinks.commit import move
 from penstock.sinks.delta.beside_stage import STAGED, StagedBeside

@@ -109,9 +109,8 @@ from penstock.ops.redrive.runs import runs_in
 from penstock.ops.replay.folder import ReplayRequest, replay_called, unfinished
 from penstock.ops.replay.targets import TargetChoice, Way
 from penstock.quarantine import QUARANTINE_SCHEMA
-from penstock.quarantine.marks import IDENTITIES
+from penstock.quarantine.marks import IDENTITIES, Outcome
 from penstock.quarantine.records import _quarantined
-from penstock.quarantine.states import Outcome
 from penstock.readers.stored import StoredReader
 from penstock.sinks.delta.history import Applied, own_commit, position_of
 from penstock.sinks.files import staged_batch

@@ -23,7 +23,7 @@ from penstock.model import (
     Refusal,
     SlotAttempt,
 )
-from penstock.quarantine.refusing import WithoutTarget
+from penstock.quarantine.quarantine import WithoutTarget
 from penstock.sinks.merging import refuse_null_keys, rows_that_count
 
 

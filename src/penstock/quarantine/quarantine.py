@@ -1,4 +1,5 @@
-"""The quarantine: one more sink, over bad records, as exact as the sink it is handed.
+"""The quarantine: one more sink, over bad records, as exact as the sink it is handed; what stands in for one where none
+is configured; and gaps, the records that were gone before they could be read.
 
 Bad records enter in `BAD_SCHEMA`; rows leave in `QUARANTINE_SCHEMA`, whose column names others rely on. Who refused
 a record that others took stands behind the stage: `sink orders_pg`, `transform returns`.
@@ -7,6 +8,7 @@ a record that others took stands behind the stage: `sink orders_pg`, `transform 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import Sink, Stage
+from penstock.errors import TerminalError
 from penstock.model import (
     BAD_SCHEMA,
     TIMESTAMP,
@@ -168,3 +171,113 @@ class _QuarantineStage:
 
     def abort(self) -> None:
         self._inner.abort()
+
+
+class WithoutTarget:
+    """What every sink without a target has in common: it keeps nothing and commits nothing."""
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """There is nothing to prepare."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """There is nothing to check."""
+
+    def position(self) -> Position | None:
+        """It never holds anything."""
+        return None
+
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """There is nothing to commit."""
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """There is nothing to remove."""
+
+
+class RefusingQuarantine(WithoutTarget):
+    """Implements `contracts.Sink`: it takes no record."""
+
+    name = "quarantine"
+    guarantee = Guarantee.EXACTLY_ONCE
+    target = "none: a bad record stops the pipeline"
+
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _RefusingStage:
+        """In a task: stop at the first bad record."""
+        return _RefusingStage(writer, token.batch_id)
+
+
+class _RefusingStage:
+    def __init__(self, writer: SlotAttempt, batch_id: int) -> None:
+        self._writer = writer
+        self._batch_id = batch_id
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        if not rows.num_rows:
+            return ()
+        shown = ("stage", "code", "message", "topic", "partition", "offset")
+        first = rows.select(list(shown)).slice(0, 1).to_pylist()[0]
+        place = f"{first['topic']}[{first['partition']}] offset {first['offset']}"
+        raise TerminalError(
+            "BAD_RECORD",
+            f"{place}: {first['code']}: {first['message']}",
+            context={
+                "record": place,
+                "stage": first["stage"],
+                "batch": self._batch_id,
+                "bad records": f"{rows.num_rows} among those read together",
+            },
+            hint="to set bad records aside and go on, add to the pipeline file:\nquarantine: {table: lake/quarantine}",
+        )
+
+    def finish(self) -> Manifest:
+        return Manifest(RefusingQuarantine.name, self._writer, rows=0, size_bytes=0)
+
+    def abort(self) -> None:
+        pass
+
+
+GAPS_SCHEMA = pa.schema(
+    [
+        pa.field("pipeline", pa.string(), nullable=False),
+        pa.field("batch_id", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("from_offset", pa.int64(), nullable=False),
+        pa.field("to_offset", pa.int64()),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("recorded_at", TIMESTAMP, nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The offsets `[start, end)` of one partition that nobody can read any more. `end` may be unknown."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        end = "?" if self.end is None else self.end
+        return f"{self.topic}[{self.partition}] {self.start}-{end}: {self.reason}"
+
+
+def gap_rows(token: BatchToken, gaps: Sequence[Gap], recorded_at: datetime | None = None) -> pa.RecordBatch:
+    """The gaps of a batch as rows of `GAPS_SCHEMA`, recorded now unless said otherwise."""
+    moment = recorded_at or datetime.now(UTC)
+    rows = [
+        {
+            "pipeline": token.pipeline,
+            "batch_id": token.batch_id,
+            "topic": gap.topic,
+            "partition": gap.partition,
+            "from_offset": gap.start,
+            "to_offset": gap.end,
+            "reason": gap.reason,
+            "recorded_at": moment,
+        }
+        for gap in gaps
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=GAPS_SCHEMA)

@@ -50,7 +50,7 @@ from penstock.preflight.checks import Agreement, StartPoint
 from penstock.preflight.recreated import TopicIds
 from penstock.preflight.standings import carried_number, standings
 from penstock.quarantine import Quarantine
-from penstock.quarantine.refusing import WithoutTarget
+from penstock.quarantine.quarantine import WithoutTarget
 from penstock.sinks.commit import move
 from penstock.supervision.bounded import OfSession, cut
 

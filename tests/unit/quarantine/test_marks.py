@@ -13,9 +13,8 @@ import pyarrow as pa
 from tests.committing import commit, holds, last_commit
 
 from penstock.model import BAD_SCHEMA, RAW_SCHEMA, BatchToken, OffsetRange, SlotAttempt, bad_records
-from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, read_marks
+from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, read_marks, with_states
 from penstock.quarantine.records import HeldInTable
-from penstock.quarantine.states import with_states
 from penstock.sinks import DeltaSink
 
 TOKEN = BatchToken("orders.redrive", "run", 0, (OffsetRange("orders", 0, 0, 9),))

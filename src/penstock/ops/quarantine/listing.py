@@ -17,9 +17,8 @@ from penstock.kafka import Cluster, Subscription
 from penstock.model import BatchToken, redrives_of
 from penstock.ops.quarantine.place import Selection, quarantine_of, write_marks
 from penstock.ops.redrive.runs import in_hand, runs_in
-from penstock.quarantine.marks import MARK_SCHEMA
+from penstock.quarantine.marks import MARK_SCHEMA, Outcome, State
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID, of_pipeline, query_table
-from penstock.quarantine.states import Outcome, State
 from penstock.storage import Storage
 
 BY = ("code", "topic", "partition", "stage", REFUSED_BY, SCHEMA_ID, "state", "run", "pipeline", "hour", "day")

@@ -22,7 +22,7 @@ from penstock.kafka.topics import TopicAdmin
 from penstock.metrics.history import folder_beside
 from penstock.model import RAW_SCHEMA, BatchToken, redrives_of
 from penstock.quarantine import QUARANTINE_SCHEMA, stage_table
-from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, as_marks, read_marks
+from penstock.quarantine.marks import MARK_SCHEMA, MarksInTopic, as_marks, read_marks, with_states
 from penstock.quarantine.records import (
     FACTS,
     REFUSED_BY,
@@ -35,7 +35,6 @@ from penstock.quarantine.records import (
     raw_records,
     read_records,
 )
-from penstock.quarantine.states import with_states
 from penstock.readers import KafkaReader
 from penstock.sinks.commit import commit, is_committed
 

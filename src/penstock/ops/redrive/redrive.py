@@ -46,9 +46,8 @@ from penstock.ops.redrive.targets import (
     reached_records,
     taken_back,
 )
-from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, as_marks, commit_numbers
+from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, State, as_marks, commit_numbers
 from penstock.quarantine.records import PLACE, Place, frame_of, read_records
-from penstock.quarantine.states import State
 
 MOST_RECORDS = 200_000
 """How many records a batch has, unless `max_offsets` of the source says another number."""

@@ -22,9 +22,8 @@ from penstock.engine.refused import Excluded
 from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition, redrives_of
 from penstock.preflight.standings import names_in_target, under_name
-from penstock.quarantine.marks import IDENTITIES, commit_numbers
+from penstock.quarantine.marks import IDENTITIES, Outcome, commit_numbers
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, Place, frame_of
-from penstock.quarantine.states import Outcome
 from penstock.readers.stored import StoredReader
 
 _LONGEST_GAP = 64

@@ -23,9 +23,8 @@ from penstock.ops.redrive.targets import goals_of, narrowed
 from penstock.ops.replay.folder import StoredReplay
 from penstock.ops.replay.targets import Way
 from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine, stage_table
-from penstock.quarantine.marks import MARK_SCHEMA, as_commits
+from penstock.quarantine.marks import MARK_SCHEMA, Outcome, State, as_commits
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, HeldInTable, read_records
-from penstock.quarantine.states import Outcome, State
 from penstock.sinks.commit import land_on_current
 
 _OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
