@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from penstock.checkpoint.log_file import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, LogFile, Offsets
-from penstock.checkpoint.whole import put_whole_at
+from penstock.checkpoint.writing import put_whole_at
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, OffsetRange, TopicPartition
 from penstock.storage import Storage
@@ -228,11 +228,3 @@ def ranges_between(starts: Offsets, ends: Offsets) -> tuple[list[OffsetRange], l
         else:
             ranges.append(OffsetRange(at.topic, at.partition, start, end))
     return ranges, backwards
-
-
-def to_spark_json(offsets: Offsets) -> str:
-    """Offsets in the form of Spark's `startingOffsets` option."""
-    topics: dict[str, dict[str, int]] = {}
-    for at, offset in sorted(offsets.items()):
-        topics.setdefault(at.topic, {})[str(at.partition)] = offset
-    return json.dumps(topics)

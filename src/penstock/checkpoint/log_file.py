@@ -23,7 +23,7 @@ Offsets = dict[TopicPartition, int]
 Checksum = Literal["none", "right", "wrong", "unreadable"]
 """What the `.crc` file beside a file says of it. Spark's own logs are read without a look at it."""
 
-_NO_OFFSETS = "-"
+NO_OFFSETS = "-"
 """Of a source that has given nothing yet."""
 
 
@@ -120,7 +120,7 @@ def _problem(name: str, body: bytes) -> str | None:
         return None if len(lines) == 1 or _object(lines[1]) is not None else "it is cut short"
     offsets = lines[1:] if kind == "sources" else lines[2:]
     head = kind == "sources" or (len(lines) > 1 and _object(lines[1]) is not None)
-    if not head or not offsets or not all(line == _NO_OFFSETS or _is_offsets(line) for line in offsets):
+    if not head or not offsets or not all(line == NO_OFFSETS or _is_offsets(line) for line in offsets):
         return "it is cut short"
     return None
 
@@ -146,7 +146,7 @@ def _tokens(body: bytes) -> list[BatchToken]:
 def _offsets(lines: Iterable[str]) -> Offsets:
     found: Offsets = {}
     for line in lines:
-        if line != _NO_OFFSETS:
+        if line != NO_OFFSETS:
             found |= {TopicPartition(t, int(p)): at for t, parts in json.loads(line).items() for p, at in parts.items()}
     return found
 
@@ -165,3 +165,11 @@ def _is_offsets(line: str) -> bool:
         isinstance(parts, dict) and all(p.isdigit() and isinstance(at, int) for p, at in parts.items())
         for parts in found.values()
     )
+
+
+def to_spark_json(offsets: Offsets, *, compact: bool = False) -> str:
+    """Offsets in the form of Spark's `startingOffsets` option; compact as in the files of a checkpoint."""
+    topics: dict[str, dict[str, int]] = {}
+    for at, offset in sorted(offsets.items()):
+        topics.setdefault(at.topic, {})[str(at.partition)] = offset
+    return json.dumps(topics, separators=(",", ":") if compact else None)

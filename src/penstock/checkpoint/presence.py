@@ -22,7 +22,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from penstock.checkpoint.lock import held_by
-from penstock.checkpoint.whole import put_whole_at
+from penstock.checkpoint.writing import put_whole_at
 from penstock.errors import MissingError, PenstockError
 from penstock.storage import Storage, is_local
 from penstock.storage.stores import SHORT

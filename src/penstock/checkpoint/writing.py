@@ -1,27 +1,54 @@
-"""Spark's checkpoint files, written: exactly as Spark writes them, each whole or not at all.
+"""Files of a checkpoint, written: each is there whole or not at all, whatever ends the writer.
 
-Only for a checkpoint that no run holds. Spark's local file system keeps a checksum beside each file (`.N.crc`) and
-refuses a file that does not match it; a file without one is taken as it is. So the checksum goes first, then the file
-comes in one rename.
+Spark's own are written exactly as Spark writes them, and only where no run holds the checkpoint. Spark's local file
+system keeps a checksum beside each file (`.N.crc`) and refuses a file that does not match it; a file without one is
+taken as it is. So the checksum goes first, then the file comes in one rename.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import posixpath
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from penstock.checkpoint.log_file import Offsets
-from penstock.checkpoint.whole import put_whole_at
+from fsspec.implementations.local import LocalFileSystem
+
+from penstock.checkpoint.log_file import NO_OFFSETS, LogFile, Offsets, to_spark_json
 from penstock.errors import TerminalError
 from penstock.storage import Storage
 
 RESTORING = ".penstock.restoring"
 """The note that stands in a checkpoint while a restore or a repair writes: what was begun, for people."""
 
-_EMPTY_SOURCE = "-"
+
+def put_whole(path: Path, body: bytes, *, durable: bool = True) -> None:
+    """Write a local file by a draft beside it and a rename. One that need not outlive the machine is not synced."""
+    # A draft is named so that no reader of the folder takes it for a file of Spark's or of a run.
+    draft = path.with_name(f".draft{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(body)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def put_whole_at(filesystem: Any, path: str, body: bytes, *, durable: bool = True) -> None:
+    """The same wherever a path is: an object store shows an object only when it is whole."""
+    if isinstance(filesystem, LocalFileSystem):
+        put_whole(Path(path), body, durable=durable)
+    else:
+        filesystem.pipe_file(path, body)
 
 
 @contextmanager
@@ -41,20 +68,17 @@ def put_offsets(
     Without such a batch there must be a single source, and Spark takes the settings of the session.
     """
     if like is None:
-        head, known = (
-            json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}, separators=(",", ":")),
-            [""],
-        )
+        head, known = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}', [""]
     else:
-        _, head, *known = _read(checkpoint, f"offsets/{like}", storage).decode().splitlines()
+        head, *known = _read(checkpoint, f"offsets/{like}", storage).lines
         head = _watermarked(head, read_text(checkpoint, f"commits/{like}", storage))
-    lines = [_by_topic(ends)] if len(known) == 1 else _by_source(checkpoint, ends, known, storage)
+    lines = [to_spark_json(ends, compact=True)] if len(known) == 1 else _by_source(checkpoint, ends, known, storage)
     put_file(checkpoint, f"offsets/{batch_id}", "\n".join(["v1", head, *lines]).encode(), storage)
 
 
 def put_commit(checkpoint: str, batch_id: int, like: int | None = None, storage: Storage = Storage()) -> None:
     """Write `commits/N` as the batch `like` has it; without one, as a batch without a watermark."""
-    body = _read(checkpoint, f"commits/{like}", storage) if like is not None else b'v1\n{"nextBatchWatermarkMs":0}'
+    body = _read(checkpoint, f"commits/{like}", storage).body if like is not None else b'v1\n{"nextBatchWatermarkMs":0}'
     put_file(checkpoint, f"commits/{batch_id}", body, storage)
 
 
@@ -67,7 +91,7 @@ def put_initial(checkpoint: str, starts: Sequence[Offsets], storage: Storage = S
     """Write `sources/K/0` for each source: where its first batch begins."""
     for source, offsets in enumerate(starts):
         # Spark writes a zero byte first, so that Spark 2.1.0 fails on the file instead of misreading it.
-        put_file(checkpoint, f"sources/{source}/0", b"\0v1\n" + _by_topic(offsets).encode(), storage)
+        put_file(checkpoint, f"sources/{source}/0", b"\0v1\n" + to_spark_json(offsets, compact=True).encode(), storage)
 
 
 def put_file(checkpoint: str, name: str, body: bytes, storage: Storage = Storage()) -> None:
@@ -109,13 +133,12 @@ def _remove(filesystem: Any, path: str) -> None:
         filesystem.rm_file(path)
 
 
-def _read(checkpoint: str, name: str, storage: Storage) -> bytes:
+def _read(checkpoint: str, name: str, storage: Storage) -> LogFile:
     filesystem, path = _at(checkpoint, name, storage)
     try:
-        body: bytes = filesystem.cat_file(path)
+        return LogFile(name, filesystem.cat_file(path))
     except FileNotFoundError:
         raise _unusable(checkpoint, name, "it is not there, and a file like it was to be written") from None
-    return body
 
 
 def _watermarked(head: str, commit: str | None) -> str:
@@ -127,13 +150,6 @@ def _watermarked(head: str, commit: str | None) -> str:
     return json.dumps(body | ({"batchWatermarkMs": left} if left is not None else {}), separators=(",", ":"))
 
 
-def _by_topic(offsets: Offsets) -> str:
-    topics: dict[str, dict[str, int]] = {}
-    for at, offset in sorted(offsets.items()):
-        topics.setdefault(at.topic, {})[str(at.partition)] = offset
-    return json.dumps(topics, separators=(",", ":"))
-
-
 def _by_source(checkpoint: str, ends: Offsets, known: Sequence[str], storage: Storage) -> list[str]:
     """A line for each source, which is told by the topics that it had before."""
     topics = [_topics(checkpoint, source, line, storage) for source, line in enumerate(known)]
@@ -141,14 +157,13 @@ def _by_source(checkpoint: str, ends: Offsets, known: Sequence[str], storage: St
     if unknown:
         raise _unusable(checkpoint, "offsets", f"no source of it reads {', '.join(unknown)}")
     parts = [{at: end for at, end in ends.items() if at.topic in mine} for mine in topics]
-    return [_by_topic(part) if part else _EMPTY_SOURCE for part in parts]
+    return [to_spark_json(part, compact=True) if part else NO_OFFSETS for part in parts]
 
 
 def _topics(checkpoint: str, source: int, line: str, storage: Storage) -> set[str]:
-    if line != _EMPTY_SOURCE:
-        return set(json.loads(line))
-    text = _read(checkpoint, f"sources/{source}/0", storage).decode()
-    return set(json.loads(text.lstrip("\0").partition("\n")[2]))
+    if line == NO_OFFSETS:
+        [line] = _read(checkpoint, f"sources/{source}/0", storage).lines
+    return set(json.loads(line))
 
 
 def _unusable(checkpoint: str, name: str, found: str) -> TerminalError:
