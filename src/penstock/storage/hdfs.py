@@ -21,9 +21,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from penstock.errors import MissingError, PenstockError
-from penstock.storage.client_settings import is_hadoop_option
 from penstock.storage.objects import ChangedError, ObjectFileSystem, StoredObject
-from penstock.storage.stores import Options, Patience, first_line
+from penstock.storage.stores import Options, Patience, first_line, is_hadoop_option
 
 Result = TypeVar("Result")
 

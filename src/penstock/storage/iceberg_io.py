@@ -8,8 +8,7 @@ from __future__ import annotations
 from fsspec import AbstractFileSystem
 from pyiceberg.io.fsspec import FsspecFileIO
 
-from penstock.storage.client_settings import OPTION
-from penstock.storage.storage import is_object_uri, object_filesystem
+from penstock.storage.storage import OPTION, is_object_uri, object_filesystem
 
 
 class StoreFileIO(FsspecFileIO):

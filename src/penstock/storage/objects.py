@@ -103,12 +103,10 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def read(self, path: str) -> StoredObject | None:
         """An object with what tells it from later ones; none where it is not there."""
-        import obstore
-
         store, key = self._at(path)
         try:
             with self._telling("reading", path):
-                found = obstore.get(store, key)
+                found = store.get(key)
                 body, about = bytes(found.bytes()), found.meta
         except FileNotFoundError:
             return None
@@ -116,14 +114,13 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def put_new(self, path: str, body: bytes) -> str:
         """Make an object where none is; `FileExistsError` where one is. Of two who do this at once one succeeds."""
-        import obstore
         from obstore.exceptions import AlreadyExistsError
 
         store, key = self._at(path)
         try:
             with self._telling("writing", path):
                 try:
-                    made = obstore.put(store, key, body, mode="create", use_multipart=False)
+                    made = store.put(key, body, mode="create", use_multipart=False)
                 except AlreadyExistsError as error:
                     raise FileExistsError(path) from error
         except FileExistsError:
@@ -136,14 +133,13 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def put_over(self, path: str, body: bytes, mark: str) -> str:
         """Replace an object that is still the one with this mark; `ChangedError` where it is not."""
-        import obstore
         from obstore.exceptions import PreconditionError
 
         store, key = self._at(path)
         try:
             with self._telling("writing", path):
                 try:
-                    made = obstore.put(store, key, body, mode={"e_tag": mark}, use_multipart=False)
+                    made = store.put(key, body, mode={"e_tag": mark}, use_multipart=False)
                 except PreconditionError as error:
                     raise FileExistsError(path) from error
         except (FileExistsError, FileNotFoundError):
@@ -182,36 +178,29 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """What is directly below a path."""
-        import obstore
-
         path = self._strip_protocol(path)
         store, key = self._at(path)
         bucket = path.partition("/")[0]
         with self._telling("listing", path):
-            found = obstore.list_with_delimiter(store, key or None)
+            found = store.list_with_delimiter(key or None)
             prefixes, objects = list(found["common_prefixes"]), list(found["objects"])
         shown = [{"name": f"{bucket}/{one}".rstrip("/"), "size": 0, "type": "directory"} for one in prefixes]
         shown += [_about(bucket, one) for one in objects if not _is_marker(one, key)]
-        if not shown:
-            if key and not objects:
-                shown = [self._head(path)]
-            elif not key and not objects:
-                shown = []
+        if key and not shown and not objects:
+            shown = [self._head(path)]
         return shown if detail else [one["name"] for one in shown]
 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
     ) -> Any:
         """Every object below a path, or the one at it."""
-        import obstore
-
         path = self._strip_protocol(path)
         store, key = self._at(path)
         bucket = path.partition("/")[0]
         with self._telling("listing", path):
             about = [
                 _about(bucket, one)
-                for some in obstore.list(store, key or None)
+                for some in store.list(key or None)
                 for one in some
                 if not str(one["path"]).endswith("/")
             ]
@@ -225,29 +214,25 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def list_after(self, path: str, name: str) -> Iterator[str]:
         """The objects below a path whose names come after one, in order, asked for as far as they are taken."""
-        import obstore
-
         path = self._strip_protocol(path)
         store, key = self._at(path)
         bucket = path.partition("/")[0]
         start = f"{key}/{name}" if key else name
         with self._telling("listing", path):
-            for some in obstore.list(store, key or None, offset=start):
+            for some in store.list(key or None, offset=start):
                 # Not every server knows where to start; the order all have.
                 yield from (f"{bucket}/{one['path']}" for one in some if one["path"] > start)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of an object, or some of them."""
-        import obstore
-
         store, key = self._at(path)
         with self._telling("reading", path):
             if start is None and end is None:
-                return bytes(obstore.get(store, key).bytes())
+                return bytes(store.get(key).bytes())
             size = self._head(self._strip_protocol(path))["size"] if end is None or end < 0 or (start or 0) < 0 else 0
             first = (start or 0) + (size if (start or 0) < 0 else 0)
             last = size if end is None else end + (size if end < 0 else 0)
-            return bytes(obstore.get_range(store, key, start=first, end=last)) if last > first else b""
+            return bytes(store.get_range(key, start=first, end=last)) if last > first else b""
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
         """The bytes of one object, or of several that are asked for at once."""
@@ -268,29 +253,24 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Write an object, whole."""
-        import obstore
-
         if mode == "create":
             self.put_new(path, bytes(value))
             return
         store, key = self._at(path)
         with self._telling("writing", path):
-            obstore.put(store, key, bytes(value))
+            store.put(key, bytes(value))
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copy an object within its bucket, by the store itself."""
-        import obstore
-
         store, key = self._at(path1)
         with self._telling("copying", path1):
-            obstore.copy(store, key, self._at(path2)[1])
+            store.copy(key, self._at(path2)[1])
 
     def writer(self, path: str) -> Any:
         """An object to write in parts, there when it is closed."""
-        import obstore
+        from obstore import open_writer
 
-        store, key = self._at(path)
-        return obstore.open_writer(store, key)
+        return open_writer(*self._at(path))
 
     def rm_file(self, path: str) -> None:
         """Remove an object. One that is not there is no error: stores do not say."""
@@ -325,8 +305,6 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return ObjectFile(self, path, mode, block_size or 8 << 20, autocommit, cache_type="readahead", size=size)
 
     def _remove(self, paths: Iterable[str]) -> None:
-        import obstore
-
         by_bucket: dict[str, list[str]] = {}
         for path in map(self._strip_protocol, paths):
             bucket, _, key = path.partition("/")
@@ -337,25 +315,21 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 some = keys[start : start + _DELETES]
                 with self._telling("removing", f"{bucket}/{some[0]}"):
                     try:
-                        obstore.delete(store, some if len(some) > 1 else some[0])
+                        store.delete(some if len(some) > 1 else some[0])
                     except FileNotFoundError:
                         continue
 
     def _head(self, path: str) -> dict[str, Any]:
-        import obstore
-
         store, key = self._at(path)
         if not key:
             raise FileNotFoundError(path)
         with self._telling("looking at", path):
-            return _about(path.partition("/")[0], obstore.head(store, key))
+            return _about(path.partition("/")[0], store.head(key))
 
     def _any_below(self, path: str) -> bool:
-        import obstore
-
         store, key = self._at(path)
         with self._telling("listing", path):
-            return any(len(some) > 0 for some in obstore.list(store, key or None, chunk_size=1))
+            return any(len(some) > 0 for some in store.list(key or None, chunk_size=1))
 
     def _at(self, path: str) -> tuple[Any, str]:
         bucket, _, key = self._strip_protocol(path).partition("/")

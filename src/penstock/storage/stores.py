@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import MissingError, PenstockError, TransientError
-from penstock.storage.client_settings import is_hadoop_option
 
 Options = tuple[tuple[str, str], ...]
 
@@ -74,6 +73,11 @@ def _speaks_of(scheme: str, option: str) -> bool:
     other = {"aws_": ("s3", "s3a", "s3n"), "google_": ("gs", "gcs"), "azure_": ("abfs", "abfss")}
     fits = all(scheme in own for begin, own in other.items() if option.lower().startswith(begin))
     return fits and not is_hadoop_option(option)
+
+
+def is_hadoop_option(name: str) -> bool:
+    """Whether an option is one of Hadoop's own settings, which HDFS is reached by."""
+    return name.startswith(("dfs.", "fs.", "hadoop."))
 
 
 @contextmanager
