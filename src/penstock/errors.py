@@ -131,3 +131,8 @@ def as_penstock_error(error: Exception) -> PenstockError:
         f"{type(error).__name__}: {error}",
         hint="this is a fault of Penstock; run `penstock --debug ...` and report what it prints",
     )
+
+
+def back_off(attempt: int, first: float, longest: float) -> float:
+    """The seconds to wait after failed attempt number `attempt`, counted from 1: doubled each time, up to `longest`."""
+    return min(first * 2.0 ** min(attempt - 1, 30), longest)

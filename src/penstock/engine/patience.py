@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from penstock.engine.listener import Listener, Retrying
-from penstock.errors import TransientError
+from penstock.errors import TransientError, back_off
 
 _LONGEST_DELAY = 30.0
-
-
-def back_off(attempt: int, first: float, longest: float) -> float:
-    """The seconds to wait after failed attempt number `attempt`, counted from 1: doubled each time, up to `longest`."""
-    return min(first * 2.0 ** min(attempt - 1, 30), longest)
 
 
 class StopRequest:

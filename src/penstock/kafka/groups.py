@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from penstock.errors import PenstockError, TerminalError, TransientError, one_line
+from penstock.errors import PenstockError, TerminalError, TransientError, back_off, one_line
 from penstock.kafka.failures import NOT_ALLOWED, kafka_failures
 from penstock.kafka.hearing import Hearing, check_access, refuse_known
 from penstock.kafka.settings import KafkaSettings
@@ -168,7 +168,7 @@ class GroupCommitter:
 
     def _run(self) -> None:
         group: GroupOffsets | None = None
-        wait = _REFRESH_SECONDS
+        wait, failed = _REFRESH_SECONDS, 0
         while (offsets := self._next(wait)) is not None:
             try:
                 group = group or GroupOffsets(self._settings, self._group)
@@ -176,13 +176,14 @@ class GroupCommitter:
             except Exception as error:
                 _let_go(group)
                 group = None
-                wait = min(2 * wait, _LONGEST_WAIT) if self._failing else _FIRST_WAIT
+                failed += 1
+                wait = back_off(failed, _FIRST_WAIT, _LONGEST_WAIT)
                 self._say(error)
                 if self._closing.is_set():
                     return
                 self._fresh = True
             else:
-                wait = _REFRESH_SECONDS
+                wait, failed = _REFRESH_SECONDS, 0
                 self._say(None)
                 # Not for news: each batch brings some, and each time this thread would stand in its way.
                 self._closing.wait(_SPACING_SECONDS)

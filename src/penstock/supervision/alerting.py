@@ -25,8 +25,7 @@ from penstock.checkpoint.writing import put_whole_at
 from penstock.config import PipelineConfig
 from penstock.config.alerts import WebhookConfig
 from penstock.config.fields import reveal
-from penstock.engine.patience import back_off
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, back_off
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.topics import TopicAdmin
 from penstock.metrics.alerts import Alert, AlertBook, Observation

@@ -24,8 +24,8 @@ from penstock.assembly.starting import Needs, application, needs_of
 from penstock.config import PipelineConfig, Problem, reveal
 from penstock.config.operation import of_application
 from penstock.engine.listener import BatchDone, Event
-from penstock.engine.patience import StopRequest, back_off
-from penstock.errors import DefinitionError, PenstockError, TransientError, as_penstock_error
+from penstock.engine.patience import StopRequest
+from penstock.errors import DefinitionError, PenstockError, TransientError, as_penstock_error, back_off
 from penstock.preflight.options import RunSummary
 from penstock.spark.internals import process_of
 from penstock.spark.session import own_session
