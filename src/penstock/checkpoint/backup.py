@@ -22,20 +22,6 @@ from penstock.checkpoint.state_stores import read_state, state_version
 from penstock.errors import MissingError, TransientError
 from penstock.storage import Storage
 
-__all__ = [
-    "Backup",
-    "backups_of",
-    "belongs",
-    "clear_parts",
-    "copy_files",
-    "files_of",
-    "list_backups",
-    "make_backup",
-    "missing_files",
-    "remove_backup",
-    "save_aside",
-]
-
 _NOTES = frozenset({".penstock.start", ".penstock.state", ".penstock.topics", ".penstock.again"})
 """Of Penstock's own files beside Spark's, those that belong to the progress; the others are locks, or of a run."""
 _LOG = re.compile(r"(offsets|commits)/(\d+)")

@@ -45,22 +45,9 @@ class Authority:
     def make(cls, name: str) -> Authority:
         """A new one."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = _named(name)
-        now = datetime.now(UTC)
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _EARLIER)
-            .not_valid_after(now + _VALID)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-            .sign(key, hashes.SHA256())
-        )
-        return cls(certificate, key)
+        builder = _begun(_named(name), _named(name), key, datetime.now(UTC) + _VALID, signs=True)
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        return cls(builder.add_extension(own, critical=False).sign(key, hashes.SHA256()), key)
 
     @property
     def certificate(self) -> str:
@@ -71,32 +58,34 @@ class Authority:
         """A certificate for `name`, by which it may serve these hosts, and be a client."""
         key = ec.generate_private_key(ec.SECP256R1())
         end = until or datetime.now(UTC) + _VALID
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(_named(name))
-            .issuer_name(self._certificate.subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(min(datetime.now(UTC) - _EARLIER, end - _VALID))
-            .not_valid_after(end)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-                critical=False,
-            )
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]),
-                critical=False,
-            )
-        )
-        if hosts:
-            builder = builder.add_extension(
-                x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False
-            )
+        builder = _begun(_named(name), self._certificate.subject, key, end, signs=False)
+        extensions: list[x509.ExtensionType] = [
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]),
+            *([x509.SubjectAlternativeName([_host(host) for host in hosts])] if hosts else []),
+        ]
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         plain = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
         return Issued(certificate.public_bytes(form.Encoding.PEM).decode(), plain.decode())
+
+
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime, *, signs: bool
+) -> x509.CertificateBuilder:
+    """What every certificate says: of an authority, which `signs`, or of a service or client."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(datetime.now(UTC) - _EARLIER, end - _VALID))
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(_usage(signs_certificates=signs), critical=True)
+    )
 
 
 def _named(name: str) -> x509.Name:

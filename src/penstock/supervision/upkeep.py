@@ -26,7 +26,8 @@ from penstock.assembly.build import Pipeline
 from penstock.assembly.reaching import storage_of
 from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.backup import backups_of, list_backups, make_backup
+from penstock.checkpoint.backup import backups_of, make_backup
+from penstock.checkpoint.manifest import list_backups
 from penstock.config import PipelineConfig, reveal
 from penstock.contracts import MaintainedSink, Maintenance, MaintenanceLock, Sink
 from penstock.errors import PenstockError, one_line

@@ -13,7 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.backup import backups_of, list_backups, make_backup
+from penstock.checkpoint.backup import backups_of, make_backup
+from penstock.checkpoint.manifest import list_backups
 from penstock.config import load
 from penstock.supervision.upkeep import Chores
 
