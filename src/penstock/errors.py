@@ -13,7 +13,8 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import ClassVar
 
@@ -90,6 +91,22 @@ class TransientError(PenstockError):
     """It may work when tried again."""
 
     exit_code = 75
+
+
+def as_missing(error: PenstockError) -> PenstockError:
+    """What is away at the start is missing: a run has nothing to go on with, and trying again would hide it."""
+    if not isinstance(error, TransientError):
+        return error
+    return MissingError(error.code, error.summary, context=error.context, hint=error.hint)
+
+
+@contextmanager
+def transient_is_fatal() -> Iterator[None]:
+    """Raise what is away as missing."""
+    try:
+        yield
+    except TransientError as error:
+        raise as_missing(error) from None
 
 
 _CLASSES: Mapping[str, type[PenstockError]] = {

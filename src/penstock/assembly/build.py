@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.assembly.decoding import build_decoder, build_key, build_side_decoder
-from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.inlet import Computed, Inlet, Taken
 from penstock.assembly.layout import Layout, lay_out
 from penstock.assembly.reaching import settings_of, storage_of, subscription_of
@@ -28,7 +27,7 @@ from penstock.assembly.transforming import (
 from penstock.assembly.user_code import folder_of, refuse_missing_code
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, SqlSink, Transform
 from penstock.decoders import TombstoneDecoder, Tombstones, timed
-from penstock.errors import MissingError
+from penstock.errors import MissingError, transient_is_fatal
 from penstock.kafka import KafkaSettings, Subscription
 from penstock.model import COORDINATES, COORDINATES_FIELD, NEVER_NULL
 from penstock.quarantine import RefusingQuarantine

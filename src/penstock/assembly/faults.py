@@ -236,12 +236,3 @@ def _cause(text: str) -> str:
         lines = (_JAVA_PACKAGE.sub("", _WRAPPING.sub("", line.strip(": \t"))) for line in text.splitlines())
         line = next((line for line in lines if line and not line.startswith(_PLACES)), "")
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", line)[:_MOST]
-
-
-@contextmanager
-def transient_is_fatal() -> Iterator[None]:
-    """What is away at the start is missing: a run has nothing to go on with, and trying again would hide it."""
-    try:
-        yield
-    except TransientError as error:
-        raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None

@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import config as cfg
-from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.lookups import Awaited
 from penstock.assembly.tables import Tables
 from penstock.config.arrow_types import columns_of, parse_columns
 from penstock.config.flow_checks import follow
 from penstock.config.problems import Path as PathInFile
 from penstock.contracts import Transform
+from penstock.errors import transient_is_fatal
 from penstock.model import COORDINATES
 from penstock.transforms import (
     Cast,

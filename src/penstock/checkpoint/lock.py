@@ -24,7 +24,7 @@ from typing import Any, Protocol, TextIO
 
 import psutil
 
-from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
+from penstock.errors import MissingError, PenstockError, TerminalError, TransientError, transient_is_fatal
 from penstock.storage import ChangedError, Storage, is_object_uri, local_path
 from penstock.storage.objects import StoredObject
 from penstock.storage.stores import SHORT
@@ -140,14 +140,12 @@ class Lease:
 
 
 @contextmanager
-def leased(checkpoint: str, storage: Storage, tell: Callable[[str], None]) -> Iterator[Lease]:
+def _leased(checkpoint: str, storage: Storage, tell: Callable[[str], None]) -> Iterator[Lease]:
     """Hold a checkpoint in an object store. Refused while its holder lives; a dead one's lease is waited for."""
     filesystem, root = storage.filesystem(checkpoint, SHORT)
     note = f"{root}/{LEASE_NOTE}"
-    try:
+    with transient_is_fatal():
         claim, mark, since = _acquire(checkpoint, filesystem, root, note, tell)
-    except TransientError as error:
-        raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None
     lease = Lease(checkpoint, filesystem, note, claim, mark, since)
     try:
         yield lease
@@ -155,7 +153,7 @@ def leased(checkpoint: str, storage: Storage, tell: Callable[[str], None]) -> It
         lease.close()
 
 
-def lease_holder(checkpoint: str, storage: Storage) -> str | None:
+def _lease_holder(checkpoint: str, storage: Storage) -> str | None:
     """Who holds a checkpoint in an object store, as far as a look tells: by this machine's clock."""
     filesystem, root = storage.filesystem(checkpoint, SHORT)
     held = filesystem.read(f"{root}/{LEASE_NOTE}")
@@ -182,16 +180,20 @@ def _acquire(
             continue
         first = first or held.mark
         if held.mark != first or other.host == _this_system():
-            raise MissingError(
-                "CHECKPOINT_IN_USE",
-                f"another run holds the checkpoint {checkpoint}",
-                context={"held by": other.who},
-                hint="stop that run first; two runs on one checkpoint would work against each other",
-            )
+            raise _in_use(checkpoint, other.who)
         if not told:
             told = True
             tell(f"the checkpoint is held by {other.who}: looking whether it lives, for at most {LEASE_SECONDS:.0f} s")
         time.sleep(_POLL_SECONDS)
+
+
+def _in_use(checkpoint: str, holder: str) -> MissingError:
+    return MissingError(
+        "CHECKPOINT_IN_USE",
+        f"another run holds the checkpoint {checkpoint}",
+        context={"held by": holder},
+        hint="stop that run first; two runs on one checkpoint would work against each other",
+    )
 
 
 def _now(filesystem: Any, root: str) -> datetime:
@@ -258,7 +260,7 @@ def checkpoint_lock(
 ) -> Iterator[Hold]:
     """Hold the checkpoint; a second holder is refused. At a crash the kernel frees it, or its lease runs out."""
     if is_object_uri(path):
-        with leased(path, storage, tell) as lease:
+        with _leased(path, storage, tell) as lease:
             yield lease
         return
     folder = local_path(path)
@@ -271,12 +273,7 @@ def checkpoint_lock(
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOCK).open("a+") as file:
         if not _taken(file):
-            raise MissingError(
-                "CHECKPOINT_IN_USE",
-                f"another run holds the checkpoint {path}",
-                context={"held by": _holder(file)},
-                hint="stop that run first; two runs on one checkpoint would work against each other",
-            )
+            raise _in_use(path, _holder(file))
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -287,7 +284,7 @@ def checkpoint_lock(
 def held_by(path: str, storage: Storage = Storage()) -> str | None:
     """Who holds the checkpoint now, without taking it from anybody; None where nobody does, or nobody here can."""
     if is_object_uri(path):
-        return lease_holder(path, storage)
+        return _lease_holder(path, storage)
     folder = local_path(path)
     if folder is None:
         return None

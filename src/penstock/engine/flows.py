@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, as_nullable
-from penstock.assembly.faults import refused_step, transient_is_fatal, translate_error
+from penstock.assembly.faults import refused_step, translate_error
 from penstock.assembly.lookups import Lookups
 from penstock.assembly.schemas import Following, Place, registered
 from penstock.assembly.starting import pinned_slots
@@ -25,7 +25,7 @@ from penstock.config import reveal
 from penstock.contracts import SqlSink, Transform
 from penstock.engine.direct import can_share, stage_direct
 from penstock.engine.outlet import SlotWork, StagedFlow, StageLane
-from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError
+from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError, transient_is_fatal
 from penstock.model import BatchToken
 from penstock.registry import RegisteredSchema
 from penstock.spark.sql import SparkSql

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, build, joined_schema
-from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.lookups import Lookups
 from penstock.assembly.placing import check_places, open_ports, placement_of
 from penstock.assembly.reaching import checkpoint_of, committed_places_of, places_of, storage_of
@@ -24,7 +23,7 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.config import PipelineConfig, show_duration
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, transient_is_fatal
 from penstock.flow import decide
 from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics

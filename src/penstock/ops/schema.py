@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 from penstock import config as cfg
 from penstock.assembly.build import Pipeline, build
-from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.schemas import Place, Registered, Schemas, registered
 from penstock.contracts import EvolvingSink
 from penstock.decoders import JudgingDecoder
-from penstock.errors import DefinitionError, MissingError, PenstockError
+from penstock.errors import DefinitionError, MissingError, PenstockError, transient_is_fatal
 from penstock.registry import RegisteredSchema
 
 Level = Literal["fits", "changes", "breaks", "unknown"]

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.faults import transient_is_fatal
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.logs import read_files
-from penstock.errors import MissingError, TerminalError, TransientError
+from penstock.errors import MissingError, TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.failures import REFUSALS
 from penstock.kafka.groups import GroupOffsets

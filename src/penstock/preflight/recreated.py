@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.assembly.faults import transient_is_fatal
 from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.findings import Finding, from_error
 from penstock.checkpoint.writing import remove_file
-from penstock.errors import PenstockError, TerminalError, TransientError
+from penstock.errors import PenstockError, TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster, KafkaSettings
 from penstock.model import BatchToken, Position
 from penstock.preflight.loss import ranges_of_batch

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 
-from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.errors import MissingError, PenstockError, transient_is_fatal
 from penstock.storage.objects import ChangedError, ObjectFileSystem
 from penstock.storage.storage import Storage, bucket_of, is_hdfs_uri, is_object_uri, is_s3_uri
 from penstock.storage.stores import SHORT
@@ -19,10 +19,8 @@ def check_reachable(storage: Storage, places: Iterable[str]) -> None:
     """Look into each bucket once. Raises in words what is wrong: a bucket, a key, a region, an endpoint."""
     for bucket in dict.fromkeys(bucket_of(place) for place in places if is_object_uri(place)):
         filesystem, root = storage.filesystem(bucket, SHORT)
-        try:
+        with transient_is_fatal():
             filesystem.look_into(root)
-        except TransientError as error:
-            raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None
 
 
 def check_conditional_writes(storage: Storage, places: Iterable[str]) -> list[str]:
@@ -57,11 +55,10 @@ def _ignored_condition(storage: Storage, place: str) -> str | None:
     filesystem, root = storage.filesystem(place, SHORT)
     path = f"{root}/.penstock-probe-{secrets.token_hex(8)}"
     try:
-        if not _refuses_second(filesystem, path):
-            return "If-None-Match"
-        return None if not is_s3_uri(place) or _refuses_changed(filesystem, path) else "If-Match"
-    except TransientError as error:
-        raise MissingError(error.code, error.summary, context=error.context, hint=error.hint) from None
+        with transient_is_fatal():
+            if not _refuses_second(filesystem, path):
+                return "If-None-Match"
+            return None if not is_s3_uri(place) or _refuses_changed(filesystem, path) else "If-Match"
     finally:
         with suppress(PenstockError):
             filesystem.rm_file(path)

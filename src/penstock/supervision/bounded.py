@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.faults import full_disks_named, transient_is_fatal, translate_error
+from penstock.assembly.faults import full_disks_named, translate_error
 from penstock.assembly.placing import check_places, placement_of
 from penstock.assembly.starting import session_for
 from penstock.checkpoint import checkpoint_lock
@@ -30,7 +30,7 @@ from penstock.engine.orphans import Orphans
 from penstock.engine.patience import Patience, StopRequest
 from penstock.engine.refused import Excluded
 from penstock.engine.slot import cut_ranges
-from penstock.errors import TerminalError, TransientError
+from penstock.errors import TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
 from penstock.preflight.options import RunSummary

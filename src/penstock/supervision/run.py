@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.assembly.build import Pipeline, build
-from penstock.assembly.faults import full_disks_named, transient_is_fatal
+from penstock.assembly.faults import full_disks_named
 from penstock.assembly.placing import check_places, placement_of
 from penstock.assembly.reaching import committed_places_of, places_of, storage_of
 from penstock.assembly.starting import session_for
@@ -36,7 +36,7 @@ from penstock.engine.listener import (
     telling_once,
 )
 from penstock.engine.patience import Patience, StopRequest
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import PenstockError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster
 from penstock.metrics.history import history_of
 from penstock.model import BAD_SCHEMA
