@@ -132,7 +132,9 @@ class StateFiles:
         """What is not there, or empty, of what a batch needs that begins with this version, in words."""
         if version <= 0:
             return []
-        places = {found for name in self.sizes if (found := _place(name)) is not None and _versioned(name)}
+        places = {
+            found for name in self.sizes if (found := _place(name)) is not None and state_version(name) is not None
+        }
         expected = {(o, p, store) for (o, store), count in self.partitions.items() for p in range(count)}
         # Where a note is gone: what one partition has, the others have, and a pipeline with state has a first step.
         for operator, store in {(o, s) for o, _, s in places} - self.partitions.keys():
@@ -188,10 +190,6 @@ def _place(name: str) -> tuple[int, int, str] | None:
         return None
     store = found[3] if found[3] not in _PARTS else None
     return int(found[1]), int(found[2]), store or ""
-
-
-def _versioned(name: str) -> bool:
-    return state_version(name) is not None
 
 
 def _named(name: str) -> str:

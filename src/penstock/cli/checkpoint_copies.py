@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli.arguments import DryRun, File, Json, ago
+from penstock.cli.checkpoint import app as app
 from penstock.cli.render import out, print_json, progress_bar, show_note, table
 from penstock.wording import counted, size
 
@@ -23,12 +24,7 @@ if TYPE_CHECKING:
 _SHOWN = 12
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    for command in (backup, restore, fork, adopt):
-        app.command()(command)
-
-
+@app.command()
 def backup(
     file: File,
     to: Annotated[
@@ -75,6 +71,7 @@ def backup(
         _show_removed("removed", plan.removes)
 
 
+@app.command()
 def restore(
     file: File,
     source: Annotated[
@@ -101,6 +98,7 @@ def restore(
         _show_restore(plan, file, dry_run)
 
 
+@app.command()
 def fork(
     file: File,
     to: Annotated[str, typer.Option(metavar="PATH", help="The new checkpoint; empty or not there.")],
@@ -132,6 +130,7 @@ def fork(
         _show_fork(plan, file, dry_run)
 
 
+@app.command()
 def adopt(
     file: File,
     source: Annotated[str, typer.Option("--from", metavar="PATH", help="The checkpoint of the other job.")],

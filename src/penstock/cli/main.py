@@ -14,8 +14,7 @@ import typer
 import typer.main
 
 from penstock.cli.arguments import File, Json, Master
-from penstock.cli.checkpoint import app as checkpoint_app
-from penstock.cli.checkpoint_copies import add_to as add_checkpoint_copies
+from penstock.cli.checkpoint_copies import app as checkpoint_app
 from penstock.cli.compact import compact
 from penstock.cli.dashboard import dashboard
 from penstock.cli.dev import app as dev_app
@@ -43,7 +42,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(dev_app, name="dev")
-add_checkpoint_copies(checkpoint_app)
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(schema_app, name="schema")
 app.add_typer(quarantine_app, name="quarantine")

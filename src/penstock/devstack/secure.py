@@ -74,7 +74,8 @@ class SecureStack:
         except FileNotFoundError:
             return None
         tokens = Tokens(**found["tokens"]) if found["tokens"] else None
-        return cls(folder, found["ports"], tuple(_listener(**one) for one in found["extra"]), tokens)
+        extra = tuple(ExtraListener(one["name"], tuple(one["hosts"]), one["expired"]) for one in found["extra"])
+        return cls(folder, found["ports"], extra, tokens)
 
     @classmethod
     def make(cls, stack: Path, nodes: Sequence[int], taken: Sequence[int], wanted: Secured) -> SecureStack:
@@ -219,7 +220,3 @@ class SecureStack:
             f"    key_file: {at}/{USER}.key\n"
             f"For other clients, such as kcat -F: {at}/{USER}.properties"
         )
-
-
-def _listener(name: str, hosts: Sequence[str], expired: bool) -> ExtraListener:
-    return ExtraListener(name, tuple(hosts), expired)

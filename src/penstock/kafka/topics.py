@@ -186,7 +186,7 @@ class TopicAdmin:
                     f"waiting for topic {name}: its partitions have no leaders",
                     context={"partitions wanted": partitions, "with a leader": sum(1 for at in leaders if at >= 0)},
                 )
-            time.sleep(0.02)
+            time.sleep(0.05)
 
 
 def _described(name: str, future: Any, closed: set[str] | None) -> Any:

@@ -122,13 +122,11 @@ def as_marks(frame: pl.DataFrame) -> pa.Table:
     return frame.select(columns).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(MARK_SCHEMA)
 
 
-STATE_COLUMNS = ("state", "failures", "run", "wanted_by", "last_stage", "last_code")
-"""`run` is the one that redrove it; `wanted_by` names the sinks that have no row of it, null for all of them; where it
-failed in a redrive, the last stage and code are those of the last one."""
-
-
 def with_states(records: pl.DataFrame, marks: pl.DataFrame, max_redrives: int) -> pl.DataFrame:
-    """The records with how they stand now.
+    """The records with how they stand now: `state`, `failures`, `run`, `wanted_by`, `last_stage` and `last_code`.
+
+    `run` is the one that redrove it; `wanted_by` names the sinks that have no row of it, null for all of them; where it
+    failed in a redrive, the last stage and code are those of the last one.
 
     A record that was redriven stays so until that is taken back. Of dropping and taking that back the last counts. One
     that failed in a redrive, or was taken back, is wanted by those sinks alone that had no row of it then.
