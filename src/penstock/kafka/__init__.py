@@ -2,7 +2,6 @@
 
 from penstock.kafka.cluster import Cluster, LogBounds, Subscription
 from penstock.kafka.failures import explain
-from penstock.kafka.security import KafkaSecurity, read_security
-from penstock.kafka.settings import KafkaSettings
+from penstock.kafka.settings import KafkaSecurity, KafkaSettings, read_security
 
 __all__ = ["Cluster", "KafkaSecurity", "KafkaSettings", "LogBounds", "Subscription", "explain", "read_security"]
