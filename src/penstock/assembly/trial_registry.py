@@ -23,8 +23,7 @@ from penstock.config.cases import TableCase
 from penstock.decoders import JsonDecoder
 from penstock.errors import DefinitionError, MissingError
 from penstock.model import COORDINATES, RAW_SCHEMA
-from penstock.registry import RegisteredSchema, RegistrySettings, client_of
-from penstock.registry.schemas import SchemaKind
+from penstock.registry import RegisteredSchema, RegistrySettings, SchemaKind, client_of
 
 RowsByTable = Mapping[str, TableCase | tuple[dict[str, Any], ...]]
 

@@ -1,8 +1,7 @@
 """The client of a schema registry that speaks the Confluent API: Confluent's own, Apicurio, Redpanda, Karapace."""
 
 from penstock.registry.client import RegistryClient, client_of
-from penstock.registry.schemas import ReferencedSchema, RegisteredSchema, SchemaKind, SchemaReference
-from penstock.registry.settings import RegistrySettings
+from penstock.registry.schemas import ReferencedSchema, RegisteredSchema, RegistrySettings, SchemaKind, SchemaReference
 
 __all__ = [
     "ReferencedSchema",

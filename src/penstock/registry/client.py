@@ -18,8 +18,7 @@ from urllib.parse import quote
 
 from penstock.errors import MissingError
 from penstock.registry.exchange import Exchange, Refusal
-from penstock.registry.schemas import ReferencedSchema, RegisteredSchema, SchemaKind, SchemaReference
-from penstock.registry.settings import RegistrySettings
+from penstock.registry.schemas import ReferencedSchema, RegisteredSchema, RegistrySettings, SchemaKind, SchemaReference
 
 K = TypeVar("K")
 V = TypeVar("V")

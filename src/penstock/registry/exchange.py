@@ -28,7 +28,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.util import Retry
 
 from penstock.errors import MissingError, PenstockError, TransientError
-from penstock.registry.settings import RegistrySettings
+from penstock.registry.schemas import RegistrySettings
 
 _HEADERS = {
     "Accept": "application/vnd.schemaregistry.v1+json, application/json",

@@ -1,9 +1,12 @@
-"""What a registry holds, as values."""
+"""What a registry holds, where it is and how to be let in, as values. The settings are sent to tasks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+from penstock.model.pem import Pem
 
 SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
 
@@ -39,3 +42,54 @@ class RegisteredSchema:
     references: tuple[ReferencedSchema, ...] = ()
     subject: str | None = None
     version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RegistrySettings:
+    """The base URL of the Confluent API, credentials, TLS files and patience; secrets in the clear, never shown.
+
+    `timeout` is in seconds, for connecting and for each wait on an answer. `retries` are tries after the first one.
+    """
+
+    url: str
+    username: str | None = None
+    password: str | None = None
+    token: str | None = None
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    pem: Pem | None = None
+    """What `security` names, instead of the three files; it reaches tasks whose machines do not have them."""
+    timeout: float = 10.0
+    retries: int = 3
+
+    def __repr__(self) -> str:
+        return f"RegistrySettings({self.address}, {self.credentials})"
+
+    @property
+    def address(self) -> str:
+        """The URL for messages: without a user and password that stand in it."""
+        parts = urlsplit(self.url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")).rstrip("/")
+
+    @property
+    def credentials(self) -> str:
+        """What is shown to the registry, for messages."""
+        if self.token is not None:
+            return "a bearer token"
+        if self.username is not None or "@" in urlsplit(self.url).netloc:
+            return "a user and password"
+        return "a client certificate" if self.certificate is not None else "no credentials"
+
+    @property
+    def authority(self) -> str | None:
+        """The file of the authority to trust."""
+        return self.pem.ca_path if self.pem is not None else self.ca_file
+
+    @property
+    def certificate(self) -> str | tuple[str, str] | None:
+        """The file of the client's own certificate, and that of its key where it is another one."""
+        file, key = self.certificate_file, self.key_file
+        if self.pem is not None:
+            file, key = self.pem.certificate_path, self.pem.key_path
+        return (file, key) if file is not None and key is not None else file
