@@ -38,8 +38,9 @@ from penstock.assembly.targets import Targets, build_targets
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.backup import backups_of, make_backup
 from penstock.checkpoint.lock import LEASE_NOTE, Claim
+from penstock.checkpoint.logs import RESTORING
 from penstock.checkpoint.presence import Presence, RunFacts
-from penstock.checkpoint.writing import RESTORING, put_commit, put_initial, put_metadata, put_offsets, restoring
+from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets, restoring
 from penstock.config import PipelineConfig, load
 from penstock.devstack import Node, Registry, Secured, SecureStack, SparkCluster, SparkMaster, StackState
 from penstock.devstack.secure import ExtraListener, Tokens

@@ -2,6 +2,6 @@
 
 from penstock.checkpoint.files import SparkCheckpoint, ranges_between
 from penstock.checkpoint.lock import checkpoint_lock
-from penstock.checkpoint.log_file import Offsets, to_spark_json
+from penstock.checkpoint.logs import Offsets, to_spark_json
 
 __all__ = ["Offsets", "SparkCheckpoint", "checkpoint_lock", "ranges_between", "to_spark_json"]

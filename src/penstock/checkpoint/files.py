@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from penstock.checkpoint.log_file import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, LogFile, Offsets
+from penstock.checkpoint.logs import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, LogFile, Offsets
 from penstock.checkpoint.writing import put_whole_at
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, OffsetRange, TopicPartition

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.checkpoint.files import SparkCheckpoint
-from penstock.checkpoint.log_file import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, LogFile, Offsets
-from penstock.checkpoint.logs import CheckpointFiles, read_files
+from penstock.checkpoint.logs import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, CheckpointFiles, LogFile, Offsets, read_files
 from penstock.checkpoint.state_stores import StateFiles, read_state, version_needed
 from penstock.errors import PenstockError, TerminalError
 from penstock.wording import some

@@ -1,23 +1,185 @@
-"""The files of a checkpoint one by one: which are there, which can be used, which are left over.
+"""The files of a checkpoint as data: which are there, what each says, and why Spark or a run could not use it if so.
 
-Nothing here raises for a bad file: a file that Spark could not use says why. Spark needs few of them: the newest
-offsets and those before them, the newest commit, the metadata; what is older is history.
+Nothing here raises for a bad file. Spark needs few of them: the newest offsets and those before them, the newest
+commit, the metadata; what is older is history. The formats of Spark's logs and of Penstock's notes are known here
+alone.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
-from penstock.checkpoint.log_file import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, LogFile, compare_checksum
-from penstock.checkpoint.writing import RESTORING
-from penstock.model import BatchToken
+from penstock.model import BatchToken, TopicPartition
 from penstock.storage import Storage
 
+RESTORING = ".penstock.restoring"
+"""The note that stands in a checkpoint while a restore or a repair writes: what was begun, for people."""
+STATE_NOTE = ".penstock.state"
+TOPICS_NOTE = ".penstock.topics"
+AGAIN_NOTE = ".penstock.again"
+
+Offsets = dict[TopicPartition, int]
+Checksum = Literal["none", "right", "wrong", "unreadable"]
+"""What the `.crc` file beside a file says of it. Spark's own logs are read without a look at it."""
+
+NO_OFFSETS = "-"
+"""Of a source that has given nothing yet."""
 _STRAY = re.compile(r"\..*(\.tmp|\.penstock-\d+)|\..*\.tmp\.crc|\.draft(?!\.penstock\.).+")
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One file: what is in it, and why it could not be used if so."""
+
+    name: str
+    body: bytes = field(repr=False)
+    checksum: Checksum = "none"
+
+    @cached_property
+    def problem(self) -> str | None:
+        """Why it could not be used; none where it could."""
+        return _note_problem(self.name, self.body) if self.name.startswith(".") else _problem(self.name, self.body)
+
+    @property
+    def query_id(self) -> str | None:
+        """Of a metadata file that can be used: the id that Spark gave the query."""
+        return str(json.loads(self.body)["id"]) if self.problem is None else None
+
+    @property
+    def tokens(self) -> tuple[BatchToken, ...]:
+        """Of a note that can be used: the batches to be run again."""
+        return tuple(_tokens(self.body)) if self.problem is None else ()
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Of a note that can be used: the id of each topic."""
+        return {str(topic): str(one) for topic, one in json.loads(self.body).items()} if self.problem is None else {}
+
+    @property
+    def version(self) -> str:
+        """The format version that the file names; empty where it names none."""
+        first = self.body.lstrip(b"\0").split(b"\n", 1)[0].decode(errors="replace")
+        return first if re.fullmatch(r"v\d+", first) else ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines behind the version."""
+        return self.body.decode(errors="replace").lstrip("\0").splitlines()[1:]
+
+    @property
+    def initial(self) -> Offsets | None:
+        """Of a source's file that can be used: where the first batch begins."""
+        return _offsets(self.lines) if self.problem is None else None
+
+    @property
+    def ends(self) -> Offsets | None:
+        """Of an offsets file that can be used: where its batch ends."""
+        return _offsets(self.lines[1:]) if self.problem is None else None
+
+    @property
+    def head(self) -> Mapping[str, Any] | None:
+        """The line of facts in an offsets or commits file, whatever source the lines after it are of."""
+        return _object(self.lines[0]) if self.lines else None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Of an offsets or commits file that can be used: watermark and settings; else nothing."""
+        return {} if self.problem is not None or not self.lines else json.loads(self.lines[0])
+
+
+def compare_checksum(body: bytes, checksum: bytes | None) -> Checksum:
+    """Hold a file against its `.crc`: `crc` and a zero byte, the length of a piece, then a CRC32 for each piece."""
+    if checksum is None:
+        return "none"
+    size = int.from_bytes(checksum[4:8], "big")
+    if checksum[:4] != b"crc\0" or len(checksum) < 8 or size == 0:
+        return "unreadable"
+    sums = b"".join(zlib.crc32(body[at : at + size]).to_bytes(4, "big") for at in range(0, len(body), size))
+    if sums == checksum[8:]:
+        return "right"
+    return "unreadable" if sums.startswith(checksum[8:]) else "wrong"
+
+
+def _problem(name: str, body: bytes) -> str | None:
+    """Why Spark could not use a file; none where it could."""
+    if not body:
+        return "it is empty"
+    try:
+        lines = body.decode().lstrip("\0").splitlines()
+    except UnicodeDecodeError:
+        return "it is not text"
+    if name == "metadata":
+        found = _object("\n".join(lines))
+        return None if found is not None and isinstance(found.get("id"), str) else "it names no query"
+    if not lines or not re.fullmatch(r"v\d+", lines[0]):
+        return f"it begins with {body[:20]!r}, not with a version"
+    kind = name.split("/")[0]
+    if lines[0] != "v1" and not (kind == "commits" and lines[0] == "v2"):
+        return f"it is of format {lines[0]}, which this version does not know"
+    if kind == "commits":
+        return None if len(lines) == 1 or _object(lines[1]) is not None else "it is cut short"
+    offsets = lines[1:] if kind == "sources" else lines[2:]
+    head = kind == "sources" or (len(lines) > 1 and _object(lines[1]) is not None)
+    if not head or not offsets or not all(line == NO_OFFSETS or _is_offsets(line) for line in offsets):
+        return "it is cut short"
+    return None
+
+
+def _note_problem(name: str, body: bytes) -> str | None:
+    """Why a run could not use a note of Penstock's; none where it could."""
+    if not body.strip(b"\0 "):
+        return "it is empty"
+    try:
+        if name == AGAIN_NOTE:
+            _tokens(body)
+        elif not isinstance(json.loads(body), dict) and name == TOPICS_NOTE:
+            return "it is no JSON object"
+    except (ValueError, KeyError, TypeError):
+        return "it is cut short"
+    return None
+
+
+def _tokens(body: bytes) -> list[BatchToken]:
+    return [BatchToken.from_json(line) for line in body.decode().splitlines()]
+
+
+def _offsets(lines: Iterable[str]) -> Offsets:
+    found: Offsets = {}
+    for line in lines:
+        if line != NO_OFFSETS:
+            found |= {TopicPartition(t, int(p)): at for t, parts in json.loads(line).items() for p, at in parts.items()}
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_offsets(line: str) -> bool:
+    found = _object(line)
+    return found is not None and all(
+        isinstance(parts, dict) and all(p.isdigit() and isinstance(at, int) for p, at in parts.items())
+        for parts in found.values()
+    )
+
+
+def to_spark_json(offsets: Offsets, *, compact: bool = False) -> str:
+    """Offsets in the form of Spark's `startingOffsets` option; compact as in the files of a checkpoint."""
+    topics: dict[str, dict[str, int]] = {}
+    for at, offset in sorted(offsets.items()):
+        topics.setdefault(at.topic, {})[str(at.partition)] = offset
+    return json.dumps(topics, separators=(",", ":") if compact else None)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,9 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from penstock.checkpoint.log_file import NO_OFFSETS, LogFile, Offsets, to_spark_json
+from penstock.checkpoint.logs import NO_OFFSETS, RESTORING, LogFile, Offsets, to_spark_json
 from penstock.errors import TerminalError
 from penstock.storage import Storage
-
-RESTORING = ".penstock.restoring"
-"""The note that stands in a checkpoint while a restore or a repair writes: what was begun, for people."""
 
 
 def put_whole(path: Path, body: bytes, *, durable: bool = True) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.checkpoint.logs import RESTORING
 from penstock.checkpoint.writing import (
-    RESTORING,
     put_commit,
     put_file,
     put_initial,

@@ -14,7 +14,7 @@ from tests.spark_checkpoint import QUERY, lose, put, write_checkpoint
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.backup import backups_of, make_backup, save_aside
 from penstock.checkpoint.findings import file_findings
-from penstock.checkpoint.log_file import TOPICS_NOTE
+from penstock.checkpoint.logs import TOPICS_NOTE
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange

@@ -10,8 +10,9 @@ from tests.committing import commit
 from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.findings import file_findings
+from penstock.checkpoint.logs import RESTORING
 from penstock.checkpoint.manifest import Backup, list_backups
-from penstock.checkpoint.writing import RESTORING, put_commit, put_initial, put_metadata, put_offsets
+from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig, load
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken, OffsetRange, TopicPartition

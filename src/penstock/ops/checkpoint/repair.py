@@ -16,7 +16,7 @@ from penstock.assembly.reaching import storage_of
 from penstock.checkpoint import checkpoint_lock, to_spark_json
 from penstock.checkpoint.backup import save_aside
 from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, Finding, findings_in, from_error
-from penstock.checkpoint.log_file import TOPICS_NOTE
+from penstock.checkpoint.logs import TOPICS_NOTE
 from penstock.checkpoint.manifest import Progress
 from penstock.checkpoint.writing import (
     put_commit,

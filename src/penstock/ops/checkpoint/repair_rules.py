@@ -13,10 +13,8 @@ from typing import Literal
 
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.findings import needed, usable_ends
-from penstock.checkpoint.log_file import LogFile
-from penstock.checkpoint.logs import CheckpointFiles
+from penstock.checkpoint.logs import RESTORING, CheckpointFiles, LogFile
 from penstock.checkpoint.state_stores import StateFiles
-from penstock.checkpoint.writing import RESTORING
 from penstock.model import BatchToken, Guarantee, Rule
 from penstock.preflight.agreement import other_ends
 from penstock.preflight.standings import Standing

@@ -17,8 +17,9 @@ from penstock.assembly.build import build
 from penstock.assembly.reaching import checkpoint_of, storage_of
 from penstock.checkpoint import Offsets, SparkCheckpoint, checkpoint_lock
 from penstock.checkpoint.backup import belongs, copy_files, files_of, save_aside
+from penstock.checkpoint.logs import RESTORING
 from penstock.checkpoint.manifest import Backup, CopiedFile, Progress, check_files, read_backup
-from penstock.checkpoint.writing import RESTORING, put_commit, put_file, put_offsets, read_text, remove_file, restoring
+from penstock.checkpoint.writing import put_commit, put_file, put_offsets, read_text, remove_file, restoring
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken, Guarantee
