@@ -21,7 +21,7 @@ from penstock.contracts import Reader, Sink
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings
 from penstock.model import TIMESTAMP, BatchToken, Guarantee, Manifest, OffsetRange, Position, Refusal, Rule, SlotAttempt
-from penstock.quarantine.quarantine import stage_table
+from penstock.quarantine.quarantine import OverSink, stage_table
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, Held, as_text, empty_frame, frame_of, whole_topic
 
 
@@ -173,8 +173,10 @@ def with_states(records: pl.DataFrame, marks: pl.DataFrame, max_redrives: int) -
 
 
 @dataclass(frozen=True)
-class RedriveMarks:
-    """Implements `contracts.Sink` over an append sink: the marks of one pass of a redrive."""
+class RedriveMarks(OverSink):
+    """The marks of one pass of a redrive, over an append sink."""
+
+    SCHEMA = MARK_SCHEMA
 
     sink: Sink
     pipeline: str
@@ -189,29 +191,6 @@ class RedriveMarks:
     """Whether the pass goes to every sink that the pipeline has."""
     numbers: Callable[[], Mapping[str, int]] = dict
     """For each sink of this pass, how many commits its target holds once a batch is committed there."""
-
-    @property
-    def name(self) -> str:
-        """The name of the sink underneath."""
-        return self.sink.name
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What the sink underneath promises."""
-        return self.sink.guarantee
-
-    @property
-    def target(self) -> str:
-        """Where the sink underneath writes."""
-        return self.sink.target
-
-    def prepare(self, schema: pa.Schema) -> None:
-        """Create or check the place of the marks."""
-        self.sink.prepare(MARK_SCHEMA)
-
-    def check(self, schema: pa.Schema) -> None:
-        """Look whether the place, if it is there, can take marks."""
-        self.sink.check(MARK_SCHEMA)
 
     def position(self) -> Position | None:
         """The last batch that is marked. The place of the marks stores no offsets: they are those of other targets."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -45,21 +45,11 @@ QUARANTINE_SCHEMA = pa.schema(
 """A bad record with the pipeline and batch that met it, and when."""
 
 
-class Quarantine:
-    """Implements `contracts.Sink` by way of another sink."""
+class OverSink:
+    """Implements `contracts.Sink` by way of another sink, for rows that always look alike."""
 
-    def __init__(
-        self, sink: Sink, pipeline: str, records: Callable[[], Held] | None = None, *, one_sink: bool = False
-    ) -> None:
-        self.sink = sink
-        self._pipeline = pipeline
-        self._records = records
-        self._one_sink = one_sink
-        """Whether the pipeline has a single sink, which then goes without saying."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Tasks only stage: what reads the quarantine stays on the driver.
-        return {**self.__dict__, "_records": None}
+    SCHEMA: ClassVar[pa.Schema]
+    sink: Sink
 
     @property
     def name(self) -> str:
@@ -77,16 +67,43 @@ class Quarantine:
         return self.sink.target
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Create or check the target. Bad records always look alike, so `schema` is not looked at."""
-        self.sink.prepare(QUARANTINE_SCHEMA)
+        """Create or check the target; `schema` is not looked at."""
+        self.sink.prepare(self.SCHEMA)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the target, if it is there, can take bad records."""
-        self.sink.check(QUARANTINE_SCHEMA)
+        """Look whether the target, if it is there, can take the rows."""
+        self.sink.check(self.SCHEMA)
 
     def position(self) -> Position | None:
         """The position of the target."""
         return self.sink.position()
+
+    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
+        """Commit the rows."""
+        self.sink.land(position, manifests, onto)
+
+    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
+        """Remove what other attempts staged."""
+        self.sink.discard(token, manifests)
+
+
+class Quarantine(OverSink):
+    """Bad records. A batch may be committed again, with more of them."""
+
+    SCHEMA = QUARANTINE_SCHEMA
+
+    def __init__(
+        self, sink: Sink, pipeline: str, records: Callable[[], Held] | None = None, *, one_sink: bool = False
+    ) -> None:
+        self.sink = sink
+        self._pipeline = pipeline
+        self._records = records
+        self._one_sink = one_sink
+        """Whether the pipeline has a single sink, which then goes without saying."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only stage: what reads the quarantine stays on the driver.
+        return {**self.__dict__, "_records": None}
 
     def records(self) -> Held:
         """On the driver: what reads the records back."""
@@ -117,14 +134,6 @@ class Quarantine:
         """In a task: begin to stage bad records."""
         inner = self.sink.stage(token, writer, QUARANTINE_SCHEMA)
         return _QuarantineStage(inner, self._pipeline, token.batch_id, self._one_sink)
-
-    def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
-        """Commit bad records. A batch may be committed again, with more of them."""
-        self.sink.land(position, manifests, onto)
-
-    def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """Remove what other attempts staged."""
-        self.sink.discard(token, manifests)
 
 
 def stage_table(sink: Sink, token: BatchToken, rows: pa.Table) -> Manifest:
