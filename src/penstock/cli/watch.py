@@ -47,26 +47,27 @@ class LineView:
 
     def __call__(self, event: Event) -> None:
         """Print what happened."""
+        line = f"{stamp()} {self._label}"
         match event:
             case Started():
-                out.print(
-                    f"{stamp()} {self._label}{escape(event.pipeline)} started: {event.lane} lane, "
-                    + counted(event.partitions, "partition")
-                )
+                parts = counted(event.partitions, "partition")
+                out.print(f"{line}{escape(event.pipeline)} started: {event.lane} lane, {parts}")
             case BatchDone(metrics):
-                out.print(f"{stamp()} {self._label}{_batch_line(metrics)}")
+                out.print(line + _batch_line(metrics))
             case StateKept():
-                out.print(f"{stamp()} {self._label}{_state_line(event)}")
+                mark = f", watermark {event.watermark}" if event.watermark is not None else ""
+                kept = f"{counted(event.rows, 'row')}, {size(event.size_bytes)}"
+                out.print(f"{line}state after batch {event.batch_id}: {kept}{mark}")
             case FlowChanged(text=text):
-                out.print(f"{stamp()} {self._label}flow: {escape(text)}")
+                out.print(f"{line}flow: {escape(text)}")
             case AlertChanged():
-                err.print(f"{stamp()} {self._label}{alert_line(event)}")
+                err.print(line + alert_line(event))
             case Notice(text):
-                err.print(f"{stamp()} {self._label}[yellow]note:[/] {escape(text)}")
+                err.print(f"{line}[yellow]note:[/] {escape(text)}")
             case Retrying(error, attempt, delay):
-                err.print(f"{stamp()} {self._label}[yellow]{retry_line(error, attempt, delay)}[/]")
+                err.print(f"{line}[yellow]{retry_line(error, attempt, delay)}[/]")
             case Stopping():
-                err.print(f"{stamp()} {self._label}stopping: finishing the batch in hand")
+                err.print(f"{line}stopping: finishing the batch in hand")
 
 
 class JsonView(LineView):
@@ -223,11 +224,6 @@ def _batch_line(m: BatchMetrics) -> str:
     )
     line += "".join(f", {escape(name)} {count:,}" for name, count in sorted(m.counts.items()) if count)
     return line + (f", [red]{counted(m.gaps, 'gap')} recorded[/]" if m.gaps else "")
-
-
-def _state_line(kept: StateKept) -> str:
-    mark = f", watermark {kept.watermark}" if kept.watermark is not None else ""
-    return f"state after batch {kept.batch_id}: {counted(kept.rows, 'row')}, {size(kept.size_bytes)}{mark}"
 
 
 def alert_line(alert: AlertChanged) -> str:

@@ -70,15 +70,6 @@ def protobuf_reader(schema: RegisteredSchema) -> bytes:
     return _ordered([*given, root]).SerializeToString()
 
 
-def first_message(descriptors: bytes) -> str:
-    """The full name of the first message of the schema: what the message index 0 means."""
-    *_, root = read_descriptors(descriptors).file or [FileDescriptorProto()]
-    if not root.message_type:
-        raise DefinitionError("PROTOBUF_MESSAGE", "finding the first message: the schema defines none")
-    name = root.message_type[0].name
-    return f"{root.package}.{name}" if root.package else name
-
-
 def find_message(descriptors: bytes, message: str) -> Descriptor:
     """The message of that full name. Raises `DefinitionError`, with the names that there are."""
     pool, found = _loaded(descriptors)

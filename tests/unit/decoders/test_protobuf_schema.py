@@ -13,7 +13,7 @@ from tests.unit.decoders.protobuf_messages import ORDERS, descriptors, registere
 from penstock.decoders.protobuf.types import protobuf_columns
 from penstock.errors import DefinitionError, MissingError
 from penstock.registry import ReferencedSchema, RegisteredSchema
-from penstock.registry.protobuf import first_message, protobuf_reader
+from penstock.registry.protobuf import protobuf_reader
 
 COMMON = 'syntax = "proto3"; package c; message Common { int32 x = 1; }'
 MIDDLE = 'syntax = "proto3"; package m; import "common.proto"; message Middle { c.Common c = 1; }'
@@ -41,13 +41,7 @@ def test_references_as_text_or_base64_are_put_together(root, middle, common):
 
     names = [file.name for file in descriptor_pb2.FileDescriptorSet.FromString(found).file]
     assert names.index("common.proto") < names.index("middle.proto") < len(names) - 1
-    assert first_message(found) == "r.Root"
     assert str(protobuf_columns(found, "r.Root").field("m").type) == "struct<c: struct<x: int32>>"
-
-
-def test_first_message_is_the_first_of_the_schema_itself():
-    assert first_message(descriptors(ORDERS)) == "shop.Address"
-    assert first_message(descriptors('syntax = "proto3"; message Plain { int32 x = 1; }')) == "Plain"
 
 
 def test_invalid_text_is_refused_with_the_words_of_protoc():
