@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import typer
 
 from penstock.cli import signals
 from penstock.cli.signals import StopOnSignal, interrupt_on_sigterm, undisturbed
+from penstock.engine.listener import Notice, Started
 from penstock.engine.patience import StopRequest
 
 
@@ -80,3 +82,30 @@ def test_undisturbed_ignores_signals_and_then_gives_the_handlers_back() -> None:
         os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_listening_from_the_start_of_the_run_a_signal_asks_and_events_are_passed_on() -> None:
+    stop, heard = StopRequest(), list[object]()
+    signals = StopOnSignal(stop)
+    listen = signals.listening(lambda name, event: heard.append((name, event)))
+    listen("orders", Notice("Spark starts"))
+    assert not signals.running
+    started = Started("orders", "direct", "no transforms", 1, "q")
+    listen("orders", started)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.asked()
+    assert heard[1] == ("orders", started)
+
+
+def test_interrupt_before_the_first_batch_ends_the_command_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, StopOnSignal(StopRequest()).before_first_batch("; go on: [x]", 75):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.exit_code == 75
+    assert capsys.readouterr().err == "stopped before the first batch; go on: [x]\n"
+
+
+def test_interrupt_during_the_run_stays_one() -> None:
+    signals = StopOnSignal(StopRequest())
+    signals.running = True
+    with pytest.raises(KeyboardInterrupt), signals.before_first_batch():
+        raise KeyboardInterrupt
