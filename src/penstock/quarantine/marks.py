@@ -17,12 +17,22 @@ from enum import Enum
 import polars as pl
 import pyarrow as pa
 
-from penstock.contracts import Reader, Sink
+from penstock.contracts import Sink
 from penstock.errors import TransientError
-from penstock.kafka import KafkaSettings
 from penstock.model import TIMESTAMP, BatchToken, Guarantee, Manifest, OffsetRange, Position, Refusal, Rule, SlotAttempt
 from penstock.quarantine.quarantine import OverSink, stage_table
-from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, Held, as_text, empty_frame, frame_of, whole_topic
+from penstock.quarantine.records import (
+    IDENTITY,
+    PLACE,
+    REFUSED_BY,
+    Held,
+    HeldInTopic,
+    Place,
+    as_text,
+    empty_frame,
+    frame_of,
+    whole_topic,
+)
 
 
 class Outcome(Enum):
@@ -74,19 +84,10 @@ _TOLD = ("stage", "code", "message", "topic", "partition", "offset", "refused_by
 
 
 @dataclass(frozen=True)
-class MarksInTopic:
-    """Marks in a topic, each a row as JSON. Implements `Held`."""
+class MarksInTopic(HeldInTopic):
+    """Marks in a topic, each a row as JSON."""
 
-    topic: str
-    settings: KafkaSettings
-    reader: Reader
-
-    @property
-    def target(self) -> str:
-        """The topic and its brokers."""
-        return f"{self.topic} at {self.settings.brokers}"
-
-    def rows(self, columns: Sequence[str], pipelines: str, place: object = None) -> pl.DataFrame:
+    def rows(self, columns: Sequence[str], pipelines: str, place: Place | None = None) -> pl.DataFrame:
         """Read the whole topic."""
         values = [batch.column("value") for batch in whole_topic(self.topic, self.settings, self.reader)]
         lines = as_text(pl.Series(pl.from_arrow(pa.chunked_array(values, pa.binary()))))
