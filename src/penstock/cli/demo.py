@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
+import typer
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -39,7 +40,8 @@ def demo(folder: Path, events: int, keep: bool, with_dashboard: bool = False) ->
         _show(summary, time.monotonic() - began, keep, with_dashboard)
         if with_dashboard:
             out.print("\n[bold]now live[/], with a burst every minute; Ctrl-C ends it")
-            with live_demo(folder, events, stack) as file:
+            # An interrupt before its first batch is a good end too: the broker stays if it is to be kept.
+            with live_demo(folder, events, stack) as file, suppress(typer.Exit):
                 run_command([file], with_dashboard=True)
 
 

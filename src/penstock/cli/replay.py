@@ -176,8 +176,9 @@ def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
     with signals.before_first_batch(go_on, TransientError.exit_code), bar:
         done = apply_replay(plan, signals.listening(bar), stop, log=log_file(plan.name))
     if as_json:
-        figures = {name: getattr(done, name) for name in ("batches", "rows_in", "rows_out", "quarantined", "seconds")}
-        print_json({**plan.as_json(), "finished": done is not None, **(figures if done else {})})
+        names = ("batches", "rows_in", "rows_out", "quarantined", "seconds")
+        figures = {name: getattr(done, name) for name in names} if done is not None else {}
+        print_json({**plan.as_json(), "finished": done is not None, **figures})
     if done is None:
         err.print(f"stopped after a batch; nothing is lost, nothing is twice{escape(go_on)}")
         raise typer.Exit(TransientError.exit_code)
