@@ -194,6 +194,8 @@ class StackState:
             return replace(self, spark=self.spark.with_service(service))
         if isinstance(service, Registry):
             return replace(self, registry=service)
+        if not isinstance(service, Node):
+            return self
         return replace(self, nodes=tuple(service if each.folder == service.folder else each for each in self.nodes))
 
     def without_ended(self) -> StackState:

@@ -205,7 +205,7 @@ def look(
     done = checkpoint.last_committed()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(brokers, config) if brokers is not None else None
-        found = tuple(standings(asking)) if asking is not None else ()
+        found = tuple(standings(asking.targets)) if asking is not None else ()
         former: Iterable[FormerName] = ()
         if asking is not None:
             noted = checkpoint.sinks_noted()
