@@ -40,3 +40,10 @@ def message_classes(texts: dict[str, str]) -> dict[str, Any]:
     for name in texts:
         add(pool.FindFileByName(name).message_types_by_name.values())
     return found
+
+
+def first_message(descriptors: bytes) -> str:
+    """The full name of the first message of a schema; one that no message has, where it defines none."""
+    *_, root = FileDescriptorSet.FromString(descriptors).file
+    names = [f"{root.package}.{each.name}".lstrip(".") for each in root.message_type]
+    return names[0] if names else "none"

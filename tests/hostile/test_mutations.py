@@ -17,6 +17,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from tests.hostile.bounds import bounded
 from tests.hostile.decoders import AVRO, DECODERS, DESCRIPTORS, PROTO, decoded, good_messages, raw_batch
 from tests.mutations import mutated
+from tests.protos import first_message
 
 from penstock.decoders.avro.decoder import AvroDecoder
 from penstock.decoders.dropped import with_dropped
@@ -25,7 +26,7 @@ from penstock.decoders.protobuf import decoder
 from penstock.decoders.protobuf.types import protobuf_columns
 from penstock.errors import PenstockError
 from penstock.registry import ReferencedSchema, RegisteredSchema
-from penstock.registry.protobuf import first_message, protobuf_reader, read_descriptors
+from penstock.registry.protobuf import protobuf_reader, read_descriptors
 
 BATCH = 500
 JSON_SCHEMA: dict[str, Any] = {

@@ -12,13 +12,14 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from tests.hostile.bounds import bounded
 from tests.hostile.decoders import raw_batch
+from tests.protos import first_message
 
 from penstock.decoders.avro.decoder import AvroDecoder, avro_columns
 from penstock.decoders.json.schema import json_schema_columns
 from penstock.decoders.protobuf.types import protobuf_columns
 from penstock.errors import PenstockError
 from penstock.registry import ReferencedSchema, RegisteredSchema
-from penstock.registry.protobuf import first_message, protobuf_reader
+from penstock.registry.protobuf import protobuf_reader
 
 
 def _record(name: str, **fields: Any) -> dict[str, Any]:

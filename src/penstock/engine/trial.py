@@ -32,7 +32,6 @@ from penstock.engine.direct import run_slot, share_slot, stage_direct
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.memory import CollectingSink, MemoryReader, ranges_of
 from penstock.engine.outlet import StagedFlow
-from penstock.engine.query import choose_file_manager
 from penstock.engine.slot import SlotReport
 from penstock.errors import TerminalError, from_wire
 from penstock.model import (
@@ -169,6 +168,8 @@ class _StreamTrial:
         self.checkpoint = SparkCheckpoint(str(folder / "checkpoint"))
 
     def run(self, batches: Sequence[Batch]) -> Iterator[BatchResult]:
+        from penstock.engine.query import choose_file_manager  # the direct lane loads no Spark
+
         records = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
         every = pa.concat_batches([pa.RecordBatch.from_pylist([], schema=RAW_SCHEMA), *records])
         pipeline = replace(self.pipeline, reader=MemoryReader(every, self.given))
@@ -225,10 +226,10 @@ class _StreamTrial:
         return pa.table({"row": pa.array(range(count), pa.int64())})
 
     def _raw(self, one: StreamInput) -> Any:
-        folder = self.folder / one.name
-        folder.mkdir(parents=True)
         from penstock.engine.steps import spark_schema
 
+        folder = self.folder / one.name
+        folder.mkdir(parents=True)
         return self.session.readStream.schema(spark_schema(RAW_SCHEMA)).parquet(str(folder))
 
     def _send(self, one: StreamInput, batch: Batch, number: int) -> None:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import psutil
-from py4j.protocol import Py4JError
 
 from penstock.errors import MissingError
 from penstock.spark.internals import scala_context
@@ -87,6 +86,8 @@ class QueryWork:
 
     def look(self) -> Work:
         """Look now."""
+        from py4j.protocol import Py4JError
+
         finished = running = 0
         # A context that is stopped meanwhile has no figures.
         with suppress(Py4JError, OSError, AttributeError):

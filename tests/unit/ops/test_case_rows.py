@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.ops.cases.reports import _printable as printable
 from penstock.ops.cases.rows import MapValue, compare, matches, rows_of, to_plain
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -140,3 +141,7 @@ def test_rows_of_a_table_keep_what_the_types_say() -> None:
 )
 def test_plain_value_matches_what_it_was_made_of(value: Any) -> None:
     assert matches(to_plain(value), value)
+
+
+def test_text_for_xml_has_no_characters_that_xml_cannot_say() -> None:
+    assert printable("a\tb\nc é \x00\x1f\ufffe\uffff") == "a\tb\nc é \ufffd\ufffd\ufffd\ufffd"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.spark_checkpoint import write_checkpoint
+from tests.spark_checkpoint import write_checkpoint, write_state
 from tests.unit.ops.snapshots import P0, P1, TWO_BATCHES, pipeline, seen, standing
 
 from penstock.ops.checkpoint.show import view_checkpoint
@@ -27,3 +27,11 @@ def test_shown_sink_agrees_where_it_can_be_told(tmp_path: Path, standing: Standi
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
     (shown,) = view_checkpoint(seen(config, [standing])).sinks
     assert shown.agrees is agrees
+
+
+def test_shown_formats_are_those_of_the_files_and_of_the_state(tmp_path: Path) -> None:
+    config = pipeline(tmp_path, "earliest")
+    root = write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
+    assert view_checkpoint(seen(config)).formats == {"offsets": "v1", "commits": "v1", "sources": "v1"}
+    write_state(root, 2)
+    assert view_checkpoint(seen(config)).formats["state"] == "RocksDB 5"

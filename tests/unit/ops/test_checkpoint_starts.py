@@ -14,7 +14,8 @@ from penstock.config import load
 from penstock.errors import PenstockError, TerminalError
 from penstock.kafka import LogBounds
 from penstock.model import TopicPartition
-from penstock.ops.checkpoint.adopt import AdoptPlan, apply_adopt, plan_adopt
+from penstock.ops.checkpoint.adopt import AdoptPlan, OpenBatch, apply_adopt, plan_adopt
+from penstock.ops.checkpoint.adopt import _last_batch as last_batch
 from penstock.ops.checkpoint.fork import (
     ForkPlan,
     apply_fork,
@@ -141,6 +142,20 @@ def test_job_with_an_open_batch_is_adopted_only_when_it_is_said_how(tmp_path: Pa
     assert "--open-batch again" in error.hint
     # Nobody listens there: it came as far as the broker.
     assert refused(tmp_path, open_batch="again").code == "BROKER_UNREACHABLE"
+
+
+@pytest.mark.parametrize(
+    ("batches", "how", "last"), [(2, "again", 0), (2, "skip", 1), (1, "again", None), (1, "skip", 0)]
+)
+def test_open_batch_of_an_adopted_job_is_begun_again_or_skipped(
+    tmp_path: Path, batches: int, how: OpenBatch, last: int | None
+) -> None:
+    write_job(tmp_path / "old")
+    for batch in range(batches - 1, 2):
+        (tmp_path / f"old/commits/{batch}").unlink()
+        if batch >= batches:
+            (tmp_path / f"old/offsets/{batch}").unlink()
+    assert last_batch(SparkCheckpoint(str(tmp_path / "old")), how) == last
 
 
 def test_job_with_state_is_not_adopted(tmp_path: Path) -> None:

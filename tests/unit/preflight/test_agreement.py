@@ -15,7 +15,7 @@ from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.logs import read_files
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, TopicPartition
-from penstock.preflight.agreement import compare_sinks, rename_findings
+from penstock.preflight.agreement import compare_sinks, ranges_behind, rename_findings
 from penstock.preflight.loss import log_findings
 from penstock.preflight.recreated import topic_findings
 from penstock.preflight.standings import FormerName, Standing
@@ -228,3 +228,12 @@ def test_topic_findings_same_name_with_another_id() -> None:
     assert [f.blocks for f in topic_findings(noted, now, "record", stateful=False)] == [False]
     assert [f.blocks for f in topic_findings(noted, now, "record", stateful=True)] == [True]
     assert topic_findings({"orders": "a"}, {"orders": "a"}, "fail", stateful=False) == []
+
+
+def test_ranges_that_a_target_lacks_begin_where_it_ends() -> None:
+    at = TopicPartition("orders", 0)
+    first = Position.first(BatchToken("orders", QUERY, 0, (OffsetRange("orders", 0, 5, 10),)))
+    assert ranges_behind(first, {at: 10}, {at: 5}) == []
+    assert ranges_behind(first, {at: 12}, {at: 5}) == [OffsetRange("orders", 0, 10, 12)]
+    assert ranges_behind(None, {at: 12}, {at: 5}) == [OffsetRange("orders", 0, 5, 12)]
+    assert ranges_behind(None, {at: 12}, {}) == [OffsetRange("orders", 0, 0, 12)]

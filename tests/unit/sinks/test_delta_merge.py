@@ -300,6 +300,12 @@ def test_statement_deletes_updates_and_inserts_in_this_order() -> None:
     assert insert.endswith("VALUES (s.`id`, s.`day`, s.`note`, s.`_penstock`)")
 
 
+def test_statement_for_rows_without_coordinates_orders_by_nothing_of_theirs() -> None:
+    rules = MergeRules(keys=("id",))
+    assert "`_penstock`" in statement(rules)[0]
+    assert "`_penstock`" not in statement(rules, positioned=False)[0]
+
+
 def test_statement_for_insert_only_neither_updates_nor_deletes() -> None:
     assert [
         line.split(" THEN ")[-1].split(" ")[0] for line in statement(MergeRules(("id",), insert_only=True))[2:]

@@ -21,6 +21,7 @@ from pyiceberg.types import ListType, LongType, NestedField, StringType, StructT
 from tests.committing import commit, holds, last_commit
 from tests.contract.rows import SCHEMA, land, records, stage, stage_some, token
 
+from penstock.config.sinks import PartitionText
 from penstock.errors import DefinitionError, MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import DELETES, BatchToken, OffsetRange, Position
 from penstock.model.upkeep import Cleaned
@@ -28,6 +29,7 @@ from penstock.sinks.commit import move
 from penstock.sinks.compaction_chunks import NoLock
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.history import mark_of
+from penstock.sinks.iceberg.partitions import refuse_long_values
 
 
 def make(folder: Path, pipeline: str = "orders", **settings: Any) -> IcebergSink:
@@ -566,3 +568,16 @@ def test_ignored_field_inside_a_struct_is_left_out_of_the_files(tmp_path: Path) 
     sink.prepare(wider)
     land(sink, token(0, 0, 1), wider, item={"sku": "s", "tags": [], "price": 1.5}, odd=1)
     assert opened(tmp_path).scan().to_arrow()["item"].to_pylist() == [{"sku": "s", "tags": []}]
+
+
+def test_text_that_no_folder_can_be_named_after_is_refused_where_it_names_one() -> None:
+    rows = records([1, 2], note=lambda n: "x" * (300 if n == 2 else 3))
+    kept, refused = refuse_long_values("out", rows, [PartitionText("note", "identity")])
+    assert (kept.column("id").to_pylist(), len(refused)) == ([1], 1)
+    for entry in (
+        PartitionText("note", "bucket", 4),
+        PartitionText("id", "identity"),
+        PartitionText("gone", "identity"),
+    ):
+        kept, refused = refuse_long_values("out", rows, [entry])
+        assert (kept.num_rows, refused) == (2, [])

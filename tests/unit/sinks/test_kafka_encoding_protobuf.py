@@ -302,7 +302,8 @@ def test_row_that_the_message_cannot_hold_is_found(change: dict[str, Any], told:
     ("name", "column", "told"),
     [
         ("shop.Order", pa.field("id", pa.string()), "id: the column is string, the message has int64"),
-        ("shop.Order", pa.field("more", pa.int64()), "has no field more"),
+        ("shop.Order", pa.field("more", pa.int64()), "^the row: the message shop.Order has no field more"),
+        ("shop.Order", pa.field("near", pa.struct([("m", pa.int32())])), "^near: the message .* has no field m"),
         ("shop.Nothing", pa.field("id", pa.int64()), "no message shop.Nothing; it has shop.First, shop.First.Deep"),
     ],
 )

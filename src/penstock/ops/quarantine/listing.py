@@ -17,7 +17,7 @@ from penstock.kafka import Cluster, Subscription
 from penstock.model import BatchToken, redrives_of
 from penstock.ops.quarantine.place import Selection, quarantine_of, write_marks
 from penstock.ops.redrive.runs import in_hand, runs_in
-from penstock.quarantine.marks import MARK_SCHEMA, Outcome, State
+from penstock.quarantine.marks import Outcome, State
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID, of_pipeline, query_table
 from penstock.storage import Storage
 
@@ -202,7 +202,6 @@ def apply_drop(plan: DropPlan) -> str:
     place, run = quarantine_of(plan.config), uuid4().hex
     with place.alone():
         sink = place.marking("drops")
-        sink.prepare(MARK_SCHEMA)
         marks = plan._marks.with_columns(
             pipeline=pl.lit(plan.config.name), run=pl.lit(run[:12]), marked_at=pl.lit(datetime.now(UTC))
         )

@@ -146,7 +146,8 @@ class QuarantinePlace:
 
 
 def write_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> None:
-    """Append marks with a token: once, however often it is called."""
+    """Append marks with a token: once, however often it is called. The table is made where it is not there."""
+    sink.prepare(MARK_SCHEMA)
     if not is_committed(sink, sink.position(), token):
         commit(sink, token, [stage_table(sink, token, as_marks(marks))])
 

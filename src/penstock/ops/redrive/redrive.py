@@ -46,7 +46,7 @@ from penstock.ops.redrive.targets import (
     reached_records,
     taken_back,
 )
-from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, RedriveMarks, State, as_marks, commit_numbers
+from penstock.quarantine.marks import IDENTITIES, RedriveMarks, State, as_marks, commit_numbers
 from penstock.quarantine.records import PLACE, Place, frame_of, read_records
 
 MOST_RECORDS = 200_000
@@ -246,7 +246,6 @@ def _mark_returned(place: QuarantinePlace, listener: Listener) -> None:
     returned = _returned(place.config, place.read_marks())
     if not returned.is_empty():
         sink = place.marking("returns")
-        sink.prepare(MARK_SCHEMA)
         write_marks(sink, BatchToken(redrives_of(place.config.name), uuid4().hex, 0, ()), returned)
         listener(Notice(f"{returned.height:,} records wait again: their targets were restored to before their redrive"))
 

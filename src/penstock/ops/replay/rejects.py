@@ -23,7 +23,7 @@ from penstock.ops.redrive.targets import goals_of, narrowed
 from penstock.ops.replay.folder import StoredReplay
 from penstock.ops.replay.targets import Way
 from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine, stage_table
-from penstock.quarantine.marks import MARK_SCHEMA, Outcome, State, as_commits
+from penstock.quarantine.marks import Outcome, State, as_commits
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, HeldInTable, read_records
 from penstock.sinks.commit import land_on_current
 
@@ -170,7 +170,6 @@ def mark_replayed(config: PipelineConfig, stored: StoredReplay, table: str, comm
         marks = pl.concat([_brought_in(brought, commits), _taken_back(config, stored, gone)], how="diagonal")
         if not marks.is_empty():
             sink = place.marking("replays")
-            sink.prepare(MARK_SCHEMA)
             marks = marks.with_columns(
                 pipeline=pl.lit(config.name), run=pl.lit(f"replay-{stored.id}"), marked_at=pl.lit(datetime.now(UTC))
             )

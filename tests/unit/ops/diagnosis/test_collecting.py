@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 from tests.batches import finished
 from tests.unit.ops.diagnosis.evidences import config
+from tests.unit.ops.diagnosis.evidences import run as run_of
 
 from penstock.metrics.history import History, LagNoted, RunStarted, history_of
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis import diagnose
+from penstock.ops.diagnosis.diagnosing import _cores as cores_of
 from penstock.ops.diagnosis.diagnosing import collect
-from penstock.ops.diagnosis.evidence import input_in, recent_batches
+from penstock.ops.diagnosis.evidence import Evidence, input_in, recent_batches
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"orders":{"0":10}}'
 NO_ANSWER = {"options": {"socket.timeout.ms": "300"}}
@@ -84,3 +89,24 @@ def test_diagnosis_of_a_pipeline_that_never_ran_says_so(tmp_path: Path) -> None:
     found = diagnose(config(tmp_path, source=NO_ANSWER))
     assert found.causes == ()
     assert "the history has no batch yet: what only batches tell is not known" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("master", "elsewhere", "cores"),
+    [
+        (None, False, os.cpu_count()),
+        (None, True, None),
+        ("local[3]", True, 3),
+        ("local[*]", False, os.cpu_count()),
+        ("yarn", False, None),
+    ],
+)
+def test_cores_that_no_history_tells_are_those_of_the_file(
+    tmp_path: Path, master: str | None, elsewhere: bool, cores: int | None
+) -> None:
+    pipeline = config(tmp_path, **({"spark": {"spark.master": master}} if master is not None else {}))
+    noted = run_of("stopped")
+    assert noted.note is not None
+    if elsewhere:
+        noted = replace(noted, note=replace(noted.note, host="another-host"))
+    assert cores_of(Evidence(pipeline, datetime.now(UTC), run=noted)) == cores

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +49,14 @@ def test_batch_stuck_is_not_told_of_a_run_that_is_gone(tmp_path: Path) -> None:
     assert codes(replace(evidence, run=run("stopped"))) == []
     # Without any note of a run nobody knows how it ended.
     assert codes(replace(evidence, run=RunStatus("none", None, None))) == ["BATCH_STUCK"]
+
+
+def test_batch_stuck_says_which_process_to_end(tmp_path: Path) -> None:
+    live = caught_up(behind(config(tmp_path), checkpoint=opened(30), run=run("running")))
+    [cause] = causes(live)
+    assert cause.change.startswith(f"kill -9 {os.getpid()} on {socket.gethostname()}, then penstock run ")
+    unnoted = replace(live, run=RunStatus("running", "process 7", None))
+    assert causes(unnoted)[0].change.startswith("end its process, then penstock run ")
 
 
 def test_batch_stuck_says_what_it_waits_for(tmp_path: Path) -> None:
