@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,9 +85,9 @@ class JsonView(LineView):
                 # What is stalled is told by a notice as well.
                 return
             case FlowChanged():
-                body = {"event": "flow", **vars(event)}
+                body = {"event": "flow", **asdict(event)}
             case AlertChanged():
-                body = {"event": "alert", **vars(event)}
+                body = {"event": "alert", **asdict(event)}
             case BatchDone(metrics):
                 body = metrics.as_json()
             case Started():

@@ -95,6 +95,7 @@ class RunningQuery:
         self._phase: str | None = None
         self._idle_since: float | None = None
         self._stalled = False
+        self._interrupted = False
         self.stuck = False
         """Whether a batch hangs in this process, so that the query cannot be stopped."""
 
@@ -112,6 +113,9 @@ class RunningQuery:
         self._watchdog = Watchdog(run.options.stalled_after, run.listener, work.look)
         try:
             self._watch()
+        except KeyboardInterrupt:
+            self._interrupted = True
+            raise
         except PenstockError:
             raise
         except Exception as error:
@@ -210,6 +214,9 @@ class RunningQuery:
             if self._query.isActive:
                 self._query.stop()
         except Exception:
+            # An interrupt leaves the connection to Spark in the middle of an answer; the session ends next.
+            if self._interrupted:
+                return
             if not self._stalled:
                 raise
             self.stuck = True

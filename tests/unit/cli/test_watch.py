@@ -13,7 +13,7 @@ from rich.console import Console
 
 from penstock.cli import watch
 from penstock.cli.watch import JsonView, LineView, LiveView, choose_view
-from penstock.engine.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
+from penstock.engine.listener import AlertChanged, BatchDone, Event, FlowChanged, Notice, Retrying, Started, Stopping
 from penstock.errors import TransientError
 from penstock.metrics import BatchMetrics
 
@@ -114,3 +114,12 @@ def test_choose_view_follows_the_output(monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(choose_view("json"), JsonView)
     monkeypatch.setattr(watch, "out", Console(file=StringIO(), force_terminal=False))
     assert type(choose_view("auto")) is LineView
+
+
+def test_json_view_has_a_line_for_a_change_of_the_flow_and_of_an_alert(capsys: pytest.CaptureFixture[str]) -> None:
+    view = JsonView("orders")
+    view(FlowChanged(3, 2_000, 1_000, "backlog", "larger batches"))
+    view(AlertChanged("late", True, "5 minutes behind"))
+    flow, alert = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (flow["event"], flow["pipeline"], flow["batch_id"], flow["cap"]) == ("flow", "orders", 3, 2_000)
+    assert (alert["event"], alert["rule"], alert["firing"]) == ("alert", "late", True)
