@@ -60,6 +60,7 @@ def test_iceberg_table_is_compacted_and_cleaned_and_keeps_rows_and_tokens(tmp_pa
     assert care.clean(NOW, FREE, soon(), dry_run=True).versions == 5  # the newest token's, and the current, are named
     cleaned = care.clean(NOW, FREE, soon())
     assert cleaned.versions == 5 and cleaned.note is None
+    assert cleaned.files >= 5  # the files that the compaction replaced, and the manifests of expired snapshots
     assert stray.exists(), "it may be a file of a batch in hand"
     after = care.figures()
     assert after is not None and (after.files, after.small_files, after.versions) == (1, 0, 2)

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from penstock.config import load
 from penstock.errors import MissingError
+from penstock.metrics.history import StateKept, history_of
 from penstock.preflight.options import RunOptions, RunSummary
 from penstock.supervision.run import run
 
@@ -71,6 +72,9 @@ def test_window_gives_each_window_once_and_keeps_late_rows(
     found = {(r["code"], r["stage"]) for r in rows(tmp_path / "lake/quarantine")}
     assert found == {("LATE", "transform"), ("MALFORMED_JSON", "decode")}
     assert windows(tmp_path / "lake/out")[3:] == [("00:20", "a", 1, 1), ("00:30", "a", 1, 1)]
+    noted = [entry.fact for entry in history_of(load(file).checkpoint).read() if isinstance(entry.fact, StateKept)]
+    assert noted[0].watermark is None  # before the first event there is none
+    assert noted[-1].watermark == "2026-01-01T00:50:00.000Z"
 
 
 @pytest.mark.long

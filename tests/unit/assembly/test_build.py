@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from penstock.assembly.build import Pipeline, build
+from penstock.assembly.starting import Needs
 from penstock.config import InvalidDefinition, load
 from penstock.errors import MissingError
+from penstock.sinks.jsonl import JsonLinesSink
 
 
 def built(folder: Path, expression: str, **keys: Any) -> Pipeline:
@@ -36,6 +38,21 @@ def test_build_lane_direct_for_an_expression_without_an_arrow_form_is_refused(tm
         built(tmp_path, only_spark, lane="direct")
     assert raised.value.code == "LANE_IMPOSSIBLE"
     assert "transforms[0]" in raised.value.context["because of"]
+
+
+def test_fleet_speculates_only_where_no_pipeline_commits_in_its_tasks() -> None:
+    tables = Needs(("a",), tables=True, light=True)
+    kafka = Needs(("b",), tables=False, light=True, attempts=False)
+    both = tables.together(kafka)
+    assert (both.attempts, both.tables, both.light, both.preload) == (False, True, True, ("a", "b"))
+    assert tables.together(tables).attempts
+
+
+def test_build_json_lines_are_partitioned_as_the_file_says(tmp_path: Path) -> None:
+    sink = {"name": "out", "type": "jsonl", "path": "lake/out", "partition_by": ["id"]}
+    [made] = built(tmp_path, "amount > 1", sinks=[sink]).sinks
+    assert isinstance(made, JsonLinesSink)
+    assert made.partition_by == ("id",)
 
 
 def test_build_join_names_a_column_that_a_schema_elsewhere_does_not_have(tmp_path: Path) -> None:

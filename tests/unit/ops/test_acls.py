@@ -86,6 +86,17 @@ def test_rights_of_a_quarantine_topic_and_of_alerts_are_among_them(rights: Right
     assert ("Create", "topic", "penstock.markers.orders.quarantine.topic", "literal") in found
 
 
+@pytest.mark.parametrize(("login", "user"), [("options: {sasl.username: writer}", "User:writer"), ("", "User:?")])
+def test_rights_on_other_brokers_are_those_of_the_user_that_the_sink_logs_in_as(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: str, user: str
+) -> None:
+    monkeypatch.setenv("WORD", "hunter2")
+    sink = f"- {{name: out, type: kafka, topic: clean, guarantee: at_least_once, brokers: 'b:1', {login}}}"
+    file = tmp_path / "orders.yaml"
+    file.write_text(FILE.format(source="topics: [orders]", more="", sinks=sink))
+    assert {one.principal for one in plan_rights(load(file)).rights if one.brokers == "b:1"} == {user}
+
+
 def test_rights_of_a_pattern_are_by_its_prefix(rights: Rights) -> None:
     assert rights("pattern: 'orders-.*'")[0] == ("Read", "topic", "orders-", "prefixed")
     assert rights("pattern: '.*-orders'")[0] == ("Read", "topic", "*", "literal")

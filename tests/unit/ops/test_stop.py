@@ -15,7 +15,7 @@ from penstock.checkpoint.lock import checkpoint_lock
 from penstock.checkpoint.presence import Presence
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
-from penstock.ops.stop import ask, await_gone, plan_stop
+from penstock.ops.stop import ask, await_gone, doing, plan_stop
 
 FILE = """\
 name: orders
@@ -88,6 +88,18 @@ def test_stop_of_a_run_that_does_not_end_is_told_with_what_it_does(config: Pipel
     assert (done.outcome, done.doing) == ("still running", "running")
     assert told
     assert Presence(config.checkpoint).stop_asked()
+
+
+def test_stop_says_which_batch_the_run_has_committed_or_has_begun(config: PipelineConfig, start: Started) -> None:
+    checkpoint = Path(config.checkpoint)
+    for name in ("offsets/3", "commits/3"):
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text("v1\n{}")
+    start("deaf")
+    planned = plan_stop(config)
+    assert doing(config.checkpoint, planned.found) == "running, batch 3 is committed"
+    (checkpoint / "offsets/4").write_text("v1\n{}")
+    assert doing(config.checkpoint, planned.found) == "running, batch 4 has begun and is not committed"
 
 
 def test_stop_of_a_run_that_is_killed_meanwhile_says_so(config: PipelineConfig, start: Started) -> None:

@@ -2,7 +2,7 @@
 
 from penstock.kafka import LogBounds
 from penstock.model import OffsetRange, TopicPartition
-from penstock.preflight.loss import clip_to_log, data_loss, ranges_of_batch
+from penstock.preflight.loss import clip_to_log, data_loss, log_findings, ranges_of_batch
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -48,6 +48,16 @@ def test_loss_new_partition_begins_at_zero() -> None:
     batch = ranges_of_batch({P0: 5}, {P0: 5, P1: 4})
     assert OffsetRange("t", 1, 0, 4) in batch.ranges
     assert batch.gaps == ()
+
+
+def test_finding_of_lost_records_blocks_only_where_the_pipeline_does_not_record_them() -> None:
+    bounds = {P0: LogBounds(7, 20)}
+    [fails] = log_findings({P0: 5}, bounds, "fail")
+    [records] = log_findings({P0: 5}, bounds, "record")
+    assert fails.code == records.code == "OFFSETS_BEFORE_LOG"
+    assert (fails.blocks, records.blocks) == (True, False)
+    assert fails.way_out
+    assert not records.way_out
 
 
 def test_data_loss_error_names_every_range() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import DefinitionError, TerminalError
+from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicFacts
 from penstock.model import COORDINATES_FIELD
@@ -74,6 +74,19 @@ def test_column_that_the_schema_was_not_made_for_stops_and_is_not_lost() -> None
 def test_encoders_pickle_with_their_maker() -> None:
     rows = rows_of(id=pa.array([1]), note=pa.array(["x"]))
     assert pickle.loads(pickle.dumps(MAKER)).make(rows) == MAKER.make(rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "schema", "reason"),
+    [(("id", "city"), COLUMNS, 'value: no column "city" in the rows'), (None, pa.schema([]), "value: no columns")],
+)
+def test_columns_that_the_rows_do_not_have_are_named(
+    columns: tuple[str, ...] | None, schema: pa.Schema, reason: str
+) -> None:
+    encoding = Encoding("avro", RegistrySettings("http://nowhere:1"), columns=columns)
+    with pytest.raises(MissingError, match="SINK_SCHEMA_MISMATCH") as raised:
+        Encodings("p", "out", "clean", value=encoding).check(schema)
+    assert raised.value.summary.endswith(reason)
 
 
 def test_topic_for_each_row_needs_a_subject() -> None:

@@ -62,7 +62,7 @@ def test_few_partitions_are_found_where_each_is_read_by_one_task(tmp_path: Path)
     assert codes(behind(config(tmp_path), brokers=brokers(50_000), cores=4)) == []
 
 
-def joined(folder: Path) -> Any:
+def joined(folder: Path, **keys: Any) -> Any:
     def side(topic: str) -> dict[str, Any]:
         decode = {"format": "json", "schema": COLUMNS if topic == "orders" else "who STRING, name STRING, at TIMESTAMP"}
         source = {"type": "kafka", "brokers": "127.0.0.1:1", "topics": [topic], "decode": decode}
@@ -71,7 +71,7 @@ def joined(folder: Path) -> Any:
     rename = {"rename": {"at": "seen_at"}}
     people = {**side("people"), "transforms": [rename, {"watermark": {"column": "seen_at", "delay": "10 minutes"}}]}
     join = {"join": {"left": "orders", "right": "people", "on": ["who"], "within": "1 hour"}}
-    return config(folder, sources={"orders": side("orders"), "people": people}, transforms=[join])
+    return config(folder, sources={"orders": side("orders"), "people": people}, transforms=[join], **keys)
 
 
 def test_skewed_keys_are_found_where_one_task_of_a_join_has_the_rows(tmp_path: Path) -> None:
@@ -84,6 +84,10 @@ def test_skewed_keys_are_found_where_one_task_of_a_join_has_the_rows(tmp_path: P
     assert codes(caught_up(skewed)) == []
     assert codes(behind(pipeline, batches=batches(slot_rows_out=(2_800, 2_500, 2_400, 2_300)))) == []
     assert codes(behind(pipeline, batches=batches(slot_rows_out=(90, 3)))) == []
+    two_tasks = joined(tmp_path, spark={"spark.sql.shuffle.partitions": "2"})
+    assert codes(behind(two_tasks, batches=batches(slot_rows_out=(9_000, 1_000)))) == ["SKEWED_KEYS"]
+    one_task = joined(tmp_path, spark={"spark.sql.shuffle.partitions": "1"})
+    assert codes(behind(one_task, batches=batches(slot_rows_out=(10_000,)))) == []
     # Skewed, and over in no time: it is not what the batches are long by.
     quick = batches(slot_rows_out=(9_000, 400, 300, 300), slot_seconds=(1.5, 0.2))
     assert codes(behind(pipeline, batches=quick)) == []

@@ -95,6 +95,13 @@ def test_quarantine_storm_is_found_with_its_code_and_its_beginning(tmp_path: Pat
     assert codes(replace(evidence, batches=tuple(batch(n, lag=0, rows_in=30, quarantined=3) for n in range(4)))) == []
 
 
+def test_quarantine_storm_begins_with_twenty_records(tmp_path: Path) -> None:
+    evidence = caught_up(behind(config(tmp_path), batches=batches(4, lag=0, rows_in=30, quarantined=5)))
+    assert codes(evidence) == ["QUARANTINE_STORM"]
+    few = tuple(batch(n, lag=0, rows_in=30, quarantined=5 - (n == 0)) for n in range(4))
+    assert codes(replace(evidence, batches=few)) == []
+
+
 def test_quarantine_storm_of_late_rows_asks_for_a_longer_delay(tmp_path: Path) -> None:
     steps = [
         {"watermark": {**WATERMARK["watermark"], "late": "quarantine"}},
