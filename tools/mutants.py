@@ -73,9 +73,9 @@ def mutants_of(path: Path, root: Path = ROOT) -> Iterator[Mutant]:
 
 
 def _code(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run: no annotations, and no bodies of protocols."""
+    """The nodes that run: no annotations, no bodies of protocols, and not `frozen` or `slots` of a dataclass."""
     for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns"):
+        if name in ("annotation", "returns") or (name == "decorator_list" and isinstance(tree, ast.ClassDef)):
             continue
         for child in value if isinstance(value, list) else [value]:
             protocol = isinstance(child, ast.ClassDef) and any("Protocol" in ast.unparse(b) for b in child.bases)
