@@ -132,7 +132,7 @@ def test_submit_while_an_executor_is_killed_the_batch_is_carried_on(cluster: Any
         streamed.await_every_row("with another executor")
         run.interrupt_group()
         assert run.process.wait(60) == 0, run.complained
-        assert "stopping: finishing the batch in hand" in run.complained
+        assert "stopping: finishing the current batch" in run.complained
         run.await_nobody_left()
     streamed.is_right()
 

@@ -1,4 +1,4 @@
-"""All that is known of a pipeline at one time, the pipeline in one line of it, and how well it is."""
+"""Everything known about a pipeline at one moment, its row in the overview, and its health."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 from penstock.checkpoint.presence import REPAIRS, RunNote, RunStatus, shown_state
 from penstock.config import PipelineConfig
 from penstock.dashboard.recent import Recent, in_utc, moment, shown_time
+from penstock.wording import in_words
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What an expensive query gave, in the shape of the page, or why it gave nothing."""
+    """The result of an expensive query, in the shape that the page needs, or why there is none."""
 
     at: str
     found: dict[str, Any] | None = None
@@ -31,10 +32,10 @@ class Facts:
     """Why the file cannot be read."""
     run: RunStatus | None = None
     unseen: str | None = None
-    """Why the checkpoint cannot be looked at."""
+    """Why the checkpoint cannot be read."""
     recent: Recent = field(default_factory=Recent)
     panels: dict[str, Panel] = field(default_factory=dict)
-    """What the expensive looks gave, by their names."""
+    """The results of the expensive queries, by name."""
 
     @property
     def running(self) -> bool:
@@ -54,12 +55,12 @@ class Facts:
         return self.recent.columns[-1].number if self.recent.columns else 0
 
     def found(self, name: str) -> dict[str, Any]:
-        """What is on a panel; nothing where nobody has looked yet."""
+        """What is on a panel; nothing before its first query."""
         panel = self.panels.get(name)
         return (panel.found if panel is not None else None) or {}
 
     def without_run(self, error: Exception) -> Facts:
-        """What is left where something that a run wrote cannot be shown."""
+        """The facts without what the run wrote, if that cannot be shown."""
         return replace(self, run=None, recent=Recent(), unseen=f"showing what the run wrote: {type(error).__name__}")
 
 
@@ -67,7 +68,7 @@ _SERIES = 60
 _FAR_BEHIND = 300.0
 _NO_BATCH = 600.0
 _A_MINUTE = 12
-"""Columns: a run tells of its lag every five seconds."""
+"""Columns: a run reports its lag every five seconds."""
 _GROWTH = 1.2
 
 
@@ -99,7 +100,7 @@ def overview_row(facts: Facts, now: float) -> dict[str, Any]:
 
 
 def lag_of(facts: Facts) -> int | None:
-    """The offsets that wait: as last told by the run or by the brokers."""
+    """The waiting offsets, as last reported by the run or by the brokers."""
     if facts.config is None:
         return None
     if facts.recent.columns:
@@ -109,7 +110,7 @@ def lag_of(facts: Facts) -> int | None:
 
 
 def behind_of(facts: Facts) -> float | None:
-    """The age of the first unread record; 0 where nothing waits, none where nobody has looked at one."""
+    """The age of the first unread record; 0 where nothing waits, none where it is not known."""
     columns = facts.recent.columns
     if facts.config is None or not columns:
         return None
@@ -117,8 +118,8 @@ def behind_of(facts: Facts) -> float | None:
         return 0.0
     if columns[-1].behind_seconds is not None:
         return columns[-1].behind_seconds
-    told: float | None = facts.found("lag").get("behind_seconds")
-    return told
+    queried: float | None = facts.found("lag").get("behind_seconds")
+    return queried
 
 
 def _since(facts: Facts, note: RunNote | None) -> str | None:
@@ -131,16 +132,15 @@ def _last_batch(facts: Facts, note: RunNote | None) -> dict[str, Any]:
     if facts.recent.batches:
         last = facts.recent.batches[-1]
         return {"batch_id": last["id"], "batch_at": last["at"], "batch_seconds": last["seconds"]}
-    told = note.facts if note is not None else None
-    return {
-        "batch_id": told.batch_id if told is not None else None,
-        "batch_at": shown_time(told.batch_at) if told is not None and told.batch_at is not None else None,
-        "batch_seconds": told.batch_seconds if told is not None else None,
-    }
+    if note is None:
+        return {"batch_id": None, "batch_at": None, "batch_seconds": None}
+    noted = note.facts
+    at = shown_time(noted.batch_at) if noted.batch_at is not None else None
+    return {"batch_id": noted.batch_id, "batch_at": at, "batch_seconds": noted.batch_seconds}
 
 
 def _health(facts: Facts, now: float) -> tuple[str, str | None]:
-    """How well a pipeline is, and the one thing to know about it."""
+    """The health of a pipeline, and the one thing to know about it."""
     for health, problem in (("bad", _broken(facts)), ("warn", _troubled(facts, now))):
         if problem is not None:
             return health, problem
@@ -175,20 +175,13 @@ def _troubled(facts: Facts, now: float) -> str | None:
     if behind is not None and behind > _FAR_BEHIND:
         before = columns[-_A_MINUTE].total if len(columns) >= _A_MINUTE else columns[0].total
         growing = ", and the lag grows" if columns[-1].total > before * _GROWTH else ""
-        return f"{_told(behind)} behind{growing}"
+        return f"{in_words(behind)} behind{growing}"
     waiting = lag_of(facts)
     last = moment(recent.batches[-1]["at"]) if recent.batches else None
     if waiting and last is not None and now - last > _NO_BATCH:
-        return f"no batch for {_told(now - last)}, and {waiting:,} offsets wait"
+        return f"no batch for {in_words(now - last)}, and {waiting:,} offsets wait"
     return asked.problem if asked is not None and not columns else None
 
-
-def _told(seconds: float) -> str:
-    minutes = int(seconds // 60)
-    return f"{minutes} minutes" if minutes < 120 else f"{minutes // 60} hours"
-
-
-# How much goes through a pipeline a second, from the batches of the last minute.
 
 _WINDOW = 60.0
 
@@ -203,9 +196,9 @@ class Rates:
 
 
 def rates_of(batches: Sequence[Mapping[str, Any]], started_at: str | None, now: float) -> Rates:
-    """What the batches that ended in the last minute carried, over the time since the first of them began.
+    """The throughput of the batches of the last minute, over the time since the first of them began.
 
-    Where a batch takes longer than that, the last one counts until the next is overdue.
+    If batches take longer than that, the last one counts until the next is overdue.
     """
     recent = []
     for batch in reversed(batches):

@@ -22,7 +22,7 @@ _DIAGNOSIS: dict[str, Any] = {"at": None, "causes": [], "idle": None, "notes": [
 
 
 def detail(facts: Facts, now: float) -> dict[str, Any]:
-    """The view of a pipeline. What was not looked at yet is empty, or null."""
+    """The view of a pipeline. What was not queried yet is empty, or null."""
     row, recent = overview_row(facts, now), facts.recent
     rates = Rates(row["rows_in_rate"], row["rows_out_rate"], row["quarantined_rate"])
     graph: dict[str, Any] = {"nodes": [], "edges": []}
@@ -55,7 +55,7 @@ def _target(facts: Facts) -> dict[str, Any] | None:
 
 
 def _quarantine(facts: Facts) -> dict[str, Any] | None:
-    """By the table where there is one; else the codes that this run has counted. None where there is no quarantine."""
+    """From the table where there is one; else as counted by this run. None without a quarantine."""
     if facts.config is not None and facts.config.quarantine is None:
         return None
     found = facts.found("quarantine")
@@ -85,17 +85,17 @@ def _looked_at(facts: Facts, name: str) -> str | None:
 def _not_seen(facts: Facts, name: str) -> str | None:
     """Why a panel has nothing to show; None where it has."""
     panel = facts.panels.get(name)
-    return "Being looked at…" if panel is None else panel.problem
+    return "Loading…" if panel is None else panel.problem
 
 
 def _unseen(facts: Facts) -> list[dict[str, Any]]:
-    """What the dashboard itself could not see, each trouble once."""
-    told = {panel.problem: panel.at for _, panel in sorted(facts.panels.items()) if panel.problem}
-    return [{"at": at, "text": text} for text, at in told.items()]
+    """What the dashboard itself could not read, each problem once."""
+    problems = {panel.problem: panel.at for _, panel in sorted(facts.panels.items()) if panel.problem}
+    return [{"at": at, "text": text} for text, at in problems.items()]
 
 
 def partitions_json(recent: Recent, ages: Mapping[Place, float | None]) -> str:
-    """Where each partition is now; with the age of its first unread record, where one was looked at."""
+    """The state of each partition; with the age of its first unread record, where it is known."""
     seen = recent.seen
     lags = recent.columns[-1].lags.tolist() if recent.columns else []
     by_place = {TopicPartition(*place): lag for place, lag in zip(seen.places, lags, strict=True) if lag >= 0}
@@ -116,7 +116,7 @@ def partitions_json(recent: Recent, ages: Mapping[Place, float | None]) -> str:
 
 
 def heat_json(recent: Recent, partitions: str, after: int | None) -> str:
-    """The strip; with `after` only the columns behind that number, to be appended."""
+    """The strip; with `after` only the columns after that number, to be appended."""
     columns = [column for column in recent.columns if after is None or column.number > after]
     times = json.dumps([column.at for column in columns])
     lags = ",".join(_column(column.lags) for column in columns)
@@ -144,7 +144,7 @@ class Sent:
 
 
 class Views:
-    """Makes the JSON, and keeps what several pages get alike. Not for two threads at once."""
+    """Makes the JSON once for all pages. Not thread-safe."""
 
     def __init__(self) -> None:
         self._version = 0
@@ -154,9 +154,9 @@ class Views:
         self._texts: dict[int | None, str] = {}
 
     def send(self, facts: Facts, before: Sent | None) -> Sent | None:
-        """What a page is to be sent: with the columns that it has not got, or all where their order is another.
+        """What a page does not have yet: the new columns, or all of them after a change of their order.
 
-        Nothing where it has got everything.
+        None where it has everything.
         """
         recent = facts.recent
         if time.monotonic() - self._made_at > _MAX_AGE:

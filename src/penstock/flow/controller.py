@@ -1,9 +1,9 @@
 """The size of the next batch, from the batches before: a pure function, without a clock.
 
-Enters: the aim and the bounds of the file, and the finished batches, those of an earlier run among them. Leaves: the
-cap, why, and a sentence about it. Guaranteed: the cap is within the bounds of the file; it grows only while more waits
-than a batch holds, and never to more than would end within `max_batch` if all the time of the largest batch that was
-seen were due to its offsets. One batch that took far longer than foreseen makes the next one smaller.
+In: the target and the bounds of the file, and the finished batches, including those of an earlier run. Out: the cap,
+the reason, and a sentence about it. Guaranteed: the cap is within the bounds of the file; it grows only while more
+waits than fits into a batch, and never beyond what would end within `max_batch` if all the time of the largest batch so
+far were due to its offsets. One batch that took far longer than expected makes the next one smaller.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from statistics import median
 from penstock.config.operation import FlowConfig
 from penstock.flow.cost import SPREAD, Observed
 from penstock.flow.situation import Situation
+from penstock.wording import size
 
 REASONS: Mapping[str, str] = {
     "start": "nothing is known yet: a small batch",
@@ -30,7 +31,7 @@ REASONS: Mapping[str, str] = {
 """Each reason, and what it means."""
 
 _DEAD_BAND, _FINE_BAND = 0.2, 0.1
-"""Differences that change nothing; finer while the cap has only ever grown, for then it cannot go to and fro."""
+"""Relative changes too small to make; finer while the cap has only grown, as it cannot oscillate then."""
 _GROWTH = 10.0
 _GROWTH_AFTER_SHRINKING = 2.0
 _EARLY = 8
@@ -51,14 +52,23 @@ class Decision:
 
 
 def decide(flow: FlowConfig, history: Sequence[Observed], cores: int = 1, sharing: int = 1) -> Decision:
-    """The cap of the next batch: the one there is, unless there is a reason to change it.
+    """The cap of the next batch: the present one, unless there is a reason to change it.
 
-    Of the memory that nobody bounds by hand, each of the pipelines that are `sharing` it has its part.
+    Without a configured memory limit, the pipelines that are `sharing` the memory get equal parts.
     """
     now = Situation(flow, history, cores, sharing)
     if not now.seen:
         return Decision(now.cap, "start", f"nothing is known yet: {_n(now.cap)} offsets")
-    for rule in (_full_memory, _too_many_bytes, _tell_apart, _slow, _slow_while_caught_up, _caught_up, _hold, _grow):
+    for rule in (
+        _full_memory,
+        _too_many_bytes,
+        _probe_fixed_cost,
+        _slow,
+        _slow_while_caught_up,
+        _caught_up,
+        _hold,
+        _grow,
+    ):
         if (decision := rule(now)) is not None:
             return decision
     return Decision(now.cap, "steady", f"{_took(now.last)}, {_aim(now)}: {_n(now.cap)} stay")
@@ -77,17 +87,17 @@ def _full_memory(now: Situation) -> Decision | None:
 def _too_many_bytes(now: Situation) -> Decision | None:
     if now.cap <= now.held:
         return None
-    size = _size(now.cap * now.record_bytes)
-    why = f"records of {_size(now.record_bytes)}: {_n(now.cap)} would be {size}, and {_size(now.bytes)} is the most"
+    full = size(now.cap * now.record_bytes)
+    why = f"records of {size(now.record_bytes)}: {_n(now.cap)} would be {full}, and {size(now.bytes)} is the most"
     return _change(now, now.held * (1 - _DEAD_BAND / 2), "memory", why)
 
 
-def _tell_apart(now: Situation) -> Decision | None:
-    """Small batches are slow, and no smaller ones could show that it is not their offsets: larger ones can."""
+def _probe_fixed_cost(now: Situation) -> Decision | None:
+    """Slow small batches: only larger ones can show how much of their time is fixed cost."""
     few = now.cap < SPREAD * now.start
     slow = (1 - _DEAD_BAND) * now.target <= now.last.seconds <= now.limit
     behind = now.full and now.last.backlog >= now.cap and now.last.pressure <= _HOLD_AT
-    if now.told_apart or not (few and slow and behind) or now.patience:
+    if now.sizes_differ or not (few and slow and behind) or now.patience:
         return None
     worst = now.limit * now.last.offsets / now.last.seconds
     enough = _ENOUGH * min(one.offsets for one in now.batches)
@@ -106,7 +116,7 @@ def _slow(now: Situation) -> Decision | None:
         return None
     if now.cost.fixed >= now.limit:
         return Decision(now.cap, "slow", f"{_took(now.last)}, and smaller batches take as long: {_n(now.cap)} stay")
-    # What became slow in the middle of the batch is slower than the whole of it tells.
+    # If the slow-down came in the middle of the batch, the present cost is even higher than its average.
     return _change(now, wanted / min(now.surprise, _MOST_SURPRISE), "slow", f"{_took(now.last)}, {_aim(now)}")
 
 
@@ -161,7 +171,7 @@ def _grow(now: Situation) -> Decision | None:
 
 
 def _growth(now: Situation) -> float:
-    """By what the cap may be multiplied: less after it was made smaller, and the less the fuller the memory is."""
+    """The factor by which the cap may grow: smaller after it shrank, and smaller the fuller the memory is."""
     most = _GROWTH_AFTER_SHRINKING if now.shrunk is not None else _GROWTH
     room = min(1.0, max(0.0, (_HALVE_AT - now.last.pressure) / 0.6))
     return 1 + (most - 1) * room**2
@@ -175,7 +185,7 @@ def _change(now: Situation, offsets: float, reason: str, why: str) -> Decision:
 
 
 def _round(offsets: float) -> float:
-    """Two digits, downward: a number that a person can say."""
+    """Rounded down to two significant digits."""
     if not 1 <= offsets < math.inf:
         return offsets
     unit = 10.0 ** max(0, math.floor(math.log10(offsets)) - 1)
@@ -202,11 +212,3 @@ def _n(offsets: float) -> str:
 
 def _s(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} GiB"

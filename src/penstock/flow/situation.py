@@ -1,4 +1,4 @@
-"""What the rules of the controller look at: the aim, the bounds, the present cap, and what the history says of it."""
+"""What the rules of the controller depend on: the target, the bounds, the present cap, and the history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.flow.cost import FAR_LONGER, MOST_OFFSETS, SPREAD, Cost, Observed,
 
 _START = 10_000
 _LARGEST_RECORD_BYTES = 1 << 20
-"""What Kafka takes by default: the first batch fits into the memory also when every record is of this size."""
+"""Kafka's default limit: the first batch fits into the memory even if every record has this size."""
 _AUTO_BYTES_A_CORE = 1 << 30
 _MARGIN, _LEAST_SHARE, _WORST = 0.8, 0.4, 0.95
 _TIMES_FIXED = 15
@@ -25,17 +25,17 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Situation:
-    """One look at the batches before. Nothing here decides anything."""
+    """Facts derived from the batches before. No decisions are made here."""
 
     flow: FlowConfig
     history: Sequence[Observed]
     cores: int
     sharing: int = 1
-    """How many pipelines have the memory together."""
+    """How many pipelines share the memory."""
 
     @cached_property
     def seen(self) -> list[Observed]:
-        """The batches that tell something, oldest first."""
+        """The informative batches, oldest first."""
         return telling(self.history)
 
     @cached_property
@@ -45,14 +45,14 @@ class Situation:
 
     @cached_property
     def cap(self) -> int:
-        """The cap of the last batch. Where that had none: the largest of the last few, or a start."""
+        """The cap of the last batch; without one, the largest of the last few, or the start."""
         if self.history and self.history[-1].cap > 0:
             return self.within_bounds(self.history[-1].cap)
         return self.within_bounds(max([self.start, *(one.offsets for one in self.seen[-8:])]))
 
     @cached_property
     def start(self) -> int:
-        """The cap of a pipeline of which nothing is known."""
+        """The cap of a pipeline without history."""
         return self.within_bounds(min(_START, self.bytes // _LARGEST_RECORD_BYTES))
 
     @cached_property
@@ -62,7 +62,7 @@ class Situation:
 
     @cached_property
     def record_bytes(self) -> float:
-        """The size of a record in the last batches, or in the last one alone if they are larger there."""
+        """The size of a record in the last batches, or in the last one if records are larger there."""
         few = self.seen[-10:]
         mean = sum(max(0, one.bytes_in) for one in few) / sum(one.offsets for one in few)
         return max(mean, self.last.bytes_in / self.last.offsets) if self.last.offsets >= self.cap / 10 else mean
@@ -74,18 +74,18 @@ class Situation:
 
     @cached_property
     def full(self) -> bool:
-        """Whether the last batch was about as large as the cap let it be, so that the cap is what made it long."""
+        """Whether the last batch was about as large as its cap allowed, so that the cap determined its duration."""
         return self.last.offsets >= _FULL * self.cap
 
     @property
     def short(self) -> bool:
-        """Whether the last batch was shorter than any aim, whatever it may cost: most are, and this is soon told."""
+        """Whether the last batch was shorter than any aim: a quick check that settles most cases."""
         least = _LEAST_SHARE * self.flow.max_batch.total_seconds()
         return self.last.seconds <= min(self.flow.target_batch.total_seconds(), least)
 
     @cached_property
     def limit(self) -> float:
-        """The most seconds that a batch is expected to take: `max_batch` and a margin, wider where batches differ."""
+        """The most seconds that a batch should take: `max_batch` minus a margin, wider if durations vary."""
         full = [one for one in self.batches if one.offsets >= _FULL * self.cap]
         squares = sum((one.seconds / self.cost.of(one.offsets) - 1) ** 2 for one in full)
         spread = math.sqrt(squares / max(1, len(full)))
@@ -99,7 +99,7 @@ class Situation:
 
     @cached_property
     def aim(self) -> float:
-        """How many seconds a full batch should take: longer than the target where much of that would be fixed cost."""
+        """How many seconds a full batch should take: longer than the target if much of that would be fixed cost."""
         return _aim(self.target, self.cost, self.limit)
 
     @cached_property
@@ -114,7 +114,7 @@ class Situation:
 
     @cached_property
     def surprise(self) -> float:
-        """How many times as long as foreseen the last batch took, where that is a change and no mere noise; else 1."""
+        """The last batch's actual duration over the expected one, if that is a change rather than noise; else 1."""
         before = explained(self.seen[:-1])
         times = self.last.seconds / certain(before).of(self.last.offsets) if before else 1.0
         return times if times > FAR_LONGER else 1.0
@@ -126,29 +126,29 @@ class Situation:
 
     @cached_property
     def safe(self) -> float:
-        """What ends within `max_batch` even if all the time of the largest batches were due to their offsets."""
+        """The offsets that fit into `max_batch` even if the largest batches had no fixed cost."""
         large = [one for one in self.batches[:8] if one.offsets >= 0.7 * self.largest.offsets] or [self.largest]
         return _WORST * self.flow.max_batch.total_seconds() / max(one.seconds / one.offsets for one in large)
 
     @cached_property
-    def told_apart(self) -> bool:
-        """Whether these batches differ enough in size to tell the fixed part of the cost from the other."""
+    def sizes_differ(self) -> bool:
+        """Whether these batches differ enough in size to separate the fixed cost from the cost per offset."""
         sizes = [one.offsets for one in self.batches]
         return max(sizes) >= SPREAD * min(sizes)
 
     @cached_property
     def shrunk(self) -> int | None:
-        """How many batches ago the cap was last made smaller, as far as that is remembered."""
+        """How many batches ago the cap last shrank, within the remembered history."""
         return next((ago for ago, change in enumerate(reversed(self._changes)) if change < 0), None)
 
     @cached_property
     def patience(self) -> int:
-        """For how many batches more it stays after it was made smaller: ever longer, the more turns it took."""
+        """For how many more batches the cap stays after it shrank: longer with every reversal."""
         return max(0, _PATIENCE * 2 ** max(0, self.turns - 1) - self.shrunk) if self.shrunk is not None else 0
 
     @cached_property
     def turns(self) -> int:
-        """How often the cap was made smaller after it had been made larger."""
+        """How often the cap shrank after it had grown."""
         signs = [change > 0 for change in self._changes if change]
         return sum(not later and earlier for earlier, later in zip([True, *signs], signs, strict=False))
 
@@ -158,12 +158,12 @@ class Situation:
         return [later - earlier for earlier, later in pairwise(caps)]
 
     def within_bounds(self, offsets: float) -> int:
-        """The nearest number that the file allows."""
+        """The nearest cap that the file allows."""
         return _within_bounds(self.flow, offsets)
 
 
 def settled(flow: FlowConfig, cost: Cost, cores: int, record_bytes: float) -> int:
-    """The cap at which a pipeline with such a backlog ends up, where every batch costs exactly that."""
+    """The cap at which a pipeline with a backlog settles if every batch has exactly this cost."""
     limit = _MARGIN * flow.max_batch.total_seconds()
     held = _bytes(flow, cores) / record_bytes if record_bytes > 0 else math.inf
     aim = _aim(min(flow.target_batch.total_seconds(), limit), cost, limit)
