@@ -203,7 +203,7 @@ def test_run_inside_spark_submit_uses_its_jvm_and_its_settings(
     assert done.returncode == 0, done.stderr[-4000:]
     assert f"{ORDERS:,} rows in, {ORDERS:,} out" in done.stdout
     # Spark's runner of Python programs has both streams in one.
-    assert "spark-submit says 5, the file's 3 is not used" in done.stdout
+    assert "spark-submit has 5, which overrides 3 of the file" in done.stdout
     assert ids(tmp_path) == list(range(ORDERS))
 
 

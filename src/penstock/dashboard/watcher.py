@@ -224,12 +224,12 @@ class PipelineWatch:
         elif not self._reports_lag:
             queries.append(("at rest", _PERIODS["at rest"] * (2 if remote else 1), _SHARE, self._query_at_rest))
         return [
-            partial(self._make, name, query, config)
+            partial(self._run_query, name, query, config)
             for name, period, share, query in queries
             if self.schedule.take(name, period, now, share)
         ]
 
-    def _make(self, name: str, query: Callable[[PipelineConfig], None], config: PipelineConfig) -> None:
+    def _run_query(self, name: str, query: Callable[[PipelineConfig], None], config: PipelineConfig) -> None:
         try:
             query(config)
         finally:

@@ -88,20 +88,11 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"ObjectFileSystem({self._scheme})"
 
-    @property
-    def fsid(self) -> str:
-        """One for each kind of store."""
-        return f"penstock-{self._scheme}"
-
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         return str(path).partition("://")[2].rstrip("/") if "://" in str(path) else str(path).rstrip("/")
-
-    def unstrip_protocol(self, name: str) -> str:
-        """A path with its scheme."""
-        return f"{self._scheme}://{self._strip_protocol(name)}"
 
     def read(self, path: str) -> StoredObject | None:
         """An object with its mark; none if it does not exist."""
