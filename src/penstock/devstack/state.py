@@ -7,6 +7,7 @@ never taken for ours. The file is replaced whole: a reader sees the old one or t
 from __future__ import annotations
 
 import fcntl
+import inspect
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -111,8 +112,8 @@ class SparkMaster(Service):
 
     LOG: ClassVar[str] = "spark.log"
 
-    page_port: int
     host: str = "127.0.0.1"
+    page_port: int
 
     @property
     def url(self) -> str:
@@ -280,8 +281,14 @@ def save(folder: Path, stack: StackState) -> None:
 
 
 def _written(service: Service) -> dict[str, Any]:
-    return {one.name: getattr(service, one.name) for one in fields(service) if one.name != "folder"}
+    return {name: getattr(service, name) for name in _stored_fields(type(service))}
 
 
 def _read(kind: type[S], folder: Path, written: Mapping[str, Any]) -> S:
-    return kind(folder=folder, **{one.name: written[one.name] for one in fields(kind) if one.name != "folder"})
+    return kind(folder=folder, **{name: written[name] for name in _stored_fields(kind)})
+
+
+def _stored_fields(kind: type[Service]) -> list[str]:
+    """The fields in the process file: those of the kind first, then those of every service."""
+    names = {one.name for one in fields(kind)} - {"folder"}
+    return [name for cls in kind.__mro__ for name in inspect.get_annotations(cls) if name in names]
