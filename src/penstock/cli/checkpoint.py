@@ -245,7 +245,7 @@ def _show_repair(plan: RepairPlan, file: Path) -> None:
         for finding in blocking:
             _show_finding(finding, file)
     elif plan.done and not plan.left:
-        out.print("[green]nothing blocks a run any more, by the files and the sinks[/]")
+        out.print("[green]nothing blocks a run any longer, according to the files and the sinks[/]")
 
 
 def _show_finding(finding: Finding, file: Path) -> None:
@@ -264,7 +264,7 @@ def _show_batch(view: BatchView) -> None:
     out.print(f"[bold]{escape(view.pipeline)}[/]  batch {view.batch} began {ago(view.began_at)}, {state}")
     if view.watermark is not None:
         out.print(f"  watermark   {view.watermark}")
-    out.print(f"  held by     {escape(', '.join(view.sinks)) or 'no sink as its newest'}")
+    out.print(f"  newest in   {escape(', '.join(view.sinks)) or 'no sink'}")
     rows = table("    partition", "from", "to", "offsets", numbers=("from", "to", "offsets"))
     for one in view.ranges:
         start, end = one["start"], one["end"]
@@ -283,8 +283,8 @@ def _show_view(view: CheckpointView, file: Path) -> None:
     out.print(f"  batches     {number(view.begun)} begun, {number(view.committed)} committed")
     if view.open is not None:
         began = f"began {ago(view.open.began_at)}" if view.open.began_at is not None else "has begun"
-        after = "" if view.running is not None else "; nobody runs it: the next run does it again"
-        out.print(f"  in hand     batch {view.open.batch} {began} and has not committed{after}")
+        after = "" if view.running is not None else "; no run is active: the next run repeats it"
+        out.print(f"  open        batch {view.open.batch} {began} and has not committed{after}")
     out.print(f"  running     {escape(view.running or 'no')}")
     if view.watermark is not None:
         out.print(f"  watermark   {view.watermark}")
@@ -309,7 +309,7 @@ def _show_partitions(view: CheckpointView) -> None:
         show_note(f"no lag: {view.brokers}", out)
     if not view.partitions:
         return
-    numbers = ("committed", "in hand to", "log end", "lag")
+    numbers = ("committed", "open to", "log end", "lag")
     rows = table("    partition", *numbers, numbers=numbers)
     for p in view.partitions[:_SHOWN]:
         rows.add_row(f"    {p.topic}[{p.partition}]", *(number(n) for n in (p.committed, p.begun, p.log_end, p.lag)))

@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -128,10 +128,9 @@ class LiveView:
         self._title = ""
         self._state = "starting Spark"
         self._over = False
-        self._last: BatchMetrics | None = None
+        self._done = RunSummary()
         self._kept: StateKept | None = None
         self._cap: FlowChanged | None = None
-        self._batches = self._rows_in = self._rows_out = self._quarantined = 0
         self._codes: Counter[str] = Counter()
         self._live = Live(console=out, refresh_per_second=4, get_renderable=self._draw)
 
@@ -150,11 +149,7 @@ class LiveView:
                 self._title = f"[bold]{escape(event.pipeline)}[/]  {_lane_of(event)}: "
                 self._state = "[green]running[/], waiting for records"
             case BatchDone(metrics):
-                self._last = metrics
-                self._batches += 1
-                self._rows_in += metrics.rows_in
-                self._rows_out += metrics.rows_out
-                self._quarantined += metrics.quarantined
+                self._done.add(metrics)
                 self._codes.update(metrics.codes)
                 self._state = "[green]running[/]"
             case StateKept():
@@ -175,7 +170,7 @@ class LiveView:
         if not self._title:
             return Group(f"{self._state} ... {time.monotonic() - self._began:.0f} s")
         grid = Table.grid(padding=(0, 2))
-        last = self._last
+        done, last = self._done, self._done.last
         if last is not None:
             ago = (datetime.now(UTC) - last.finished_at).total_seconds()
             out_rate = last.rows_out / last.seconds if last.seconds > 0 else 0.0
@@ -184,7 +179,7 @@ class LiveView:
             )
             grid.add_row("  rows out", f"{out_rate:,.0f} a second", "lag", f"{last.lag:,}")
             grid.add_row(
-                "  quarantined", f"{self._quarantined:,}{_codes(self._codes)}",
+                "  quarantined", f"{done.quarantined:,}{_codes(self._codes)}",
                 "last commit", f"{last.finished_at.astimezone():%H:%M:%S}, {ago:.0f} s ago",
             )  # fmt: skip
         if self._kept is not None:
@@ -193,7 +188,7 @@ class LiveView:
             grid.add_row("  flow", f"{self._cap.cap:,} offsets a batch", self._cap.reason, self._cap.text)
         if self._over:
             return Group(f"{self._title}{self._state}", grid)
-        total = f"  {counted(self._batches, 'batch', 'batches')}, {self._rows_in:,} rows in, {self._rows_out:,} out"
+        total = f"  {counted(done.batches, 'batch', 'batches')}, {done.rows_in:,} rows in, {done.rows_out:,} out"
         return Group(f"{self._title}{self._state}", grid, f"[dim]{total};  Ctrl-C stops cleanly[/]")
 
 
@@ -204,9 +199,7 @@ _REMOVED = "[yellow]stopping[/], its file is gone"
 class _Row:
     state: str = "starting"
     trouble: str = ""
-    last: BatchMetrics | None = None
-    batches: int = 0
-    quarantined: int = 0
+    done: RunSummary = field(default_factory=RunSummary)
 
 
 class FleetTable:
@@ -231,9 +224,8 @@ class FleetTable:
             case Started():
                 row.state, row.trouble = "[green]running[/]", ""
             case BatchDone(metrics):
-                row.last, row.state, row.trouble = metrics, "[green]running[/]", ""
-                row.batches += 1
-                row.quarantined += metrics.quarantined
+                row.state, row.trouble = "[green]running[/]", ""
+                row.done.add(metrics)
             case Retrying(error, _, delay):
                 row.state, row.trouble = "[yellow]retrying[/]", f"{error.code}, in {delay:g} s"
             case Stopping() if row.state != _REMOVED:
@@ -267,14 +259,14 @@ class FleetTable:
             numbers=("batch", "rows/s", "lag", "quarantined"),
         )  # fmt: skip
         for name, row in sorted(dict(self._rows).items()):
-            last = row.last
+            last = row.done.last
             drawn.add_row(
                 escape(name),
                 row.state,
                 "-" if last is None else f"{last.batch_id}",
                 "-" if last is None else f"{last.rows_per_second:,.0f}",
                 "-" if last is None else f"{last.lag:,}",
-                f"{row.quarantined:,}",
+                f"{row.done.quarantined:,}",
                 "-" if last is None else _ago(last.finished_at),
                 escape(row.trouble),
             )

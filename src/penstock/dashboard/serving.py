@@ -1,4 +1,4 @@
-"""The dashboard as a server on this machine: in a thread of its own, beside a run or alone."""
+"""The dashboard as a server on this machine, in a thread of its own, with or without a run in this process."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What is answered in the application's place; nothing where the request may go on."""
+        """The response of the guard itself; none if the request may pass."""
         headers = Headers(scope=scope)
         if headers.get("host", "").lower() not in self._hosts:
             return PlainTextResponse("this is not the host that was asked for\n", 421)

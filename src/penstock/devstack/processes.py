@@ -40,7 +40,7 @@ _CANDIDATES = range(20000, 30000)
 
 
 def free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
-    """Different ports that nobody listens on now, none of them in `taken`."""
+    """Distinct ports on which nothing listens now, none of them in `taken`."""
     found: list[int] = []
     for port in random.sample(_CANDIDATES, len(_CANDIDATES)):
         if port not in taken and is_free(port):
@@ -91,7 +91,7 @@ def spawn(
     """Start a process in the service's folder, with its log for whatever it prints; `environment` is added to ours."""
     service.folder.mkdir(parents=True, exist_ok=True)
     with service.log.open("ab") as log:
-        # A session of its own: a Ctrl-C at the terminal reaches Penstock alone, which then ends the services.
+        # A session of its own: a Ctrl-C at the terminal only reaches Penstock, which then stops the services.
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -135,6 +135,16 @@ def answer_of(url: str, trusted: str | None = None) -> requests.Response | None:
             return session.get(url, timeout=5, verify=trusted)
         except requests.RequestException:
             return None
+
+
+def stack_differs(doing: str, there: str, wanted: str) -> MissingError:
+    """The error for a folder with another stack than the wanted one."""
+    return MissingError(
+        "DEV_STACK_DIFFERS",
+        f"{doing}: there is already another one",
+        context={"there": there, "wanted": wanted},
+        hint="take the stack down first, with its data: penstock dev down\nor name another folder: --dir DIR",
+    )
 
 
 def not_started(service: Service, what: str) -> MissingError:

@@ -1,9 +1,9 @@
-"""The servers of a stack: one broker with its configuration, storage and process; the users and rights of a secured
-one; and the schema registry (Apicurio) beside them. They are ready once a client has produced a record that every
-broker acknowledged.
+"""The servers of a stack: brokers with their configuration, storage and processes; the users and rights of a secured
+stack; and the schema registry (Apicurio). The brokers are ready once a client has produced a record that all of them
+acknowledged.
 
-The registry's schemas are in a file of its folder, written through at every change: an id that a producer was given
-means the same schema after the registry was killed and started again, as the records that carry it are still there.
+The registry's schemas are in a file of its folder, synced at every change: the id of a schema must not change when the
+registry is killed and restarted, as there may be records with it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def start_registry(java: Path, jar: Path, registry: Registry) -> subprocess.Pope
 
 
 def _listening(registry: Registry) -> dict[str, object]:
-    """On its port: TLS alone where the stack is secured. It asks nobody who they are."""
+    """Its port: TLS only if the stack is secured. It does not authenticate clients."""
     stack = registry.folder.parent
     if not is_secure(stack):
         return {"quarkus.http.port": registry.port}

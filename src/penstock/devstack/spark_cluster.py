@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.devstack.processes import answer_of, free_ports, is_free, put, spawn, wait_until_ready
+from penstock.devstack.processes import answer_of, free_ports, is_free, put, spawn, stack_differs, wait_until_ready
 from penstock.devstack.state import Service, SparkCluster, SparkMaster, SparkWorker
-from penstock.errors import MissingError
 
 START_TIMEOUT_SECONDS = 60
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -59,12 +58,8 @@ def lay_out_cluster(
     if previous is not None and workers in (None, len(previous.workers)) and _can_come_back(previous):
         return previous
     if previous is not None and previous.master.alive:
-        raise MissingError(
-            "DEV_STACK_DIFFERS",
-            f"starting a Spark cluster in {folder}: there is another one",
-            context={"there": f"{len(previous.workers)} workers, running", "wanted": f"{workers} workers"},
-            hint="take the stack down first: penstock dev down\nor name another folder: --dir DIR",
-        )
+        there = f"{len(previous.workers)} workers, running"
+        raise stack_differs(f"starting a Spark cluster in {folder}", there, f"{workers} workers")
     if workers is None and previous is None:
         return None
     count = workers if workers is not None or previous is None else len(previous.workers)
@@ -157,5 +152,5 @@ def _alive_workers(master: SparkMaster) -> int:
 
 
 def _host(number: int) -> str:
-    """An address on loopback for each worker: Spark starts a second attempt of a task on another host alone."""
+    """A loopback address for each worker: Spark only starts a second attempt of a task on another host."""
     return f"127.0.0.{number + 1}" if sys.platform == "linux" else "127.0.0.1"

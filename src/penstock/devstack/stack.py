@@ -19,12 +19,21 @@ from typing import Self
 import psutil
 
 from penstock.devstack import servers
-from penstock.devstack.processes import Stopped, end, free_ports, is_free, kill, not_started, refuse_taken, stop_stack
+from penstock.devstack.processes import (
+    Stopped,
+    end,
+    free_ports,
+    is_free,
+    kill,
+    not_started,
+    refuse_taken,
+    stack_differs,
+    stop_stack,
+)
 from penstock.devstack.secure import Secured, SecureStack
 from penstock.devstack.servers import await_brokers, await_registry, start_registry
 from penstock.devstack.spark_cluster import SparkInstalled, await_workers, lay_out_cluster, start_idle
 from penstock.devstack.state import Node, Registry, SparkCluster, StackState, is_secure, load, locked, save
-from penstock.errors import MissingError
 
 START_TIMEOUT_SECONDS = 60
 REGISTRY_PORT = 8081
@@ -94,7 +103,8 @@ class DevStack:
             idle = [node for node in stack.nodes if not node.alive]
             for node in idle:
                 refuse_taken(node.port)
-            registry = self._idle_registry(stack)
+            registry = stack.registry if self._registry_jar is not None else None
+            registry = None if registry is not None and registry.alive else registry
             if registry is not None:
                 refuse_taken(registry.port, "the schema registry", "--registry-port")
             running = {service.pid for service in stack.services if service.alive}
@@ -158,11 +168,7 @@ class DevStack:
         if self._secured is None or is_secure(self.folder):
             return
         if load(self.folder) is not None:
-            raise MissingError(
-                "DEV_STACK_DIFFERS",
-                f"securing the stack in {self.folder}: it was begun without",
-                hint="take it down first, with its data: penstock dev down\nor name another folder: --dir DIR",
-            )
+            raise stack_differs(f"securing the stack in {self.folder}", "an unsecured stack", "a secured one")
         taken = [service.port for service in stack.services] + [node.controller_port for node in stack.nodes]
         SecureStack.make(self.folder, [node.id for node in stack.nodes], taken, self._secured)
 
@@ -173,12 +179,8 @@ class DevStack:
         if previous is not None and previous.alive:
             if self._registry_port in (None, previous.port):
                 return previous
-            raise MissingError(
-                "DEV_STACK_DIFFERS",
-                f"starting the schema registry in {self.folder}: there is another one",
-                context={"there": f"port {previous.port}, running", "wanted": f"port {self._registry_port}"},
-                hint="take the stack down first: penstock dev down\nor name another folder: --dir DIR",
-            )
+            doing = f"starting the schema registry in {self.folder}"
+            raise stack_differs(doing, f"port {previous.port}, running", f"port {self._registry_port}")
         usual = REGISTRY_PORT if is_free(REGISTRY_PORT) and self._port != REGISTRY_PORT else free_ports(1)[0]
         port = self._registry_port or (previous.port if previous else usual)
         return Registry(port=port, folder=self.folder / "registry")
@@ -196,23 +198,14 @@ class DevStack:
             end([one for one in there.services if one.alive])
         return found
 
-    def _idle_registry(self, stack: StackState) -> Registry | None:
-        """The registry that is to be started."""
-        wanted = self._registry_jar is not None and stack.registry is not None and not stack.registry.alive
-        return stack.registry if wanted else None
-
     def _refuse_other(self, previous: StackState, running: bool) -> None:
         there, first = len(previous.nodes), previous.nodes[0].port
         if self._brokers in (None, there) and (not running or self._port in (None, first)):
             return
-        raise MissingError(
-            "DEV_STACK_DIFFERS",
-            f"starting a stack in {self.folder}: there is another one",
-            context={
-                "there": f"{there} brokers from port {first} on, {'running' if running else 'not running'}",
-                "wanted": f"{self._brokers or there} brokers from port {self._port or first} on",
-            },
-            hint="take it down first, with its data: penstock dev down\nor name another folder: --dir DIR",
+        raise stack_differs(
+            f"starting a stack in {self.folder}",
+            f"{there} brokers from port {first} on, {'running' if running else 'not running'}",
+            f"{self._brokers or there} brokers from port {self._port or first} on",
         )
 
     def _run(self, idle: Sequence[Node], registry: Registry | None = None) -> None:

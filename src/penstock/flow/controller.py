@@ -24,7 +24,7 @@ REASONS: Mapping[str, str] = {
     "learning": "more waits than a batch holds, and little is known: growing fast",
     "behind": "more waits than a batch holds, and batches are shorter than they should be: growing",
     "slow": "batches take longer than they should: smaller ones",
-    "memory": "the memory fills, or so many bytes are not allowed: smaller ones, or none larger",
+    "memory": "memory is filling up, or the batch would exceed the allowed bytes: smaller batches, or no larger ones",
     "steady": "batches take what they should",
     "caught_up": "what waits fits into a batch: left alone",
     "bound": "`min_offsets`, `max_offsets` or `memory` allow no more, or no less",

@@ -95,7 +95,9 @@ class Exposition:
         self._memory = self._optional("memory_used_ratio", "Share of the memory in use at the end of the last batch.")
         self._state_rows = self._optional("state_rows", "Rows that the steps with state remember.")
         self._state_bytes = self._optional("state_bytes", "Memory of what the steps with state remember.")
-        self._group = self._optional("group_up", "1 while the consumer group is told of the offsets, 0 where it fails.")
+        self._group = self._optional(
+            "group_up", "1 while offsets are committed to the consumer group, 0 while that fails."
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Any:
         made = Counter(f"penstock_{name}", text, ("pipeline", *labels), registry=self.registry)

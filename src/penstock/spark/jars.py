@@ -253,7 +253,7 @@ def _run_ivy(confs: Sequence[str], count: int, target: Path) -> None:
             "JARS_MISSING",
             f"fetching {what}: not everything arrived",
             context={"tried": _complaints(log), "wanted by": _DESCRIPTOR.name, "kept in": cache_home()},
-            hint="check the network and run the same command again: it goes on where it stopped\n"
+            hint="check the network and run the same command again: it continues where it stopped\n"
             "behind a mirror, name an Ivy settings file in PENSTOCK_IVY_SETTINGS",
         )
 

@@ -119,7 +119,7 @@ def _refuse_version(jvm: Any) -> None:
             "SPARK_VERSION_UNSUPPORTED",
             "joining spark-submit: this version of Penstock runs on Spark 4.1",
             context={"version of spark-submit": version or "an unknown version"},
-            hint="use the spark-submit of Spark 4.1, such as that of the package pyspark beside Penstock",
+            hint="use the spark-submit of Spark 4.1, such as that of the package pyspark that Penstock installed",
         )
 
 
