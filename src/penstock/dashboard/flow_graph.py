@@ -28,10 +28,18 @@ from penstock.config import (
     flows,
     show_duration,
 )
-from penstock.dashboard.overview import Rates
 from penstock.wording import counted
 
 _KEEPING_COUNT = frozenset({"derive", "rename", "drop", "cast", "flatten", "mask"})
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rows a second."""
+
+    rows_in: float = 0.0
+    rows_out: float = 0.0
+    quarantined: float = 0.0
 
 
 def _describe(step: TransformConfig) -> str:

@@ -22,7 +22,6 @@ from typing import Any
 from penstock.assembly.reaching import settings_of, storage_of
 from penstock.checkpoint.presence import RUN_NOTE, find_run
 from penstock.config import PipelineConfig, load
-from penstock.dashboard.overview import Facts, Panel, overview_row
 from penstock.dashboard.panels import (
     Found,
     QuarantineQuery,
@@ -34,7 +33,7 @@ from penstock.dashboard.panels import (
     positions_panel,
 )
 from penstock.dashboard.recent import HistoryTail, Recent, in_utc, moment
-from penstock.dashboard.views import Sent, Views
+from penstock.dashboard.views import Facts, Panel, Sent, Views, overview_row
 from penstock.errors import PenstockError
 from penstock.kafka import Cluster
 from penstock.kafka.cluster import look_seconds
