@@ -56,7 +56,7 @@ def test_show_tells_everything_that_is_known_without_the_brokers(folder: Path) -
         "  running     no",
         "  watermark   2026-01-01T00:10:00Z",
         "    partition  committed  open to  log end  lag",
-        "    orders[0]         10          15        -    -",
+        "    orders[0]         10       15        -    -",
         "  state       dedupeWithinWatermark: 2 partitions, 84 B in 4 files",
         "  sink        out  batch 2  agrees",
         "the checkpoint and the sinks agree",
