@@ -251,30 +251,25 @@ class HistoryTail:
     def read(self) -> list[Entry]:
         """The new entries, oldest first. No file is opened if nothing was written."""
         found = _stat(self._history.path)
-        if self._file is None:
-            return self._first(found) if found is not None or _stat(self._history.older) is not None else []
-        lines: list[bytes] = []
-        if found is None or found.st_ino != self._file or found.st_size < self._position:
-            older = _stat(self._history.older)
-            if older is not None and older.st_ino == self._file:
-                lines += self._lines(self._history.older, older.st_size)
-            self._file, self._position = (found.st_ino if found is not None else 0), 0
-        if found is not None and found.st_size > self._position:
-            lines += self._lines(self._history.path, found.st_size)
-        return _entries(lines)
-
-    def _first(self, found: os.stat_result | None) -> list[Entry]:
         size = found.st_size if found is not None else 0
-        older = _stat(self._history.older)
-        lines: list[bytes] = []
-        if older is not None and size < self._most_at_first:
-            self._position = max(0, older.st_size - (self._most_at_first - size))
-            lines += self._lines(self._history.older, older.st_size)
-        self._file, self._position = (found.st_ino if found is not None else 0), max(0, size - self._most_at_first)
-        if size:
+        start, lines = self._position, list[bytes]()
+        if self._file is None:
+            older = _stat(self._history.older)
+            if found is None and older is None:
+                return []
+            start = max(0, size - self._most_at_first)
+            if older is not None and size < self._most_at_first:
+                self._position = max(0, older.st_size - (self._most_at_first - size))
+                lines = self._lines(self._history.older, older.st_size)
+        elif found is None or found.st_ino != self._file or size < self._position:
+            start, older = 0, _stat(self._history.older)
+            if older is not None and older.st_ino == self._file:
+                lines = self._lines(self._history.older, older.st_size)
+        self._file, self._position = (found.st_ino if found is not None else 0), start
+        if size > start:
             lines += self._lines(self._history.path, size)
         # A line cut at its beginning is no entry, and is dropped.
-        return _entries(lines)
+        return [entry for line in lines if (entry := parse_entry(line)) is not None]
 
     def _lines(self, path: Path, end: int) -> list[bytes]:
         """The whole lines up to an end; a line that is still being written is left for the next read."""
@@ -288,10 +283,6 @@ class HistoryTail:
         whole = body.rfind(b"\n") + 1
         self._position += whole
         return body[:whole].splitlines()
-
-
-def _entries(lines: list[bytes]) -> list[Entry]:
-    return [entry for line in lines if (entry := parse_entry(line)) is not None]
 
 
 def _stat(path: Path) -> os.stat_result | None:
