@@ -23,7 +23,7 @@ def record(image: Path) -> None:
     """Run the demo in an empty folder and draw what it printed, with paths relative to that folder."""
     screen = Console(record=True, width=WIDTH, highlight=False, soft_wrap=True)
     render.out = screen
-    from penstock.cli.demo import demo
+    from penstock.cli.dev import demo
 
     screen.print("[bold green]$[/] penstock demo")
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

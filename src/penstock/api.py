@@ -1,8 +1,8 @@
-"""Penstock from a script or a notebook: what the command line does, as three methods.
+"""Penstock from a script or a notebook: the commands `validate`, `plan` and `run` as methods.
 
-Nothing heavy is imported before it is needed: `load` and `validate` touch neither Spark nor a Kafka client,
-`plan` starts no JVM, `run` starts Spark unless it is handed a session. What goes wrong is a
-`penstock.errors.PenstockError` with a code, facts and a way out.
+Nothing heavy is imported before it is needed: `load` and `validate` need neither Spark nor a Kafka client, `plan`
+starts no JVM, `run` starts Spark unless it gets a session. Errors are `penstock.errors.PenstockError`, with a code,
+facts and a hint.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One pipeline file, read and found to be well defined."""
+    """One pipeline file, read and validated."""
 
     path: Path
     config: PipelineConfig
@@ -40,7 +40,7 @@ class Pipeline:
     def plan(
         self, *, resume_from_table: bool = False, accept_duplicates: bool = False, catch_up: bool = False
     ) -> RunPlan:
-        """Look at brokers, tables and checkpoint: what a run with these options would do, and what is wrong."""
+        """Check brokers, tables and checkpoint: what a run with these options would do, and what would stop it."""
         from penstock.ops.plan import plan_run
 
         return plan_run(self.config, resume=resume_from_table, accept_duplicates=accept_duplicates, catch_up=catch_up)
@@ -61,8 +61,8 @@ class Pipeline:
         """Run until the topics are drained (`available_now`), `stop` is asked, or it cannot go on.
 
         `listener` is called with each event of `penstock.engine.listener`, in order. A given `session` is used
-        and left open; without one Spark is started and stopped. Faults that may pass are tried again for
-        `give_up_after` seconds; a batch without any progress for `stalled_after` seconds is given up.
+        and left open; without one Spark is started and stopped. Transient faults are retried for
+        `give_up_after` seconds; a batch without any progress for `stalled_after` seconds is abandoned.
         """
         from penstock.preflight.options import RunOptions
         from penstock.spark.cache import log_file

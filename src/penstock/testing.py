@@ -1,4 +1,4 @@
-"""Pipelines under test from Python: no broker, no network, and no Spark for a pipeline of the direct lane.
+"""Test pipelines from Python: without a broker, a network, or, in the direct lane, Spark.
 
     from penstock.testing import pipeline
 
@@ -32,7 +32,7 @@ _sessions: list[SparkWhenNeeded] = []
 
 @dataclass(frozen=True)
 class Message:
-    """A message with more than a value. Text and bytes are sent as they are, None is a tombstone, else as JSON."""
+    """A message with more than a value. Text and bytes are sent as they are, None as a tombstone, the rest as JSON."""
 
     value: Any
     key: Any = None
@@ -45,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Result:
-    """What came out: rows as Python values, decimals and times as their own types."""
+    """The results: rows as Python values, decimals and times as their own types."""
 
     seen: Output
 
@@ -56,7 +56,7 @@ class Result:
 
     @property
     def quarantine(self) -> list[dict[str, Any]]:
-        """The bad records: `code`, `message`, `stage`, their bytes and their place."""
+        """The bad records: `code`, `message`, `stage`, their bytes and their coordinates."""
         return self.seen.quarantine
 
     @property
@@ -67,14 +67,14 @@ class Result:
 
 @dataclass(frozen=True)
 class PipelineTrial:
-    """A pipeline, ready to be tried; each call is a run of its own."""
+    """A pipeline under test; each call is a run of its own."""
 
     _config: PipelineConfig
     _schemas: Mapping[str, str]
     _session: Callable[[], Any]
 
     def __call__(self, messages: Sequence[Any], *more: Sequence[Any] | timedelta, tables: Rows | None = None) -> Result:
-        """Carry a batch of messages; `more` are further batches, a timedelta between them lets time pass.
+        """Process a batch of messages; `more` are further batches, a timedelta between them lets time pass.
 
         `tables` gives the rows of the pipeline's `tables`, by name.
         """
@@ -92,9 +92,9 @@ class PipelineTrial:
 
 
 def pipeline(file: str | Path, *, schemas: Mapping[str, str] | None = None, session: Any = None) -> PipelineTrial:
-    """Load a pipeline file to be tried. `schemas` are files by subject, in place of a registry.
+    """Load a pipeline file for a test. `schemas` are files by subject, in place of a registry.
 
-    A pipeline that needs Spark uses `session`, or one that is started at first need and kept for the process.
+    A pipeline that needs Spark uses `session`, or one that is started when first needed and kept for the process.
     """
     from penstock.config import load
 
@@ -132,7 +132,7 @@ else:
 
     @pytest.fixture
     def penstock_pipeline(request: pytest.FixtureRequest) -> Iterator[Callable[..., PipelineTrial]]:
-        """`pipeline`, with relative paths from the folder of the test."""
+        """`pipeline`, with paths relative to the folder of the test."""
 
         def load_beside(file: str | Path, **options: Any) -> PipelineTrial:
             return pipeline(request.path.parent / file, **options)

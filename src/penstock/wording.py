@@ -44,6 +44,13 @@ def roughly(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
 
 
+def in_words(seconds: float) -> str:
+    """A length of time in a sentence: `45 seconds`, `5 minutes`, `2.5 hours`."""
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
 def span(seconds: float) -> str:
     """The same, with one digit where it is short."""
     return f"{max(0.0, seconds):.1f} s" if seconds < 10 else roughly(seconds)

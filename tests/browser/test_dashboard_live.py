@@ -18,7 +18,7 @@ from tests.tables import read_table
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
-from penstock.dashboard import Dashboard, pipeline_watch
+from penstock.dashboard import Dashboard, watcher
 from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest
 from penstock.preflight.options import RunOptions
@@ -69,7 +69,7 @@ def test_numbers_on_the_page_are_those_of_the_broker_and_the_tables(
     opened: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipeline_watch, "_PERIODS", dict.fromkeys(pipeline_watch._PERIODS, 1.0))
+    monkeypatch.setattr(watcher, "_PERIODS", dict.fromkeys(watcher._PERIODS, 1.0))
     topic = topics.create(3)
     good = [order(number) for number in range(GOOD)]
     topics.send(topic, [*good, *[b"<b>not json</b>"] * BAD])

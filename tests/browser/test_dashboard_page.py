@@ -428,7 +428,7 @@ def test_connection_that_breaks_is_told_and_comes_back(folder: Path, opened: Ope
     page.locator("[data-link=reconnecting]").wait_for()
     assert page.locator("#lost").is_visible()
     assert page.locator("#lost").inner_text().startswith("The connection is lost")
-    assert "What stands here is of" in page.locator("#lost").inner_text()
+    assert "The data shown is from" in page.locator("#lost").inner_text()
     stale = page.locator(".c-lag .n").evaluate("(n) => getComputedStyle(n).fontStyle")
     assert (fresh, stale) == ("normal", "italic")
     assert page.evaluate("document.getElementById('said').textContent").startswith("The connection is lost")

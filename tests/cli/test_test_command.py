@@ -75,7 +75,7 @@ def test_test_all_pass_exits_with_nothing_wrong(cases: Path, tmp_path: Path) -> 
 def test_test_update_writes_what_is_seen_and_keeps_the_rest(cases: Path, tmp_path: Path) -> None:
     done = command("test", "orders.yaml", "--update", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "wrote what was seen into orders.test.yaml: rounding, second, third" in done.stdout
+    assert "wrote the actual results into orders.test.yaml: rounding, second, third" in done.stdout
     assert (
         cases.read_text()
         == """\

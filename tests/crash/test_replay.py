@@ -70,7 +70,7 @@ def test_replay_into_a_live_table_killed_and_resumed_is_right_to_the_row(
                 sent += 400
         with Running(tmp_path, *command, name="last") as replay:
             assert replay.process.wait(240) == 0, replay.printed + replay.complained
-            assert "was begun before, and goes on" in replay.printed
+            assert "continues an earlier start" in replay.printed
         wait_for(lambda: rows() >= sent, "the live run's end", 60)
         live.send(signal.SIGTERM)
         assert live.process.wait(60) == 0, live.complained

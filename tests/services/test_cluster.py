@@ -132,7 +132,7 @@ def test_submit_while_an_executor_is_killed_the_batch_is_carried_on(cluster: Any
         streamed.await_every_row("with another executor")
         run.interrupt_group()
         assert run.process.wait(60) == 0, run.complained
-        assert "stopping: finishing the batch in hand" in run.complained
+        assert "stopping: finishing the current batch" in run.complained
         run.await_nobody_left()
     streamed.is_right()
 
@@ -203,7 +203,7 @@ def test_run_inside_spark_submit_uses_its_jvm_and_its_settings(
     assert done.returncode == 0, done.stderr[-4000:]
     assert f"{ORDERS:,} rows in, {ORDERS:,} out" in done.stdout
     # Spark's runner of Python programs has both streams in one.
-    assert "spark-submit says 5, the file's 3 is not used" in done.stdout
+    assert "spark-submit has 5, which overrides 3 of the file" in done.stdout
     assert ids(tmp_path) == list(range(ORDERS))
 
 

@@ -23,7 +23,7 @@ from tests.spark_checkpoint import write_checkpoint
 from typer.testing import CliRunner
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.cli.lag import lag
+from penstock.cli.status import lag
 from penstock.config import load
 from penstock.engine.listener import BatchDone, Event
 from penstock.errors import MissingError, PenstockError, TerminalError

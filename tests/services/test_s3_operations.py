@@ -19,7 +19,7 @@ from penstock.assembly.tables import open_table
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig, load
-from penstock.dashboard.panels import QuarantineLook, files_panel
+from penstock.dashboard.panels import QuarantineQuery, files_panel
 from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt, TopicPartition
 from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_backup
 from penstock.ops.checkpoint.restore import apply_restore, plan_restore
@@ -116,7 +116,7 @@ def test_checkpoint_and_sinks_on_s3_agree(place: Place) -> None:
     assert [one.token.batch_id for one in seen.standings if one.token is not None] == [2, 2]
     assert files_panel(seen) == {"blocking": None}
     assert find_gaps(place.config).gaps == ()
-    assert QuarantineLook()(place.config)["today"] == 0
+    assert QuarantineQuery()(place.config)["today"] == 0
 
 
 def test_backup_on_s3_restores_a_damaged_checkpoint(place: Place) -> None:

@@ -24,7 +24,7 @@ from tests.services.running import PENSTOCK, Running, wait_for
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
-from penstock.dashboard.panels import QuarantineLook, files_panel
+from penstock.dashboard.panels import QuarantineQuery, files_panel
 from penstock.engine.listener import BatchDone, Event, Retrying
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange, SlotAttempt
@@ -151,7 +151,7 @@ def _look_around(config: Any, s3: Any, bucket: str, session: Any) -> None:
     assert [one.code for one in verify_checkpoint(config).findings if one.blocks] == []
     assert plan_run(config).problems == ()
     assert files_panel(look(config, brokers=None)) == {"blocking": None}
-    assert QuarantineLook()(config)["today"] == 1
+    assert QuarantineQuery()(config)["today"] == 1
     copy = apply_backup(plan_backup(config), storage=s3.storage)
     assert copy.batch == 1
     s3.remove(f"{bucket}/checkpoints/orders/metadata")

@@ -53,7 +53,7 @@ def check_clean_end(file: Path, running: Running) -> None:
     assert running.process.wait(40) == 0, running.complained
     running.await_nobody_left()
     assert not [word for word in NOISE if word in running.complained + running.printed], running.complained
-    assert "stopping: finishing the batch in hand" in running.complained
+    assert "stopping: finishing the current batch" in running.complained
     checkpoint = SparkCheckpoint(str(file.parent / "checkpoints/orders"))
     begun, done = checkpoint.last_begun(), checkpoint.last_committed()
     assert done is not None and begun in (done, done + 1)

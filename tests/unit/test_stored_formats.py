@@ -363,7 +363,7 @@ def test_history_is_read_by_flow_control_diagnosis_lag_and_dashboard(tmp_path: P
         recent.take(entry)
     assert (recent.lane, recent.cap, len(recent.batches), recent.columns[0].behind_seconds) == ("direct", 6_000, 1, 1.5)
     assert (recent.decisions[0]["reason"], recent.firing[0]["rule"]) == ("room", "lag over 100")
-    assert recent.notices[0]["text"].startswith("BROKER_UNREACHABLE no broker answers; trying again")
+    assert recent.notices[0]["text"].startswith("BROKER_UNREACHABLE no broker answers; retrying")
 
 
 @VERSIONS

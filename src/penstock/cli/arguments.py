@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and moments and durations as people give them."""
+"""Arguments and options that several commands share, and how times and durations are parsed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ Master = Annotated[
     str | None,
     typer.Option(metavar="URL", help="The cluster: spark://..., k8s://..., yarn; else `spark.master` of the file."),
 ]
-AvailableNow = Annotated[bool, typer.Option("--available-now", help="Drain what is there, then stop.")]
+AvailableNow = Annotated[bool, typer.Option("--available-now", help="Process everything available now, then stop.")]
 ResumeFromTable = Annotated[
     bool, typer.Option("--resume-from-table", help="Fresh checkpoint: start from the positions of the targets.")
 ]
@@ -81,7 +81,7 @@ CatchUp = Annotated[
     bool,
     typer.Option(
         "--catch-up",
-        help="First bring targets that were restored from an older copy back to where the checkpoint stands.",
+        help="First bring targets that were restored from an older copy up to the position of the checkpoint.",
     ),
 ]
 AcceptDuplicates = Annotated[
@@ -96,7 +96,7 @@ StalledAfter = Annotated[
     float,
     typer.Option(
         min=0,
-        help="Seconds without any progress after which a batch is given up with exit code 75; 0 only warns.",
+        help="Seconds without any progress after which a batch is abandoned with exit code 75; 0 only warns.",
     ),
 ]
 GiveUpAfter = Annotated[float, typer.Option(help="Seconds of failing retries before giving up with exit code 75.")]

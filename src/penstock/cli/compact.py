@@ -1,4 +1,4 @@
-"""`penstock compact`: the tables of a pipeline before and after."""
+"""`penstock compact`: join small files of a pipeline's tables and remove old ones; before and after."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from penstock.cli.arguments import File, Json, duration
-from penstock.cli.render import err, out, print_json, table
+from penstock.cli.arguments import DryRun, File, Json, duration
+from penstock.cli.render import answer, err, out, print_json, table
 from penstock.wording import counted, size
 
 # Every command loads this module.
@@ -27,19 +27,18 @@ def compact(
         str | None,
         typer.Option(metavar="NAME", help="Only this sink; or quarantine, gaps, redrives.", show_default=False),
     ] = None,
-    within: Annotated[
-        str, typer.Option(metavar="TIME", help="End by then; what was done is kept. Without it: when all is done.")
-    ] = "1 day",
+    within: Annotated[str, typer.Option(metavar="TIME", help="Stop after this time, keeping what was done.")] = "1 day",
     keep: Annotated[
         str, typer.Option(metavar="TIME", help="How long old versions and their files stay, for readers.")
     ] = "7 days",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look.")] = False,
+    dry_run: DryRun = False,
     no_clean: Annotated[bool, typer.Option("--no-clean", help="Join files; remove none.")] = False,
     as_json: Json = False,
 ) -> None:
     """Join small files of the tables and remove files that no version needs, also while the pipeline runs.
 
-    The stream comes first: a compaction that meets its commit gives way; where it got no turn, the exit code is 75.
+    The stream has priority: a compaction that conflicts with its commit yields; if it never got a turn, the exit code
+    is 75.
     """
     from penstock.config import load
     from penstock.ops.compact import apply_compact, plan_compact, raise_what_is_left
@@ -48,12 +47,9 @@ def compact(
     bounds = duration(within, "--within"), duration(keep, "--keep")
     planned = plan_compact(load(file), sink, *bounds, clean=not no_clean)
     if dry_run:
-        if as_json:
-            print_json(planned.as_json())
-        else:
-            _show_plan(planned)
+        answer(planned, _show_plan, as_json)
         return
-    with err.status("looking at the tables") as status:
+    with err.status("reading the tables") as status:
         done = apply_compact(
             planned,
             log_file(f"{planned.pipeline}.compact"),
@@ -70,7 +66,7 @@ def _show_plan(planned: CompactPlan) -> None:
     rows = table("table", "files", "small", "size", "versions", "removable", "", numbers=(*_NUMBERS, "removable"))
     for one in planned.tables:
         if one.figures is None:
-            rows.add_row(escape(one.table.name), "-", "-", "-", "-", "-", "is not there yet")
+            rows.add_row(escape(one.table.name), "-", "-", "-", "-", "-", "does not exist yet")
             continue
         cleaning = one.cleaning
         found = "-" if cleaning is None else f"{cleaning.files:,}"
@@ -91,12 +87,12 @@ def _show(planned: CompactPlan, done: Sequence[Tended]) -> None:
             rows.add_row(escape(one.table.name), "before", *_cells(one.before))
         notes = [note for note in (one.compacted.left, one.cleaned.note) if note]
         if one.compacted.gave_way:
-            notes.append(f"gave way to the stream {counted(one.compacted.gave_way, 'time')}")
+            notes.append(f"yielded to the stream {counted(one.compacted.gave_way, 'time')}")
         if one.error is not None:
             notes = [one.error.code]
         after = _cells(one.after) if one.after is not None else ("-",) * 4
         rows.add_row("", "after", *after, f"{one.cleaned.files:,}", f"{one.seconds:.1f}", escape("; ".join(notes)))
-    out.print(rows) if done else out.print("no table is there yet")
+    out.print(rows) if done else out.print("no table exists yet")
     _show_others(planned)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PORT = 9500
 _PORTS = 100
-_TURN_SECONDS = 0.2
+_WAKE_SECONDS = 0.2
 TOKEN_VARIABLE = "PENSTOCK_DASHBOARD_TOKEN"
 
 
@@ -34,17 +34,17 @@ def dashboard(
         list[Path] | None,
         typer.Argument(
             metavar="[FILE...]",
-            help="The pipeline files; a folder for its *.yaml. Left out, those here.",
+            help="The pipeline files; a folder for its *.yaml. By default those in this folder.",
             show_default=False,
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help=f"The port. Left out, {_PORT} or the next free one.", show_default=False),
+        typer.Option(min=0, max=65535, help=f"The port; by default {_PORT} or the next free one.", show_default=False),
     ] = None,
     open_it: Annotated[
         bool | None,
-        typer.Option("--open/--no-open", help="Open it in a browser. Left out, on a terminal with a display."),
+        typer.Option("--open/--no-open", help="Open it in a browser; by default on a terminal with a display."),
     ] = None,
     token: Annotated[
         str | None,
@@ -57,22 +57,22 @@ def dashboard(
 ) -> None:
     """Show pipelines in a browser: flows, lag, batches, quarantine, checkpoint, diagnosis. Ctrl-C ends it.
 
-    Only this machine can reach it, only with its token, and nothing can be changed by it.
+    It is reachable from this machine only, with its token only, and changes nothing.
     """  # fmt: skip
     chosen = files_in(files or [Path()], ": penstock dashboard FILE...\nor make one: penstock init")
     served = _start(chosen, port, token)
     try:
-        _tell(served, len(chosen), as_json)
+        _announce(served, len(chosen), as_json)
         with opened_in_browser(served.url, open_it if open_it is not None else not as_json and has_display()):
-            # Not for ever at once: with polars loaded a Ctrl-C does not wake what waits without an end.
-            while not threading.Event().wait(_TURN_SECONDS):
+            # With polars loaded, a Ctrl-C does not interrupt a wait without a timeout.
+            while not threading.Event().wait(_WAKE_SECONDS):
                 continue
     except KeyboardInterrupt:
         pass
     finally:
         served.stop()
     if served.busy:
-        # A broker or a table that does not answer is not waited for; nothing was written.
+        # Do not wait for a broker or a table that does not answer; nothing was written.
         sys.stdout.flush()
         os._exit(0)
 
@@ -95,10 +95,10 @@ def _start(files: list[Path], port: int | None, token: str | None) -> Dashboard:
     raise AssertionError("unreachable")
 
 
-def _tell(served: Dashboard, files: int, as_json: bool) -> None:
+def _announce(served: Dashboard, files: int, as_json: bool) -> None:
     if as_json:
-        told = {"url": served.url, "token": served.token, "port": served.port, "pipelines": list(served.pipelines)}
-        print(json.dumps(told), flush=True)
+        body = {"url": served.url, "token": served.token, "port": served.port, "pipelines": list(served.pipelines)}
+        print(json.dumps(body), flush=True)
         return
     out.print(f"{counted(files, 'pipeline')}: {escape(served.url)}")
     err.print("Ctrl-C ends it")
@@ -106,9 +106,9 @@ def _tell(served: Dashboard, files: int, as_json: bool) -> None:
 
 @contextmanager
 def opened_in_browser(url: str, wanted: bool) -> Iterator[None]:
-    """Open a link by a page that leads there, which only this user can read, until the end.
+    """Open a link through a page that only this user can read, and that is removed at the end.
 
-    The browser's command line, which everybody on the machine can read, then holds the page's path and not the token.
+    The browser's command line, visible to every user of the machine, then has the path of the page and not the token.
     """
     if not wanted:
         yield
@@ -126,6 +126,6 @@ def opened_in_browser(url: str, wanted: bool) -> Iterator[None]:
 
 
 def has_display() -> bool:
-    """Whether a browser could be opened for whoever sits there."""
+    """Whether a browser could be opened for the user."""
     shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return shown and sys.stdout.isatty()

@@ -1,21 +1,27 @@
-"""`penstock dev`: a local Kafka, schema registry and Spark cluster, up, down, and how they are."""
+"""`penstock dev`: a local Kafka, schema registry and Spark cluster; `penstock demo`: a whole pipeline on them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
-from penstock.cli.render import print_json
+from penstock.cli.arguments import Json
+from penstock.cli.render import out, print_json, table
+from penstock.cli.signals import undisturbed
 from penstock.spark.cache import cache_home
 from penstock.wording import counted
 
-# Imported where it is used: every command loads this module, few need a Kafka client.
+# Every command loads this module, few need a Kafka client.
 if TYPE_CHECKING:
-    from penstock.devstack import Service, SparkCluster, StackState, Stopped
+    from penstock.devstack import DevStack, Service, SparkCluster, StackState, Stopped
+    from penstock.ops.demo import DemoSummary
 
 DEFAULT_PORT = 9092
 REGISTRY_PORT = 8081
@@ -39,9 +45,7 @@ def up(
         int | None,
         typer.Option(help=f"The first broker's port; {DEFAULT_PORT} without it.", min=1024, max=65533),
     ] = None,
-    registry: Annotated[
-        bool, typer.Option("--registry", help="A schema registry beside it; fetched once, 140 MB.")
-    ] = False,
+    registry: Annotated[bool, typer.Option("--registry", help="Also a schema registry; fetched once, 140 MB.")] = False,
     registry_port: Annotated[
         int | None,
         typer.Option(
@@ -52,21 +56,22 @@ def up(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="A Spark cluster beside it, with so many workers.", min=1, max=16, show_default=False),
+        typer.Option(help="Also a Spark cluster with this many workers.", min=1, max=16, show_default=False),
     ] = None,
     worker_cores: Annotated[int, typer.Option(help="The cores that each worker gives to executors.", min=1)] = 1,
     worker_memory: Annotated[
         str, typer.Option(help="The memory that each worker gives to executors, such as 1g or 800m.")
     ] = "1g",
     secure: Annotated[
-        bool, typer.Option("--secure", help="With TLS, users, certificates and access control; prints what to write.")
+        bool,
+        typer.Option("--secure", help="With TLS, users, certificates and access control; prints the settings."),
     ] = False,
     folder: Dir = None,
 ) -> None:
     """Start a local Kafka and wait until a client can produce.
 
-    With --registry also a schema registry that speaks the Confluent API, with --workers also a Spark cluster. On a
-    Kafka that is up already they are added.
+    With --registry also a schema registry with the Confluent API, with --workers also a Spark cluster. If Kafka is
+    already up, they are added to it.
     """
     from rich.console import Console
 
@@ -119,8 +124,8 @@ def up(
             f"with {_workers(stack.spark)}; its page: {stack.spark.master.page}"
         )
     if (secured := SecureStack.of(where)) is not None:
-        typer.echo(f"It lets nobody in unasked. In a pipeline file:\n{secured.how_to(stack.bootstrap)}")
-        typer.echo(f"Other users, guest without any right among them, are in {secured.folder}")
+        typer.echo(f"It is secured. In a pipeline file:\n{secured.how_to(stack.bootstrap)}")
+        typer.echo(f"Other users (guest has no rights) are in {secured.folder}")
     if before.state != "up":
         typer.echo("Take it down with: penstock dev down" + (f" --dir {folder}" if folder else ""))
 
@@ -140,13 +145,13 @@ def down(
     where = _folder(folder)
     with Console(stderr=True).status("Ending Kafka ..."):
         stopped = stop_stack(where, keep_data=keep_data)
-    typer.echo(_told(stopped, where))
+    typer.echo(_summary(stopped, where))
 
 
 @app.command()
 def status(
     folder: Dir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say whether the local Kafka, schema registry and Spark cluster are up, and where."""
     from penstock.devstack import SecureStack, read_status
@@ -202,7 +207,7 @@ def _service_json(service: Service) -> dict[str, object]:
     return {"pid": service.pid, "port": service.port, "alive": service.alive, "log": str(service.log)}
 
 
-def _told(stopped: Stopped, where: Path) -> str:
+def _summary(stopped: Stopped, where: Path) -> str:
     parts = [
         f"{_named(services)} {what}"
         for services, what in (
@@ -233,3 +238,121 @@ def _workers(spark: SparkCluster) -> str:
     alive = [worker for worker in spark.workers if worker.alive]
     cores = sum(worker.cores for worker in alive)
     return f"{counted(len(alive), 'worker')}, {counted(cores, 'core')}"
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("--dir", help="Where the pipeline, its tables and the broker live.")] = Path(
+        "penstock-demo"
+    ),
+    events: Annotated[int, typer.Option(min=150_000, help="How many orders to send.")] = 200_000,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the broker up afterwards.")] = False,
+    with_dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Afterwards continue with more orders and the dashboard, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """The whole thing on this machine: a real broker, events with faults in them, the pipeline, the summary."""
+    from penstock.cli.run import run as run_command
+    from penstock.devstack import DevStack
+    from penstock.ops.demo import fresh_folder, live_demo
+    from penstock.spark.jars import broker_classpath
+    from penstock.spark.java import find_java
+
+    began = time.monotonic()
+    folder = fresh_folder(folder)
+    stack = DevStack(folder / "dev", java=find_java().executable, classpath=broker_classpath(), brokers=1, port=None)
+    with ExitStack() as cleanup:
+        cleanup.push(partial(_end_stack, stack, keep))
+        summary = _run_demo(folder, events, stack)
+        _show_demo(summary, time.monotonic() - began, keep, with_dashboard)
+        if with_dashboard:
+            out.print("\n[bold]now live[/], with a burst every minute; Ctrl-C ends it")
+            # An interrupt before the first batch is no failure: with --keep the broker stays up.
+            with live_demo(folder, events, stack) as file, suppress(typer.Exit):
+                run_command([file], with_dashboard=True)
+
+
+def _run_demo(folder: Path, events: int, stack: DevStack) -> DemoSummary:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from penstock.engine.listener import BatchDone, Event, Notice, Started
+    from penstock.ops.demo import run_demo
+
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=out,
+        transient=out.is_terminal,
+    ) as bars:
+        starting = bars.add_task("starting a Kafka broker", total=1)
+        stack.stop()  # an earlier demo may have left its broker up, with its topic
+        stack.start()
+        bars.update(starting, completed=1)
+        sending = bars.add_task("sending events", total=events)
+        running = bars.add_task("starting Spark", total=events)
+
+        def progress(_: str, done: int, total: int) -> None:
+            bars.update(sending, completed=done, total=total)
+
+        def listen(event: Event) -> None:
+            match event:
+                case Started():
+                    bars.update(running, description=f"running the pipeline ({event.lane} lane)")
+                case BatchDone(metrics):
+                    bars.update(running, advance=metrics.rows_in)
+                case Notice(text):
+                    bars.console.print(escape(text))
+                case _:
+                    pass
+
+        return run_demo(folder, events, stack, listen, progress)
+
+
+def _end_stack(stack: DevStack, keep: bool, kind: type[BaseException] | None, *_: object) -> None:
+    """Stop the broker, unless the demo succeeded and the broker is to be kept."""
+    if kind is None and keep:
+        return
+    with undisturbed():
+        stack.stop()
+
+
+def _show_demo(s: DemoSummary, seconds: float, keep: bool, with_dashboard: bool) -> None:
+    rows = table("orders", "count", numbers=("count",))
+    rows.add_row("sent", f"{s.sent:,}")
+    rows.add_row("landed in the table", f"{s.landed:,}")
+    rows.add_row("duplicates removed", f"{s.duplicates:,}")
+    rows.add_row("filtered by `amount >= 0`", f"{s.filtered:,}")
+    rows.add_row("quarantined", f"{sum(s.quarantined.values()):,}")
+    for code, count in sorted(s.quarantined.items()):
+        rows.add_row(f"  {code}", f"{count:,}")
+    rows.add_row("lag", f"{s.lag:,}")
+    out.print(rows)
+    out.print(
+        f"\n{s.sent:,} = {s.landed:,} + {s.duplicates:,} + {s.filtered:,} + {sum(s.quarantined.values()):,}: "
+        "[bold green]it adds up: nothing lost, nothing duplicated[/]"
+    )
+    out.print(
+        f"{counted(s.batches, 'batch', 'batches')}, {counted(s.files, 'file')} in the table, "
+        f"{s.run_seconds:.1f} s for the run including Spark's start, {seconds:.1f} s in all\n"
+    )
+    out.print("[bold]three of the quarantined[/]")
+    for sample in s.samples:
+        value = "null" if sample["value"] is None else repr(sample["value"][:60])[1:]
+        out.print(f"  {sample['topic']}[{sample['partition']}] offset {sample['offset']}  {sample['code']}")
+        out.print(f"    {escape(sample['message'])}")
+        out.print(f"    {escape(value)}", style="dim")
+    if with_dashboard:
+        return
+    file = s.folder / "orders.yaml"
+    out.print("\n[bold]try next[/]")
+    out.print(f"  penstock demo --dashboard --dir {s.folder}    [dim]# the same, then more orders and a web page[/]")
+    out.print(f"  less {file}")
+    out.print(f"  penstock validate {file}")
+    if keep:
+        out.print(f"  penstock plan {file}")
+        out.print(f"  penstock run {file}")
+        out.print(f"  penstock dev down --dir {s.folder / 'dev'}    [dim]# the broker is still up at {s.brokers}[/]")
+    else:
+        out.print(f"  penstock demo --keep --dir {s.folder}    [dim]# the same, and leave the broker up[/]")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.config import PipelineConfig
 
 app = typer.Typer(
-    help="Figures for Prometheus: a Grafana dashboard, alert rules, and what a running pipeline says now."
+    help="Figures for Prometheus: a Grafana dashboard, alert rules, and the current figures of a running pipeline."
 )
 
 _SECONDS = 5.0
@@ -69,7 +69,7 @@ def show(file: File, as_json: Json = False) -> None:
     from penstock.config import load
 
     config = load(file)
-    families = list(text_string_to_metric_families(_asked(config)))
+    families = list(text_string_to_metric_families(_scrape(config)))
     samples = [sample for family in families for sample in family.samples if "le" not in sample.labels]
     if as_json:
         figures = [{"name": sample.name, "labels": sample.labels, "value": sample.value} for sample in samples]
@@ -82,7 +82,7 @@ def show(file: File, as_json: Json = False) -> None:
     out.print(rows)
 
 
-def _asked(config: PipelineConfig) -> str:
+def _scrape(config: PipelineConfig) -> str:
     import requests
 
     if config.metrics is None or not config.metrics.port:
@@ -94,12 +94,12 @@ def _asked(config: PipelineConfig) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.metrics.host, config.metrics.host)
     address = f"{host}:{config.metrics.port}"
     try:
-        answer = requests.get(f"http://{address}/metrics", timeout=_SECONDS)
-        answer.raise_for_status()
+        response = requests.get(f"http://{address}/metrics", timeout=_SECONDS)
+        response.raise_for_status()
     except requests.RequestException:
         raise MissingError(
             "METRICS_SILENT",
             f"asking pipeline {config.name} for its figures: nothing answers at {address}",
             hint="does it run, and since the port was added? penstock status FILE",
         ) from None
-    return answer.text
+    return response.text

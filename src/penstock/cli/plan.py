@@ -1,27 +1,67 @@
-"""`penstock plan`, drawn."""
+"""`penstock plan`: what a run would do, top to bottom, and what would stop it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.markup import escape
 
-from penstock.cli.render import number, out, show_error, show_note, table
-from penstock.ops.acls import RightsNeeded
-from penstock.ops.plan import PlannedFlow, PlannedStep, RunPlan
+from penstock.cli.arguments import File, Json, Master
+from penstock.cli.render import answer, more, number, out, show_error, show_note, table
+from penstock.errors import MissingError
 from penstock.wording import counted
+
+# Every command loads this module.
+if TYPE_CHECKING:
+    from penstock.ops.acls import RightsNeeded
+    from penstock.ops.plan import PlannedFlow, PlannedStep, RunPlan
 
 _PARTITIONS_SHOWN = 12
 
 
-def show_plan(plan: RunPlan) -> None:
-    """Print the way of the data, top to bottom."""
+def plan(
+    file: File,
+    as_json: Json = False,
+    resume_from_table: Annotated[bool, typer.Option(help="Plan a run with this option.")] = False,
+    accept_duplicates: Annotated[bool, typer.Option(help="Plan a run with this option.")] = False,
+    catch_up: Annotated[bool, typer.Option("--catch-up", help="Plan a run with this option.")] = False,
+    master: Master = None,
+    deploy_mode: Annotated[
+        Literal["client", "cluster"], typer.Option(help="Plan a submission with this option.")
+    ] = "client",
+    acls: Annotated[
+        bool, typer.Option("--acls", help="Only print the rights that the pipeline needs on its brokers; no network.")
+    ] = False,
+) -> None:
+    """Check a pipeline against brokers, tables and checkpoint; say what a run would do, and in which lane."""
+    from penstock.config import load
+    from penstock.ops.acls import plan_rights
+    from penstock.ops.plan import plan_run
+
+    config = load(file).on_master(master)
+    if acls:
+        answer(plan_rights(config), _show_rights, as_json)
+        return
+    planned = plan_run(
+        config,
+        resume=resume_from_table,
+        accept_duplicates=accept_duplicates,
+        catch_up=catch_up,
+        deploy_mode=deploy_mode,
+    )
+    answer(planned, _show_plan, as_json)
+    if planned.problems:
+        raise typer.Exit(MissingError.exit_code)
+
+
+def _show_plan(plan: RunPlan) -> None:
     out.print(f"[bold]{escape(plan.pipeline)}[/]  takes the [bold]{plan.lane}[/] lane: {escape(plan.lane_reason)}")
     out.print(f"  source      {escape(plan.source)}")
     if plan.partitions:
-        behind = f"{counted(len(plan.partitions), 'partition')}, {counted(plan.waiting, 'offset')} waiting"
-        out.print(f"              {behind}")
+        parts = counted(len(plan.partitions), "partition")
+        out.print(f"              {parts}, {counted(plan.waiting, 'offset')} waiting")
     if plan.start is not None:
         out.print(f"  start       {escape(plan.start)}")
     _show_partitions(plan)
@@ -37,7 +77,7 @@ def show_plan(plan: RunPlan) -> None:
         out.print(f"  cluster     {escape(plan.master)}")
     out.print(f"  trigger     {escape(plan.trigger)}")
     out.print(f"  flow        {escape(plan.flow)}")
-    out.print(f"  group       {escape(plan.group) if plan.group else 'none: Kafka is not told the offsets'}")
+    out.print(f"  group       {escape(plan.group) if plan.group else 'none: offsets are not committed to Kafka'}")
     for alert in plan.alerts:
         out.print(f"  alert       {escape(alert)}")
     for notice in plan.notices:
@@ -82,13 +122,10 @@ def _show_partitions(plan: RunPlan) -> None:
         cells = [number(value, "?") for value in (p.log_start, p.log_end, p.start, p.waiting)]
         rows.add_row(f"    {p.topic}[{p.partition}]", *cells)
     out.print(rows)
-    hidden = len(plan.partitions) - _PARTITIONS_SHOWN
-    if hidden > 0:
-        out.print(f"    and {counted(hidden, 'partition')} more: --json shows all")
+    more(len(plan.partitions) - _PARTITIONS_SHOWN)
 
 
-def show_rights(needed: RightsNeeded) -> None:
-    """Print the rights as a table, and as commands."""
+def _show_rights(needed: RightsNeeded) -> None:
     rows = [("operation", "resource", "name", "pattern", "why")]
     rows += [(one.operation, one.resource, one.name, one.pattern, one.reason) for one in needed.rights]
     # Names are there to be copied: no line is broken, however narrow the terminal is.

@@ -1,4 +1,4 @@
-"""What every command prints: errors with the way out, notes, tables, bars, JSON. What they quote stays text."""
+"""What every command prints: errors with their hints, notes, tables, progress bars, JSON. Quoted text stays text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
 
 import typer
 from rich.console import Console, ConsoleDimensions
@@ -15,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.errors import PenstockError
+from penstock.wording import counted
 
-# What a terminal obeys instead of showing it, line breaks and tabs aside; and what turns text around.
-_OBEYED = {
+# Control characters, other than line breaks and tabs, and the marks that reverse the direction of text.
+_CONTROLS = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
     if chr(code) not in "\n\t"
@@ -25,12 +27,23 @@ _OBEYED = {
 
 
 def visible(text: str) -> str:
-    """Text that a message, a topic or a file may have brought, with nothing in it that a terminal would obey."""
-    return text.translate(_OBEYED)
+    """Text from a message, a topic or a file, with control characters escaped."""
+    return text.translate(_CONTROLS)
 
 
 # Wide enough for any table: a line that goes into a file or to another program is not folded.
 _UNFOLDED = 10_000
+
+
+class Answer(Protocol):
+    """What a command found."""
+
+    def as_json(self) -> object:
+        """For `--json`."""
+        ...
+
+
+T = TypeVar("T", bound=Answer)
 
 
 class Screen(Console):
@@ -63,7 +76,7 @@ def show_error(error: PenstockError) -> None:
 
 
 def show_note(text: str, console: Console = err) -> None:
-    """Print something to know besides."""
+    """Print a note."""
     console.print(f"[yellow]note:[/] {escape(text)}")
 
 
@@ -72,25 +85,39 @@ def print_json(body: object, default: Callable[[Any], Any] = str) -> None:
     typer.echo(json.dumps(body, default=default))
 
 
+def as_text(value: object) -> str:
+    """Values that JSON has no type for; times as RFC 3339."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def answer(found: T, show: Callable[[T], object], as_json: bool, default: Callable[[Any], Any] = str) -> None:
+    """Print what a command found: as JSON, or drawn by `show`."""
+    if as_json:
+        print_json(found.as_json(), default)
+    else:
+        show(found)
+
+
 def number(value: float | None, unknown: str = "-") -> str:
     """A count with thousands separated."""
     return unknown if value is None else f"{value:,}"
 
 
-def retry_line(error: PenstockError, attempt: int, delay: float) -> str:
-    """A fault after which a run tries again."""
-    return escape(f"{error.code} {error.line}; retry {attempt} in {delay:g} s")
-
-
 @contextmanager
 def progress_bar(doing: str, *, in_bytes: bool = False, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, gone when the work is done; it is told how much is done, of how much."""
+    """A bar on a terminal, removed when the work is done. Yields `progress(done, total)`."""
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn(doing), BarColumn(), DownloadColumn() if in_bytes else MofNCompleteColumn())
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
         task = bar.add_task(doing, total=None, visible=False)
         yield lambda done, of: bar.update(task, completed=done, total=of, visible=True)
+
+
+def more(hidden: int, noun: str = "partition", indent: str = "    ") -> None:
+    """Say how many rows of a table were left out."""
+    if hidden > 0:
+        out.print(f"{indent}and {counted(hidden, noun)} more: --json shows all")
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:

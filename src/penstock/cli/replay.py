@@ -1,4 +1,4 @@
-"""`penstock replay`: some offsets again, shown before it starts, with a bar while it runs."""
+"""`penstock replay`: run some offsets again; the plan is shown before it starts, a bar while it runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="T",
-        help="Where to end, itself not included: a time, offsets, latest (the end of the log now), or committed "
-        "(where the live run stands).",
+        help="Where to end (exclusive): a time, offsets, latest (the end of the log now), or committed (the position "
+        "of the live run).",
         show_default=False,
     ),
 ]
@@ -50,13 +50,13 @@ Into = Annotated[
     ),
 ]
 Resume = Annotated[
-    str | None, typer.Option(metavar="ID", help="Go on with this one, which was stopped.", show_default=False)
+    str | None, typer.Option(metavar="ID", help="Continue this replay, which was stopped.", show_default=False)
 ]
 GiveUp = Annotated[
     str | None,
     typer.Option(
         metavar="ID",
-        help="End this one, which was stopped and will not be finished: redrives do not wait for it any more.",
+        help="Abandon this replay, which was stopped: redrives no longer wait for it.",
         show_default=False,
     ),
 ]
@@ -72,15 +72,15 @@ def replay(
     resume: Resume = None,
     give_up: GiveUp = None,
     accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="Go on where some of these records have expired.")
+        bool, typer.Option("--accept-missing", help="Continue where some of these records have expired.")
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Write once more what the pipeline's own targets hold of it already.")
+        bool, typer.Option("--again", help="Write again what the pipeline's own targets already have of it.")
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Run some offsets again, beside the live run, into another target or where that is safe into the same one."""
+    """Run some offsets again, next to the live run, into another target or, where that is safe, into the same one."""
     from penstock.config import load
     from penstock.ops.replay.folder import ReplayRequest
     from penstock.ops.replay.replay import give_up_replay, plan_replay, refuse_missing
@@ -90,8 +90,8 @@ def replay(
         if as_json:
             print_json({"id": give_up, "given_up": sinks})
         else:
-            held = f"redrives to {escape(', '.join(sinks))} go on" if sinks else "it held up no redrive"
-            out.print(f"replay {escape(give_up)} is given up: {held}")
+            effect = f"redrives to {escape(', '.join(sinks))} continue" if sinks else "no redrive was waiting for it"
+            out.print(f"replay {escape(give_up)} is abandoned: {effect}")
         return
     if resume is None and (start is None or end is None):
         raise typer.BadParameter("give --from and --to, or --resume ID, or --give-up ID", param_hint="--from, --to")
@@ -102,7 +102,7 @@ def replay(
         request = ReplayRequest(start, end, partitions, tuple(sink or ()), tuple(into or ()), accept_missing, again)
     plan = plan_replay(config, request, resume)
     if not as_json:
-        show_replay(plan)
+        _show_plan(plan)
     if dry_run:
         if as_json:
             print_json(plan.as_json())
@@ -113,12 +113,11 @@ def replay(
     _run(plan, file, as_json)
 
 
-def show_replay(plan: ReplayPlan) -> None:
-    """Print what a replay would do."""
+def _show_plan(plan: ReplayPlan) -> None:
     stored = plan.stored
     out.print(f"[bold]{escape(plan.config.name)}[/]  replay {stored.id}")
     if plan.resumed:
-        out.print(f"  was begun before, and goes on: {plan.done} of {counted(plan.batches, 'batch', 'batches')} done")
+        out.print(f"  continues an earlier start: {plan.done} of {counted(plan.batches, 'batch', 'batches')} done")
     when = (
         f", written from {plan.times[0]:%Y-%m-%d %H:%M:%S} to {plan.times[1]:%Y-%m-%d %H:%M:%S} UTC"
         if plan.times
@@ -127,7 +126,7 @@ def show_replay(plan: ReplayPlan) -> None:
     parts = counted(len({r.topic_partition for r in plan.ranges}), "partition")
     out.print(f"  reads    up to {counted(plan.offsets, 'message')} of {parts}{when}")
     out.print(f"  batches  {plan.batches:,} of at most {stored.batch_offsets:,} offsets")
-    running = f"runs, {plan.running}; it is not touched" if plan.running else "does not run"
+    running = f"runs, {plan.running}; it is not affected" if plan.running else "does not run"
     out.print(f"  live     {escape(running)}")
     for one in plan.targets:
         out.print(f"  sink     [bold]{escape(one.sink)}[/]: {escape(one.target)}")
@@ -143,16 +142,16 @@ def show_replay(plan: ReplayPlan) -> None:
     for text in plan.notices:
         show_note(text)
     for lost in plan.missing:
-        asked = f"{lost.start:,} to {lost.end:,}" if lost.start is not None else f"what was before {lost.end:,}"
-        err.print(f"[yellow]gone:[/] {lost.at} {asked}: {escape(lost.reason)}")
+        span = f"{lost.start:,} to {lost.end:,}" if lost.start is not None else f"everything before {lost.end:,}"
+        err.print(f"[yellow]gone:[/] {lost.at} {span}: {escape(lost.reason)}")
 
 
 def _replaced(rows: int | None) -> str:
-    return f"; {counted(rows, 'row')} go out" if rows is not None else ""
+    return f"; {counted(rows, 'row')} are replaced" if rows is not None else ""
 
 
 def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
-    from penstock.cli.run_progress import RunProgress
+    from penstock.cli.run_views import RunProgress
     from penstock.cli.signals import StopOnSignal
     from penstock.engine.patience import StopRequest
     from penstock.errors import TransientError
@@ -162,25 +161,25 @@ def _run(plan: ReplayPlan, file: Path, as_json: bool) -> None:
 
     stop = StopRequest()
     signals = StopOnSignal(stop)
-    go_on = f"; go on: penstock replay {file} --resume {plan.stored.id}"
+    continue_hint = f"; continue: penstock replay {file} --resume {plan.stored.id}"
     sizes = [sum(map(len, batch)) for batch in cut(plan.ranges, plan.stored.batch_offsets)]
     bar = RunProgress(
         "replaying",
         plan.offsets,
-        carried=lambda metrics: sizes[metrics.batch_id],
-        told=lambda metrics: f"{metrics.rows_out:,} out, {metrics.quarantined:,} quarantined",
+        amount=lambda metrics: sizes[metrics.batch_id],
+        outcome=lambda metrics: f"{metrics.rows_out:,} out, {metrics.quarantined:,} quarantined",
         done=sum(sizes[: plan.done]),
         commits_after=len(sizes) - 1 if plan.at_once else None,
         quiet=as_json,
     )
-    with signals.before_first_batch(go_on, TransientError.exit_code), bar:
+    with signals.before_first_batch(continue_hint, TransientError.exit_code), bar:
         done = apply_replay(plan, signals.listening(bar), stop, log=log_file(plan.name))
     if as_json:
         names = ("batches", "rows_in", "rows_out", "quarantined", "seconds")
         figures = {name: getattr(done, name) for name in names} if done is not None else {}
         print_json({**plan.as_json(), "finished": done is not None, **figures})
     if done is None:
-        err.print(f"stopped after a batch; nothing is lost, nothing is twice{escape(go_on)}")
+        err.print(f"stopped after a batch; nothing is lost or duplicated{escape(continue_hint)}")
         raise typer.Exit(TransientError.exit_code)
     if not as_json:
         rate = done.rows_in / done.seconds if done.seconds else 0.0

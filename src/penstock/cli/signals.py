@@ -1,4 +1,4 @@
-"""Signals: what is in hand is finished or cleared up, and whoever asks twice is let out."""
+"""Signals: the current batch is finished, or cleaned up after; a second Ctrl-C interrupts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _DOUBLED_SECONDS = 1.0
 
 
 def interrupt_on_sigterm() -> None:
-    """SIGTERM clears up as Ctrl-C does, instead of ending the process on the spot."""
+    """Make SIGTERM clean up as Ctrl-C does, instead of ending the process at once."""
     signal.signal(signal.SIGTERM, _interrupt)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let no signal cut the clearing up short."""
+    """Ignore signals while cleaning up."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOPS}
     try:
         yield
@@ -42,7 +42,7 @@ def undisturbed() -> Iterator[None]:
 class StopOnSignal:
     """Makes SIGTERM and Ctrl-C ask a run to stop. Before `running` is set there is nothing to finish: they interrupt.
 
-    A second Ctrl-C interrupts too, unless it comes so soon that a wrapper has passed the first one on.
+    A second Ctrl-C interrupts too, unless it follows so soon that it is the first one, passed on by a wrapper.
     """
 
     def __init__(self, stop: StopRequest) -> None:
@@ -50,21 +50,21 @@ class StopOnSignal:
         self._asked_at = 0.0
         self.running = False
         for number in _STOPS:
-            signal.signal(number, self._take)
+            signal.signal(number, self._handle)
 
     def listening(self, listener: Callable[P, None]) -> Callable[P, None]:
-        """The listener, whose last argument is an event: from the start of the run on, signals ask."""
+        """The listener, whose last argument is an event. From `Started` on, signals ask the run to stop."""
         from penstock.engine.listener import Started
 
-        def listen(*heard: P.args, **named: P.kwargs) -> None:
-            self.running = self.running or isinstance(heard[-1], Started)
-            listener(*heard, **named)
+        def listen(*args: P.args, **kwargs: P.kwargs) -> None:
+            self.running = self.running or isinstance(args[-1], Started)
+            listener(*args, **kwargs)
 
         return listen
 
     @contextmanager
     def before_first_batch(self, next_step: str = "", exit_code: int = 0) -> Iterator[None]:
-        """An interrupt before the run has begun ends the command in a line."""
+        """An interrupt before the run has started ends the command with one line."""
         try:
             yield
         except KeyboardInterrupt:
@@ -73,10 +73,10 @@ class StopOnSignal:
             err.print(f"stopped before the first batch{escape(next_step)}")
             raise typer.Exit(exit_code) from None
 
-    def _take(self, number: int, _: object) -> None:
+    def _handle(self, number: int, _: object) -> None:
         now = time.monotonic()
-        insisted = number == signal.SIGINT and self._stop.asked() and now - self._asked_at > _DOUBLED_SECONDS
-        if not self.running or insisted:
+        repeated = number == signal.SIGINT and self._stop.asked() and now - self._asked_at > _DOUBLED_SECONDS
+        if not self.running or repeated:
             raise KeyboardInterrupt
         if not self._stop.asked():
             self._asked_at = now

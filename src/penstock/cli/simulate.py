@@ -101,8 +101,8 @@ def simulate(
     given = frozenset(name for name, value in (("row", per_row), ("fixed", per_batch)) if value is not None)
     assumed = assumptions(config, asked, measured, given)
     if as_json:
-        told = {"pipeline": config.name, "assumptions": [line.strip() for line in assumed]}
-        print_json({**told, **report.as_json()})
+        head = {"pipeline": config.name, "assumptions": [line.strip() for line in assumed]}
+        print_json({**head, **report.as_json()})
         return
     out.print(f"[bold]{escape(config.name)}[/] on paper")
     for line in assumed:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.status import Status
 
-from penstock.cli.arguments import Files, Json, duration
+from penstock.cli.arguments import DryRun, Files, Json, duration
 from penstock.cli.render import err, out, print_json, show_error
 from penstock.errors import PenstockError, TransientError
 
@@ -26,14 +26,14 @@ _INTERRUPTED = 130
 def stop(
     files: Files,
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="How long to wait for it.")] = "120s",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run is gone, or only ask.")] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which runs would be asked.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has ended.")] = True,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Let a running pipeline finish its batch and stop, wherever it runs.
 
-    Exit 0 once it does not run, and where it did not; 75 where it still runs after the timeout: it then stops when its
-    batch is done. With several files, one that is wrong is reported and decides the exit code; the others are asked.
+    Exit 0 once it has stopped, or if it was not running; 75 if it still runs after the timeout: it then stops after its
+    current batch. With several files, one that is wrong is reported and decides the exit code; the others are asked.
     """
     from penstock.config import load
     from penstock.config.files import pipeline_files
@@ -66,7 +66,7 @@ def stop(
         if one.outcome == "still running":
             show_error(_timed_out(one))
         elif not as_json:
-            out.print(f"{escape(one.pipeline)}: {escape(_told(one))}")
+            out.print(f"{escape(one.pipeline)}: {escape(_outcome(one))}")
     if any(one.outcome == "still running" for one in done):
         raise typer.Exit(TransientError.exit_code)
     if wrong:
@@ -80,7 +80,7 @@ def _await(planned: list[PlannedStop], timeout: timedelta) -> list[Stopped]:
     shown: dict[str, str] = {}
     drawn: AbstractContextManager[object] = progress if err.is_terminal else nullcontext()
 
-    def tell(pipeline: str, text: str) -> None:
+    def report(pipeline: str, text: str) -> None:
         waited = time.monotonic() - began
         if waited < _QUIET_SECONDS:
             return
@@ -93,13 +93,13 @@ def _await(planned: list[PlannedStop], timeout: timedelta) -> list[Stopped]:
 
     try:
         with drawn:
-            return await_gone(planned, timeout.total_seconds(), tell)
+            return await_gone(planned, timeout.total_seconds(), report)
     except KeyboardInterrupt:
-        err.print("not waiting any longer; the request stands: what runs stops when its batch is done")
+        err.print("no longer waiting; the request remains: each run stops after its current batch")
         raise typer.Exit(_INTERRUPTED) from None
 
 
-def _told(one: Stopped) -> str:
+def _outcome(one: Stopped) -> str:
     match one.outcome:
         case "not running":
             return "does not run"
@@ -108,9 +108,9 @@ def _told(one: Stopped) -> str:
         case "killed":
             return f"{one.run} was killed before it could stop; the next run repairs what it left"
         case "silent":
-            return f"{one.run} is not heard of any more: killed there, or cut off from the checkpoint"
+            return f"{one.run} sends no heartbeat: killed there, or cut off from the checkpoint"
         case "failed":
-            return f"{one.run} is gone, but by an error: {one.error}"
+            return f"{one.run} ended, but by an error: {one.error}"
     return f"stopped after {one.seconds:.1f} s ({one.run})"
 
 
@@ -119,5 +119,5 @@ def _timed_out(one: Stopped) -> TransientError:
         "STOP_TIMED_OUT",
         f"stopping {one.pipeline}: it still runs after {one.seconds:.0f} s",
         context={"run": one.run, "doing": one.doing},
-        hint="the request stands: it stops when its batch is done\nlook again: penstock status FILE",
+        hint="the request remains: it stops after its current batch\ncheck again: penstock status FILE",
     )

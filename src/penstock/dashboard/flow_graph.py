@@ -1,7 +1,7 @@
 """A pipeline as a graph: source, decode, quarantine, steps, sinks; with the rates that are known on its arrows.
 
-What the batches count is the records that enter, the rows that leave and the records in quarantine. Between them a rate
-is told where it follows: a step that neither drops nor adds rows passes on what it gets. Elsewhere it is null.
+Batches count the records that enter, the rows that leave and the records in quarantine. In between, a rate is known
+where it follows: a step that neither drops nor adds rows passes on what it gets. Elsewhere it is null.
 """
 
 from __future__ import annotations
@@ -28,13 +28,22 @@ from penstock.config import (
     flows,
     show_duration,
 )
-from penstock.dashboard.overview import Rates
+from penstock.wording import counted
 
-_KEEPING = frozenset({"derive", "rename", "drop", "cast", "flatten", "mask"})
+_KEEPING_COUNT = frozenset({"derive", "rename", "drop", "cast", "flatten", "mask"})
 
 
-def describe_step(step: TransformConfig) -> str:
-    """What a step is about: its columns or its condition. Never a secret: a mask's key is none of them."""
+@dataclass(frozen=True)
+class Rates:
+    """Rows a second."""
+
+    rows_in: float = 0.0
+    rows_out: float = 0.0
+    quarantined: float = 0.0
+
+
+def _describe(step: TransformConfig) -> str:
+    """The columns or the condition of a step. Never a secret such as the key of a mask."""
     match step:
         case DedupeConfig():
             return ", ".join(step.keys)
@@ -52,20 +61,20 @@ def describe_step(step: TransformConfig) -> str:
             return f"{step.join.left} and {step.join.right}"
         case StatefulConfig():
             return step.stateful.cls
-    told: Any = getattr(step, step.kind)
-    if isinstance(told, str):
-        return told
-    return ", ".join(told) if isinstance(told, dict | tuple) else ""
+    settings: Any = getattr(step, step.kind)
+    if isinstance(settings, str):
+        return settings
+    return ", ".join(settings) if isinstance(settings, dict | tuple) else ""
 
 
-def keeps_count(step: TransformConfig) -> bool:
+def _keeps_count(step: TransformConfig) -> bool:
     """Whether as many rows leave a step as enter it, whatever they are."""
     if isinstance(step, EnrichConfig):
         return step.enrich.on_miss == "keep" and step.enrich.on_duplicate != "all"
-    return step.kind in _KEEPING
+    return step.kind in _KEEPING_COUNT
 
 
-def may_refuse(step: TransformConfig) -> bool:
+def _may_refuse(step: TransformConfig) -> bool:
     """Whether a step may send records to quarantine."""
     match step:
         case ExpectConfig():
@@ -112,39 +121,39 @@ class _Graph:
         )
         self._nodes: list[dict[str, Any]] = []
         self._edges: list[dict[str, Any]] = []
-        self._ways = flows(config)
+        self._flows = flows(config)
         self._refusing: list[str] = []
 
     def made(self) -> dict[str, list[dict[str, Any]]]:
         """Everything."""
-        single = len(self._ways) == 1 and not self._ways[0].sides
+        single = len(self._flows) == 1 and not self._flows[0].sides
         heads = self._heads(single)
-        for number, flow in enumerate(self._ways):
-            self._follow(number if len(self._ways) > 1 else None, flow, heads[number], single)
+        for number, flow in enumerate(self._flows):
+            self._follow(number if len(self._flows) > 1 else None, flow, heads[number], single)
         if self._config.quarantine is not None:
-            self._set_aside()
+            self._add_quarantine()
         return {"nodes": self._nodes, "edges": self._edges}
 
     def _heads(self, single: bool) -> list[list[str]]:
-        """Sources and decoders, and the ends that each way begins with."""
-        sides = self._ways[0].sides if self._ways else ()
+        """Sources and decoders, and the nodes that each flow begins with."""
+        sides = self._flows[0].sides if self._flows else ()
         if sides:
             return [[self._side(side.name, side.topics, side.decode, side.transforms) for side in sides]]
         source = self._config.source
         named = ", ".join(source.topics or source.assign or ()) or str(source.pattern)
-        count = _counted(self._partitions, "partition") if self._partitions else "a pattern of topics"
+        count = counted(self._partitions, "partition") if self._partitions else "a pattern of topics"
         if not self._partitions and not source.pattern:
-            count = _counted(len(source.topics or source.assign or ()), "topic")
+            count = counted(len(source.topics or source.assign or ()), "topic")
         self._node("source", "source", named, count, self._in)
-        heads: dict[str, str] = {}
-        for flow in self._ways:
-            path = "/".join(map(str, flow.decode_path))
-            if path not in heads:
-                heads[path] = "decode" if len({w.decode_path for w in self._ways}) == 1 else f"decode:{len(heads)}"
-                amount = self._in if len({w.decode_path for w in self._ways}) == 1 else _UNKNOWN
-                self._decoder(heads[path], flow.decode, ", ".join(flow.topics or ()), amount)
-                self._edge("source", heads[path], amount)
-        return [[heads["/".join(map(str, flow.decode_path))]] for flow in self._ways]
+        one_decoder = len({flow.decode_path for flow in self._flows}) == 1
+        amount = self._in if one_decoder else _UNKNOWN
+        heads: dict[object, str] = {}
+        for flow in self._flows:
+            if flow.decode_path not in heads:
+                name = heads[flow.decode_path] = "decode" if one_decoder else f"decode:{len(heads)}"
+                self._decoder(name, flow.decode, ", ".join(flow.topics or ()), amount)
+                self._edge("source", name, amount)
+        return [[heads[flow.decode_path]] for flow in self._flows]
 
     def _side(self, name: str, topics: Sequence[str], decode: Any, steps: Sequence[TransformConfig]) -> str:
         self._node(f"source:{name}", "source", name, ", ".join(topics), _UNKNOWN)
@@ -161,7 +170,7 @@ class _Graph:
         self._refusing.append(name)
 
     def _follow(self, number: int | None, flow: Flow, ends: list[str], single: bool) -> None:
-        """The steps of one way, and its sinks."""
+        """The steps of one flow, and its sinks."""
         steps = [step for step in flow.transforms if step is not None]
         sinks = [self._config.sinks[place] for place in flow.sinks]
         before = self._between(steps, sinks) if single else [_UNKNOWN] * (len(steps) + 1)
@@ -180,39 +189,34 @@ class _Graph:
                 self._refusing.append(f"sink:{sink.name}")
 
     def _between(self, steps: Sequence[TransformConfig], sinks: Sequence[SinkConfig]) -> list[_Amount]:
-        """What goes into each step, and behind the last one into the sinks."""
+        """What goes into each step, and after the last one into the sinks."""
         amounts = [_UNKNOWN] * (len(steps) + 1)
         rejecting = any(getattr(sink, "on_reject", "fail") == "quarantine" for sink in sinks)
-        lost = getattr(self._ways[0].decode, "tombstones", None) in ("drop", "delete")
-        if not (rejecting or lost or any(map(may_refuse, steps))):
+        lost = getattr(self._flows[0].decode, "tombstones", None) in ("drop", "delete")
+        if not (rejecting or lost or any(map(_may_refuse, steps))):
             amounts[0] = self._good
         for place, step in enumerate(steps):
-            if keeps_count(step):
+            if _keeps_count(step):
                 amounts[place + 1] = amounts[place]
         amounts[-1] = self._out
         for place in range(len(steps) - 1, -1, -1):
-            if amounts[place] is _UNKNOWN and keeps_count(steps[place]):
+            if amounts[place] is _UNKNOWN and _keeps_count(steps[place]):
                 amounts[place] = amounts[place + 1]
         return amounts
 
     def _step(self, name: str, step: TransformConfig, ends: list[str], entering: _Amount, leaving: _Amount) -> str:
-        self._node(name, "transform", step.kind, _cut(describe_step(step)), leaving)
+        self._node(name, "transform", step.kind, _cut(_describe(step)), leaving)
         self._link(ends, name, entering)
-        if may_refuse(step):
+        if _may_refuse(step):
             self._refusing.append(name)
         return name
 
-    def _set_aside(self) -> None:
+    def _add_quarantine(self) -> None:
         quarantine = self._config.quarantine
         assert quarantine is not None
         places = (("table", quarantine.table and self._near(quarantine.table)), ("topic", quarantine.topic))
-        self._node(
-            "quarantine",
-            "quarantine",
-            "quarantine",
-            ", ".join(f"{kind} {place}" for kind, place in places if place),
-            self._bad,
-        )
+        detail = ", ".join(f"{kind} {place}" for kind, place in places if place)
+        self._node("quarantine", "quarantine", "quarantine", detail, self._bad)
         for name in self._refusing:
             self._edge(name, "quarantine", self._bad if len(self._refusing) == 1 else _UNKNOWN)
 
@@ -227,16 +231,8 @@ class _Graph:
         return os.path.relpath(path, folder) if path.startswith(folder + os.sep) else path
 
     def _node(self, name: str, kind: str, title: str, detail: str, amount: _Amount) -> None:
-        self._nodes.append(
-            {
-                "id": name,
-                "kind": kind,
-                "title": _cut(title),
-                "detail": detail,
-                "rate": amount.rate,
-                "total": amount.total,
-            }
-        )
+        node = {"id": name, "kind": kind, "title": _cut(title), "detail": detail}
+        self._nodes.append({**node, "rate": amount.rate, "total": amount.total})
 
     def _edge(self, start: str, end: str, amount: _Amount) -> None:
         self._edges.append({"from": start, "to": end, "rate": amount.rate})
@@ -245,10 +241,6 @@ class _Graph:
         for start in starts:
             self._edge(start, end, amount)
         return [end]
-
-
-def _counted(many: int, what: str) -> str:
-    return f"{many:,} {what}" if many == 1 else f"{many:,} {what}s"
 
 
 def _cut(text: str) -> str:

@@ -1,6 +1,6 @@
-"""The panels of one pipeline that cost more than a look at a file: views of one snapshot, and the quarantine.
+"""The expensive panels of one pipeline: views of one snapshot, and the quarantine.
 
-Each gives its part of the page. Nothing is changed, no JVM is started.
+Each returns its part of the page. Nothing is changed, no JVM is started.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Found = dict[str, Any]
 Result = TypeVar("Result")
 
 
-def attempt(look: Callable[[], Result]) -> tuple[Result | None, str | None]:
-    """What a look gives, or in one line why it failed: of an unexpected exception only the type, since its text may
+def attempt(query: Callable[[], Result]) -> tuple[Result | None, str | None]:
+    """The result of a query, or in one line why it failed: of an unexpected exception only the type, since its text may
     contain anything."""
     try:
-        return look(), None
+        return query(), None
     except PenstockError as error:
         return None, one_line(error)
     except Exception as error:
@@ -48,13 +48,13 @@ def attempt(look: Callable[[], Result]) -> tuple[Result | None, str | None]:
 
 
 def files_panel(seen: Snapshot) -> Found:
-    """Whether the checkpoint's own files would keep a run from starting."""
+    """Whether the checkpoint's own files would prevent a run from starting."""
     blocking = [one for one in findings_in(seen.config.checkpoint, seen.files, seen.state) if one.blocks]
     return {"blocking": f"{blocking[0].code} {blocking[0].summary}" if blocking else None}
 
 
 def positions_panel(seen: Snapshot) -> Found:
-    """Where the logs end and what is read next: all that is known of the lag of a pipeline that nobody watches."""
+    """The end of the logs and the next offsets: the lag, as far as it is queried for a pipeline on no screen."""
     if seen.brokers.error is not None:
         raise seen.brokers.error
     ends = {at: log.end for at, log in (seen.brokers.bounds or {}).items()}
@@ -99,19 +99,19 @@ def diagnosis_panel(seen: Snapshot) -> Found:
 
 _SAMPLES = 12
 _VALUE = 200
-_PATIENCE = 3.0
+_TIMEOUT_SECONDS = 3.0
 _COLUMNS = ("quarantined_at", "code", "stage", "message", "topic", "partition", "offset", "value")
 
 
-class QuarantineLook:
-    """Looks into one pipeline's quarantine; into a table only when it has changed."""
+class QuarantineQuery:
+    """Queries one pipeline's quarantine; a table only if it has changed."""
 
     def __init__(self) -> None:
         self._seen: tuple[str, int, object] | None = None
         self._found: Found = {}
 
     def __call__(self, config: PipelineConfig) -> Found:
-        """By code where there is a table; the newest records of a table or a topic."""
+        """Counts by code if there is a table; the newest records of the table or topic."""
         quarantine = config.quarantine
         if quarantine is None:
             return {}
@@ -126,7 +126,7 @@ class QuarantineLook:
         else:
             assert quarantine.topic is not None
             found = _in_topic(quarantine.topic, settings_of(config.source), config.name)
-        counted = quarantined_since(config, today, _PATIENCE)
+        counted = quarantined_since(config, today, _TIMEOUT_SECONDS)
         self._found = {**found, "today": counted.records if counted is not None else None}
         return self._found
 
@@ -138,7 +138,7 @@ class _LastOffsets:
     reader: Reader
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-        """The records behind the others."""
+        """The last records of the ranges."""
         return self.reader.read([replace(one, start=max(one.start, one.end - 2 * _SAMPLES)) for one in ranges])
 
 
@@ -151,7 +151,7 @@ def _version(table: str, storage: Storage) -> int:
 
 def _in_table(path: str, pipeline: str, storage: Storage) -> Found:
     mine, names = of_pipeline(pipeline), ", ".join(f'"{name}"' for name in _COLUMNS)
-    # The newest of each code, then the second of each: a storm of one must not hide the others.
+    # The newest of each code, then the second of each: many of one code must not hide the others.
     place = 'row_number() OVER (PARTITION BY code ORDER BY quarantined_at DESC, "offset" DESC)'
     counts, newest = (
         query_table(path, storage, asked, f"reading {path}")
@@ -168,7 +168,7 @@ def _in_table(path: str, pipeline: str, storage: Storage) -> Found:
 
 
 def _in_topic(topic: str, settings: KafkaSettings, pipeline: str) -> Found:
-    held = HeldInTopic(topic, settings, _LastOffsets(KafkaReader(settings, _PATIENCE)))
+    held = HeldInTopic(topic, settings, _LastOffsets(KafkaReader(settings, _TIMEOUT_SECONDS)))
     newest = held.rows(_COLUMNS, pipeline).sort("quarantined_at", descending=True).head(_SAMPLES)
     return {"samples": [_sample(row) for row in newest.iter_rows(named=True)]}
 

@@ -1,7 +1,7 @@
-"""What a pipeline's history tells of its last minutes: batches, lags, decisions, alerts; bounded, whatever it holds.
+"""The last minutes of a pipeline, from its history: batches, lags, decisions, alerts, in bounded memory.
 
-Entries go in one by one as they are written. Lags are kept as columns of whole numbers over one order of the
-partitions: 120 columns of a thousand partitions take a megabyte.
+Entries are taken in one by one as they are written. Lags are columns of integers over one order of the partitions: 120
+columns of a thousand partitions take a megabyte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.metrics.history import (
     GroupNoted,
     History,
     LagNoted,
-    NoticeNoted,
+    Notice,
     RetryNoted,
     RunEnded,
     RunStarted,
@@ -34,7 +34,7 @@ from penstock.metrics.history import (
 
 MOST_COLUMNS = 120
 _MOST_BATCHES = 120
-_MOST_WORDS = 50
+_MOST_TEXTS = 50
 _UNKNOWN = -1
 Place = tuple[str, int]
 Numbers = npt.NDArray[np.int64]
@@ -45,7 +45,7 @@ class LagColumn:
     """The lag of every partition at one time; -1 where it is not known."""
 
     number: int
-    """Counts up: what a page has is told by the last number that it was sent."""
+    """Counts up: a page has every column up to the last number that it was sent."""
     at: str
     lags: Numbers
     total: int
@@ -54,7 +54,7 @@ class LagColumn:
 
 @dataclass(frozen=True)
 class PartitionOffsets:
-    """Where each partition is, as last told, in the order of the columns."""
+    """The last known offsets of each partition, in the order of the columns."""
 
     places: tuple[Place, ...] = ()
     committed: tuple[int, ...] = ()
@@ -67,15 +67,15 @@ class Recent:
 
     def __init__(self) -> None:
         self.batches: deque[dict[str, Any]] = deque(maxlen=_MOST_BATCHES)
-        self.decisions: deque[dict[str, Any]] = deque(maxlen=_MOST_WORDS)
-        self.alerts: deque[dict[str, Any]] = deque(maxlen=_MOST_WORDS)
-        self.notices: deque[dict[str, Any]] = deque(maxlen=_MOST_WORDS)
+        self.decisions: deque[dict[str, Any]] = deque(maxlen=_MOST_TEXTS)
+        self.alerts: deque[dict[str, Any]] = deque(maxlen=_MOST_TEXTS)
+        self.notices: deque[dict[str, Any]] = deque(maxlen=_MOST_TEXTS)
         self.columns: deque[LagColumn] = deque(maxlen=MOST_COLUMNS)
         self.seen = PartitionOffsets()
         self.order = 0
-        """Changes whenever the order of the partitions does: columns sent before are then of no use."""
+        """Counts the changes of the order of the partitions, after which columns sent before are useless."""
         self.totals = {"rows_in": 0, "rows_out": 0, "quarantined": 0}
-        """Of this run, as far as the history goes back."""
+        """Of this run, as far as its history goes back."""
         self.codes: dict[str, int] = {}
         self.started_at: str | None = None
         self.lane: str | None = None
@@ -101,10 +101,10 @@ class Recent:
                 self.codes = {}
                 self.group_error = None
             case RetryNoted(code, summary, _, delay):
-                self.notices.append({"at": at, "text": f"{code} {summary}; trying again in {delay:.0f} s"})
+                self.notices.append({"at": at, "text": f"{code} {summary}; retrying in {delay:.0f} s"})
             case RunEnded(error):
                 self.notices.append({"at": at, "text": f"the run ended by {error}" if error else "the run ended"})
-            case NoticeNoted(text):
+            case Notice(text):
                 self.notices.append({"at": at, "text": text})
             case AlertNoted() as alert:
                 self.alerts.append({"at": at, **asdict(alert)})
@@ -146,7 +146,7 @@ class Recent:
         moved = np.array([before.get(place, _UNKNOWN) for place in places], np.int64)
         kept = []
         for column in self.columns:
-            # The place behind the last stands for what was not there.
+            # The index of partitions that were not there, -1, is that of the appended element.
             lags = np.append(column.lags, _UNKNOWN)[moved]
             kept.append(replace(column, lags=lags))
         self.columns.clear()
@@ -167,7 +167,7 @@ class Recent:
 
 
 def _numbers(line: Sequence[int | None], length: int | None = None) -> Numbers:
-    """Whole numbers, -1 for those that are not known, and for what is missing up to a length."""
+    """Integers, with -1 for unknown ones and for those missing up to a length."""
     try:
         found = np.array(line, np.int64)
     except TypeError:
@@ -196,28 +196,29 @@ def moment(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-# Where the time of a batch went, on the driver's clock: the phases add up to the batch.
-
 _IN_TASKS = ("read", "decode", "transform", "stage", "finish")
 _FIRST = ("offsets", *_IN_TASKS)
 _LAST = ("commit", "other")
 
 
 def wall_phases(seconds: float, phases: Mapping[str, float]) -> dict[str, float]:
-    """Driver seconds by phase. What the tasks did side by side shares the time of the stage by its own seconds."""
+    """Where the time of a batch went on the driver's clock, by phase; the phases add up to the batch.
+
+    What tasks do in parallel shares the time of the stage in proportion to its own seconds.
+    """
     found: dict[str, float] = {}
-    if (offsets := _number(phases.get("offsets"))) > 0:
+    if (offsets := phases.get("offsets", 0.0)) > 0:
         found["offsets"] = offsets
-    staging = _number(phases.get("stage"))
-    in_tasks = {name: _number(phases.get(f"task_{name}")) for name in _IN_TASKS}
+    staging = phases.get("stage", 0.0)
+    in_tasks = {name: phases.get(f"task_{name}", 0.0) for name in _IN_TASKS}
     total = sum(in_tasks.values())
     if staging > 0 and total > 0:
         found.update({name: staging * share / total for name, share in in_tasks.items() if share > 0})
     elif staging > 0:
         found["stage"] = staging
-    commits = {name: _number(value) for name, value in phases.items() if name.startswith("commit:")}
+    commits = {name: value for name, value in phases.items() if name.startswith("commit:")}
     found.update({name: value for name, value in commits.items() if value > 0})
-    if (rest := _number(phases.get("commit")) - sum(commits.values())) > 0.001:
+    if (rest := phases.get("commit", 0.0) - sum(commits.values())) > 0.001:
         found["commit"] = rest
     if (other := seconds - sum(found.values())) > 0.001:
         found["other"] = other
@@ -233,18 +234,12 @@ def in_order(batches: Iterable[Mapping[str, Any]]) -> list[str]:
     return [*(n for n in _FIRST if n in names), *commits, *(n for n in _LAST if n in names)]
 
 
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-# A run's history as it grows: what was written since the last look, without reading anything twice.
-
 _MOST_AT_FIRST = 3 << 20
-"""How much of the past is read at the first look: 120 lines about a thousand partitions, or hours of a few."""
+"""How much of the past is read at first: 120 lines about a thousand partitions, or hours of a few."""
 
 
 class HistoryTail:
-    """Follows one history. A file that became the older one is read to its end first."""
+    """Follows a run's history as it grows, reading nothing twice. A rotated file is read to its end first."""
 
     def __init__(self, history: History, most_at_first: int = _MOST_AT_FIRST) -> None:
         self._history = history
@@ -254,35 +249,30 @@ class HistoryTail:
         self.bytes_read = 0
 
     def read(self) -> list[Entry]:
-        """The new entries, oldest first. Nothing is opened where nothing was written."""
+        """The new entries, oldest first. No file is opened if nothing was written."""
         found = _stat(self._history.path)
-        if self._file is None:
-            return self._first(found) if found is not None or _stat(self._history.older) is not None else []
-        lines: list[bytes] = []
-        if found is None or found.st_ino != self._file or found.st_size < self._position:
-            older = _stat(self._history.older)
-            if older is not None and older.st_ino == self._file:
-                lines += self._lines(self._history.older, older.st_size)
-            self._file, self._position = (found.st_ino if found is not None else 0), 0
-        if found is not None and found.st_size > self._position:
-            lines += self._lines(self._history.path, found.st_size)
-        return _entries(lines)
-
-    def _first(self, found: os.stat_result | None) -> list[Entry]:
         size = found.st_size if found is not None else 0
-        older = _stat(self._history.older)
-        lines: list[bytes] = []
-        if older is not None and size < self._most_at_first:
-            self._position = max(0, older.st_size - (self._most_at_first - size))
-            lines += self._lines(self._history.older, older.st_size)
-        self._file, self._position = (found.st_ino if found is not None else 0), max(0, size - self._most_at_first)
-        if size:
+        start, lines = self._position, list[bytes]()
+        if self._file is None:
+            older = _stat(self._history.older)
+            if found is None and older is None:
+                return []
+            start = max(0, size - self._most_at_first)
+            if older is not None and size < self._most_at_first:
+                self._position = max(0, older.st_size - (self._most_at_first - size))
+                lines = self._lines(self._history.older, older.st_size)
+        elif found is None or found.st_ino != self._file or size < self._position:
+            start, older = 0, _stat(self._history.older)
+            if older is not None and older.st_ino == self._file:
+                lines = self._lines(self._history.older, older.st_size)
+        self._file, self._position = (found.st_ino if found is not None else 0), start
+        if size > start:
             lines += self._lines(self._history.path, size)
-        # A line that was begun in the middle is no entry, and falls out.
-        return _entries(lines)
+        # A line cut at its beginning is no entry, and is dropped.
+        return [entry for line in lines if (entry := parse_entry(line)) is not None]
 
     def _lines(self, path: Path, end: int) -> list[bytes]:
-        """The whole lines up to an end; a line that is still being written waits for the next look."""
+        """The whole lines up to an end; a line that is still being written is left for the next read."""
         try:
             with path.open("rb") as file:
                 file.seek(self._position)
@@ -293,10 +283,6 @@ class HistoryTail:
         whole = body.rfind(b"\n") + 1
         self._position += whole
         return body[:whole].splitlines()
-
-
-def _entries(lines: list[bytes]) -> list[Entry]:
-    return [entry for line in lines if (entry := parse_entry(line)) is not None]
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -1,4 +1,4 @@
-"""The dashboard as a server on this machine: in a thread of its own, beside a run or alone."""
+"""The dashboard as a server on this machine, in a thread of its own, with or without a run in this process."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.dashboard.pipeline_watch import PipelineWatch
-from penstock.dashboard.watching import Watcher
+from penstock.dashboard.watcher import PipelineWatch, Watcher
 from penstock.errors import DefinitionError, MissingError
 from penstock.metrics.http_server import HttpServer, bind
 
@@ -111,17 +110,15 @@ class Dashboard:
         return Guard(pages.app(), hosts, self.token, f"penstock-{self.port}")
 
 
-# What the dashboard answers: the page, its assets, the overview, the details, and both as they change.
-
 _EVERY = 1.0
 _PING = 15.0
-_FIRST_LOOK = 10.0
+_FIRST_POLL_SECONDS = 10.0
 _SMALLEST_PACKED = 1000
 _JSON = "application/json"
 
 
 class Pages:
-    """The answers over one watcher. `over` ends the streams."""
+    """The page, its assets, the overview, the details, and both as they change. `over` ends the streams."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -146,15 +143,15 @@ class Pages:
 
     async def overview(self, request: Request) -> Response:
         """All pipelines."""
-        await self._looked()
+        await self._ready()
         return Response(self._watcher.overview.text, media_type=_JSON)
 
     async def pipeline(self, request: Request) -> Response:
-        """One pipeline. What is dear is looked at from now on, and is there when it is asked for again."""
+        """One pipeline. Expensive queries start now, and their results come with later requests."""
         watch = self._watcher.watches.get(request.path_params["id"])
         if watch is None:
             return PlainTextResponse("no such pipeline\n", 404)
-        await self._looked()
+        await self._ready()
         watch.watch()
         sent = watch.send()
         assert sent is not None
@@ -168,7 +165,7 @@ class Pages:
 
     async def _events(self, watch: PipelineWatch | None) -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
-        await self._looked()
+        await self._ready()
         shown, sent, quiet_since = 0, None, time.monotonic()
         while not self.over.is_set():
             pieces = []
@@ -191,10 +188,10 @@ class Pages:
             except TimeoutError:
                 continue
 
-    async def _looked(self) -> None:
-        """Until every file has been looked at once; a moment at the start."""
+    async def _ready(self) -> None:
+        """Until every file has been read once; a moment at the start."""
         if not self._watcher.ready.is_set():
-            await run_in_threadpool(self._watcher.ready.wait, _FIRST_LOOK)
+            await run_in_threadpool(self._watcher.ready.wait, _FIRST_POLL_SECONDS)
 
 
 async def _nothing() -> AsyncIterator[str]:
@@ -246,7 +243,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What is answered in the application's place; nothing where the request may go on."""
+        """The response of the guard itself; none if the request may pass."""
         headers = Headers(scope=scope)
         if headers.get("host", "").lower() not in self._hosts:
             return PlainTextResponse("this is not the host that was asked for\n", 421)

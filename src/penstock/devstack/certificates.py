@@ -1,4 +1,4 @@
-"""A certificate authority for this machine alone, and the certificates that it makes: for brokers and for clients."""
+"""A certificate authority for this machine only, and its certificates for brokers and clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from penstock.devstack.processes import put
 
 _VALID = timedelta(days=825)
-# A clock that is behind a little must not take a new certificate for one of the future.
+# A clock that is slightly slow must not reject a new certificate as not yet valid.
 _EARLIER = timedelta(hours=1)
 
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 import psutil
 import requests
 
-from penstock.devstack.state import Service, is_secure, load, locked, process_file, save, secure_folder
+from penstock.devstack.state import Node, Registry, Service, is_secure, load, locked, process_file, save, secure_folder
 from penstock.errors import MissingError
 
 S = TypeVar("S", bound=Service)
@@ -40,7 +40,7 @@ _CANDIDATES = range(20000, 30000)
 
 
 def free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
-    """Different ports that nobody listens on now, none of them in `taken`."""
+    """Distinct ports on which nothing listens now, none of them in `taken`."""
     found: list[int] = []
     for port in random.sample(_CANDIDATES, len(_CANDIDATES)):
         if port not in taken and is_free(port):
@@ -91,7 +91,7 @@ def spawn(
     """Start a process in the service's folder, with its log for whatever it prints; `environment` is added to ours."""
     service.folder.mkdir(parents=True, exist_ok=True)
     with service.log.open("ab") as log:
-        # A session of its own: a Ctrl-C at the terminal reaches Penstock alone, which then ends the services.
+        # A session of its own: a Ctrl-C at the terminal only reaches Penstock, which then stops the services.
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -104,31 +104,30 @@ def spawn(
 
 
 def wait_until_ready(
-    first: S,
+    first: Service,
     children: Mapping[S, subprocess.Popen[bytes]],
     ready: Callable[[], bool],
     seconds: float,
-    failed: Callable[[S, str], MissingError],
     late: str,
 ) -> None:
     """Wait until services that were just started are `ready`.
 
-    Raise if one of them ends before, or it takes too long, which is told of the `first`.
+    Raise if one of them ends before, or if it takes too long, with the log of the `first`.
     """
     deadline = time.monotonic() + seconds
     while True:
         for service, child in children.items():
             if (status := child.poll()) is not None:
-                raise failed(service, f"it ended with status {status}")
+                raise not_started(service, f"it ended with status {status}")
         if ready():
             return
         if time.monotonic() > deadline:
-            raise failed(first, f"{late} within {seconds} seconds")
+            raise not_started(first, f"{late} within {seconds} seconds")
         time.sleep(0.1)
 
 
 def answer_of(url: str, trusted: str | None = None) -> requests.Response | None:
-    """What a service of this machine says; none where nothing answers."""
+    """The response of a service on this machine; none if nothing answers."""
     with requests.Session() as session:
         # A proxy of the environment has no way to this machine's loopback.
         session.trust_env = False
@@ -138,27 +137,59 @@ def answer_of(url: str, trusted: str | None = None) -> requests.Response | None:
             return None
 
 
-def log_context(log: Path) -> dict[str, object]:
-    """Where a service's log is and how it ends, for the error about a service that did not come up."""
-    return {"log": log, "its last lines": "".join(f"\n    {line}" for line in _last_lines(log))}
+def stack_differs(doing: str, there: str, wanted: str) -> MissingError:
+    """The error for a folder with another stack than the wanted one."""
+    return MissingError(
+        "DEV_STACK_DIFFERS",
+        f"{doing}: there is already another one",
+        context={"there": there, "wanted": wanted},
+        hint="take the stack down first, with its data: penstock dev down\nor name another folder: --dir DIR",
+    )
+
+
+def not_started(service: Service, what: str) -> MissingError:
+    """The error for a service that ended, or never came up, with the end of its log."""
+    last_lines = "".join(f"\n    {line}" for line in _last_lines(service.log))
+    context = {"log": service.log, "its last lines": last_lines}
+    match service:
+        case Node():
+            return MissingError(
+                "BROKER_NOT_STARTED",
+                f"starting broker {service.id} on port {service.port}: {what}",
+                context=context,
+                hint="everything that was started has been stopped; `penstock dev down` removes the data as well",
+            )
+        case Registry():
+            return MissingError(
+                "REGISTRY_NOT_STARTED",
+                f"starting the schema registry on port {service.port}: {what}",
+                context=context,
+                hint="everything that was started has been stopped; `penstock dev down` removes the data as well",
+            )
+    return MissingError(
+        "SPARK_CLUSTER_NOT_STARTED",
+        f"starting {service.folder.name} on port {service.port}: {what}",
+        context=context,
+        hint="everything that was started has been stopped; `penstock dev down` removes the data as well",
+    )
 
 
 def _last_lines(log: Path, count: int = 8) -> list[str]:
-    """The last lines that say something, each cut to a readable length."""
+    """The last lines that are not blank or part of a stack trace, shortened."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    telling = [line[:200] for line in lines if line.strip() and not line.lstrip().startswith("at ")]
-    return telling[-count:]
+    lines = [line[:200] for line in lines if line.strip() and not line.lstrip().startswith("at ")]
+    return lines[-count:]
 
 
-_PATIENCE_SECONDS = 15
+_TERMINATE_SECONDS = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What taking a stack down came to."""
+    """The result of taking a stack down."""
 
     ended: Sequence[Service]
     killed: Sequence[Service]
@@ -205,7 +236,7 @@ def end(services: Sequence[Service]) -> list[Service]:
     for process in processes.values():
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, stubborn = psutil.wait_procs(list(processes.values()), timeout=_PATIENCE_SECONDS)
+    _, stubborn = psutil.wait_procs(list(processes.values()), timeout=_TERMINATE_SECONDS)
     killed = [service for service, process in processes.items() if process in stubborn]
     kill(killed)
     return killed

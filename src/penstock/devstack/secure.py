@@ -1,9 +1,9 @@
-"""A stack that lets nobody in unasked: an authority, certificates, users with passwords, and access control.
+"""A secured stack: a certificate authority, certificates, users with passwords, and access control.
 
-Enters: the folder of a stack. Leaves: `secure/` in it, with `ca.pem`, for every user a certificate, its key and a
-password, all readable by their owner alone, with the settings of a client; and the settings of brokers that ask for
-them. Brokers speak TLS everywhere, with each other too. `admin` may do everything, `penstock` everything with topics,
-groups and transactions, `guest` nothing.
+In: the folder of a stack. Out: `secure/` in it, with `ca.pem`, a certificate, its key and a password for every user,
+all readable by their owner only, with the settings of a client; and the settings of the brokers. All connections use
+TLS, those between brokers too. `admin` may do everything, `penstock` everything with topics, groups and transactions,
+`guest` nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 
 @dataclass(frozen=True)
 class ExtraListener:
-    """One more listener for users with passwords, with a certificate of its own: to try clients with bad ones."""
+    """An additional listener for users with passwords, with a certificate of its own: to test bad certificates."""
 
     name: str
     hosts: tuple[str, ...] = HOSTS
@@ -40,7 +40,7 @@ class ExtraListener:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Whose tokens the brokers take, and where the keys are by which they verify them."""
+    """The issuer of tokens that the brokers accept, and where its keys are."""
 
     issuer: str
     audience: str
@@ -49,7 +49,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Secured:
-    """What a secured stack has beside the usual."""
+    """Additional parts of a secured stack."""
 
     extra: tuple[ExtraListener, ...] = ()
     tokens: Tokens | None = None
@@ -61,13 +61,13 @@ class SecureStack:
 
     folder: Path
     ports: Mapping[str, Mapping[str, int]]
-    """For each listener beside the first the port of each node."""
+    """For each additional listener the port of each node."""
     extra: tuple[ExtraListener, ...] = ()
     tokens: Tokens | None = None
 
     @classmethod
     def of(cls, stack: Path) -> SecureStack | None:
-        """That of the stack in this folder, if it is secured."""
+        """The secured side of the stack in this folder; none if it is not secured."""
         folder = secure_folder(stack)
         try:
             found = json.loads((folder / "layout.json").read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ class SecureStack:
 
     @classmethod
     def make(cls, stack: Path, nodes: Sequence[int], taken: Sequence[int], wanted: Secured) -> SecureStack:
-        """Make everything anew for these nodes; what was there is replaced."""
+        """Make everything for these nodes, replacing what exists."""
         # Most stacks are not secured.
         from penstock.devstack.certificates import Authority
 
@@ -114,12 +114,12 @@ class SecureStack:
         return (self.folder / f"{user}.password").read_text(encoding="utf-8")
 
     def brokers(self, listener: str = CERTIFIED, nodes: Collection[int] | None = None) -> str:
-        """Where a listener beside the first is, as clients take it; of these nodes alone where some are named."""
+        """The addresses of an additional listener for clients, on all nodes or on these."""
         ports = self.ports[listener].items()
         return ",".join(f"127.0.0.1:{port}" for node, port in ports if nodes is None or int(node) in nodes)
 
     def certified_client(self, user: str = ADMIN, nodes: Collection[int] | None = None) -> dict[str, str]:
-        """The settings of a confluent-kafka client that comes with the certificate of this user."""
+        """The settings of a confluent-kafka client with the certificate of this user."""
         return {
             "bootstrap.servers": self.brokers(nodes=nodes),
             "security.protocol": "SSL",
@@ -129,15 +129,15 @@ class SecureStack:
         }
 
     def broker_settings(self, node: Node) -> dict[str, object]:
-        """What a secured broker is told otherwise than one that is not."""
+        """The settings of a secured broker that differ from those of an unsecured one."""
         others = {name: ports[str(node.id)] for name, ports in self.ports.items()}
         mechanisms = (*SCRAM, "PLAIN", *(("OAUTHBEARER",) if self.tokens else ()))
         protocols = {"CLIENT": "SASL_SSL", "CONTROLLER": "SSL", CERTIFIED: "SSL"}
         protocols |= {one.name: "SASL_SSL" for one in self.extra}
-        beside = ",".join(f"{name}://127.0.0.1:{port}" for name, port in others.items())
+        more = ",".join(f"{name}://127.0.0.1:{port}" for name, port in others.items())
         settings: dict[str, object] = {
-            "listeners": f"CLIENT://127.0.0.1:{node.port},{beside},CONTROLLER://127.0.0.1:{node.controller_port}",
-            "advertised.listeners": f"CLIENT://{node.address},{beside}",
+            "listeners": f"CLIENT://127.0.0.1:{node.port},{more},CONTROLLER://127.0.0.1:{node.controller_port}",
+            "advertised.listeners": f"CLIENT://{node.address},{more}",
             "listener.security.protocol.map": ",".join(f"{name}:{speaks}" for name, speaks in protocols.items()),
             "inter.broker.listener.name": CERTIFIED,
             "ssl.keystore.type": "PEM",
@@ -183,7 +183,7 @@ class SecureStack:
         return settings
 
     def jvm_flags(self) -> list[str]:
-        """What a broker's JVM is told."""
+        """The options of a broker's JVM."""
         return [f"-D{_ALLOWED_URLS}={self.tokens.keys_url}"] if self.tokens else []
 
     def as_json(self) -> dict[str, object]:

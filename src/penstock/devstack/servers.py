@@ -1,9 +1,9 @@
-"""The servers of a stack: one broker with its configuration, storage and process; the users and rights of a secured
-one; and the schema registry (Apicurio) beside them. They are ready once a client has produced a record that every
-broker acknowledged.
+"""The servers of a stack: brokers with their configuration, storage and processes; the users and rights of a secured
+stack; and the schema registry (Apicurio). The brokers are ready once a client has produced a record that all of them
+acknowledged.
 
-The registry's schemas are in a file of its folder, written through at every change: an id that a producer was given
-means the same schema after the registry was killed and started again, as the records that carry it are still there.
+The registry's schemas are in a file of its folder, synced at every change: the id of a schema must not change when the
+registry is killed and restarted, as there may be records with it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.devstack.processes import answer_of, log_context, put, spawn, wait_until_ready
+from penstock.devstack.processes import answer_of, put, spawn, wait_until_ready
 from penstock.devstack.secure import USER, USERS, SecureStack
 from penstock.devstack.state import Node, Registry, StackState, is_secure, secure_folder
-from penstock.errors import MissingError
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -67,7 +66,7 @@ def write_properties(stack: StackState, node: Node) -> None:
         # A broker that was killed may come back only when its old session has run out.
         "broker.session.timeout.ms": 5000,
         "broker.heartbeat.interval.ms": 1000,
-        # Time on a record is its event's: with a retention, old events would vanish in the middle of a try-out.
+        # Records have the time of their event: with a retention, old events would expire during a trial.
         "log.retention.ms": -1,
         # The default of 128 MB is a quarter of the heap below.
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
@@ -102,16 +101,6 @@ def start_broker(java: Path, classpath: str, node: Node) -> subprocess.Popen[byt
     return spawn([*_java(java, classpath, *flags), "kafka.Kafka", str(node.properties)], node)
 
 
-def died(node: Node, what: str) -> MissingError:
-    """The error for a broker that ended, or never came up, with the end of its log."""
-    return MissingError(
-        "BROKER_NOT_STARTED",
-        f"starting broker {node.id} on port {node.port}: {what}",
-        context=log_context(node.log),
-        hint="everything that was started has been ended; `penstock dev down` removes the data as well",
-    )
-
-
 def _java(java: Path, classpath: str, *flags: str) -> list[str]:
     return [str(java), *flags, "-Djava.awt.headless=true", "-cp", classpath]
 
@@ -131,14 +120,14 @@ _SETTINGS = {
 
 def start_registry(java: Path, jar: Path, registry: Registry) -> subprocess.Popen[bytes]:
     """Start the registry; it is ready some seconds later."""
-    # The first setting is not for the registry: it is how its process is told from that of another stack.
+    # The first setting is not for the registry: it identifies the stack that the process belongs to.
     settings = {"penstock.stack": registry.folder, **_SETTINGS, **_listening(registry)}
     given = [f"-D{name}={value}" for name, value in settings.items()]
     return spawn([str(java), *_JVM, "-Djava.awt.headless=true", *given, "-jar", str(jar)], registry)
 
 
 def _listening(registry: Registry) -> dict[str, object]:
-    """On its port: TLS alone where the stack is secured. It asks nobody who they are."""
+    """Its port: TLS only if the stack is secured. It does not authenticate clients."""
     stack = registry.folder.parent
     if not is_secure(stack):
         return {"quarkus.http.port": registry.port}
@@ -159,16 +148,7 @@ def await_registry(registry: Registry, child: subprocess.Popen[bytes]) -> None:
         answer = answer_of(f"{registry.url}/subjects", trusted)
         return answer is not None and answer.ok
 
-    wait_until_ready(registry, {registry: child}, answers, START_TIMEOUT_SECONDS, _registry_died, "it did not answer")
-
-
-def _registry_died(registry: Registry, what: str) -> MissingError:
-    return MissingError(
-        "REGISTRY_NOT_STARTED",
-        f"starting the schema registry on port {registry.port}: {what}",
-        context=log_context(registry.log),
-        hint="everything that was started has been ended; `penstock dev down` removes the data as well",
-    )
+    wait_until_ready(registry, {registry: child}, answers, START_TIMEOUT_SECONDS, "it did not answer")
 
 
 _TOPIC = "__penstock_ready"
@@ -183,7 +163,7 @@ def await_brokers(
     def ready() -> bool:
         return all(map(_listens, addresses)) and _can_produce(client, replicas)
 
-    wait_until_ready(next(iter(children)), children, ready, seconds, died, "no client could produce")
+    wait_until_ready(next(iter(children)), children, ready, seconds, "no client could produce")
 
 
 def _listens(address: str) -> bool:
@@ -196,7 +176,7 @@ def _listens(address: str) -> bool:
 
 
 def _can_produce(client: Mapping[str, str], replicas: int) -> bool:
-    # A broker that is not there yet is what we wait for, and nothing to put on the screen.
+    # A broker that is not up yet is expected, and not worth a log line.
     quiet: dict[str, Any] = {**client, "log_level": 0, "error_cb": lambda _error: None}
     admin = AdminClient({**quiet, "reconnect.backoff.max.ms": 200})
     try:
@@ -225,8 +205,8 @@ _KINDS = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 _MECHANISMS = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 
 
-def let_users_in(secure: SecureStack) -> None:
-    """Give every user its password, and the one that pipelines come as its rights. Again is the same as once."""
+def create_users(secure: SecureStack) -> None:
+    """Give every user its password, and the user of pipelines its rights. Idempotent."""
     admin = AdminClient({"log_level": 0, **secure.certified_client()})
     for user in USERS:
         set_password(admin, user, secure.password(user))

@@ -1,8 +1,8 @@
-"""Spark beside the brokers: a standalone master and its workers, all on loopback.
+"""The Spark cluster of a stack: a standalone master and its workers, all on loopback.
 
-Enters: the folder of an installed Spark and a Java home. Leaves: a master that counts every worker as alive. A master
-on loopback has workers on this machine alone: they see the same disk and the same Python as whoever submits. They talk
-to nobody who does not know the secret of the cluster, a new one for each.
+In: the folder of an installed Spark and a Java home. Out: a master with which every worker is registered. A master on
+loopback only has workers on this machine: they see the same disk and the same Python as the driver. Each cluster has
+a new secret, and only accepts processes that know it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.devstack.processes import answer_of, free_ports, is_free, log_context, put, spawn, wait_until_ready
+from penstock.devstack.processes import answer_of, free_ports, is_free, put, spawn, stack_differs, wait_until_ready
 from penstock.devstack.state import Service, SparkCluster, SparkMaster, SparkWorker
-from penstock.errors import MissingError
 
 START_TIMEOUT_SECONDS = 60
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -35,7 +34,7 @@ class SparkInstalled:
     def command(self, service: Service, *words: str) -> list[str]:
         """A Spark service in a JVM of its own."""
         java = str(self.java_home / "bin" / "java")
-        # The first setting is not for Spark: it is how its process is told from that of another stack.
+        # The first setting is not for Spark: it identifies the stack that the process belongs to.
         settings = (f"-Dpenstock.stack={service.folder}", f"-Dlog4j2.configurationFile={_LOGGING}")
         quiet = ("-Djava.awt.headless=true", "-Djava.net.preferIPv4Stack=true")
         return [java, *_JVM, *settings, *quiet, "-cp", f"{self.home / 'jars'}/*", *words]
@@ -52,19 +51,15 @@ class SparkInstalled:
 def lay_out_cluster(
     folder: Path, previous: SparkCluster | None, workers: int | None, cores: int, memory: str, taken: Sequence[int]
 ) -> SparkCluster | None:
-    """The cluster to be: the one that is there, or as many workers as are wanted or were there, on free ports.
+    """The wanted cluster: the existing one, or a new one with the requested or former number of workers.
 
-    What has ended comes back on its ports, where they are free: a driver may still wait for its master there.
+    Stopped services come back on their ports if these are free: a driver may still wait for its master there.
     """
     if previous is not None and workers in (None, len(previous.workers)) and _can_come_back(previous):
         return previous
     if previous is not None and previous.master.alive:
-        raise MissingError(
-            "DEV_STACK_DIFFERS",
-            f"starting a Spark cluster in {folder}: there is another one",
-            context={"there": f"{len(previous.workers)} workers, running", "wanted": f"{workers} workers"},
-            hint="take the stack down first: penstock dev down\nor name another folder: --dir DIR",
-        )
+        there = f"{len(previous.workers)} workers, running"
+        raise stack_differs(f"starting a Spark cluster in {folder}", there, f"{workers} workers")
     if workers is None and previous is None:
         return None
     count = workers if workers is not None or previous is None else len(previous.workers)
@@ -96,7 +91,7 @@ def _can_come_back(cluster: SparkCluster) -> bool:
 def start_idle(
     spark: SparkInstalled, cluster: SparkCluster, keep: Callable[[SparkCluster], None]
 ) -> dict[Service, subprocess.Popen[bytes]]:
-    """Start what is not running, and have each written down as soon as it is there."""
+    """Start what is not running; `keep` records each process as soon as it exists."""
     children: dict[Service, subprocess.Popen[bytes]] = {}
     settings = _authenticated(cluster)
     for one in (service for service in cluster.services if not service.alive):
@@ -108,7 +103,7 @@ def start_idle(
 
 
 def _authenticated(cluster: SparkCluster) -> Path:
-    """The settings by which the cluster talks to nobody without its secret: in a file, since all see a command line.
+    """The settings with the secret of the cluster: in a file, as every user can see command lines.
 
     `penstock.spark.security` finds it there, for drivers of the same user.
     """
@@ -118,7 +113,7 @@ def _authenticated(cluster: SparkCluster) -> Path:
         settings = {
             "spark.authenticate": "true",
             "spark.authenticate.secret": secrets.token_hex(32),
-            # It would run what anybody sends it, and Spark does not start it beside a secret.
+            # It would run whatever is sent to it, and Spark refuses to start it together with a secret.
             "spark.master.rest.enabled": "false",
         }
         put(file, "".join(f"{name} {value}\n" for name, value in settings.items()))
@@ -126,7 +121,7 @@ def _authenticated(cluster: SparkCluster) -> Path:
 
 
 def _start(spark: SparkInstalled, url: str, service: SparkMaster, settings: Path) -> subprocess.Popen[bytes]:
-    """A worker may come before its master: it asks again until that answers."""
+    """Start a service. A worker may start before its master: it retries until that answers."""
     listens = ("--host", service.host, "--port", str(service.port), "--webui-port", str(service.page_port))
     at = (*listens, "--properties-file", str(settings))
     # A master that comes back knows the applications that were running, by a file.
@@ -144,11 +139,11 @@ def await_workers(cluster: SparkCluster, children: Mapping[Service, subprocess.P
     def ready() -> bool:
         return _alive_workers(cluster.master) >= len(cluster.workers)
 
-    wait_until_ready(cluster.master, children, ready, START_TIMEOUT_SECONDS, _died, "not every worker was there")
+    wait_until_ready(cluster.master, children, ready, START_TIMEOUT_SECONDS, "not every worker registered")
 
 
 def _alive_workers(master: SparkMaster) -> int:
-    """How many workers the master counts; none where it does not answer."""
+    """The number of registered workers; 0 if the master does not answer."""
     answer = answer_of(f"{master.page}/json/")
     try:
         return int(answer.json()["aliveworkers"]) if answer is not None else 0
@@ -156,15 +151,6 @@ def _alive_workers(master: SparkMaster) -> int:
         return 0
 
 
-def _died(service: Service, what: str) -> MissingError:
-    return MissingError(
-        "SPARK_CLUSTER_NOT_STARTED",
-        f"starting {service.folder.name} on port {service.port}: {what}",
-        context=log_context(service.log),
-        hint="everything that was started has been ended; `penstock dev down` removes the data as well",
-    )
-
-
 def _host(number: int) -> str:
-    """An address on loopback for each worker: Spark starts a second attempt of a task on another host alone."""
+    """A loopback address for each worker: Spark only starts a second attempt of a task on another host."""
     return f"127.0.0.{number + 1}" if sys.platform == "linux" else "127.0.0.1"

@@ -1,8 +1,8 @@
-"""Starting a stack: all of its services ready, or none of those that were started left behind.
+"""Starting a stack: either all of its services are ready, or those just started are stopped again.
 
-Enters: a folder for its files, a Java, the broker's class path and perhaps the registry's jar. Leaves: brokers on
-loopback to which a client can produce, and a schema registry that answers. What is up is left as it is; what is gone
-starts again on its data.
+In: a folder for its files, a Java, the broker's class path and perhaps the registry's jar. Out: brokers on loopback to
+which a client can produce, and a schema registry that answers. Running services are left alone; stopped ones start
+again on their data.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from typing import Self
 import psutil
 
 from penstock.devstack import servers
-from penstock.devstack.processes import Stopped, end, free_ports, is_free, kill, refuse_taken, stop_stack
+from penstock.devstack.processes import (
+    Stopped,
+    end,
+    free_ports,
+    is_free,
+    kill,
+    not_started,
+    refuse_taken,
+    stack_differs,
+    stop_stack,
+)
 from penstock.devstack.secure import Secured, SecureStack
 from penstock.devstack.servers import await_brokers, await_registry, start_registry
 from penstock.devstack.spark_cluster import SparkInstalled, await_workers, lay_out_cluster, start_idle
 from penstock.devstack.state import Node, Registry, SparkCluster, StackState, is_secure, load, locked, save
-from penstock.errors import MissingError
 
 START_TIMEOUT_SECONDS = 60
 REGISTRY_PORT = 8081
@@ -86,7 +95,7 @@ class DevStack:
         return self._started().spark
 
     def start(self) -> None:
-        """Start what is not running and wait until a client can produce and the registry answers."""
+        """Start what is not running, and wait until a client can produce and the registry answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder):
             stack = self._layout()
@@ -94,7 +103,8 @@ class DevStack:
             idle = [node for node in stack.nodes if not node.alive]
             for node in idle:
                 refuse_taken(node.port)
-            registry = self._idle_registry(stack)
+            registry = stack.registry if self._registry_jar is not None else None
+            registry = None if registry is not None and registry.alive else registry
             if registry is not None:
                 refuse_taken(registry.port, "the schema registry", "--registry-port")
             running = {service.pid for service in stack.services if service.alive}
@@ -102,7 +112,7 @@ class DevStack:
             try:
                 self._run(idle, registry)
                 if idle and (secure := SecureStack.of(self.folder)) is not None:
-                    servers.let_users_in(secure)
+                    servers.create_users(secure)
             except BaseException:
                 self._abandon(running)
                 raise
@@ -133,7 +143,7 @@ class DevStack:
         self.stop()
 
     def _layout(self) -> StackState:
-        """The stack to be: the one of the process file, on other ports if none of its brokers runs."""
+        """The wanted stack: that of the process file, on other ports if none of its brokers runs."""
         previous = load(self.folder)
         running = previous is not None and any(node.alive for node in previous.nodes)
         registry = self._layout_registry(previous.registry if previous else None)
@@ -158,33 +168,25 @@ class DevStack:
         if self._secured is None or is_secure(self.folder):
             return
         if load(self.folder) is not None:
-            raise MissingError(
-                "DEV_STACK_DIFFERS",
-                f"securing the stack in {self.folder}: it was begun without",
-                hint="take it down first, with its data: penstock dev down\nor name another folder: --dir DIR",
-            )
+            raise stack_differs(f"securing the stack in {self.folder}", "an unsecured stack", "a secured one")
         taken = [service.port for service in stack.services] + [node.controller_port for node in stack.nodes]
         SecureStack.make(self.folder, [node.id for node in stack.nodes], taken, self._secured)
 
     def _layout_registry(self, previous: Registry | None) -> Registry | None:
-        """The registry to be: the one that runs, or one on the port that is wanted, that it had, or that is free."""
+        """The wanted registry: the running one, or one on the requested port, its former port, or a free one."""
         if self._registry_jar is None:
             return previous
         if previous is not None and previous.alive:
             if self._registry_port in (None, previous.port):
                 return previous
-            raise MissingError(
-                "DEV_STACK_DIFFERS",
-                f"starting the schema registry in {self.folder}: there is another one",
-                context={"there": f"port {previous.port}, running", "wanted": f"port {self._registry_port}"},
-                hint="take the stack down first: penstock dev down\nor name another folder: --dir DIR",
-            )
+            doing = f"starting the schema registry in {self.folder}"
+            raise stack_differs(doing, f"port {previous.port}, running", f"port {self._registry_port}")
         usual = REGISTRY_PORT if is_free(REGISTRY_PORT) and self._port != REGISTRY_PORT else free_ports(1)[0]
         port = self._registry_port or (previous.port if previous else usual)
         return Registry(port=port, folder=self.folder / "registry")
 
     def _layout_spark(self, previous: StackState | None) -> SparkCluster | None:
-        """The Spark cluster to be; what is left of one that cannot come back is ended."""
+        """The wanted Spark cluster; the rest of one that cannot come back is stopped."""
         there = previous.spark if previous else None
         if self._spark is None:
             return there
@@ -196,27 +198,18 @@ class DevStack:
             end([one for one in there.services if one.alive])
         return found
 
-    def _idle_registry(self, stack: StackState) -> Registry | None:
-        """The registry that is to be started."""
-        wanted = self._registry_jar is not None and stack.registry is not None and not stack.registry.alive
-        return stack.registry if wanted else None
-
     def _refuse_other(self, previous: StackState, running: bool) -> None:
         there, first = len(previous.nodes), previous.nodes[0].port
         if self._brokers in (None, there) and (not running or self._port in (None, first)):
             return
-        raise MissingError(
-            "DEV_STACK_DIFFERS",
-            f"starting a stack in {self.folder}: there is another one",
-            context={
-                "there": f"{there} brokers from port {first} on, {'running' if running else 'not running'}",
-                "wanted": f"{self._brokers or there} brokers from port {self._port or first} on",
-            },
-            hint="take it down first, with its data: penstock dev down\nor name another folder: --dir DIR",
+        raise stack_differs(
+            f"starting a stack in {self.folder}",
+            f"{there} brokers from port {first} on, {'running' if running else 'not running'}",
+            f"{self._brokers or there} brokers from port {self._port or first} on",
         )
 
     def _run(self, idle: Sequence[Node], registry: Registry | None = None) -> None:
-        """Start these, and Spark where it is wanted; both come up while the brokers do."""
+        """Start these, and Spark where it is wanted; both come up in parallel with the brokers."""
         cluster = self._started().spark if self._spark is not None else None
         spark = start_idle(self._spark, cluster, self._keep_spark) if self._spark and cluster else {}
         child: subprocess.Popen[bytes] | None = None
@@ -246,7 +239,7 @@ class DevStack:
         self._children |= {node.id: tool for node, tool in tools if tool is not None}
         for node, tool in tools:
             if tool is not None and tool.wait(START_TIMEOUT_SECONDS) != 0:
-                raise servers.died(node, "preparing its storage did not work")
+                raise not_started(node, "preparing its storage failed")
 
     def _await_ready(self, nodes: Sequence[Node]) -> None:
         alive = [node for node in self.nodes if node.alive]
@@ -258,9 +251,9 @@ class DevStack:
         await_brokers(client, len(alive), children, START_TIMEOUT_SECONDS)
 
     def _abandon(self, running: Collection[int | None]) -> None:
-        """End all but what was `running` before; killed, so that nothing waits when the user wants out.
+        """Kill every service that was not `running` before, without waiting, as the user may have interrupted.
 
-        By asking the system: an interrupt may come between the start of a process and its being written down.
+        The processes come from the system: an interrupt may have come before one was written down.
         """
         children = [child for child in psutil.Process().children() if child.pid not in running]
         mine = [child for child in children if _belongs(child, self.folder)]

@@ -7,25 +7,23 @@ never taken for ours. The file is replaced whole: a reader sees the old one or t
 from __future__ import annotations
 
 import fcntl
+import inspect
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import psutil
 
 from penstock.errors import MissingError
 
-_WRITTEN = ("port", "pid", "started")
-_WRITTEN_OF_NODE = ("id", "controller_port", *_WRITTEN)
-_WRITTEN_OF_MASTER = ("host", "page_port", *_WRITTEN)
-_WRITTEN_OF_WORKER = ("id", "cores", "memory", *_WRITTEN_OF_MASTER)
-
 # The system's clock may be set while a service runs, which moves every start time by as much.
 _START_TOLERANCE_SECONDS = 5.0
+
+S = TypeVar("S", bound="Service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,7 @@ class Service:
 
     @property
     def log(self) -> Path:
-        """Everything that it says, whether the service or its JVM says it."""
+        """The output of the service and of its JVM."""
         return self.folder / self.LOG
 
     @property
@@ -114,8 +112,8 @@ class SparkMaster(Service):
 
     LOG: ClassVar[str] = "spark.log"
 
-    page_port: int
     host: str = "127.0.0.1"
+    page_port: int
 
     @property
     def url(self) -> str:
@@ -130,7 +128,7 @@ class SparkMaster(Service):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkWorker(SparkMaster):
-    """A worker of a Spark cluster, and what it has to give to executors."""
+    """A worker of a Spark cluster, with the cores and memory that it offers to executors."""
 
     id: int
     cores: int
@@ -172,7 +170,7 @@ class StackState:
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """The brokers, and what there is beside them."""
+        """The brokers, the registry and Spark."""
         registry = () if self.registry is None else (self.registry,)
         return (*self.nodes, *registry, *(() if self.spark is None else self.spark.services))
 
@@ -244,47 +242,53 @@ def load(folder: Path) -> StackState | None:
     except FileNotFoundError:
         return None
     try:
-        fields = json.loads(text)
-        nodes = tuple(
-            Node(folder=folder / f"node-{each['id']}", **{name: each[name] for name in _WRITTEN_OF_NODE})
-            for each in fields["nodes"]
+        body = json.loads(text)
+        nodes = tuple(_read(Node, folder / f"node-{each['id']}", each) for each in body["nodes"])
+        # Versions without registries and Spark did not write these fields.
+        registry, spark = body.get("registry"), body.get("spark")
+        return StackState(
+            body["cluster_id"],
+            nodes,
+            _read(Registry, folder / "registry", registry) if registry else None,
+            SparkCluster(
+                _read(SparkMaster, folder / "spark-master", spark["master"]),
+                tuple(_read(SparkWorker, folder / f"spark-worker-{one['id']}", one) for one in spark["workers"]),
+            )
+            if spark
+            else None,
         )
-        # A stack that was started by a version without registries has no such field.
-        beside = fields.get("registry")
-        registry = beside and Registry(folder=folder / "registry", **{name: beside[name] for name in _WRITTEN})
-        return StackState(fields["cluster_id"], nodes, registry, _spark(folder, fields.get("spark")))
     except (ValueError, TypeError, KeyError) as error:
         raise MissingError(
             "DEV_STATE_BROKEN",
             f"reading {process_file(folder)}: it is not a process file of this version",
             context={"found": text[:80], "cause": error},
-            hint="end its brokers by hand if some still run, and remove the folder",
+            hint="stop its brokers by hand if some still run, and remove the folder",
         ) from error
-
-
-def _spark(folder: Path, written: Mapping[str, Any] | None) -> SparkCluster | None:
-    if written is None:
-        return None
-    workers = tuple(
-        SparkWorker(folder=folder / f"spark-worker-{one['id']}", **{name: one[name] for name in _WRITTEN_OF_WORKER})
-        for one in written["workers"]
-    )
-    master = {name: written["master"][name] for name in _WRITTEN_OF_MASTER}
-    return SparkCluster(SparkMaster(folder=folder / "spark-master", **master), workers)
 
 
 def save(folder: Path, stack: StackState) -> None:
     """Write the stack down, replacing what was there in one step."""
-    fields = {
+    spark = stack.spark
+    body = {
         "cluster_id": stack.cluster_id,
-        "nodes": [{name: getattr(node, name) for name in _WRITTEN_OF_NODE} for node in stack.nodes],
-        "registry": stack.registry and {name: getattr(stack.registry, name) for name in _WRITTEN},
-        "spark": stack.spark
-        and {
-            "master": {name: getattr(stack.spark.master, name) for name in _WRITTEN_OF_MASTER},
-            "workers": [{name: getattr(one, name) for name in _WRITTEN_OF_WORKER} for one in stack.spark.workers],
-        },
+        "nodes": list(map(_written, stack.nodes)),
+        "registry": stack.registry and _written(stack.registry),
+        "spark": spark and {"master": _written(spark.master), "workers": list(map(_written, spark.workers))},
     }
-    aside = process_file(folder).with_suffix(".tmp")
-    aside.write_text(json.dumps(fields, indent=1), encoding="utf-8")
-    aside.replace(process_file(folder))
+    staged = process_file(folder).with_suffix(".tmp")
+    staged.write_text(json.dumps(body, indent=1), encoding="utf-8")
+    staged.replace(process_file(folder))
+
+
+def _written(service: Service) -> dict[str, Any]:
+    return {name: getattr(service, name) for name in _stored_fields(type(service))}
+
+
+def _read(kind: type[S], folder: Path, written: Mapping[str, Any]) -> S:
+    return kind(folder=folder, **{name: written[name] for name in _stored_fields(kind)})
+
+
+def _stored_fields(kind: type[Service]) -> list[str]:
+    """The fields in the process file: those of the kind first, then those of every service."""
+    names = {one.name for one in fields(kind)} - {"folder"}
+    return [name for cls in kind.__mro__ for name in inspect.get_annotations(cls) if name in names]

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it. The command line draws these; a script may collect them."""
+"""The events of a run. The command line draws them; a script may collect them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from dataclasses import dataclass
 from penstock.errors import PenstockError
 from penstock.metrics import BatchMetrics
 from penstock.metrics.history import FlowChanged as FlowChanged
+from penstock.metrics.history import Notice as Notice
 from penstock.metrics.history import StateKept as StateKept
-
-
-@dataclass(frozen=True)
-class Notice:
-    """Something worth knowing that stops nothing."""
-
-    text: str
 
 
 @dataclass(frozen=True)

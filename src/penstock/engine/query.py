@@ -20,7 +20,7 @@ from penstock.config import KafkaSourceConfig, reveal
 from penstock.errors import PenstockError
 from penstock.kafka import Subscription
 from penstock.preflight.checks import StartPoint
-from penstock.spark.internals import close_line, line_of
+from penstock.spark.internals import close_connection, connection_of
 from penstock.storage.storage import is_s3_uri
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class BatchGate:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._released = threading.Event()
-        self._line: Any = None
+        self._connection: Any = None
         self.last_batch: int | None = None
         self.error: PenstockError | None = None
         self.in_hand = False
@@ -49,7 +49,7 @@ class BatchGate:
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Spark's `foreachBatch`."""
-        self._line = self._line or line_of(frame)
+        self._connection = self._connection or connection_of(frame)
         with self._lock:
             if not self._closed.is_set() and (self.until is None or batch_id <= self.until):
                 self.in_hand = True
@@ -82,8 +82,8 @@ class BatchGate:
         self._closed.set()
         self._run_batch, self.error = _nothing, None
         # Not where Spark gave up waiting for a batch that still goes on.
-        if self._line is not None and self._lock.acquire(blocking=False):
-            close_line(self._line)
+        if self._connection is not None and self._lock.acquire(blocking=False):
+            close_connection(self._connection)
             self._lock.release()
 
 

@@ -1,9 +1,9 @@
 """What a batch costs, learned from the ones before: a fixed part, and a part for each offset.
 
-One line, `fixed + per_offset * offsets`, is laid through the newest batches that it explains. Going back from the
-newest, a batch that the line cannot explain is passed over; at two in a row the cost was another one before, and
-nothing older counts. So a hiccup is forgotten, and a change is believed when it is seen twice, or at once when a batch
-took twice as long as it should have. The slope of the line comes from all these batches, its level from the last few.
+A line, `fixed + per_offset * offsets`, is fitted through the newest batches that it explains. Going back from the
+newest, an outlier is skipped; two in a row mean that the cost was different before, and nothing older counts. So a
+hiccup is ignored, and a change is accepted when it is seen twice, or at once if a batch took twice as long as expected.
+The slope of the line comes from all these batches, its level from the last few.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST_OFFSETS = 10**12
-"""More than any batch: what stands for no bound."""
+"""More than any batch has: stands for no bound."""
 REMEMBERED = 50
-"""How many batches are looked at."""
+"""How many batches are used."""
 _LEAST_SECONDS, _MOST_SECONDS = 0.001, 10.0**7
 
 
@@ -29,16 +29,16 @@ class Observed:
     seconds: float
     bytes_in: int
     backlog: int
-    """How many offsets waited behind the batch when it was planned out."""
+    """How many offsets were left waiting when the batch was planned."""
     cap: int
-    """The most offsets that it could have taken; 0 where there was no cap, or an unknown one."""
+    """Its cap in offsets; 0 for none, or an unknown one."""
     pressure: float = 0.0
     """The share of the memory that was in use, from 0 to 1."""
     skipped: bool = False
 
 
 def telling(history: Sequence[Observed]) -> list[Observed]:
-    """The batches that tell something about the cost of a batch: they carried records, and took time."""
+    """The batches that say something about cost: they had records, and took time."""
     return [
         batch
         for batch in history
@@ -50,43 +50,43 @@ _NEWEST = 30
 _HALF_LIFE = 8
 _TOLERANCE = 0.5
 _SLACK = 0.5
-"""Seconds by which batches differ for no reason: much for a batch of half a second, and nothing for one of twenty."""
+"""Random variation in seconds: much for a batch of half a second, nothing for one of twenty."""
 _SHORTEST = 0.25
 FAR_LONGER = 2.0
-"""A batch that takes so many times as long as foreseen is believed at once."""
+"""A batch that takes this many times as long as expected is accepted at once."""
 _LEAST_ERROR = 0.1
 SPREAD = 3.0
-"""By how much sizes must differ to tell the two parts apart; a slow drift looks like a fixed cost within less."""
+"""The ratio of sizes needed to separate the two parts; below it a slow drift looks like a fixed cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds that a batch takes before its first offset, and for each of them."""
+    """Seconds of a batch: a fixed part, and a part per offset."""
 
     fixed: float
     per_offset: float
 
     def of(self, offsets: float) -> float:
-        """How long a batch of so many offsets takes."""
+        """The seconds of a batch with this many offsets."""
         return self.fixed + self.per_offset * offsets
 
     def offsets_in(self, seconds: float) -> float:
-        """How many offsets fit into a batch of so many seconds."""
+        """How many offsets fit into a batch of this many seconds."""
         if seconds <= self.fixed:
             return 0.0
         return (seconds - self.fixed) / self.per_offset if self.per_offset > 0 else math.inf
 
 
 def estimate(history: Sequence[Observed]) -> Cost | None:
-    """The present cost of a batch, or none where no batch tells of it."""
+    """The present cost of a batch; none without informative batches."""
     batches = explained(history)
-    return _levelled(line_through(batches)[0], batches) if batches else None
+    return _adjusted(line_through(batches)[0], batches) if batches else None
 
 
 def certain(batches: Sequence[Observed]) -> Cost:
-    """The cost as it is safe to act upon: no more is put down to the fixed part than is sure.
+    """A cost that is safe to act on: only what is certain is attributed to the fixed part.
 
-    So nobody expects that a larger batch is cheap before larger and smaller ones were seen.
+    So larger batches are not assumed to be cheap before batches of different sizes were seen.
     """
     line, error = line_through(batches)
     sizes = [batch.offsets for batch in batches]
@@ -94,12 +94,12 @@ def certain(batches: Sequence[Observed]) -> Cost:
     weights = [max(batch.seconds, _SHORTEST) ** -2 * batch.offsets for batch in batches]
     each = sum(w * (b.seconds - fixed) for w, b in zip(weights, batches, strict=True))
     total = sum(w * b.offsets for w, b in zip(weights, batches, strict=True))
-    return _levelled(Cost(fixed, max(0.0, each / total)), batches)
+    return _adjusted(Cost(fixed, max(0.0, each / total)), batches)
 
 
 def explained(history: Sequence[Observed]) -> list[Observed]:
     """The newest batches that one line explains, newest first."""
-    newest = _worth_a_look(_since_a_turn(telling(history))[::-1])
+    newest = _relevant(_since_change(telling(history))[::-1])
     chosen = _explained(newest)
     if len(chosen) > 2 or len(newest) < 3:
         return chosen
@@ -109,20 +109,20 @@ def explained(history: Sequence[Observed]) -> list[Observed]:
     return before
 
 
-def _since_a_turn(seen: Sequence[Observed]) -> list[Observed]:
-    """Those after the batch in which it became slow, which the cap was made smaller for.
+def _since_change(seen: Sequence[Observed]) -> list[Observed]:
+    """The batches after the one that became slow, and after which the cap shrank.
 
-    A part of that batch had the cost from before: it tells neither. If what follows costs what it cost before, it was a
-    hiccup, and what is older counts too.
+    That batch mixes the former cost and the new one, and is left out. If the cost afterwards is the former one, it was
+    a hiccup, and older batches count too.
     """
     for at in range(len(seen) - 2, 0, -1):
         before, turn, after = seen[at - 1 : at + 2]
         if after.cap < turn.cap and _far_longer(before, turn):
-            old, new = _since_a_turn(seen[:at]), list(seen[at + 1 :])
+            old, new = _since_change(seen[:at]), list(seen[at + 1 :])
             line, few = certain(explained(old)), new[:3]
             hiccup = _alike(sum(line.of(one.offsets) for one in few), sum(one.seconds for one in few))
             return [*old, *new] if hiccup else new
-    # Of the first one it is not known what came before it.
+    # For the first batch the former cost is unknown.
     return list(seen[1:] if len(seen) > 1 and seen[1].cap < seen[0].cap else seen)
 
 
@@ -130,8 +130,8 @@ def _far_longer(before: Observed, batch: Observed) -> bool:
     return batch.seconds > FAR_LONGER * before.seconds * max(1.0, batch.offsets / before.offsets) + _SLACK
 
 
-def _worth_a_look(newest: Sequence[Observed]) -> list[Observed]:
-    """The newest, and of the older ones those of quite another size: only they tell the two parts apart."""
+def _relevant(newest: Sequence[Observed]) -> list[Observed]:
+    """The newest batches, and older ones of very different size, which separate the two parts."""
     size = newest[0].offsets if newest else 0
     others = [one for one in newest[_NEWEST : 2 * _NEWEST] if not size / SPREAD < one.offsets < size * SPREAD]
     return [*newest[:_NEWEST], *others]
@@ -156,7 +156,7 @@ def _alike(foreseen: float, seconds: float) -> bool:
 
 
 def line_through(batches: Sequence[Observed]) -> tuple[Cost, float]:
-    """The line with the least relative errors, neither part below zero; and the standard error of its fixed part."""
+    """The line of least relative errors, with neither part negative; and the standard error of its fixed part."""
     weight = offsets = squares = seconds = products = 0.0
     for batch in batches:
         one = max(batch.seconds, _SHORTEST) ** -2
@@ -178,8 +178,8 @@ def line_through(batches: Sequence[Observed]) -> tuple[Cost, float]:
     return line, math.sqrt(variance * squares / spread)
 
 
-def _levelled(line: Cost, batches: Sequence[Observed]) -> Cost:
-    """The line moved up or down to where the newest batches are."""
+def _adjusted(line: Cost, batches: Sequence[Observed]) -> Cost:
+    """The line scaled to the level of the newest batches."""
     ratios = [(one.seconds + _SLACK) / (line.of(one.offsets) + _SLACK) for one in batches]
     weights = [0.5 ** (age / _HALF_LIFE) for age in range(len(ratios))]
     level = sum(w * r for w, r in zip(weights, ratios, strict=True)) / sum(weights)

@@ -1,7 +1,7 @@
-"""A pipeline on paper: records arrive, batches take them at a given cost, and something decides how large they are.
+"""A simulated pipeline: records arrive, batches process them at a given cost, and a control decides their size.
 
-Pure: the same arguments give the same run, noise included. The tests of the controller, `penstock simulate` and the
-chart in the docs are made of it. Time is in seconds from the beginning.
+Pure: the same arguments give the same run, noise included. Used by the tests of the controller, `penstock simulate` and
+the chart in the docs. Time is in seconds from the beginning.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.config.operation import FlowConfig
 from penstock.flow.controller import Decision, decide
 from penstock.flow.cost import REMEMBERED, Observed
 
-_LOOK_EVERY = 0.1
+_IDLE_SECONDS = 0.1
 _PARTS = 20
 
 Control = Callable[[Sequence[Observed]], Decision]
-"""What gives the cap of the next batch."""
+"""Decides the cap of the next batch."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Burst:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Records a second, and bursts in which it is another number of them."""
+    """Records per second, and bursts with other rates."""
 
     rate: float
     bursts: tuple[Burst, ...] = ()
 
     def until(self, time: float) -> float:
-        """How many have arrived by then."""
+        """How many records have arrived by this time."""
         more = sum((one.rate - self.rate) * min(max(time - one.start, 0.0), one.seconds) for one in self.bursts)
         return self.rate * time + more
 
@@ -49,7 +49,7 @@ class Arrivals:
 class Work:
     """What a batch costs: `fixed` seconds, and `per_offset` seconds of one core for each offset.
 
-    The offsets are shared by the cores. A partition is read by one of them, unless `split` lets several share it.
+    The offsets are distributed over the cores. A partition is read by one core, unless `split` lets several share it.
     """
 
     fixed: float
@@ -62,10 +62,10 @@ class Work:
     noise: float = 0.0
     """The spread of a batch's time around what it should be: 0.2 is about 20 %."""
     load: Callable[[float], tuple[float, float]] | None = None
-    """By what the fixed cost and the one for each offset are multiplied at a time: a slow sink, a drift."""
+    """Factors of the fixed cost and the cost per offset over time: a slow sink, a drift."""
     record_bytes: float = 200.0
     memory_bytes: float = math.inf
-    """Where the memory is full; a batch holds all its bytes at once."""
+    """The size of the memory, in which a batch has all its bytes at once."""
 
     @property
     def busiest(self) -> float:
@@ -116,12 +116,12 @@ class Simulated:
     _done: tuple[int, ...] = field(repr=False, default=())
 
     def backlog(self, time: float) -> float:
-        """How many offsets had arrived by then and were not committed."""
+        """How many offsets had arrived by this time and were not committed."""
         at = bisect_right(self._ends, time)
         return self.waiting + self.arrivals.until(time) - (self._done[at - 1] if at else 0)
 
     def caught_up(self, after: float, below: float) -> float | None:
-        """Seconds from a time until a commit leaves no more than `below` behind it; none where that never happens."""
+        """Seconds from a time until a commit leaves at most `below` waiting; none if that never happens."""
         for end in self._ends:
             if end >= after and self.backlog(end) <= below:
                 return end - after
@@ -134,7 +134,7 @@ class Simulated:
 
     @property
     def changes(self) -> list[Step]:
-        """The batches whose cap was not that of the one before."""
+        """The batches whose cap differs from the one before."""
         pairs = zip(self.steps, self.steps[1:], strict=False)
         return [later for earlier, later in pairs if later.batch.cap != earlier.batch.cap]
 
@@ -160,14 +160,14 @@ def simulate(
     history: Sequence[Observed] = (),
     seed: int = 0,
 ) -> Simulated:
-    """Run for so long. `waiting` lies in the topic at the beginning, `history` is of an earlier run."""
+    """Simulate this many seconds. `waiting` is the initial backlog, `history` is of an earlier run."""
     dice = random.Random(seed)
     seen, steps, done, time = list(history), list[Step](), list[int](), 0.0
     while time < seconds:
-        # Spark takes of each partition in proportion to what waits there, so the shares stay what they are.
+        # Spark takes from each partition in proportion to its backlog, so the shares stay constant.
         lag = int(waiting + arrivals.until(time)) - (done[-1] if done else 0)
         if lag < 1:
-            time += max(trigger, _LOOK_EVERY)
+            time += max(trigger, _IDLE_SECONDS)
             continue
         decision = control(seen[-REMEMBERED:])
         offsets = min(lag, decision.cap)
@@ -177,9 +177,9 @@ def simulate(
         seen.append(Observed(len(seen), offsets, offsets, took, size, lag - offsets, decision.cap, pressure))
         steps.append(Step(time, seen[-1], decision))
         done.append(offsets + (done[-1] if done else 0))
-        time = max(time + took, _next_turn(time, trigger))
+        time = max(time + took, _next_trigger(time, trigger))
     return Simulated(arrivals, waiting, tuple(steps), tuple(step.end for step in steps), tuple(done))
 
 
-def _next_turn(time: float, trigger: float) -> float:
+def _next_trigger(time: float, trigger: float) -> float:
     return (math.floor(time / trigger) + 1) * trigger if trigger else time

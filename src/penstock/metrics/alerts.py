@@ -1,7 +1,7 @@
-"""When an alert fires and when it resolves: pure, over what was observed. No clock, no thread, no receiver.
+"""When alerts fire and resolve: a pure function of observations, without a clock, a thread or a receiver.
 
-Observations enter in order of time, alerts leave: for each rule a firing one when it begins to hold, and a resolved one
-when it does not any more. What cannot be known at the moment (the brokers are away) changes nothing.
+In: observations in order of time. Out: alerts, for each rule a firing one when its condition begins to hold, and a
+resolved one when it no longer does. An unknown value (the brokers are unavailable) changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from penstock.config.alerts import AlertRuleConfig
 from penstock.config.fields import show_duration
+from penstock.wording import in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +23,21 @@ class Observation:
 
     at: datetime
     lag: int | None = None
-    """The offsets that wait, over all partitions; none where that is not known."""
+    """The offsets that wait, over all partitions; none if not known."""
     behind_seconds: float | None = None
-    """The age of the first unread record of the worst partition; none where nothing waits or it is not known."""
+    """The age of the first unread record of the worst partition; none if nothing waits or it is not known."""
     last_commit_at: datetime | None = None
     quarantined: int = 0
     """Records sent to the quarantine since the run began."""
     rows_in: int = 0
     """Records read since the run began."""
     restarts: tuple[datetime, ...] = ()
-    """When it was started again, as far back as a rule looks."""
+    """When it was restarted, within the span of the rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule that has begun to hold, or holds no more."""
+    """A rule has begun to hold, or no longer holds."""
 
     rule: str
     state: Literal["firing", "resolved"]
@@ -44,7 +45,7 @@ class Alert:
     value: float
     limit: float
     since: datetime
-    """Since when it holds or, where it is resolved, held."""
+    """Since when it holds, or held until it was resolved."""
     at: datetime
 
     def as_json(self) -> dict[str, Any]:
@@ -53,13 +54,13 @@ class Alert:
 
 
 class AlertBook:
-    """What fires at the moment. `firing` are the rules that did when an earlier run ended, and since when."""
+    """The firing alerts. `firing` are the rules that fired when an earlier run ended, and since when."""
 
     def __init__(self, rules: Sequence[AlertRuleConfig], firing: Mapping[str, datetime] | None = None) -> None:
         self._rules = tuple(rules)
         names = {rule.title for rule in rules}
         self._firing = {name: since for name, since in (firing or {}).items() if name in names}
-        self._gone = {name: since for name, since in (firing or {}).items() if name not in names}
+        self._removed = {name: since for name, since in (firing or {}).items() if name not in names}
         self._holding = dict(self._firing)
         self._began: datetime | None = None
         self._idle_at: datetime | None = None
@@ -69,9 +70,9 @@ class AlertBook:
     def look(self, seen: Observation) -> list[Alert]:
         """The alerts that this observation causes."""
         self._remember(seen)
-        gone = "the pipeline file has no such rule any more"
-        alerts = [Alert(name, "resolved", gone, 0, 0, since, seen.at) for name, since in self._gone.items()]
-        self._gone = {}
+        removed = "the pipeline file no longer has this rule"
+        alerts = [Alert(name, "resolved", removed, 0, 0, since, seen.at) for name, since in self._removed.items()]
+        self._removed = {}
         for rule in self._rules:
             value = self._measure(rule, seen)
             if value is None:
@@ -101,11 +102,11 @@ class AlertBook:
         if self._counts and seen.rows_in < self._counts[-1][1]:
             self._counts.clear()
         self._counts.append((seen.at, seen.rows_in, seen.quarantined))
-        # The last one before the span stays: the share is taken from there.
+        # The last one before the span is kept: the share is computed from there.
         del self._counts[: max(self._before(seen.at - self._span), 0)]
 
     def _before(self, when: datetime) -> int:
-        """Where the newest counts at or before a time are; -1 where there are none."""
+        """The index of the newest counts at or before a time; -1 if there are none."""
         return bisect_right(self._counts, when, key=lambda counts: counts[0]) - 1
 
     def _measure(self, rule: AlertRuleConfig, seen: Observation) -> float | None:
@@ -129,7 +130,7 @@ class AlertBook:
         return (seen.at - max(known)).total_seconds()
 
     def _share(self, span: timedelta, seen: Observation) -> float | None:
-        """The share of the last `span`; none before the run is that old."""
+        """The share of the last `span`; none while the run is younger."""
         index = self._before(seen.at - span)
         if index < 0:
             return None
@@ -144,10 +145,10 @@ def _firing_text(rule: AlertRuleConfig, value: float, seen: Observation) -> str:
         case "lag_over":
             return f"lag is {value:,.0f} offsets, over {rule.limit:,.0f} for {span}"
         case "behind_over":
-            return f"behind by {_about(value)}, over {show_duration(timedelta(seconds=rule.limit))} for {span}"
+            return f"behind by {in_words(value)}, over {show_duration(timedelta(seconds=rule.limit))} for {span}"
         case "no_commit_for":
             waiting = f"{seen.lag:,} offsets wait" if seen.lag is not None else "it is not known how much waits"
-            return f"no commit for {_about(value)}, and {waiting}"
+            return f"no commit for {in_words(value)}, and {waiting}"
         case "quarantine_over":
             return f"{value:.1%} of the records of the last {span} went to the quarantine, over {rule.limit:.1%}"
     return f"{value:.0f} restarts in the last {span}, over {rule.limit:.0f}"
@@ -158,15 +159,9 @@ def _resolved_text(rule: AlertRuleConfig, value: float) -> str:
         case "lag_over":
             return f"lag is {value:,.0f} offsets, no longer over {rule.limit:,.0f}"
         case "behind_over":
-            return f"behind by {_about(value)}, no longer over {show_duration(timedelta(seconds=rule.limit))}"
+            return f"behind by {in_words(value)}, no longer over {show_duration(timedelta(seconds=rule.limit))}"
         case "no_commit_for":
             return "it commits again" if value else "nothing waits to be read"
         case "quarantine_over":
             return f"{value:.1%} of the records of the last {show_duration(rule.span)} went to the quarantine"
     return f"{value:.0f} restarts in the last {show_duration(rule.span)}"
-
-
-def _about(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

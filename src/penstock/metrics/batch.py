@@ -1,4 +1,4 @@
-"""What a batch did, as numbers: Penstock's own, since Spark's reader never runs and counts nothing."""
+"""The figures of a batch: Penstock's own, since Spark's reader never runs and counts nothing."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ class BatchMetrics:
     waited: float = 0.0
     """Seconds between the batch before and this one."""
     offsets: int = 0
-    """How many offsets the batch covers; with holes in the log there are fewer records."""
+    """How many offsets the batch covers; with gaps in the log there are fewer records."""
     cap: int | None = None
-    """The most offsets that it could take, where there was such a number."""
+    """The most offsets that it could take, if there was a cap."""
     gc_seconds: float = 0.0
-    """What the JVM of the driver spent on its garbage meanwhile."""
+    """Garbage collection in the JVM of the driver during the batch."""
     pressure: float = 0.0
-    """The share of the memory that was in use: of the driver's machine or the fullest one of a task."""
+    """The share of memory in use: on the driver's machine, or on the fullest of the tasks' machines."""
     slot_rows: tuple[int, ...] = ()
     """Rows in of the slots, most first."""
     slot_rows_out: tuple[int, ...] = ()
-    """Rows out of the slots, most first; behind a shuffle they are others than those that read."""
+    """Rows out of the slots, most first; after a shuffle these are not the slots that read."""
     slot_seconds: tuple[float, ...] = ()
     """Seconds of the slots, slowest first."""
     lags: Mapping[TopicPartition, int] = field(default_factory=dict, repr=False)
-    """The offsets behind the batch in each partition."""
+    """The offsets that wait after the batch, in each partition."""
     ends: Mapping[TopicPartition, int] = field(default_factory=dict, repr=False)
     """The next offset of each partition of the batch."""
 
     @property
     def began_at(self) -> datetime:
-        """When it began; as far as is known, of a batch that did not say so."""
+        """When it began; when it finished if that is not known."""
         return self.started_at or self.finished_at
 
     @property

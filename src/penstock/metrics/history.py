@@ -1,8 +1,8 @@
-"""A run's own log of what it did: a line of JSON for each batch, decision, restart; small, local, for other commands.
+"""A run's log of what it did, for other commands: a line of JSON for each batch, decision and restart; small and local.
 
-Written beside the checkpoint while the pipeline runs, read by `lag`, `diagnose`, `simulate` and the dashboard. It is no
-part of any guarantee: what cannot be written is left out, and so is a line that is broken when it is read. Each kind of
-entry is a class here; its fields are the keys of the line.
+Written next to the checkpoint while the pipeline runs, read by `lag`, `diagnose`, `simulate` and the dashboard. No
+guarantee depends on it: entries that cannot be written are dropped, and so are lines that cannot be read. Each kind of
+entry is a class; its fields are the keys of the line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.storage import is_local
 
 NAME = ".penstock.history"
 Lists = dict[str, list[int | None]]
-"""Offsets as entries have them: for each topic a list by partition number; None for one that is not there."""
+"""Offsets in entries: for each topic a list by partition number; None for a missing partition."""
 _MOST_BYTES = 4 << 20
 
 
@@ -48,12 +48,12 @@ class RunEnded:
     """A run has ended."""
 
     error: str | None = None
-    """The code of what ended it; none where it was stopped, or had read all there was."""
+    """The code of the error that ended it; none if it was stopped, or had read everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateKept:
-    """What the steps with state remember after a batch, as Spark counts it."""
+    """The state kept by stateful steps after a batch, as Spark counts it."""
 
     batch_id: int
     rows: int
@@ -69,20 +69,20 @@ class StateKept:
 
 @dataclass(frozen=True, slots=True)
 class FlowChanged:
-    """The batches that follow take at most another number of offsets."""
+    """The cap of the following batches has changed."""
 
     batch_id: int | None
-    """The batch behind which it was decided; none before the first."""
+    """The batch after which it was decided; none before the first."""
     cap: int
     before: int | None
     reason: str
-    """A word that stays."""
+    """One of `flow.REASONS`."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class AlertNoted:
-    """A rule of `alerts` begins to hold, or holds no longer."""
+    """An alert fires, or is resolved."""
 
     rule: str
     state: str
@@ -91,7 +91,7 @@ class AlertNoted:
 
 @dataclass(frozen=True, slots=True)
 class RetryNoted:
-    """A fault that the run tries to outlive."""
+    """A transient fault, which the run retries."""
 
     code: str
     summary: str = ""
@@ -100,8 +100,8 @@ class RetryNoted:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeNoted:
-    """Something worth knowing that stopped nothing."""
+class Notice:
+    """Something worth knowing that stops nothing."""
 
     text: str
 
@@ -131,7 +131,7 @@ Fact = (
     | FlowChanged
     | AlertNoted
     | RetryNoted
-    | NoticeNoted
+    | Notice
     | GroupNoted
     | LagNoted
 )
@@ -143,7 +143,7 @@ _EVENTS: Mapping[str, type[Fact]] = {
     "flow": FlowChanged,
     "alert": AlertNoted,
     "retry": RetryNoted,
-    "notice": NoticeNoted,
+    "notice": Notice,
     "group": GroupNoted,
     "lag": LagNoted,
 }
@@ -152,14 +152,14 @@ _NAMES = {kind: name for name, kind in _EVENTS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line: what was noted, and when."""
+    """One line: a fact and its time."""
 
     at: datetime
     fact: Fact
 
 
 class History:
-    """The log in one file, and the one before it: when a file is full it becomes the older one."""
+    """The log, in two files: a full file replaces the older one."""
 
     def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
         self.path = path
@@ -167,23 +167,23 @@ class History:
 
     @property
     def older(self) -> Path:
-        """The file that was full."""
+        """The previous file."""
         return self.path.with_name(f"{self.path.name}.1")
 
     def add(self, fact: Fact) -> None:
-        """The run: write one entry. Never raises."""
+        """Write one entry. Never raises."""
         try:
             self._append(_line(fact))
         except (OSError, ValueError, TypeError):
             return
 
     def read(self, *kinds: type[Fact], since: datetime | None = None) -> list[Entry]:
-        """Others: the entries from a time on, of these kinds or of all, oldest first."""
+        """The entries since a time, of these kinds or of all, oldest first."""
         entries = (entry for path in (self.older, self.path) for entry in _entries(path, kinds))
         return [entry for entry in entries if since is None or entry.at >= since]
 
     def _append(self, line: bytes) -> None:
-        # One write to a file that is opened for appending: lines of two processes do not mix.
+        # One write to a file opened for appending: lines of two processes do not mix.
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -194,7 +194,7 @@ class History:
             os.close(handle)
 
     def _rotate(self, handle: int) -> None:
-        """Rename the full file, unless another process has already done so and the name is that of a new one."""
+        """Rename the full file, unless another process has done so and there is a new one of this name."""
         fcntl.flock(handle, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), self.path.stat()):
@@ -202,14 +202,14 @@ class History:
 
 
 def history_of(checkpoint: str) -> History:
-    """The history of the pipeline with this checkpoint: in its folder, or in the user's own where that is not local."""
+    """The history of a pipeline: in the folder of its checkpoint, or in the user's state folder if that is remote."""
     if is_local(checkpoint):
         return History(Path(checkpoint.removeprefix("file://")) / NAME)
     return History(_state_home() / "history" / f"{_as_name(checkpoint)}.jsonl")
 
 
 def folder_beside(checkpoint: str, what: str) -> Path:
-    """A folder for what is kept beside a checkpoint on a local disk: in the user's own where that is not local."""
+    """A local folder next to a checkpoint, or in the user's state folder if the checkpoint is remote."""
     if is_local(checkpoint):
         return Path(f"{checkpoint.removeprefix('file://').rstrip('/')}-{what}")
     return _state_home() / what / _as_name(checkpoint)
@@ -220,7 +220,7 @@ def _as_name(checkpoint: str) -> str:
 
 
 def _state_home() -> Path:
-    """By the XDG specification: what is kept between runs and could be lost without harm."""
+    """The state folder of the XDG specification: for files that are kept between runs and could be lost."""
     if own := os.environ.get("PENSTOCK_HOME"):
         return Path(own).expanduser().absolute()
     xdg = Path(os.environ.get("XDG_STATE_HOME", ""))
@@ -228,7 +228,7 @@ def _state_home() -> Path:
 
 
 def parse_entry(line: bytes, kinds: Sequence[type[Fact]] = ()) -> Entry | None:
-    """One line as an entry; none where it is broken, or is of another kind than these."""
+    """One line as an entry; none if it is malformed, or of another kind."""
     try:
         body = from_json(line)
         if kinds and _EVENTS[body["event"]] not in kinds:

@@ -1,15 +1,14 @@
 """The HTTP server that the metrics port and the dashboard share: an ASGI application in, bounded connections out.
 
-Whoever reaches the port may open connections, so these have bounds, and none of them is held for a client that does
-nothing:
+Anybody who reaches the port may open connections, so these are bounded, and none is kept open for an idle client:
 
 - A request, with its body, arrives within `REQUEST_SECONDS` of its connection or of the answer before it, however its
   bytes are spread over that time.
-- A client reads what it asked for: an answer that makes no way for `WRITE_SECONDS` is cut off.
+- A client reads the response: one that makes no progress for `WRITE_SECONDS` is cut off.
 - A server has `MOST_CONNECTIONS`, and all servers of a process together an eighth of the descriptors that it may open.
   Beyond that a new connection takes the place of the one that has waited longest without a request. A scrape sends its
-  request at once, so it is answered during a flood of idle connections too. Where all are being answered, the new one
-  is closed.
+  request at once, so it is answered during a flood of idle connections too. If all are being answered, the new one is
+  closed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ WRITE_SECONDS = 10.0
 MOST_CONNECTIONS = 64
 MOST_HEAD_BYTES = 16 * 1024
 _ALWAYS = 4
-"""Connections that a server may have also where the other servers of the process have all the others."""
+"""Connections that a server may have even if the other servers of the process have used up the rest."""
 _ACCEPTED_AT_ONCE = 16
 """asyncio accepts as many connections as its backlog before it looks at the first of them."""
 _QUEUE = 128
@@ -46,7 +45,7 @@ _START_SECONDS = 5.0
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket for a server, at a free port for 0. Raises what the system says."""
+    """A listening socket; 0 takes a free port. Raises `OSError`."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -78,7 +77,7 @@ class HttpServer:
         return self._thread.is_alive()
 
     def close(self, before: Callable[[], None] = lambda: None) -> None:
-        """Serve no longer; `before` is called in the thread first, to end what would go on for ever."""
+        """Stop serving; `before` is first called in the thread, to end endless responses."""
         if self._server is None or self._loop is None:
             return
         self._server.should_exit = True
@@ -123,7 +122,7 @@ class _Server(uvicorn.Server):
 
 
 class _Admission:
-    """Which connections of one server may stay."""
+    """Limits the connections of one server."""
 
     _lock = threading.Lock()
     _in_process = 0
@@ -133,7 +132,7 @@ class _Admission:
         self._waiting: dict[_BoundedConnection, None] = {}
 
     def enter(self, connection: _BoundedConnection) -> None:
-        """A new connection: it, or one that has waited longer, is closed where there are too many."""
+        """A new connection: if there are too many, it or the one that waited longest is closed."""
         self._count(1)
         if self._is_full():
             longest = next(iter(self._waiting), connection)
@@ -163,7 +162,7 @@ class _Admission:
 
 
 class _BoundedConnection(H11Protocol):
-    """uvicorn's connection, with an end to every wait for the client."""
+    """uvicorn's connection, with a timeout for every wait for the client."""
 
     def __init__(self, admission: _Admission, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -186,14 +185,14 @@ class _BoundedConnection(H11Protocol):
         try:
             super().data_received(data)
         except h11.LocalProtocolError:
-            # The request turned out to be none while it was being answered.
+            # The request turned out to be malformed while it was being answered.
             self.abort()
         if self._is_answering:
             self._request_by = _cancelled(self._request_by)
             self._admission.wait(self, waits=False)
 
     def on_response_complete(self) -> None:
-        # Also where the connection is about to close: it stays open while the client does not read the rest.
+        # Also if the connection is about to close: it stays open until the client has read the rest.
         self._await_request()
         super().on_response_complete()
         if self._is_answering:
@@ -225,7 +224,7 @@ class _BoundedConnection(H11Protocol):
 
     @property
     def _is_answering(self) -> bool:
-        """Whether a whole request has arrived and its answer is not complete."""
+        """Whether a whole request has arrived and its response is not complete."""
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _await_request(self) -> None:

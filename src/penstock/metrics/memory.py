@@ -1,4 +1,4 @@
-"""How full the memory is that this process may use: the machine's, or that of its control group where one is set."""
+"""The share of memory in use: of the machine, or of the control group if it has a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GROUP = Path("/sys/fs/cgroup")
 
 
 def memory_in_use() -> float:
-    """The share in use, from 0 to 1; what the system can give back at once counts as free. Looked at once a second."""
+    """From 0 to 1; memory that the system can reclaim at once counts as free. Read once a second."""
     return _in_use(int(time.monotonic()))
 
 

@@ -1,11 +1,11 @@
-"""The same figures by OpenTelemetry: what Prometheus would read is pushed to a collector, over HTTP, now and then.
+"""The same figures by OpenTelemetry: what Prometheus would scrape is pushed to a collector over HTTP, periodically.
 
-Nothing is counted twice: each push reads the registry of the `Exposition`. A collector that is away is told of once and
-costs the pipeline nothing; the next push has the sums anyway.
+Nothing is counted twice: each push reads the registry of the `Exposition`. An unavailable collector is reported once,
+and costs the pipeline nothing; the next push has the totals anyway.
 
-The figures are translated here, in forty lines, because OpenTelemetry's own instruments cannot do it: an observable one
-reads a sum or a gauge, never a histogram, so the time of a batch would have to be recorded a second time. Its periodic
-reader writes each failed push to the log, and tells nobody that pushing works again.
+The figures are translated here, in forty lines, because OpenTelemetry's own instruments cannot do it: observable ones
+are sums or gauges, never histograms, so the time of a batch would have to be recorded a second time. Its periodic
+reader logs each failed push, and does not report when pushing works again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LAST_PUSH_SECONDS = 5.0
 
 
 class OtelPush:
-    """Pushes the figures every so often from a daemon thread, and once more when it is closed. Never raises then.
+    """Pushes the figures periodically from a daemon thread, and once more when it is closed. Pushing never raises.
 
-    `tell` hears once that pushing began to fail, and None when it works again.
+    `tell` is called when pushing begins to fail, and with None when it works again.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class OtelPush:
         self._thread.start()
 
     def close(self) -> None:
-        """Push what there is, for at most some seconds, and end."""
+        """Push once more, for at most some seconds, and stop."""
         self._ending.set()
         self._thread.join(_LAST_PUSH_SECONDS)
         self._exporter.shutdown()
@@ -67,11 +67,11 @@ class OtelPush:
         try:
             data = _metrics_data(self._exposition, self._resource)
             failing = self._exporter.export(data) is not MetricExportResult.SUCCESS
-        except Exception:  # whatever a collector or the library does, the pipeline goes on
+        except Exception:  # the pipeline goes on, whatever the collector or the library does
             failing = True
         if failing != self._failing:
             self._failing = failing
-            with suppress(Exception):  # nor does a listener keep the next push from being made
+            with suppress(Exception):  # nor may a listener prevent the next push
                 self._tell("the OpenTelemetry collector does not take them" if failing else None)
 
 

@@ -1,7 +1,7 @@
 """The figures of a running pipeline, for Prometheus: one registry, and a small HTTP server in a thread of its own.
 
-What the run tells enters, the text that Prometheus reads leaves. Lag has one series a partition: those are made when
-somebody asks, so that telling the lag of a thousand partitions costs nothing, and one that is gone leaves no series.
+In: what the run reports. Out: the text that Prometheus scrapes. Lag has one series per partition, created at each
+scrape: so reporting the lag of a thousand partitions costs nothing, and a deleted partition leaves no series.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARTITION = ("pipeline", "topic", "partition")
 
 
 class Registry(CollectorRegistry):
-    """Prometheus' own, without the series that tell when each other series began."""
+    """Prometheus' own, without the `_created` series."""
 
     def collect(self) -> Iterable[Metric]:
         """Every figure as it is now."""
@@ -35,14 +35,14 @@ class Registry(CollectorRegistry):
 
 
 class _Lags(Collector):
-    """Lag by partition, as last told."""
+    """Lag by partition, as last reported."""
 
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
-        self.told: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, float]] = ({}, {})
+        self.reported: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, float]] = ({}, {})
 
     def collect(self) -> Iterator[Metric]:
-        lags, ages = self.told
+        lags, ages = self.reported
         lag = GaugeMetricFamily("penstock_lag_offsets", "Offsets that wait to be read.", labels=_PARTITION)
         behind = GaugeMetricFamily(
             "penstock_behind_seconds", "Age of the first record that waits to be read.", labels=_PARTITION
@@ -57,7 +57,7 @@ class _Lags(Collector):
 
 
 class Exposition:
-    """The figures of one pipeline. What is told may come from any thread; nothing here blocks."""
+    """The figures of one pipeline. Thread-safe; nothing here blocks."""
 
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
@@ -95,14 +95,16 @@ class Exposition:
         self._memory = self._optional("memory_used_ratio", "Share of the memory in use at the end of the last batch.")
         self._state_rows = self._optional("state_rows", "Rows that the steps with state remember.")
         self._state_bytes = self._optional("state_bytes", "Memory of what the steps with state remember.")
-        self._group = self._optional("group_up", "1 while the consumer group is told of the offsets, 0 where it fails.")
+        self._group = self._optional(
+            "group_up", "1 while offsets are committed to the consumer group, 0 while that fails."
+        )
 
     def _counter(self, name: str, text: str, *labels: str) -> Any:
         made = Counter(f"penstock_{name}", text, ("pipeline", *labels), registry=self.registry)
         return made if labels else made.labels(self.pipeline)
 
     def _optional(self, name: str, text: str) -> Gauge:
-        """A gauge that has no series before it is told of."""
+        """A gauge that has no series before it is first set."""
         return Gauge(f"penstock_{name}", text, ("pipeline",), registry=self.registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
@@ -113,12 +115,12 @@ class Exposition:
         self._up.set(1)
 
     def retried(self, code: str) -> None:
-        """The query ended with a fault that may pass, and will be started again."""
+        """The query ended with a transient fault, and will be restarted."""
         self._up.set(0)
         self._restarts.labels(self.pipeline, code).inc()
 
     def batch(self, done: BatchMetrics) -> None:
-        """Every sink has committed a batch, or had it already."""
+        """Every sink has committed a batch, now or earlier."""
         self._up.set(1)
         self._rows_in.inc(done.rows_in)
         self._rows_out.inc(done.rows_out)
@@ -140,11 +142,11 @@ class Exposition:
                 self._commits.labels(self.pipeline, phase.removeprefix("commit:")).inc()
 
     def lag(self, lags: Mapping[TopicPartition, int], behind: Mapping[TopicPartition, float]) -> None:
-        """All partitions there are, with the offsets and the age in seconds of what waits in each."""
-        self._lags.told = (dict(lags), dict(behind))
+        """The offsets that wait in each partition, and their age in seconds."""
+        self._lags.reported = (dict(lags), dict(behind))
 
     def state(self, rows: int, size_bytes: int) -> None:
-        """What the steps with state remember."""
+        """The state kept by stateful steps."""
         self._state_rows.labels(self.pipeline).set(rows)
         self._state_bytes.labels(self.pipeline).set(size_bytes)
 
@@ -154,11 +156,11 @@ class Exposition:
         self._decisions.labels(self.pipeline, reason).inc()
 
     def group(self, ok: bool) -> None:
-        """Whether the consumer group could be told of the offsets."""
+        """Whether the offsets could be committed to the consumer group."""
         self._group.labels(self.pipeline).set(ok)
 
     def serve(self, host: str, port: int) -> int:
-        """Answer Prometheus at this address, until it is closed; 0 takes a free port. Returns the port."""
+        """Serve Prometheus at this address until closed; 0 takes a free port. Returns the port."""
         try:
             listener = bind(host, port)
         except (OSError, OverflowError) as error:
@@ -167,14 +169,14 @@ class Exposition:
         return self._served.port
 
     def close(self) -> None:
-        """Answer no longer."""
+        """Stop serving."""
         if self._served is not None:
             self._served.close()
             self._served = None
 
 
 def _readable(app: Any) -> Any:
-    """The application for GET and HEAD alone, with the headers that it can read."""
+    """The application, for GET and HEAD only, without headers that it cannot decode."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] not in ("GET", "HEAD"):
@@ -189,7 +191,7 @@ def _readable(app: Any) -> Any:
 
 
 def split_phases(done: BatchMetrics) -> dict[str, float]:
-    """The phases of a batch so that those on the driver add up to it: commits by sink, and what is left as `other`."""
+    """The phases of a batch; those on the driver add up to it: commits by sink, and the rest as `other`."""
     by_sink = any(name.startswith("commit:") for name in done.phases)
     phases = {name: seconds for name, seconds in done.phases.items() if name != "commit" or not by_sink}
     named = sum(seconds for name, seconds in phases.items() if not name.startswith("task_"))

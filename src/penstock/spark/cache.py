@@ -1,4 +1,4 @@
-"""Where Penstock keeps what it fetched or generated and can make again."""
+"""The cache folder: files that Penstock fetched or generated, and can make again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def cache_home() -> Path:
-    """`PENSTOCK_HOME`, else `penstock` in the user's cache folder. It need not exist yet."""
+    """`PENSTOCK_HOME`, else `penstock` in the user's cache folder. It may not exist yet."""
     if own := os.environ.get("PENSTOCK_HOME"):
         return Path(own).expanduser().absolute()
     # The XDG specification has relative paths ignored.
@@ -26,7 +26,7 @@ def log_file(name: str) -> Path:
 
 @contextmanager
 def private_file(target: Path) -> Iterator[Path]:
-    """Write a file that its owner alone can read, and that appears whole or not at all."""
+    """Write a file atomically, readable by its owner only."""
     target.parent.mkdir(parents=True, exist_ok=True)
     made, name = tempfile.mkstemp(prefix=f"{target.name}.", dir=target.parent)
     os.close(made)
@@ -39,7 +39,7 @@ def private_file(target: Path) -> Iterator[Path]:
 
 
 def link_or_copy(kept: Path, target: Path) -> None:
-    """Give a file that is kept a second name, or a copy where that cannot be."""
+    """Hard-link a file, or copy it if that is not possible."""
     target.unlink(missing_ok=True)
     try:
         os.link(kept, target)

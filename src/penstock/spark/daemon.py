@@ -1,9 +1,9 @@
-"""The parent of Spark's Python workers: PySpark's own, made quick. It runs as `python -m penstock.spark.daemon`.
+"""The parent of Spark's Python workers: PySpark's own, made faster. It runs as `python -m penstock.spark.daemon`.
 
 PySpark calls `importlib.invalidate_caches()` at the start of every task, and for each zip on the path Python
 then reads the zip's whole directory again: 150 to 200 ms a task, with PySpark's own zips and Spark's core jar.
-Where PySpark is installed as a package none of them is needed. And what the tasks import is imported once, before
-the workers are forked, so that the first batch need not wait for it; frozen, so that no collection walks through it.
+If PySpark is installed as a package, none of them is needed. And what the tasks import is imported once, before the
+workers are forked, so that the first batch need not wait for it; and frozen, so that the garbage collector skips it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SPARKS_OWN = re.compile(r"(^|/)(pyspark|py4j-[^/]*|spark-core_[^/]*)\.(zip|jar)
 
 
 def drop_archives() -> None:
-    """Take Spark's own zips and jars off the path, if PySpark is found without them."""
+    """Remove Spark's own zips and jars from the path, if PySpark is found without them."""
     plain = [entry for entry in sys.path if not _SPARKS_OWN.search(entry)]
     if PathFinder.find_spec("pyspark", plain) is None or PathFinder.find_spec("py4j", plain) is None:
         return

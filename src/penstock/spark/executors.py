@@ -1,12 +1,12 @@
-"""The executors of a session: how many cores they have now, whether they have come, whether they work, and which tasks
-ran twice.
+"""The executors of a session: their number of cores, whether they have started, whether they are busy, and which tasks
+ran more than once.
 
-Slots follow these cores from batch to batch. With dynamic allocation Spark asks for executors by the tasks that wait: a
-batch is then given more slots than there are cores, up to the most that are allowed, or the cluster would never grow.
+The number of slots follows the cores from batch to batch. With dynamic allocation Spark requests executors for waiting
+tasks: so a batch gets more slots than there are cores, up to the allowed maximum, or the cluster would never grow.
 
-Of tasks that ran more than once (retried, speculated, or lost with their executor) Spark gives only the results that
-count. That there were others is in its own books, which lag by a moment. A long task reports nothing until it ends:
-on this machine its processes use the processor, and one that hangs does not; a task that runs elsewhere counts as work.
+For tasks that ran more than once (retried, speculated, or lost with their executor) Spark returns only the results that
+count. Other attempts appear in its status store, with a short delay. A long task reports nothing until it ends: on this
+machine its processes use CPU time unless they hang; a task on another machine counts as busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATIENCE_MILLISECONDS = 2000
 
 
 class Attempts:
-    """On the driver: whether stages had more attempts than those that count."""
+    """On the driver: whether stages had attempts whose results do not count."""
 
     def __init__(self, session: Any) -> None:
         context = session.sparkContext
@@ -37,17 +37,17 @@ class Attempts:
         self._possible = not Placement(context.master).is_local or "," in context.master
 
     def were_others(self, stages: Collection[int]) -> bool:
-        """Whether an attempt of these stages failed, was killed, or still runs while another one counts."""
+        """Whether an attempt of these stages failed, was killed, or still runs although another one counts."""
         return self._possible and any(
             stage.numFailedTasks() or stage.numKilledTasks() or stage.numActiveTasks() or stage.attemptId()
-            for stage in self._told(stages)
+            for stage in self._stages(stages)
         )
 
     def still_run(self, stages: Collection[int]) -> bool:
-        """Whether an attempt that does not count any more still runs."""
-        return self._possible and any(stage.numActiveTasks() for stage in self._told(stages))
+        """Whether an attempt that no longer counts still runs."""
+        return self._possible and any(stage.numActiveTasks() for stage in self._stages(stages))
 
-    def _told(self, stages: Collection[int]) -> list[Any]:
+    def _stages(self, stages: Collection[int]) -> list[Any]:
         from py4j.protocol import Py4JError
 
         found = []
@@ -57,26 +57,26 @@ class Attempts:
             for stage in stages:
                 found.append(self._scala.statusStore().lastStageAttempt(stage))
         except Py4JError:
-            # Its books lag, or it has forgotten the stage: what is left over is found at the next start.
+            # The store lags, or no longer has the stage: leftovers are found at the next start.
             return found
         return found
 
 
 _BUSY = 0.1
-"""The share of one core above which processes are at work; those of an idle run use about a fiftieth."""
+"""The share of one core above which processes are busy; those of an idle run use about a fiftieth."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What was seen at one look."""
+    """The activity at one check."""
 
     finished_tasks: int
     busy: bool
-    """Whether something works, as far as can be told from outside."""
+    """Whether anything is busy, as far as can be seen from outside."""
 
 
 class QueryWork:
-    """On the driver: looks at the work for one query. What cannot be asked does not count as work."""
+    """On the driver: the activity of one query. What cannot be determined counts as idle."""
 
     def __init__(self, session: Any, query: Any) -> None:
         self._context = session.sparkContext
@@ -85,28 +85,28 @@ class QueryWork:
         self._used: tuple[float, float] | None = None
 
     def look(self) -> Work:
-        """Look now."""
+        """Check now."""
         from py4j.protocol import Py4JError
 
         finished = running = 0
-        # A context that is stopped meanwhile has no figures.
+        # A context that was stopped meanwhile has no figures.
         with suppress(Py4JError, OSError, AttributeError):
             tracker = self._context.statusTracker()
             for job in map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group)):
                 for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
                     finished += stage.numCompletedTasks if stage is not None else 0
                     running += stage.numActiveTasks if stage is not None else 0
-        return Work(finished, self._processor_in_use() or (running > 0 and not self._local))
+        return Work(finished, self._uses_cpu() or (running > 0 and not self._local))
 
-    def _processor_in_use(self) -> bool:
-        """Whether this process and those below it, or beside it under spark-submit, have worked since the last look."""
-        before, now = self._used, (time.monotonic(), _processor_seconds())
+    def _uses_cpu(self) -> bool:
+        """Whether this process and its children, or siblings under spark-submit, used CPU time since the last check."""
+        before, now = self._used, (time.monotonic(), _cpu_seconds())
         self._used = now
-        # Processes that ended take their seconds with them: that too is work.
+        # Processes that ended take their seconds with them: a decrease also means activity.
         return before is not None and abs(now[1] - before[1]) > _BUSY * (now[0] - before[0])
 
 
-def _processor_seconds() -> float:
+def _cpu_seconds() -> float:
     own = psutil.Process()
     root = own
     with suppress(psutil.Error):
@@ -122,14 +122,14 @@ def _processor_seconds() -> float:
 
 
 _FIRST_SECONDS = 120.0
-_TELL_AFTER_SECONDS = 8.0
+_NOTICE_AFTER_SECONDS = 8.0
 _ALL_SECONDS = 30.0
 _SETTLED_SECONDS = 2.0
 _GROWTH = 2
 
 
 class Executors:
-    """On the driver: what the session can run at once."""
+    """On the driver: how many tasks the session can run at once."""
 
     def __init__(self, session: Any) -> None:
         self._context = session.sparkContext
@@ -144,7 +144,7 @@ class Executors:
         self._wanted = None if self._dynamic else _wanted(conf, self._each)
 
     def slots(self) -> int:
-        """How many slots the next batch may have."""
+        """The maximum number of slots of the next batch."""
         if self._local is not None:
             return self._local
         if self._fixed is not None:
@@ -160,33 +160,33 @@ class Executors:
         if self._local is not None:
             return self._local
         scala = scala_context(self._context)
-        # `defaultParallelism` says two where there is one core or none, and knows nothing of `spark.task.cpus`.
+        # `defaultParallelism` is two if there is one core or none, and ignores `spark.task.cpus`.
         return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
     def wait(self, tell: Callable[[str], None] = lambda text: None, patience: float = _FIRST_SECONDS) -> None:
-        """Until the executors are there: as many as were asked for, or no more come. Raises where none comes."""
-        began, told, seen, since = time.monotonic(), False, 0, time.monotonic()
+        """Wait for the executors: until all requested ones have started, or no more do. Raises if none starts."""
+        began, noticed, seen, since = time.monotonic(), False, 0, time.monotonic()
         while self._local is None:
-            cores, now = self._counted(), time.monotonic()
+            cores, now = self._cores_or_raise(), time.monotonic()
             if cores != seen:
                 seen, since = cores, now
             enough = cores >= self._wanted if self._wanted is not None else now - since > _SETTLED_SECONDS
             if cores and (enough or self._dynamic or now - began > _ALL_SECONDS):
                 return
             if not cores and now - began > patience:
-                raise self._none(patience)
-            if not told and now - began > _TELL_AFTER_SECONDS:
-                told = True
+                raise self._none_started(patience)
+            if not noticed and now - began > _NOTICE_AFTER_SECONDS:
+                noticed = True
                 tell(f"waiting for executors from {self._context.master}: {cores} cores so far")
             time.sleep(0.05)
 
-    def _counted(self) -> int:
+    def _cores_or_raise(self) -> int:
         from py4j.protocol import Py4JError
 
         try:
             return self.cores()
         except (Py4JError, AttributeError, OSError) as error:
-            # A master ends an application whose executors fail one after another; the JVM goes with it.
+            # A master ends an application whose executors keep failing, and the JVM ends with it.
             raise MissingError(
                 "EXECUTORS_MISSING",
                 "waiting for executors: the cluster has ended the application",
@@ -194,25 +194,25 @@ class Executors:
                 hint="its executors did not start, or ended again and again: their logs are on the master's web page",
             ) from error
 
-    def _none(self, patience: float) -> MissingError:
+    def _none_started(self, patience: float) -> MissingError:
         conf = self._context._conf
         asked = {
             name: conf.get(f"spark.executor.{name}", default) for name, default in (("cores", "all"), ("memory", "1g"))
         }
         return MissingError(
             "EXECUTORS_MISSING",
-            f"waiting for executors: none came within {patience:g} seconds",
+            f"waiting for executors: none started within {patience:g} seconds",
             context={
                 "master": self._context.master,
-                "asked for": f"executors with {asked['cores']} cores and {asked['memory']} of memory",
+                "requested": f"executors with {asked['cores']} cores and {asked['memory']} of memory",
             },
-            hint="does the cluster have that to give, and is it free?  its web page tells\n"
+            hint="does the cluster have these resources, and are they free?  see its web page\n"
             "a worker must also be able to connect to the driver: spark.driver.host, spark.driver.port",
         )
 
 
 def _wanted(conf: Any, each: int) -> int | None:
-    """The cores that were asked for, where the settings say."""
+    """The number of requested cores, if the settings have it."""
     per_task = int(conf.get("spark.task.cpus", "1"))
     if (cores := conf.get("spark.cores.max", None)) is not None:
         return max(1, int(cores) // per_task)

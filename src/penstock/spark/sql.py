@@ -1,8 +1,8 @@
-"""Spark SQL for the sinks that commit through it: staged files in, statements run, nothing kept.
+"""Spark SQL for the sinks that commit through it: it runs statements over staged files, and keeps nothing.
 
-Each engine has a session of its own, so that the settings of one sink's commit reach no other, and none of the
-streaming query's: `txnVersion` on a shared session would be that of the wrong batch. Its jobs bear a tag of their own,
-so that they can be broken off and no others with them.
+Each engine has a session of its own, so that the settings of one sink's commit affect neither other sinks nor the
+streaming query: `txnVersion` on a shared session would be that of the wrong batch. Its jobs have a tag of their own, so
+that they can be cancelled without any others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STAGED = "staged"
 
 
 class SparkSql:
-    """Implements `contracts.SqlEngine`. `settings` are the pipeline's own, of which its session's hold here too."""
+    """Implements `contracts.SqlEngine`. Those of the pipeline's `settings` that belong to a session apply here too."""
 
     def __init__(self, session: Any, settings: Mapping[str, str] | None = None) -> None:
         self._session = session.newSession()
@@ -46,7 +46,7 @@ class SparkSql:
         return rows
 
     def interrupt(self) -> None:
-        """Break off what this engine runs, from another thread."""
+        """Cancel what this engine runs, from another thread."""
         self._context.cancelJobsWithTag(self._tag)
 
     def _staged(self, files: Sequence[str], schema: pa.Schema) -> Any:
@@ -59,7 +59,7 @@ class SparkSql:
 
     @contextmanager
     def _own_jobs(self) -> Iterator[None]:
-        """The jobs of this thread are this engine's: in the pool of the pipeline, also where the thread is another."""
+        """Tag the jobs of this thread, and run them in the pool of the pipeline, whichever thread this is."""
         if self._pool is not None:
             self._context.setLocalProperty(POOL, self._pool)
         self._context.addJobTag(self._tag)

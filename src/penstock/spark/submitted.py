@@ -1,7 +1,7 @@
-"""Inside spark-submit: its JVM, its settings, its executors. Penstock fills in what is left out, and no more.
+"""Inside spark-submit: its JVM, its settings, its executors. Penstock only adds what is missing.
 
-The JVM runs already, so what only its start could change (class path, memory, Java options) is looked at and not set:
-where something is missing for good, it is said with the option of spark-submit that gives it.
+The JVM runs already, so settings of its start (class path, memory, Java options) are checked, not changed: if something
+is missing, the error names the option of spark-submit that provides it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_submitted() -> bool:
 
 
 def submitted_setting(name: str) -> str | None:
-    """A setting that spark-submit was given. It connects to the JVM, and starts nothing."""
+    """A setting given to spark-submit. Connects to the JVM, and starts nothing."""
     value = _submitted_conf().get(name, None)
     return None if value is None else str(value)
 
@@ -54,7 +54,7 @@ def join_context(
     preload: Sequence[str],
     shipping: Shipping,
 ) -> Any:
-    """The Spark context of the JVM that is there."""
+    """The Spark context of the running JVM."""
     from pyspark import SparkContext
 
     conf = _submitted_conf()
@@ -77,7 +77,7 @@ def join_context(
         conf.setIfMissing(key, value)
     if tables:
         conf.set(_EXTENSIONS, _extended(conf.get(_EXTENSIONS, ""), tables[_EXTENSIONS]))
-    # One attempt at a time is a matter of what the sinks can stand, not of taste.
+    # Some sinks require that a task has one attempt at a time: this cannot be overridden.
     once = {name: value for name, value in asked.items() if name == "spark.speculation" and value == "false"}
     there = {name: conf.get(name) for name in redaction({}) if conf.contains(name)}
     for key, value in {**owned, **once, **redaction(asked, there)}.items():
@@ -90,10 +90,10 @@ def join_context(
 
 
 def overruled(asked: Mapping[str, str]) -> list[str]:
-    """What the pipeline file asks for and spark-submit was told otherwise; its word counts."""
+    """Settings of the pipeline file that spark-submit overrides."""
     conf, secret = _submitted_conf(), set(secret_names(asked))
     return [
-        f"{name}: spark-submit says {conf.get(name)}, the file's {value} is not used"
+        f"{name}: spark-submit has {conf.get(name)}, which overrides {value} of the file"
         for name, value in sorted(asked.items())
         if conf.contains(name) and conf.get(name) != value and name not in secret
     ]
@@ -118,8 +118,8 @@ def _refuse_version(jvm: Any) -> None:
         raise MissingError(
             "SPARK_VERSION_UNSUPPORTED",
             "joining spark-submit: this version of Penstock runs on Spark 4.1",
-            context={"spark-submit is of": version or "an unknown version"},
-            hint="use the spark-submit of Spark 4.1, such as that of the package pyspark beside Penstock",
+            context={"version of spark-submit": version or "an unknown version"},
+            hint="use the spark-submit of Spark 4.1, such as that of the package pyspark that Penstock installed",
         )
 
 

@@ -1,4 +1,4 @@
-"""Room on local disks: whether an error tells of a full one, and which of some places has the least left."""
+"""Space on local disks: whether an error means a full disk, and which of some places has the least space left."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _SIGNS = ("No space left on device", "Disk quota exceeded", "database or disk is
 
 
 def is_full(error: BaseException | str) -> bool:
-    """Whether there was no room. What comes out of Java, Rust and SQLite has no number, but words."""
+    """Whether a disk was full. Errors from Java, Rust and SQLite have no errno, only text."""
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(sign in str(error) for sign in _SIGNS)
 
 
 def disk_full(doing: str, context: Mapping[str, object]) -> TerminalError:
-    """The error where it is not known whose disk it is."""
+    """The error if it is not known which disk it is."""
     return TerminalError(
         "DISK_FULL",
         f"{doing}: a disk is full",
         context=context,
-        hint="make room where the checkpoint, the tables and Spark's local folder are, and run again: the batch in "
-        "hand is then run again, nothing is lost or duplicated",
+        hint="make room where the checkpoint, the tables and Spark's local folder are, and run again: the "
+        "interrupted batch is then run again, nothing is lost or duplicated",
     )
 
 
 @dataclass(frozen=True)
 class Room:
-    """What is left on the disk of a place."""
+    """The space left on the disk of a place."""
 
     place: Path
     free: int
@@ -48,7 +48,7 @@ class Room:
 
 
 def least_room(places: Iterable[str]) -> Room | None:
-    """The place with the least room, the first of those on one disk; none where this machine sees none of them."""
+    """The place with the least space, the first of those on one disk; none if none of them is on this machine."""
     found = [room for place in places if (room := _room_at(place)) is not None]
     return min(found, key=lambda room: (not room.no_more_files, room.free), default=None)
 

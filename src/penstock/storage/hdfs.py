@@ -1,11 +1,11 @@
-"""HDFS with the face of an object store: a file appears whole or not at all, and what exactly-once stands on is there.
+"""HDFS behind the interface of an object store: atomic writes, and the conditional writes of exactly-once.
 
-A file is written under another name and renamed. `put_new` is a rename that the name node refuses where a file is. For
-`put_over` HDFS has no word: what is replaced so becomes a row of numbered files in a folder beside it, and who makes
-the next number has replaced it; then it is copied to its own name, for other readers, unless that is hidden. The newest
-is never removed, so a number that was used is not used again.
+A file is written under a temporary name and renamed. `put_new` is a rename that the name node refuses if the file
+exists. HDFS has no equivalent of `put_over`: a file replaced that way becomes a series of numbered versions in a folder
+next to it, and whoever creates the next number has replaced it; then it is copied to its own name for other readers,
+unless it is hidden. The newest version is never removed, so no number is used twice.
 
-There is one client a name service, kept in the process. Every call ends, also where the name node hangs.
+There is one client per name service, kept in the process. Every call has a timeout, in case the name node hangs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _FEW_SECONDS = 10.0
 
 
 class HdfsClient:
-    """hdfs-native's, which waits for ever, for callers who do not. Paths are absolute."""
+    """hdfs-native's client with timeouts, which it lacks. Paths are absolute."""
 
     def __init__(self, client: Any, seconds: float) -> None:
         self._client, self._seconds = client, seconds
 
-    def done(self, work: Callable[..., Result], *given: Any) -> Result:
-        """What some work gives; `TimeoutError` where that takes too long, and nobody waits for its end."""
+    def call(self, work: Callable[..., Result], *given: Any) -> Result:
+        """The result of some work; `TimeoutError` if it takes too long, and it is then left running."""
         outcome: Future[Result] = Future()
 
         def run() -> None:
@@ -54,15 +54,15 @@ class HdfsClient:
             raise TimeoutError(f"no answer within {self._seconds:g} s") from None
 
     def info(self, path: str) -> Any:
-        """What is known of a file or folder; `FileNotFoundError` where there is none."""
-        return self.done(self._client.get_file_info, path)
+        """The status of a file or folder; `FileNotFoundError` if there is none."""
+        return self.call(self._client.get_file_info, path)
 
     def listed(self, path: str, recursive: bool = False) -> list[Any]:
         """What is in a folder, or all below it."""
-        return self.done(lambda: list(self._client.list_status(path, recursive)))
+        return self.call(lambda: list(self._client.list_status(path, recursive)))
 
     def read(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """The bytes of a file from one place to another, both from the end where they are negative."""
+        """The bytes of a file from one offset to another; negative ones count from the end."""
 
         def read() -> bytes:
             file = self._client.read(path)
@@ -71,19 +71,19 @@ class HdfsClient:
             last = size if end is None else min(size, end + size if end < 0 else end)
             return bytes(file.read_range(first, last - first)) if last > first else b""
 
-        return self.done(read)
+        return self.call(read)
 
     def create(self, path: str) -> Any:
-        """A new file, to be written by `done`; its folders are made."""
-        return self.done(self._client.create, path)
+        """A new file, to be written by `call`; its folders are created."""
+        return self.call(self._client.create, path)
 
     def rename(self, path: str, target: str, overwrite: bool) -> None:
-        """Give a file another name, in one step; `FileExistsError` where that is taken and may not be."""
-        self.done(self._client.rename, path, target, overwrite)
+        """Rename a file atomically; `FileExistsError` if the target exists and must not be overwritten."""
+        self.call(self._client.rename, path, target, overwrite)
 
     def delete(self, path: str, recursive: bool = False) -> None:
         """Remove a file, or a folder with all in it. One that is not there is no error."""
-        self.done(self._client.delete, path, recursive)
+        self.call(self._client.delete, path, recursive)
 
 
 def client_of(authority: str, options: Options, patience: Patience) -> HdfsClient:
@@ -101,17 +101,17 @@ def _client(authority: str, options: Options, patience: Patience, process: int) 
             f"opening hdfs://{authority}: the package hdfs-native is not installed",
             hint="pip install 'penstock[hdfs]'",
         ) from None
-    told = {name: value for name, value in options if is_hadoop_option(name)}
+    settings = {name: value for name, value in options if is_hadoop_option(name)}
     tries = {_ATTEMPTS: "2" if patience.in_all < _FEW_SECONDS else "5"}
     try:
-        return HdfsClient(Client(f"hdfs://{authority}", {**tries, **told}), patience.request)
+        return HdfsClient(Client(f"hdfs://{authority}", {**tries, **settings}), patience.request)
     except Exception as error:
         raise MissingError(
             "HDFS_NOT_NAMED",
-            f"opening hdfs://{authority}: that is no name node, nor a name service that is known here",
+            f"opening hdfs://{authority}: neither a name node nor a configured name service",
             context={"cause": first_line(error)},
-            hint="write hdfs://HOST:PORT/path; what a name service is made of stands in storage.options, or in the "
-            "folder that HADOOP_CONF_DIR names",
+            hint="write hdfs://HOST:PORT/path; a name service is configured in storage.options, or in the folder that "
+            "HADOOP_CONF_DIR names",
         ) from None
 
 
@@ -123,25 +123,25 @@ class HdfsFileSystem(ObjectFileSystem):
     """The files of one name node, or of one name service. Paths are `namenode:port/path`."""
 
     def read(self, path: str) -> StoredObject | None:
-        """A file with what tells it from later ones; none where it is not there."""
+        """A file with its mark; none if it does not exist."""
         while True:
             name, number = self._newest(path)
             client, at = self._at(name)
             try:
-                with self._telling("reading", path):
+                with self._translated("reading", path):
                     about = client.info(at)
                     return StoredObject(client.read(at), str(number), _time(about))
             except FileNotFoundError:
-                # Replaced meanwhile, and removed, unless nothing ever was.
+                # A version was replaced meanwhile and removed; number 0 means that there was no file.
                 if number == 0:
                     return None
 
     def put_new(self, path: str, body: bytes) -> str:
-        """Make a file where none is; `FileExistsError` where one is. Of two who do this at once one succeeds."""
+        """Create a file; `FileExistsError` if there is one. Of two concurrent calls one succeeds."""
         try:
             self._put(path, body, overwrite=False)
         except (FileExistsError, FileNotFoundError):
-            # A rename that was sent again because its answer was lost finds what it did itself.
+            # A rename that was retried because its response was lost finds what it did itself.
             held = self.read(path)
             if held is not None and held.body == body:
                 return held.mark
@@ -149,7 +149,7 @@ class HdfsFileSystem(ObjectFileSystem):
         return "0"
 
     def put_over(self, path: str, body: bytes, mark: str) -> str:
-        """Replace a file that is still the one with this mark; `ChangedError` where it is not."""
+        """Replace the file if it still has this mark; else `ChangedError`."""
         held = self.read(path)
         number = int(mark) + 1
         if held is not None and held.mark == mark:
@@ -166,14 +166,14 @@ class HdfsFileSystem(ObjectFileSystem):
         """What is at a path: a file or a folder."""
         path = self._strip_protocol(path)
         client, at = self._at(path)
-        with self._telling("looking at", path):
+        with self._translated("looking at", path):
             found = client.info(at)
         return {"name": path, "size": 0, "type": "directory"} if found.isdir else self._about(path, found)
 
     def look_into(self, path: str) -> None:
         """Ask for the root folder."""
         client, _ = self._at(path)
-        with self._telling("looking at", path):
+        with self._translated("looking at", path):
             client.info("/")
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
@@ -208,18 +208,18 @@ class HdfsFileSystem(ObjectFileSystem):
             listed = self._listed(path)
         except FileNotFoundError:
             return
-        # A folder sorts as its files do, which have a slash behind its name.
+        # A folder sorts like its files, whose names continue with a slash.
         for one in sorted(listed, key=lambda one: f"{one.path}/" if one.isdir else one.path):
             at = self._named(path, one)
             if not one.isdir and at > start:
                 yield at
-            elif one.isdir and f"{at}0" > start:  # the character behind the slash
+            elif one.isdir and f"{at}0" > start:  # the character after the slash
                 yield from (file for file in self.find(at) if file > start)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of a file, or some of them."""
         client, at = self._at(path)
-        with self._telling("reading", path):
+        with self._translated("reading", path):
             return client.read(at, start, end)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
@@ -230,7 +230,7 @@ class HdfsFileSystem(ObjectFileSystem):
             self._put(path, bytes(value), overwrite=True)
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """Copy a file: by this machine, as HDFS has no copy of its own."""
+        """Copy a file through this machine, as HDFS has no copy operation."""
         writer = self.writer(path2)
         for start in range(0, self._head(path1)["size"], _CHUNK):
             writer.write(self.cat_file(path1, start, start + _CHUNK))
@@ -245,7 +245,7 @@ class HdfsFileSystem(ObjectFileSystem):
             self._delete(each, recursive=True)
 
     def writer(self, path: str) -> HdfsWriter:
-        """A file to write in parts, there when it is closed."""
+        """A file to write in parts, visible once it is closed."""
         return HdfsWriter(self, path, overwrite=True)
 
     def _remove(self, paths: Iterable[str]) -> None:
@@ -254,7 +254,7 @@ class HdfsFileSystem(ObjectFileSystem):
 
     def _delete(self, path: str, recursive: bool = False) -> None:
         client, at = self._at(path)
-        with self._telling("removing", path), suppress(FileNotFoundError):
+        with self._translated("removing", path), suppress(FileNotFoundError):
             client.delete(at, recursive)
 
     def _head(self, path: str) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class HdfsFileSystem(ObjectFileSystem):
         writer.close()
 
     def _newest(self, path: str) -> tuple[str, int]:
-        """The file that counts, and its number: 0 is the one that `put_new` made."""
+        """The current version and its number: 0 is the one that `put_new` made."""
         try:
             numbers = [_number(one) for one in self._listed(_versions(path))]
         except FileNotFoundError:
@@ -280,7 +280,7 @@ class HdfsFileSystem(ObjectFileSystem):
         return (self._version(path, max(numbers)), max(numbers)) if numbers else (path, 0)
 
     def _show(self, path: str, newest: StoredObject) -> None:
-        """Copy the file that counts to the name itself, for readers who know nothing of numbers."""
+        """Copy the current version to the plain name, for readers who do not know about versions."""
         while not path.rpartition("/")[2].startswith("."):
             self._put(path, newest.body, overwrite=True)
             last, newest = newest, self.read(path) or newest
@@ -298,7 +298,7 @@ class HdfsFileSystem(ObjectFileSystem):
 
     def _listed(self, path: str, recursive: bool = False) -> list[Any]:
         client, at = self._at(path)
-        with self._telling("listing", path):
+        with self._translated("listing", path):
             return [one for one in client.listed(at, recursive) if _STAGED not in one.path]
 
     def _named(self, path: str, one: Any) -> str:
@@ -313,25 +313,25 @@ class HdfsFileSystem(ObjectFileSystem):
 
 
 class HdfsWriter:
-    """A file under another name, that gets its own when it is closed."""
+    """A file under a temporary name, renamed when it is closed."""
 
     def __init__(self, filesystem: HdfsFileSystem, path: str, overwrite: bool) -> None:
         self._path, self._overwrite = path, overwrite
-        self._telling: Callable[[str, str], Any] = filesystem._telling
+        self._translated: Callable[[str, str], Any] = filesystem._translated
         self._client, self._target = filesystem._at(path)
         self._staged = f"{self._target.rpartition('/')[0]}/{_STAGED}{secrets.token_hex(8)}"
-        with self._telling("writing", path):
+        with self._translated("writing", path):
             self._file = self._client.create(self._staged)
 
     def write(self, body: bytes) -> None:
         """More of it."""
-        with self._telling("writing", self._path):
-            self._client.done(self._file.write, body)
+        with self._translated("writing", self._path):
+            self._client.call(self._file.write, body)
 
     def close(self) -> None:
-        """Let it appear."""
-        with self._telling("writing", self._path):
-            self._client.done(self._file.close)
+        """Make it visible."""
+        with self._translated("writing", self._path):
+            self._client.call(self._file.close)
             try:
                 self._client.rename(self._staged, self._target, self._overwrite)
             except FileExistsError:

@@ -1,6 +1,6 @@
 """The files of Iceberg tables in a store that is not S3, for pyiceberg, through our own client.
 
-A property of the catalog names this class; pyiceberg alone imports it.
+A property of the catalog names this class; only pyiceberg imports it.
 """
 
 from __future__ import annotations

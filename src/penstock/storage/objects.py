@@ -1,8 +1,10 @@
-"""An object store as a file system of fsspec's: no listing is kept, folders are prefixes, a write appears whole.
+"""An object store as an fsspec file system: listings are not cached, folders are prefixes, writes are atomic.
 
-Beyond that it has what exactly-once stands on: `put_new` makes an object only where none is, `put_over` replaces one
-only while it is the one that was seen. Paths are `bucket/key`. An object is also a file, read by ranges or written in
-parts.
+Exactly-once depends on two conditional writes: `put_new` creates an object only if there is none, `put_over` replaces
+one only if it is unchanged. Paths are `bucket/key`. An object is also a file, read by ranges or written in parts.
+
+It calls obstore's plain functions rather than subclassing obstore's `FsspecStore`, since every call needs our errors
+and retries, and commits need the conditional writes.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from penstock.storage.stores import Patience, in_our_words, store_of
+from penstock.storage.stores import Patience, store_of, translated_errors
 
 
 class ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
-    """An object as a file: read by ranges, or written in parts and there only when it is closed."""
+    """An object as a file: read by ranges, or written in parts and visible once it is closed."""
 
     def __init__(self, fs: Any, path: str, *given: Any, **named: Any) -> None:
         self._writer: Any = None
@@ -33,14 +35,14 @@ class ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
         self._writer = self.fs.writer(self.path)
 
     def _upload_chunk(self, final: bool = False) -> bool:
-        with self.fs._telling("writing", self.path):
+        with self.fs._translated("writing", self.path):
             self._writer.write(self.buffer.getvalue())
             if final:
                 self._writer.close()
         return True
 
     def discard(self) -> None:
-        """Leave what was written: without its end it never appears."""
+        """Abandon the upload: without its last part the object never appears."""
         self._writer = None
 
 
@@ -49,12 +51,12 @@ _DELETES = 1000
 
 
 class ChangedError(Exception):
-    """An object is not any more the one that was seen."""
+    """An object was replaced since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as it was seen: `mark` is what `put_over` compares."""
+    """An object as it was read; `put_over` compares its `mark`."""
 
     body: bytes
     mark: str
@@ -63,7 +65,7 @@ class StoredObject:
 
 
 class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """The buckets of one kind of store that one set of credentials opens."""
+    """The buckets of one kind of store that one set of credentials can access."""
 
     cachable = False
 
@@ -86,26 +88,17 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"ObjectFileSystem({self._scheme})"
 
-    @property
-    def fsid(self) -> str:
-        """One for each kind of store."""
-        return f"penstock-{self._scheme}"
-
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         return str(path).partition("://")[2].rstrip("/") if "://" in str(path) else str(path).rstrip("/")
 
-    def unstrip_protocol(self, name: str) -> str:
-        """A path with its scheme."""
-        return f"{self._scheme}://{self._strip_protocol(name)}"
-
     def read(self, path: str) -> StoredObject | None:
-        """An object with what tells it from later ones; none where it is not there."""
+        """An object with its mark; none if it does not exist."""
         store, key = self._at(path)
         try:
-            with self._telling("reading", path):
+            with self._translated("reading", path):
                 found = store.get(key)
                 body, about = bytes(found.bytes()), found.meta
         except FileNotFoundError:
@@ -113,18 +106,18 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return StoredObject(body, str(about.get("e_tag") or about.get("version") or ""), about["last_modified"])
 
     def put_new(self, path: str, body: bytes) -> str:
-        """Make an object where none is; `FileExistsError` where one is. Of two who do this at once one succeeds."""
+        """Create an object; `FileExistsError` if there is one. Of two concurrent calls one succeeds."""
         from obstore.exceptions import AlreadyExistsError
 
         store, key = self._at(path)
         try:
-            with self._telling("writing", path):
+            with self._translated("writing", path):
                 try:
                     made = store.put(key, body, mode="create", use_multipart=False)
                 except AlreadyExistsError as error:
                     raise FileExistsError(path) from error
         except FileExistsError:
-            # A put that was sent again because its answer was lost finds what it wrote itself.
+            # A put that was retried because its response was lost finds what it wrote itself.
             held = self.read(path)
             if held is not None and held.body == body:
                 return held.mark
@@ -132,12 +125,12 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return str(made.get("e_tag") or "")
 
     def put_over(self, path: str, body: bytes, mark: str) -> str:
-        """Replace an object that is still the one with this mark; `ChangedError` where it is not."""
+        """Replace the object if it still has this mark; else `ChangedError`."""
         from obstore.exceptions import PreconditionError
 
         store, key = self._at(path)
         try:
-            with self._telling("writing", path):
+            with self._translated("writing", path):
                 try:
                     made = store.put(key, body, mode={"e_tag": mark}, use_multipart=False)
                 except PreconditionError as error:
@@ -150,7 +143,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return str(made.get("e_tag") or "")
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """What is at a path: an object, or a folder that objects are in."""
+        """What is at a path: an object, or a folder with objects in it."""
         path = self._strip_protocol(path)
         try:
             return self._head(path)
@@ -160,7 +153,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise
 
     def look_into(self, path: str) -> None:
-        """Ask for some object of a bucket, whether there is one or not."""
+        """Ask for any object of a bucket, to see whether the bucket can be read."""
         self._any_below(self._strip_protocol(path))
 
     def isfile(self, path: str) -> bool:
@@ -181,7 +174,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         store, key = self._at(path)
         bucket = path.partition("/")[0]
-        with self._telling("listing", path):
+        with self._translated("listing", path):
             found = store.list_with_delimiter(key or None)
             prefixes, objects = list(found["common_prefixes"]), list(found["objects"])
         shown = [{"name": f"{bucket}/{one}".rstrip("/"), "size": 0, "type": "directory"} for one in prefixes]
@@ -197,7 +190,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
         store, key = self._at(path)
         bucket = path.partition("/")[0]
-        with self._telling("listing", path):
+        with self._translated("listing", path):
             about = [
                 _about(bucket, one)
                 for some in store.list(key or None)
@@ -213,20 +206,20 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return found if detail else list(found)
 
     def list_after(self, path: str, name: str) -> Iterator[str]:
-        """The objects below a path whose names come after one, in order, asked for as far as they are taken."""
+        """The objects below a path whose names come after one, in order, listed lazily."""
         path = self._strip_protocol(path)
         store, key = self._at(path)
         bucket = path.partition("/")[0]
         start = f"{key}/{name}" if key else name
-        with self._telling("listing", path):
+        with self._translated("listing", path):
             for some in store.list(key or None, offset=start):
-                # Not every server knows where to start; the order all have.
+                # Not every server honours the offset; all of them list in order.
                 yield from (f"{bucket}/{one['path']}" for one in some if one["path"] > start)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of an object, or some of them."""
         store, key = self._at(path)
-        with self._telling("reading", path):
+        with self._translated("reading", path):
             if start is None and end is None:
                 return bytes(store.get(key).bytes())
             size = self._head(self._strip_protocol(path))["size"] if end is None or end < 0 or (start or 0) < 0 else 0
@@ -235,7 +228,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return bytes(store.get_range(key, start=first, end=last)) if last > first else b""
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
-        """The bytes of one object, or of several that are asked for at once."""
+        """The bytes of one object, or of several in parallel."""
         if isinstance(path, str):
             return self.cat_file(path)
 
@@ -257,25 +250,22 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
             self.put_new(path, bytes(value))
             return
         store, key = self._at(path)
-        with self._telling("writing", path):
+        with self._translated("writing", path):
             store.put(key, bytes(value))
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copy an object within its bucket, by the store itself."""
         store, key = self._at(path1)
-        with self._telling("copying", path1):
+        with self._translated("copying", path1):
             store.copy(key, self._at(path2)[1])
 
     def writer(self, path: str) -> Any:
-        """An object to write in parts, there when it is closed."""
+        """An object to write in parts, visible once it is closed."""
         from obstore import open_writer
 
         return open_writer(*self._at(path))
 
-    def rm_file(self, path: str) -> None:
-        """Remove an object. One that is not there is no error: stores do not say."""
-        self._remove([path])
-
+    # A missing object is no error: stores do not report it. `rm_file` of fsspec calls this.
     def _rm(self, path: str) -> None:
         self._remove([path])
 
@@ -285,18 +275,6 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if recursive:
             paths = [name for each in paths for name in self.find(each)]
         self._remove(paths)
-
-    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Nothing: a folder is there when an object is in it."""
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing."""
-
-    def rmdir(self, path: str) -> None:
-        """Nothing."""
-
-    def invalidate_cache(self, path: str | None = None) -> None:
-        """Nothing is kept."""
 
     def _open(
         self, path: str, mode: str = "rb", block_size: int | None = None, autocommit: bool = True, **kwargs: Any
@@ -313,7 +291,7 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
             store = self._at(bucket)[0]
             for start in range(0, len(keys), _DELETES):
                 some = keys[start : start + _DELETES]
-                with self._telling("removing", f"{bucket}/{some[0]}"):
+                with self._translated("removing", f"{bucket}/{some[0]}"):
                     try:
                         store.delete(some if len(some) > 1 else some[0])
                     except FileNotFoundError:
@@ -323,20 +301,20 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]
         store, key = self._at(path)
         if not key:
             raise FileNotFoundError(path)
-        with self._telling("looking at", path):
+        with self._translated("looking at", path):
             return _about(path.partition("/")[0], store.head(key))
 
     def _any_below(self, path: str) -> bool:
         store, key = self._at(path)
-        with self._telling("listing", path):
+        with self._translated("listing", path):
             return any(len(some) > 0 for some in store.list(key or None, chunk_size=1))
 
     def _at(self, path: str) -> tuple[Any, str]:
         bucket, _, key = self._strip_protocol(path).partition("/")
         return store_of(self._scheme, bucket, self._options, self._patience), key
 
-    def _telling(self, doing: str, path: str) -> Any:
-        return in_our_words(doing, self.unstrip_protocol(path))
+    def _translated(self, doing: str, path: str) -> Any:
+        return translated_errors(doing, self.unstrip_protocol(path))
 
 
 def _about(bucket: str, one: Any) -> dict[str, Any]:
@@ -350,5 +328,5 @@ def _about(bucket: str, one: Any) -> dict[str, Any]:
 
 
 def _is_marker(one: Any, key: str) -> bool:
-    """Whether an object only stands for a folder, as some tools leave them."""
+    """Whether an object only marks a folder, as some tools write them."""
     return str(one["path"]).rstrip("/") == key.rstrip("/") and int(one["size"]) == 0

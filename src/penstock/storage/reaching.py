@@ -1,4 +1,4 @@
-"""Before anything begins: do the stores that a pipeline needs answer, take these credentials, and hold conditions?"""
+"""Checks before a run: do the stores respond, accept these credentials, and honour conditional writes?"""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.storage.storage import Storage, bucket_of, is_hdfs_uri, is_object_
 from penstock.storage.stores import SHORT
 
 _refusing: set[tuple[Storage, str]] = set()
-"""The buckets whose store is known, in this process, to refuse a write whose condition does not hold."""
+"""The buckets whose store is known, in this process, to honour conditional writes."""
 
 
 def check_reachable(storage: Storage, places: Iterable[str]) -> None:
-    """Look into each bucket once. Raises in words what is wrong: a bucket, a key, a region, an endpoint."""
+    """Read from each bucket once. Raises what is wrong: the bucket, the key, the region, the endpoint."""
     for bucket in dict.fromkeys(bucket_of(place) for place in places if is_object_uri(place)):
         filesystem, root = storage.filesystem(bucket, SHORT)
         with transient_is_fatal():
@@ -26,8 +26,8 @@ def check_reachable(storage: Storage, places: Iterable[str]) -> None:
 def check_conditional_writes(storage: Storage, places: Iterable[str]) -> list[str]:
     """Write a small object twice in each bucket: the second write must be refused, or commits overwrite each other.
 
-    Once for each bucket in a process, at the first of its places. The buckets are returned. HDFS is not asked: its name
-    node refuses a rename onto a file.
+    Done once per bucket and process, at the first of its places. Returns the buckets. HDFS is not checked: its name
+    node refuses a rename onto an existing file.
     """
     found: dict[str, str] = {}
     for place in places:
@@ -65,7 +65,7 @@ def _ignored_condition(storage: Storage, place: str) -> str | None:
 
 
 def _refuses_second(filesystem: ObjectFileSystem, path: str) -> bool:
-    """Whether a write that wants nothing there is refused where something is."""
+    """Whether creating an object that exists is refused."""
     filesystem.put_new(path, b"first")
     try:
         filesystem.put_new(path, b"second")
@@ -75,7 +75,7 @@ def _refuses_second(filesystem: ObjectFileSystem, path: str) -> bool:
 
 
 def _refuses_changed(filesystem: ObjectFileSystem, path: str) -> bool:
-    """Whether a write over an object that was replaced meanwhile is refused."""
+    """Whether replacing an object that changed meanwhile is refused."""
     held = filesystem.read(path)
     assert held is not None
     filesystem.put_over(path, b"third", held.mark)

@@ -1,9 +1,9 @@
-"""One way in to every place that a pipeline names, written out for each of the clients that go there.
+"""How object stores are reached: one value, translated into the settings of each client.
 
-Enters: what the file's `storage` says, or nothing. Leaves: the settings of delta-rs, pyiceberg, Spark's S3A and our own
-file system, all for the same endpoint and the same credentials. What is left out is asked of the environment
-(`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, ...) once, on the driver; where that says nothing either, each
-client finds the role of its machine by itself. The value pickles, and its `repr` holds no secret.
+In: the file's `storage`, or nothing. Out: the settings of delta-rs, pyiceberg, Spark's S3A and our own file system, all
+for the same endpoint and the same credentials. What is left out comes from the environment (`AWS_ENDPOINT_URL`,
+`AWS_REGION`, `AWS_ACCESS_KEY_ID`, ...), read once, on the driver; otherwise each client finds the role of its machine
+by itself. The value pickles, and its `repr` has no secrets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HDFS_SCHEMES = frozenset({"hdfs"})
 OBJECT_SCHEMES = S3_SCHEMES | HDFS_SCHEMES | {"gs", "gcs", "abfs", "abfss"}
 _DEFAULT_REGION = "us-east-1"
 OPTION = "penstock.store."
-"""Before the name of an option of our own client, where it stands among the properties of a catalog."""
+"""The prefix of options of our own client among the properties of a catalog."""
 
 _S3A = "spark.hadoop.fs.s3a"
 _PROVIDERS = "org.apache.hadoop.fs.s3a"
@@ -37,13 +37,24 @@ _ROLES = (
 )
 _LOG_STORE = "io.penstock.storage.ConditionalLogStore"
 _SPARK_PATIENCE = {
-    # By default S3A goes on for many minutes with a server that is away; a run tries again itself, and says so.
+    # By default S3A retries for many minutes while a server is unavailable; a run retries itself, and says so.
     f"{_S3A}.connection.establish.timeout": "15s",
     f"{_S3A}.connection.timeout": "30s",
     f"{_S3A}.attempts.maximum": "4",
     f"{_S3A}.retry.limit": "4",
     f"{_S3A}.retry.throttle.limit": "8",
 }
+
+
+# Each of our fields as delta-rs and our own client, pyiceberg, and Hadoop's S3A name it.
+_NAMES = {
+    "endpoint": ("aws_endpoint", "s3.endpoint", "endpoint"),
+    "region": ("aws_region", "s3.region", "endpoint.region"),
+    "access_key": ("aws_access_key_id", "s3.access-key-id", "access.key"),
+    "secret_key": ("aws_secret_access_key", "s3.secret-access-key", "secret.key"),
+    "session_token": ("aws_session_token", "s3.session-token", "session.token"),
+}
+_OF_DELTA, _OF_ICEBERG, _OF_S3A = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +67,16 @@ class Storage:
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     path_style: bool | None = None
-    """Whether the bucket is in the path of a request, not in its host; unset: where an endpoint is named."""
+    """Whether the bucket is in the path of a request, not in its host; by default if an endpoint is named."""
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Anything else that the clients of stores take, as delta-rs names it; GCS, Azure and HDFS are set by these."""
+    """Any other client option, as delta-rs names it; GCS, Azure and HDFS are configured by these."""
 
     def with_environment(self, environment: Mapping[str, str] | None = None) -> Storage:
-        """The same, with what it leaves out filled from the variables that AWS's own tools read."""
-        told = os.environ if environment is None else environment
+        """The same, with missing fields filled from the variables that AWS's own tools read."""
+        variables = os.environ if environment is None else environment
 
         def first(*names: str) -> str | None:
-            return next((told[name] for name in names if told.get(name)), None)
+            return next((variables[name] for name in names if variables.get(name)), None)
 
         found = replace(
             self,
@@ -88,11 +99,11 @@ class Storage:
 
     @property
     def effective_region(self) -> str | None:
-        """The region; a server at an endpoint of its own that names none has the usual one."""
+        """The region; by default `us-east-1` if an endpoint is named."""
         return self.region or (_DEFAULT_REGION if self.endpoint is not None else None)
 
     def filesystem(self, uri: str, patience: Patience = Patience()) -> tuple[Any, str]:
-        """The file system of a place and its path there, for those who go by fsspec. None keeps a listing."""
+        """The fsspec file system of a place, and the path in it. None caches listings."""
         if is_object_uri(uri):
             scheme, _, path = uri.partition("://")
             return object_filesystem(scheme.lower(), self.for_delta(), patience), path.rstrip("/")
@@ -102,32 +113,24 @@ class Storage:
     def for_delta(self) -> dict[str, str]:
         """The `storage_options` of delta-rs, and of our own client: both are the same `object_store`.
 
-        A commit is a conditional put, which no lock beside the store has to guard.
+        A commit is a conditional put, so no external lock is needed.
         """
-        found = {"aws_conditional_put": "etag"}
-        if self.endpoint is not None:
-            found["aws_endpoint"] = self.endpoint
-            if self.endpoint.startswith("http://"):
-                found["allow_http"] = "true"
-        if self.effective_region is not None:
-            found["aws_region"] = self.effective_region
-        if self.access_key is not None and self.secret_key is not None:
-            found |= {"aws_access_key_id": self.access_key, "aws_secret_access_key": self.secret_key}
-            if self.session_token is not None:
-                found["aws_session_token"] = self.session_token
+        found = {"aws_conditional_put": "etag", **self._named_for(_OF_DELTA)}
+        if self.endpoint is not None and self.endpoint.startswith("http://"):
+            found["allow_http"] = "true"
         if self.endpoint is not None or self.path_style is not None:
             found["aws_virtual_hosted_style_request"] = str(not self.in_path).lower()
         return {**found, **dict(self.options)}
 
     def for_delta_at(self, uri: str) -> dict[str, str] | None:
-        """The same for one table; none for one that needs no way in."""
+        """The same for one table; none for one on a local disk."""
         return self.for_delta() if is_object_uri(uri) else None
 
     def for_iceberg(self, warehouse: str) -> dict[str, str]:
-        """The properties of pyiceberg's file access; none for a warehouse that needs no way in.
+        """The properties of pyiceberg's file access; none for a warehouse on a local disk.
 
-        Where a store is not S3 pyiceberg goes through our own client, with its options: its own for Azure is not among
-        what is installed, and Arrow's does not take the container and account of a path.
+        For stores other than S3 pyiceberg uses our own client: its own for Azure is not installed, and Arrow's does not
+        take the container and account of a path.
         """
         if is_s3_uri(warehouse):
             return self._for_pyiceberg()
@@ -137,9 +140,9 @@ class Storage:
         return {"py-io-impl": "penstock.storage.iceberg_io.StoreFileIO", **options}
 
     def for_spark(self, buckets: Sequence[str] | None = None) -> dict[str, str]:
-        """As S3A and its siblings name them; also for `s3://`, which Hadoop has no file system for by itself.
+        """The settings of S3A and its siblings; also for `s3://`, for which Hadoop has no file system of its own.
 
-        For these buckets of S3 alone, so that pipelines with other ways in may share an application; else for all.
+        They apply to these S3 buckets only, as pipelines with other settings may share an application; else to all.
         """
         elsewhere = _other_clouds(dict(self.options))
         if buckets is not None and not buckets:
@@ -147,7 +150,7 @@ class Storage:
         found = {
             "spark.hadoop.fs.s3.impl": f"{_PROVIDERS}.S3AFileSystem",
             "spark.hadoop.fs.AbstractFileSystem.s3.impl": f"{_PROVIDERS}.S3A",
-            # Delta's own looks whether a version is there and then puts it: safe for one driver alone.
+            # Delta's own checks whether a version exists and then puts it: safe for a single driver only.
             **{f"spark.delta.logStore.{scheme}.impl": _LOG_STORE for scheme in ("s3", "s3a")},
             **_SPARK_PATIENCE,
         }
@@ -156,41 +159,28 @@ class Storage:
         return {**found, **elsewhere}
 
     def _for_pyiceberg(self) -> dict[str, str]:
-        """As pyiceberg names them for its Arrow file access."""
-        found: dict[str, str] = {}
-        if self.endpoint is not None:
-            found["s3.endpoint"] = self.endpoint
-        if self.effective_region is not None:
-            found["s3.region"] = self.effective_region
-        if self.access_key is not None and self.secret_key is not None:
-            found |= {"s3.access-key-id": self.access_key, "s3.secret-access-key": self.secret_key}
-            if self.session_token is not None:
-                found["s3.session-token"] = self.session_token
+        found = {"s3.connect-timeout": "5", "s3.request-timeout": "30", **self._named_for(_OF_ICEBERG)}
         if not self.in_path and self.endpoint is not None:
             found["s3.force-virtual-addressing"] = "true"
-        found |= {"s3.connect-timeout": "5", "s3.request-timeout": "30"}
         return found
 
     def _for_s3a(self) -> dict[str, str]:
-        found = {"aws.credentials.provider": ",".join(_ROLES)}
+        found = {"aws.credentials.provider": ",".join(_ROLES), **self._named_for(_OF_S3A)}
         if self.endpoint is not None:
-            found["endpoint"] = self.endpoint
             found["connection.ssl.enabled"] = str(self.endpoint.startswith("https://")).lower()
-        if self.effective_region is not None:
-            found["endpoint.region"] = self.effective_region
         if self.in_path:
             found["path.style.access"] = "true"
         if self.access_key is not None and self.secret_key is not None:
-            temporary = self.session_token is not None
-            kind = "TemporaryAWSCredentialsProvider" if temporary else "SimpleAWSCredentialsProvider"
-            found |= {
-                "aws.credentials.provider": f"{_PROVIDERS}.{kind}",
-                "access.key": self.access_key,
-                "secret.key": self.secret_key,
-            }
-            if self.session_token is not None:
-                found["session.token"] = self.session_token
+            kind = "SimpleAWSCredentialsProvider" if self.session_token is None else "TemporaryAWSCredentialsProvider"
+            found["aws.credentials.provider"] = f"{_PROVIDERS}.{kind}"
         return found
+
+    def _named_for(self, client: int) -> dict[str, str]:
+        values = {"endpoint": self.endpoint, "region": self.effective_region}
+        if self.access_key is not None and self.secret_key is not None:
+            keys = {"access_key": self.access_key, "secret_key": self.secret_key}
+            values |= {**keys, "session_token": self.session_token}
+        return {_NAMES[name][client]: value for name, value in values.items() if value is not None}
 
 
 def _other_clouds(options: dict[str, str]) -> dict[str, str]:
@@ -216,12 +206,12 @@ def object_filesystem(scheme: str, options: dict[str, str], patience: Patience =
 
 
 def is_object_uri(uri: str) -> bool:
-    """Whether a place is in a store that this package speaks to itself: one of objects, or HDFS."""
+    """Whether a place is in a store with a client of this package: an object store, or HDFS."""
     return _scheme(uri) in OBJECT_SCHEMES
 
 
 def is_s3_uri(uri: str) -> bool:
-    """Whether a place is in S3, or in a server that speaks like it."""
+    """Whether a place is in S3, or in an S3-compatible store."""
     return _scheme(uri) in S3_SCHEMES
 
 
@@ -236,7 +226,7 @@ def is_local(uri: str) -> bool:
 
 
 def local_path(uri: str) -> Path | None:
-    """A place on a local disk as a path; none where it is somewhere else."""
+    """A place on a local disk as a path; none if it is elsewhere."""
     if uri.startswith("file://"):
         return Path(unquote(urlsplit(uri).path))
     return Path(uri) if is_local(uri) else None

@@ -1,4 +1,4 @@
-"""The clients of object stores, one a bucket and kept in the process, and what they raise in Penstock's own words."""
+"""The clients of object stores, one per bucket and kept in the process, and their errors as Penstock's own."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Patience:
 
 
 SHORT = Patience(request=5.0, retries=12, in_all=5.0)
-"""For a look at a start, and for what must not hold anybody up."""
+"""For checks at a start, and for calls that must not block anybody."""
 
 
 def store_of(scheme: str, bucket: str, options: Options, patience: Patience) -> Any:
-    """The client of one bucket. A process that was forked makes its own."""
+    """The client of one bucket. A forked process makes its own."""
     return _store(scheme, bucket, options, patience, os.getpid())
 
 
@@ -46,7 +46,7 @@ def store_of(scheme: str, bucket: str, options: Options, patience: Patience) -> 
 def _store(scheme: str, bucket: str, options: Options, patience: Patience, process: int) -> Any:
     from obstore import store as stores
 
-    mine = {name: value for name, value in options if _speaks_of(scheme, name)}
+    mine = {name: value for name, value in options if _applies_to(scheme, name)}
     client: dict[str, Any] = {
         "timeout": timedelta(seconds=patience.request),
         "connect_timeout": timedelta(seconds=min(5.0, patience.request)),
@@ -64,12 +64,12 @@ def _store(scheme: str, bucket: str, options: Options, patience: Patience, proce
         },
     }
     plain = {"s3n": "s3", "s3a": "s3", "gcs": "gs", "abfs": "abfss"}.get(scheme, scheme)
-    make: Any = stores.from_url  # its overloads want to know which kind of store it is
+    make: Any = stores.from_url  # its overloads depend on the kind of store
     return make(f"{plain}://{bucket}", config=mine, client_options=client, retry_config=retry)
 
 
-def _speaks_of(scheme: str, option: str) -> bool:
-    """Whether an option is for this kind of store: a client refuses those of the others."""
+def _applies_to(scheme: str, option: str) -> bool:
+    """Whether an option is for this kind of store: clients reject those of others."""
     other = {"aws_": ("s3", "s3a", "s3n"), "google_": ("gs", "gcs"), "azure_": ("abfs", "abfss")}
     fits = all(scheme in own for begin, own in other.items() if option.lower().startswith(begin))
     return fits and not is_hadoop_option(option)
@@ -81,20 +81,19 @@ def is_hadoop_option(name: str) -> bool:
 
 
 @contextmanager
-def in_our_words(doing: str, place: str) -> Iterator[None]:
-    """Raise what a client raises inside: what is not there stays `FileNotFoundError`, the rest is told by its cause."""
+def translated_errors(doing: str, place: str) -> Iterator[None]:
+    """Raise errors of a client as Penstock's own; missing and existing files stay built-in exceptions."""
     try:
         yield
     except (PenstockError, FileNotFoundError, FileExistsError):
         raise
     except Exception as error:
-        raise translated(doing, place, error) from error
+        raise translate_error(doing, place, error) from error
 
 
-def translated(doing: str, place: str, error: BaseException) -> Exception:
-    """The error that one of a client amounts to."""
-    told = first_line(error)
-    context = {"place": place, "cause": told}
+def translate_error(doing: str, place: str, error: BaseException) -> Exception:
+    """An error of a client as one of Penstock's, by what went wrong."""
+    context = {"place": place, "cause": first_line(error)}
     summary = f"{doing} {place}"
     if _MISSING_BUCKET.search(str(error)):
         return MissingError(
@@ -120,14 +119,14 @@ def translated(doing: str, place: str, error: BaseException) -> Exception:
         )
     return TransientError(
         "STORAGE_UNAVAILABLE",
-        f"{summary}: the store does not answer as it should",
+        f"{summary}: the store does not respond as expected",
         context=context,
         hint="is the endpoint right, and can this machine reach it?",
     )
 
 
 def first_line(error: BaseException) -> str:
-    """What happened in one line: the status and the store's own code, or what the connection met."""
+    """The cause in one line: the status and the store's own code, or what happened to the connection."""
     # The trace of a name node is of no use here.
     head, _, tree = re.split(r"\n\s+at ", str(error).strip())[0].partition("\n\nDebug source")
     status = re.search(r"status code: (\d+ [A-Za-z ]+)", head)
@@ -135,5 +134,5 @@ def first_line(error: BaseException) -> str:
     met = re.findall(r'message: "([^"]+)"', tree)
     if status is not None:
         return f"{status[1].strip()}{f', {code[1]}' if code is not None else ''}"
-    told = re.sub(r"\s+", " ", head.rpartition(" - ")[2] or type(error).__name__)[:300]
-    return f"{told}: {met[-1]}" if met else told
+    text = re.sub(r"\s+", " ", head.rpartition(" - ")[2] or type(error).__name__)[:300]
+    return f"{text}: {met[-1]}" if met else text

@@ -37,7 +37,6 @@ from penstock.metrics.history import (
     GroupNoted,
     History,
     LagNoted,
-    NoticeNoted,
     RetryNoted,
     RunEnded,
     RunStarted,
@@ -154,7 +153,7 @@ class RunObserver:
                 self._know(metrics.ends)
                 if self._group is not None:
                     self._group.put(metrics.ends)
-            case StateKept() | FlowChanged():
+            case StateKept() | FlowChanged() | Notice():
                 self._history.add(event)
             case AlertChanged():
                 state = "firing" if event.firing else "resolved"
@@ -162,8 +161,6 @@ class RunObserver:
             case Retrying(error, attempt, delay):
                 self._restarts += (datetime.now(UTC),)
                 self._history.add(RetryNoted(error.code, error.summary, attempt, delay))
-            case Notice(text):
-                self._history.add(NoticeNoted(text))
         self._listener(event)
 
     def close(self) -> None:

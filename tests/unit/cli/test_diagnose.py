@@ -12,7 +12,7 @@ import pytest
 from tests.batches import finished
 from tests.unit.ops.diagnosis.evidences import config
 
-from penstock.cli.diagnose import diagnose, show_diagnosis
+from penstock.cli.status import diagnose, show_diagnosis
 from penstock.metrics.history import history_of
 from penstock.ops.diagnosis import Cause, Diagnosis
 
@@ -71,5 +71,5 @@ def test_diagnose_numbers_several_causes(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_diagnose_needs_no_spark() -> None:
-    script = "import sys, penstock.ops.diagnosis, penstock.cli.diagnose; sys.exit('pyspark' in sys.modules)"
+    script = "import sys, penstock.ops.diagnosis, penstock.cli.status; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

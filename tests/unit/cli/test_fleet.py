@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.fleet import FleetJson, FleetLines, FleetTable, choose_fleet_view
 from penstock.cli.main import app
+from penstock.cli.run_views import FleetTable, JsonView, LineView, choose_view
 from penstock.engine.listener import BatchDone, Notice, Retrying, Started, Stopping
 from penstock.errors import MissingError
 from penstock.metrics import BatchMetrics
@@ -40,9 +40,9 @@ EVENTS: list[tuple[str, FleetEvent]] = [
 
 
 def test_lines_of_a_fleet_bear_the_name_and_tell_a_failure_once(capsys: pytest.CaptureFixture[str]) -> None:
-    view = FleetLines()
+    view = LineView()
     for name, event in EVENTS:
-        view(name, event)
+        view(event, name)
     printed = capsys.readouterr()
     # Each without its time.
     out = [line[21:] for line in printed.out.splitlines()]
@@ -50,24 +50,24 @@ def test_lines_of_a_fleet_bear_the_name_and_tell_a_failure_once(capsys: pytest.C
     assert out == [
         "orders started: direct lane, 2 partitions",
         "orders: batch 7: 5 in, 5 out, 0 quarantined, 0.50 s, 10 rows/s, lag 3",
-        "orders: orders.yaml was changed: going on with it",
+        "orders: orders.yaml was changed: restarting with it",
         "orders: ended: 3 batches, 10 rows in, 9 out, 1 quarantined, 4.2 s",
     ]
     assert [line[21:] for line in err if line.startswith("20")] == [
         "orders: note: a note",
         "orders: TOPIC_MISSING no such topic: orders (brokers: b:1); retry 1 in 2 s",
-        "orders: stopped alone, try 2 in 10 s",
-        "orders: stopped alone, it is not tried again",
-        "orders: orders.yaml is not taken up as it is now, the pipeline goes on as it was",
-        "orders: stopping: finishing the batch in hand",
+        "orders: failed; the others go on, try 2 in 10 s",
+        "orders: failed; the others go on, it is not retried",
+        "orders: orders.yaml cannot be used as it is now, the pipeline keeps running as before",
+        "orders: stopping: finishing the current batch",
     ]
     assert err.count("  TOPIC_MISSING no such topic: orders") == 3
 
 
 def test_json_of_a_fleet_names_the_pipeline_in_every_line(capsys: pytest.CaptureFixture[str]) -> None:
-    view = FleetJson()
+    view = JsonView()
     for name, event in EVENTS:
-        view(name, event)
+        view(event, name)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == len(EVENTS) and {line["pipeline"] for line in lines} == {"orders"}
     assert [line["delay"] for line in lines if line["event"] == "waiting"] == [10.0, 20.0, None]
@@ -81,8 +81,8 @@ def test_table_of_a_fleet_shows_state_and_trouble() -> None:
     view = FleetTable()
     view._live.console = Console(file=StringIO(), width=200)
     for name, event in EVENTS[:5]:
-        view(name, event)
-    view("other", Started("other", "direct", "", 1, None))
+        view(event, name)
+    view(Started("other", "direct", "", 1, None), "other")
     drawn = StringIO()
     Console(file=drawn, width=200).print(view._draw())
     text = drawn.getvalue()
@@ -91,8 +91,8 @@ def test_table_of_a_fleet_shows_state_and_trouble() -> None:
 
 
 def test_view_of_a_fleet_in_a_pipe_is_lines() -> None:
-    assert isinstance(choose_fleet_view("auto"), FleetLines)
-    assert isinstance(choose_fleet_view("json"), FleetJson)
+    assert type(choose_view("auto", several=True)) is LineView
+    assert isinstance(choose_view("json", several=True), JsonView)
 
 
 @pytest.mark.parametrize("option", ["--resume-from-table", "--accept-duplicates"])

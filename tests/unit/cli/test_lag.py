@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from penstock.cli.lag import drawn, lag
+from penstock.cli.status import drawn_lag, lag
 from penstock.errors import DefinitionError, TransientError
 from penstock.ops.lag import LagReport, PartitionLag
 
@@ -28,7 +28,7 @@ app.command()(lag)
 
 def printed(report: LagReport, most: int | None = 20) -> list[str]:
     console = Console(file=io.StringIO(), width=200)
-    console.print(drawn(report, most))
+    console.print(drawn_lag(report, most))
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -50,7 +50,7 @@ def test_lag_of_many_partitions_shows_the_worst_and_counts_the_rest() -> None:
     rows = [line for line in lines if line.startswith("orders[")]
     assert [row.split()[0] for row in rows] == [f"orders[{n}]" for n in range(29, 9, -1)]
     assert rows[0].split() == ["orders[29]", "1,000", "1,029", "29", "2.0", "s", "-1.5/s", "1,000", "hot"]
-    assert "and 10 partitions more, with 45 behind: --all" in lines
+    assert "and 10 more partitions, 45 behind: --all" in lines
     assert "hot: orders[29] 29: several times the lag of the others" in lines
     assert lines[0] == (
         "orders: 435 behind, the oldest unread record is 2.0 s old; shrinking by 10/s: caught up in about 44 s"

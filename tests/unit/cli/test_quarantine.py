@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.cli.command import command
 from tests.unit.ops.quarantines import bad, pipeline
 
-from penstock.cli.quarantine_show import hex_lines
+from penstock.cli.quarantine import hex_lines
 
 
 def test_hex_lines_show_place_bytes_and_text() -> None:
@@ -26,9 +26,9 @@ def test_list_shows_counts_times_and_records(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert lines == [
         f"orders  2 records in {tmp_path}/lake/quarantine: 2 waiting",
-        "code            topic   records  how they stand  first                last",
-        "MALFORMED_JSON  orders        1  1 waiting       2026-01-01 00:00:00  2026-01-01 00:00:00",
-        "WRONG_TYPE      orders        1  1 waiting       2026-01-01 01:00:00  2026-01-01 01:00:00",
+        "code            topic   records  state      first                last",
+        "MALFORMED_JSON  orders        1  1 waiting  2026-01-01 00:00:00  2026-01-01 00:00:00",
+        "WRONG_TYPE      orders        1  1 waiting  2026-01-01 01:00:00  2026-01-01 01:00:00",
         "",
         "quarantined, by hour",
         f"  2026-01-01 00:00  {'█' * 40} 1",
@@ -64,7 +64,7 @@ def test_reading_loads_no_spark(tmp_path: Path) -> None:
     pipeline(tmp_path, [bad(0)])
     script = (
         "import sys; from pathlib import Path; from penstock.config import load\n"
-        "from penstock.cli import quarantine_show\n"
+        "from penstock.cli import quarantine\n"
         "from penstock.ops.quarantine.listing import list_records\n"
         "from penstock.ops.quarantine.show import show_record\n"
         "config = load(Path('orders.yaml')); list_records(config); show_record(config, ('orders', 0, 0))\n"

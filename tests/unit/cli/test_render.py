@@ -6,8 +6,8 @@ import pytest
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.cases import cell_text
 from penstock.cli.render import Screen, visible
-from penstock.cli.test import cell_text
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from penstock.cli import run_progress
-from penstock.cli.run_progress import RunProgress
+from penstock.cli import run_views
+from penstock.cli.run_views import RunProgress
 from penstock.engine.listener import BatchDone, Event, Notice, Retrying, Started, Stopping
 from penstock.errors import TransientError
 from penstock.metrics import BatchMetrics
@@ -33,8 +33,8 @@ def progress(*, quiet: bool = False) -> RunProgress:
     return RunProgress(
         "replaying",
         2400,
-        carried=lambda metrics: metrics.rows_in,
-        told=lambda metrics: f"{metrics.quarantined:,} failed again",
+        amount=lambda metrics: metrics.rows_in,
+        outcome=lambda metrics: f"{metrics.quarantined:,} failed again",
         done=1200,
         commits_after=1,
         quiet=quiet,
@@ -58,7 +58,7 @@ def test_progress_that_is_quiet_prints_no_batch(capsys: pytest.CaptureFixture[st
 
 def test_progress_on_a_terminal_goes_on_where_the_run_was_and_tells_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     page = StringIO()
-    monkeypatch.setattr(run_progress, "out", Console(file=page, width=200, force_terminal=True))
+    monkeypatch.setattr(run_views, "out", Console(file=page, width=200, force_terminal=True))
     with progress() as bar:
         for event in events()[:2]:
             bar(event)

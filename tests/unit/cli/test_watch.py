@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.cli import watch
-from penstock.cli.watch import JsonView, LineView, LiveView, choose_view
+from penstock.cli import run_views
+from penstock.cli.run_views import JsonView, LineView, LiveView, choose_view
 from penstock.engine.listener import AlertChanged, BatchDone, Event, FlowChanged, Notice, Retrying, Started, Stopping
 from penstock.errors import TransientError
 from penstock.metrics import BatchMetrics
@@ -53,7 +53,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
     """Both streams, as one wide page."""
     page = StringIO()
     for name in ("out", "err"):
-        monkeypatch.setattr(watch, name, Console(file=page, width=200, highlight=False, soft_wrap=True))
+        monkeypatch.setattr(run_views, name, Console(file=page, width=200, highlight=False, soft_wrap=True))
     yield page
 
 
@@ -68,7 +68,7 @@ def test_line_view_tells_one_line_an_event(screen: StringIO) -> None:
         "note: [bold] is text here",
         "batch 7: 1,200 in, 1,190 out, 3 quarantined (MALFORMED_AVRO 2, TRUNCATED 1), 0.50 s, 2,400 rows/s, lag 40",
         "BROKER_UNREACHABLE no answer from the brokers (brokers: a:1; cause: timed out); retry 2 in 4 s",
-        "stopping: finishing the batch in hand",
+        "stopping: finishing the current batch",
     ]
 
 
@@ -94,7 +94,7 @@ def test_json_view_prints_one_object_a_line(capsys: pytest.CaptureFixture[str]) 
 def test_live_view_shows_the_numbers_and_keeps_notices_above(monkeypatch: pytest.MonkeyPatch) -> None:
     page = StringIO()
     terminal = Console(file=page, width=120, force_terminal=True, color_system=None, highlight=False)
-    monkeypatch.setattr(watch, "out", terminal)
+    monkeypatch.setattr(run_views, "out", terminal)
     with LiveView() as view:
         for event in EVENTS:
             view(event)
@@ -108,18 +108,18 @@ def test_live_view_shows_the_numbers_and_keeps_notices_above(monkeypatch: pytest
 
 
 def test_choose_view_follows_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "out", Console(file=StringIO(), force_terminal=True))
+    monkeypatch.setattr(run_views, "out", Console(file=StringIO(), force_terminal=True))
     assert isinstance(choose_view("auto"), LiveView)
     assert type(choose_view("text")) is LineView
     assert isinstance(choose_view("json"), JsonView)
-    monkeypatch.setattr(watch, "out", Console(file=StringIO(), force_terminal=False))
+    monkeypatch.setattr(run_views, "out", Console(file=StringIO(), force_terminal=False))
     assert type(choose_view("auto")) is LineView
 
 
 def test_json_view_has_a_line_for_a_change_of_the_flow_and_of_an_alert(capsys: pytest.CaptureFixture[str]) -> None:
-    view = JsonView("orders")
-    view(FlowChanged(3, 2_000, 1_000, "backlog", "larger batches"))
-    view(AlertChanged("late", True, "5 minutes behind"))
+    view = JsonView()
+    view(FlowChanged(3, 2_000, 1_000, "backlog", "larger batches"), "orders")
+    view(AlertChanged("late", True, "5 minutes behind"), "orders")
     flow, alert = map(json.loads, capsys.readouterr().out.splitlines())
     assert (flow["event"], flow["pipeline"], flow["batch_id"], flow["cap"]) == ("flow", "orders", 3, 2_000)
     assert (alert["event"], alert["rule"], alert["firing"]) == ("alert", "late", True)

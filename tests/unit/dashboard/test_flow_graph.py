@@ -9,8 +9,7 @@ from typing import Any
 from tests.unit.dashboard.pipelines import SECRET, definition
 
 from penstock.config import load
-from penstock.dashboard.flow_graph import flow_graph
-from penstock.dashboard.overview import Rates
+from penstock.dashboard.flow_graph import Rates, flow_graph
 
 RATES = Rates(100.0, 60.0, 10.0)
 TOTALS = {"rows_in": 1000, "rows_out": 600, "quarantined": 100}

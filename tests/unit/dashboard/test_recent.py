@@ -7,8 +7,9 @@ import json
 import pytest
 from tests.unit.dashboard.pipelines import ago, batch, lag
 
-from penstock.dashboard.overview import Rates, rates_of
+from penstock.dashboard.flow_graph import Rates
 from penstock.dashboard.recent import MOST_COLUMNS, Recent, in_order, moment, wall_phases
+from penstock.dashboard.views import rates_of
 from penstock.metrics.history import parse_entry
 
 

@@ -12,9 +12,8 @@ import pytest
 from tests.unit.dashboard.pipelines import ago, batch, checkpoint_of, definition, lag, runs, write_history
 
 from penstock.checkpoint.lock import checkpoint_lock
-from penstock.dashboard.pipeline_watch import PipelineWatch
 from penstock.dashboard.recent import MOST_COLUMNS
-from penstock.dashboard.watching import Watcher
+from penstock.dashboard.watcher import PipelineWatch, Watcher
 
 PIPELINES, PARTITIONS = 50, 1000
 _opened: list[str] | None = None

@@ -27,8 +27,8 @@ from tests.unit.dashboard.pipelines import (
 from penstock.checkpoint.lock import checkpoint_lock
 from penstock.checkpoint.presence import RUN_NOTE
 from penstock.config import PipelineConfig, load
-from penstock.dashboard import watching
-from penstock.dashboard.watching import Clusters, Watcher
+from penstock.dashboard import watcher as watching
+from penstock.dashboard.watcher import Clusters, Watcher
 from penstock.errors import TransientError
 from penstock.ops.snapshot import Brokers, ask_brokers
 from penstock.ops.status import find_status
@@ -97,7 +97,7 @@ def test_a_running_pipeline_is_told_by_its_own_history(tmp_path: Path) -> None:
     assert set(shown["batches"][0]["phases"]) == set(shown["phases"])
     assert shown["decisions"][0]["reason"] == "behind"
     assert shown["target"] == {"seconds": 20.0, "fixed": False}
-    assert set(shown["unseen"].values()) == {"Being looked at…"}
+    assert set(shown["unseen"].values()) == {"Loading…"}
     assert shown["heat"]["columns"] == [[50, 0], [10, 0]] and shown["heat"]["append"] is False
     assert shown["heat"]["partitions"][0] == {
         "topic": "orders", "partition": 0, "committed": 90, "end": 100, "lag": 10, "seconds_behind": None, "hot": False,
@@ -229,7 +229,7 @@ def test_brokers_that_were_away_are_asked_again_after_a_while(tmp_path: Path, mo
     away = Brokers(error=TransientError("BROKER_UNREACHABLE", "asking: nobody answers"))
     answers = iter([away, Brokers({})])
     monkeypatch.setattr(watching, "ask_brokers", lambda config, **more: next(answers))
-    monkeypatch.setattr(watching, "_AWAY_SECONDS", 0.0)
+    monkeypatch.setattr(watching, "_UNREACHABLE_SECONDS", 0.0)
     assert clusters.ask(config) is away
     assert clusters.ask(config) == Brokers({})
 

@@ -7,7 +7,7 @@ from tests.unit.flow.paper import FLOW, LONGEST
 
 from penstock.config.operation import FlowConfig
 from penstock.flow import Cost, Observed
-from penstock.flow.situation import Situation, settled
+from penstock.flow.controller import Situation, settled
 
 SIZE = 100_000
 

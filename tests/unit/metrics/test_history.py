@@ -10,7 +10,7 @@ import pytest
 from tests.batches import finished
 
 from penstock.metrics import BatchMetrics
-from penstock.metrics.history import Entry, History, NoticeNoted, history_of
+from penstock.metrics.history import Entry, History, Notice, history_of
 
 
 def ids(entries: list[Entry]) -> list[int]:
@@ -21,9 +21,9 @@ def test_history_entries_are_read_in_order_by_kind_and_time(tmp_path: Path) -> N
     history = History(tmp_path / "below" / "h")
     for number in range(3):
         history.add(finished(number))
-        history.add(NoticeNoted("so"))
+        history.add(Notice("so"))
     assert ids(history.read(BatchMetrics)) == [0, 1, 2]
-    assert [type(entry.fact) for entry in history.read()] == [BatchMetrics, NoticeNoted] * 3
+    assert [type(entry.fact) for entry in history.read()] == [BatchMetrics, Notice] * 3
     assert history.read(since=datetime.now(UTC) + timedelta(minutes=1)) == []
     assert len(history.read(since=datetime.now(UTC) - timedelta(minutes=1))) == 6
 
@@ -69,7 +69,7 @@ def test_history_that_cannot_be_written_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     history = History(tmp_path / "file" / "h")
     history.add(finished(1))
-    History(tmp_path / "other").add(NoticeNoted(object()))  # type: ignore[arg-type]
+    History(tmp_path / "other").add(Notice(object()))  # type: ignore[arg-type]
     assert history.read() == []
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from penstock.errors import MissingError
 from penstock.spark import shipping
-from penstock.spark.shipping import PackedFile
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names_of(*packages: str) -> set[str]:
-    return {one.name for one in shipping._files(shipping._closure([shipping.OWN, *packages]))}
+    return {name for name, _ in shipping._files(shipping._closure([shipping.OWN, *packages]))}
 
 
 def test_files_of_penstock_hold_what_it_needs_and_no_jars_no_java() -> None:
@@ -49,7 +48,7 @@ def test_imported_by_the_users_python_names_its_distributions(tmp_path: Path) ->
 
 def test_pack_makes_the_archive_once_and_whole(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.py").write_text("1")
-    files = [PackedFile("one/a.py", tmp_path / "a.py"), PackedFile("one/b.py", tmp_path / "a.py")]
+    files = [("one/a.py", tmp_path / "a.py"), ("one/b.py", tmp_path / "a.py")]
     monkeypatch.setattr(shipping, "_files", lambda found: files)
     told: list[tuple[int, int]] = []
     archive = shipping.pack_environment(progress=lambda done, of: told.append((done, of)))

@@ -78,7 +78,7 @@ def test_wait_in_vain_says_what_was_asked_for() -> None:
     with pytest.raises(MissingError) as raised:
         Executors(session(CLUSTER, [0], executor_memory="64g")).wait(patience=0.1)
     assert raised.value.code == "EXECUTORS_MISSING"
-    assert "64g" in raised.value.context["asked for"]
+    assert "64g" in raised.value.context["requested"]
 
 
 def test_wait_without_a_cluster_is_none() -> None:

@@ -47,7 +47,7 @@ def test_check_master_what_is_no_address_is_said(address: str) -> None:
 
 
 def test_check_master_one_that_comes_back_is_waited_for_and_told(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.placement._TELL_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.spark.placement._NOTICE_AFTER_SECONDS", 0.0)
     said: list[str] = []
     with socket.socket() as late:
 

@@ -22,7 +22,7 @@ def test_submit_of_another_spark_is_refused_with_its_version(version: str) -> No
     with pytest.raises(MissingError) as refused:
         _refuse_version(jvm_of(version))
     assert refused.value.code == "SPARK_VERSION_UNSUPPORTED"
-    assert refused.value.context == {"spark-submit is of": version or "an unknown version"}
+    assert refused.value.context == {"version of spark-submit": version or "an unknown version"}
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.1.1-SNAPSHOT"])

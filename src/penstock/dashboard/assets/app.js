@@ -21,9 +21,9 @@ let health = new Map();
 const LINKS = {
   connecting: ['connecting', null],
   live: ['live', null],
-  reconnecting: ['reconnecting', 'The connection is lost; it is being tried again.'],
-  stopped: ['stopped', 'The dashboard does not answer: it has ended. Start it again with penstock dashboard, and open its link.'],
-  locked: ['locked', 'This token is not taken any more: the dashboard was started again. Open the link that it printed.'],
+  reconnecting: ['reconnecting', 'The connection is lost; reconnecting.'],
+  stopped: ['stopped', 'The dashboard has stopped. Restart it with penstock dashboard, and open its link.'],
+  locked: ['locked', 'This token is no longer valid: the dashboard was restarted. Open the link that it printed.'],
 };
 
 const stream = new Stream({
@@ -44,7 +44,7 @@ const stream = new Stream({
     document.body.dataset.link = link;
     text(document.getElementById('light-word'), word);
     const at = last.overview?.at;
-    text(lost, words && at ? `${words} What stands here is of ${clockTime(at)}.` : words);
+    text(lost, words && at ? `${words} The data shown is from ${clockTime(at)}.` : words);
     lost.hidden = !words;
     if (link !== 'connecting') say(words ?? 'The connection is live.');
   },

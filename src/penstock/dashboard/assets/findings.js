@@ -22,7 +22,7 @@ export class DiagnosisPanel {
     attr(this.element, 'data-slim', !causes.length);
     text(this.none, unseen.diagnosis ?? idle ?? 'Nothing is slow or stuck.');
     list(this.notes, diagnosis?.notes ?? [], (line) => line, () => h('li'), text);
-    this.panel.remark(causes.length ? `${plural(causes.length, 'likely cause')}${causes.length > 1 ? ', the likeliest first' : ''}, looked at ${clockTime(diagnosis.at)}` : '');
+    this.panel.remark(causes.length ? `${plural(causes.length, 'likely cause')}${causes.length > 1 ? ', the likeliest first' : ''}, checked at ${clockTime(diagnosis.at)}` : '');
     list(
       this.causes, causes, (cause) => cause.code,
       () => h('li', {}, h('h3'), h('code'), h('ul'), h('p', { class: 'change' }, h('strong', {}, 'Change'), ' ', h('span'))),
@@ -149,7 +149,7 @@ export class CheckpointPanel {
       this.body,
     );
     this.findings = h('ul', { class: 'findings' });
-    this.looked = h('p', { class: 'looked' }, 'looked at ', time());
+    this.looked = h('p', { class: 'looked' }, 'checked at ', time());
     this.panel.body.append(this.none, this.words, this.table, this.findings, this.looked);
     this.element = this.panel.element;
   }

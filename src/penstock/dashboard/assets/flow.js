@@ -24,7 +24,7 @@ export class FlowPanel {
     this.boxes = h('ul', { class: 'flow-boxes', 'aria-label': 'Parts of the pipeline' });
     this.said = h('ul', { class: 'sr', 'aria-label': 'Rates between the parts' });
     this.place = h('div', { class: 'flow' }, this.lines, this.boxes);
-    this.empty = h('p', { class: 'none' }, 'Nothing is known of the parts yet.');
+    this.empty = h('p', { class: 'none' }, 'The parts are not known yet.');
     this.panel.body.append(this.empty, this.place, this.said);
     this.element = this.panel.element;
     this.sized = new ResizeObserver(() => this.flow && this.draw());

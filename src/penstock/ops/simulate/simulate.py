@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any
 
 from penstock.config import KafkaSinkConfig, PipelineConfig, flows, remembers
+from penstock.flow.controller import settled
 from penstock.flow.cost import MOST_OFFSETS, Cost
 from penstock.flow.simulation import Arrivals, Burst, Control, Simulated, Step, Work, adaptive, fixed, simulate
-from penstock.flow.situation import settled
 
 _ROWS = 16
 _ALIKE = 0.1

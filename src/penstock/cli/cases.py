@@ -1,4 +1,7 @@
-"""`penstock test`: a line for each case, and a table of expected against seen for one that fails."""
+"""`penstock test` and `penstock preview`: the pipeline's own cases, and real messages, without writing anything.
+
+A passed case is a line, a failed one also a table of expected against actual rows.
+"""
 
 from __future__ import annotations
 
@@ -8,54 +11,94 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.arguments import File, Json
 from penstock.cli.render import out, print_json, show_error, table, visible
-from penstock.config.cases import case_file_of
 from penstock.errors import PenstockError, TerminalError
-from penstock.ops.cases.reports import junit_xml, results_json, summary
-from penstock.ops.cases.rows import Row, RowDiff, TableDiff, shown_columns, to_plain
-from penstock.ops.cases.run import CaseResult, FileResult, SparkWhenNeeded, run_file
-from penstock.ops.cases.update import apply_update
 from penstock.wording import counted
+
+# Every command loads this module.
+if TYPE_CHECKING:
+    from penstock.ops.cases.rows import Row, RowDiff, TableDiff
+    from penstock.ops.cases.run import CaseResult, FileResult, SparkWhenNeeded
+    from penstock.ops.preview import Preview
 
 _SAME_SHOWN = 3
 _WIDEST = 40
+_WIDEST_ROW = 200
+_QUARANTINE_COLUMNS = ("topic", "partition", "offset", "code", "message")
 _POLL_SECONDS = 0.3
 _CODE = ("*.py", "*.sql", "*/*.py", "*/*.sql")
 
 
-def test(files: Sequence[Path], names: Sequence[str], update: bool, junit: Path | None, as_json: bool) -> None:
-    """Run the cases once; exit 4 where one fails."""
+def test(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The pipeline files.", show_default=False)],
+    case: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this case; may be repeated.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Run again whenever a file next to the pipeline is saved.")
+    ] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write the actual results into the cases that fail.")
+    ] = False,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, for CI.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the pipeline's own cases, in FILE.test.yaml next to it: no broker, no network; exit 4 where one fails."""
+    from penstock.ops.cases.run import SparkWhenNeeded
+
+    pipelines = [_pipeline_of(file) for file in files]
     session = SparkWhenNeeded()
     try:
-        results = _run(files, names, update, junit, as_json, session)
+        if watch:
+            _watch(pipelines, case or (), update, junit, session)
+        elif not all(result.passed for result in _run(pipelines, case or (), update, junit, as_json, session)):
+            raise typer.Exit(TerminalError.exit_code)
     finally:
         session.stop()
-    if not all(result.passed for result in results):
-        raise typer.Exit(TerminalError.exit_code)
 
 
-def watch(files: Sequence[Path], names: Sequence[str], update: bool, junit: Path | None) -> None:
-    """Run the cases again whenever a file beside them is saved, until Ctrl-C."""
-    session = SparkWhenNeeded()
+def preview(
+    file: File,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many messages.")] = 20,
+    start: Annotated[
+        Literal["latest", "earliest"], typer.Option("--from", help="The newest messages, or the oldest.")
+    ] = "latest",
+    as_json: Json = False,
+) -> None:
+    """Run real messages through the pipeline and show the results; nothing is written anywhere."""
+    from penstock.config import load
+    from penstock.ops.preview import preview as run_preview
+
+    found = run_preview(load(file), limit, start)
+    if as_json:
+        print_json(_preview_json(found))
+    else:
+        _show_preview(found)
+
+
+def _watch(
+    files: Sequence[Path], names: Sequence[str], update: bool, junit: Path | None, session: SparkWhenNeeded
+) -> None:
+    """Run the cases again whenever a file they may depend on is saved, until Ctrl-C."""
     try:
         while True:
-            before = _stamps(files)
+            before = _modified(files)
             try:
                 _run(files, names, update, junit, False, session)
             except PenstockError as error:
                 show_error(error)
-            # What --update wrote is no change to run again for.
+            # What --update wrote is no reason to run again.
             before |= {
-                file: stamp for file, stamp in _stamps(files).items() if update and file.name.endswith(".test.yaml")
+                file: saved for file, saved in _modified(files).items() if update and file.name.endswith(".test.yaml")
             }
             out.print("[dim]waiting for a change; Ctrl-C ends[/]")
-            while (now := _stamps(files)) == before:
+            while (now := _modified(files)) == before:
                 time.sleep(_POLL_SECONDS)
             changed = {file for file in now.keys() | before.keys() if now.get(file) != before.get(file)}
             out.print(f"[dim]changed: {escape(', '.join(sorted(file.name for file in changed)))}[/]")
@@ -64,11 +107,9 @@ def watch(files: Sequence[Path], names: Sequence[str], update: bool, junit: Path
                 session.stop()
     except KeyboardInterrupt:
         out.print()
-    finally:
-        session.stop()
 
 
-def pipeline_of(file: Path) -> Path:
+def _pipeline_of(file: Path) -> Path:
     """The pipeline file, whether it or its case file is named."""
     name = file.name
     return file.with_name(name.replace(".test.", ".", 1)) if ".test." in name and file.suffix else file
@@ -82,6 +123,10 @@ def _run(
     as_json: bool,
     session: SparkWhenNeeded,
 ) -> list[FileResult]:
+    from penstock.ops.cases.reports import junit_xml, results_json
+    from penstock.ops.cases.run import run_file
+    from penstock.ops.cases.update import apply_update
+
     began = time.perf_counter()
     results = []
     for file in files:
@@ -90,9 +135,8 @@ def _run(
             _show_file(result)
         if update and (updated := apply_update(result.file, result.cases)):
             if not as_json:
-                out.print(
-                    f"  [yellow]wrote what was seen into {escape(str(result.file))}:[/] {escape(', '.join(updated))}"
-                )
+                where = escape(str(result.file))
+                out.print(f"  [yellow]wrote the actual results into {where}:[/] {escape(', '.join(updated))}")
             result = run_file(file, session, names)
         results.append(result)
     if junit is not None:
@@ -108,8 +152,10 @@ def _run(
     return results
 
 
-def _stamps(files: Sequence[Path]) -> dict[Path, int]:
-    """When each file that a result may depend on was last written: beside the pipeline, or one folder below."""
+def _modified(files: Sequence[Path]) -> dict[Path, int]:
+    """When each file that a result may depend on was saved: in the pipeline's folder, or one folder below it."""
+    from penstock.config.cases import case_file_of
+
     watched = {near for file in files for near in (file, case_file_of(file))}
     for folder in {file.parent for file in files}:
         watched |= {near for pattern in _CODE for near in folder.glob(pattern) if not near.parent.name.startswith(".")}
@@ -135,6 +181,8 @@ def _show_file(result: FileResult) -> None:
 
 
 def _show_failure(result: CaseResult) -> None:
+    from penstock.ops.cases.reports import summary
+
     for note in result.notes:
         out.print(f"        {escape(note)}")
     if result.error is not None and result.error.hint:
@@ -146,7 +194,9 @@ def _show_failure(result: CaseResult) -> None:
 
 
 def _diff_table(diff: TableDiff) -> Any:
-    """Row by row: expected above seen, the cells that differ marked with `!`."""
+    """Row by row: expected above actual, the cells that differ marked with `!`."""
+    from penstock.ops.cases.rows import shown_columns
+
     named = list(dict.fromkeys(name for row in diff.rows for name in row.expected or ()))
     columns = named or list(dict.fromkeys(name for row in diff.rows for name in shown_columns(row.seen or {})))
     columns += [name for row in diff.rows for name in row.columns if name not in columns]
@@ -179,8 +229,54 @@ def _cell(cells: Row, name: str, row: RowDiff, style: str) -> Text:
 
 
 def cell_text(value: Any, widest: int = _WIDEST) -> str:
-    """A value in a table, cut short."""
+    """A value in a table, shortened."""
+    from penstock.ops.cases.rows import to_plain
+
     plain = to_plain(value)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=str)
     text = visible(text.replace("\n", "\\n"))
     return text if len(text) <= widest else f"{text[: widest - 3]}..."
+
+
+def _show_preview(preview: Preview) -> None:
+    from penstock.ops.cases.rows import shown_columns
+
+    out.print(f"[bold]{escape(preview.pipeline)}[/]  {counted(preview.messages, 'message')}, {preview.lane} lane")
+    for name, rows in preview.seen.sinks.items():
+        out.print(f"\nsink [bold]{escape(name)}[/]: {counted(len(rows), 'row')}")
+        if rows:
+            columns = list(dict.fromkeys(column for row in rows for column in shown_columns(row)))
+            out.print(_row_table(columns, rows), soft_wrap=False)
+    rejected = preview.seen.quarantine
+    out.print(f"\nquarantine: {counted(len(rejected), 'record')}")
+    if rejected:
+        out.print(_row_table(_QUARANTINE_COLUMNS, rejected), soft_wrap=False)
+    out.print("\n[dim]nothing was written[/]")
+
+
+def _preview_json(preview: Preview) -> dict[str, Any]:
+    from penstock.ops.cases.rows import to_plain
+
+    rejected = [
+        {name: row[name] for name in ("stage", *_QUARANTINE_COLUMNS, "key", "value")} for row in preview.seen.quarantine
+    ]
+    return {
+        "pipeline": preview.pipeline,
+        "lane": preview.lane,
+        "messages": preview.messages,
+        "sinks": {name: [to_plain(row) for row in rows] for name, rows in preview.seen.sinks.items()},
+        "quarantine": [to_plain(row) for row in rejected],
+        "counts": dict(preview.seen.counts),
+    }
+
+
+def _row_table(columns: Sequence[str], rows: Sequence[Row]) -> Table:
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        number = all(isinstance(row.get(column), int | float | None) for row in rows)
+        drawn.add_column(column, justify="right" if number else "left", no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        drawn.add_row(
+            *(escape(cell_text(row[name], _WIDEST_ROW)) if row.get(name) is not None else "" for name in columns)
+        )
+    return drawn
