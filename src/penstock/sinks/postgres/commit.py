@@ -18,10 +18,11 @@ import pyarrow as pa
 from penstock.contracts import RowsRefused
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import COMPUTED, BatchToken, Manifest, MergeRules, OffsetRange, Position, Refusal, Rule
+from penstock.postgres import Connection, message_of, quote
 from penstock.sinks.commit import position_moved
-from penstock.sinks.postgres.connection import Connection, fetch, is_of_a_row, message_of, run
+from penstock.sinks.postgres.connection import fetch, is_of_a_row, run
 from penstock.sinks.postgres.load import PART, PLACE, SOURCE_ORDER, Load, replaced_rows
-from penstock.sinks.postgres.names import OWN_SCHEMA, TableName, own, query_mark, quote, sink_mark, text
+from penstock.sinks.postgres.names import OWN_SCHEMA, TableName, own, query_mark, sink_mark, text
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, REFUSED_HINT, ROW_REFUSED, StagedTable
 from penstock.sinks.postgres.table import check_table, read_table
 

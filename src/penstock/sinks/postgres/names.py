@@ -14,19 +14,13 @@ from dataclasses import dataclass
 
 from penstock.errors import MissingError
 from penstock.model import BatchToken
+from penstock.postgres import quote, split_table_name
 
 OWN_SCHEMA = "penstock"
 NAME_BYTES = 63
 """PostgreSQL cuts longer names without a word."""
 
-_PART = r'"(?:[^"]|"")+"|[^".\s]+'
-_TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _STAGED = re.compile(r"staged_([0-9a-f]{10})_([0-9a-f]{8})_([0-9a-f]+)_([0-9a-f]{8})_[0-9a-f]{8}")
-
-
-def quote(name: str) -> str:
-    """A name as an identifier: its case and every character kept."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def text(value: str) -> str:
@@ -45,9 +39,8 @@ class TableName:
     @classmethod
     def parse(cls, sink: str, given: str) -> TableName:
         """`table` (in the schema `public`) or `schema.table`, each as it is or in double quotes."""
-        found = _TABLE.fullmatch(given)
-        parts = [_bare(part) for part in found.groups("public")] if found else []
-        if not parts or any(len(part.encode()) > NAME_BYTES for part in parts):
+        parts = split_table_name(given)
+        if parts is None or any(len(part.encode()) > NAME_BYTES for part in parts):
             raise MissingError(
                 "SINK_TABLE_NAME",
                 f"sink {sink}: not the name of a table",
@@ -102,10 +95,6 @@ def staged_name(mark: str, token: BatchToken) -> str:
 def query_mark(token: BatchToken) -> str:
     """The mark of the token's query in the names of its staging tables."""
     return _digest(token.query_id)[:8]
-
-
-def _bare(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part
 
 
 def _digest(*parts: str) -> str:

@@ -11,10 +11,11 @@ from psycopg import errors
 
 from penstock.errors import MissingError
 from penstock.model import MergeRules
+from penstock.postgres import Connection, message_of, quote
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
-from penstock.sinks.postgres.connection import Connection, fetch, message_of, run
-from penstock.sinks.postgres.names import NAME_BYTES, OWN_SCHEMA, TableName, quote
+from penstock.sinks.postgres.connection import fetch, run
+from penstock.sinks.postgres.names import NAME_BYTES, OWN_SCHEMA, TableName
 from penstock.sinks.postgres.types import TableColumn, can_be_key, declared, fits, new_column_type, widened_type
 
 _RESERVED = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
