@@ -24,8 +24,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import KafkaSettings, explain
+from penstock.kafka.client import BrokerClient
 from penstock.kafka.failures import NOT_ALLOWED, answer
-from penstock.kafka.hearing import Hearing, check_access, refuse_known
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import OffsetRange, Position
 from penstock.sinks.kafka.markers import KEY, Marker, Record, SlotState
@@ -112,8 +112,8 @@ class MarkerAdmin(TopicAdmin):
         """Set `min.insync.replicas` of the marker topic; false where this user may not."""
         entry = ConfigEntry(_IN_SYNC, str(value), incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self._markers, incremental_configs=[entry])
-        with self._asking(f"changing topic {self._markers}"):
-            changed = self._admin.incremental_alter_configs([resource], request_timeout=self._timeout)
+        with self._brokers.asking(f"changing topic {self._markers}") as admin:
+            changed = admin.incremental_alter_configs([resource], request_timeout=self._timeout)
             try:
                 answer(changed[resource], 2 * self._timeout)
             except KafkaException as error:
@@ -124,10 +124,10 @@ class MarkerAdmin(TopicAdmin):
 
     def _durability(self, names: Collection[str]) -> _Durability:
         """The smallest number of replicas of some topics, and the largest number that must be in sync."""
-        with self._asking(f"describing topics {', '.join(sorted(names))}"):
-            topics = self._admin.list_topics(timeout=self._timeout).topics
+        with self._brokers.asking(f"describing topics {', '.join(sorted(names))}") as admin:
+            topics = admin.list_topics(timeout=self._timeout).topics
             there = [name for name in names if name in topics and topics[name].partitions]
-            settings = self._settings(ResourceType.TOPIC, there)
+            settings = self._settings(admin, ResourceType.TOPIC, there)
         replicas = [len(part.replicas) for name in there for part in topics[name].partitions.values()]
         in_sync = [int(of[_IN_SYNC]) for of in settings.values() if _IN_SYNC in of]
         return _Durability(min(replicas, default=None), max(in_sync, default=None))
@@ -139,18 +139,17 @@ class MarkerAdmin(TopicAdmin):
 
     def _default_in_sync(self) -> int | None:
         """What a broker answers that may be asked: the brokers of a cluster have this setting alike."""
-        with self._asking("asking for the brokers' settings"):
-            for number in self._admin.list_topics(timeout=self._timeout).brokers:
+        with self._brokers.asking("asking for the brokers' settings") as admin:
+            for number in admin.list_topics(timeout=self._timeout).brokers:
                 with suppress(KafkaException):  # one of several may be away
-                    of = self._settings(ResourceType.BROKER, [str(number)]).get(str(number), {})
+                    of = self._settings(admin, ResourceType.BROKER, [str(number)]).get(str(number), {})
                     return int(of[_IN_SYNC]) if _IN_SYNC in of else None
         return None
 
 
 def read_markers(sink: str, settings: KafkaSettings, topic: str, slots: Iterable[int]) -> dict[int, SlotState]:
     """The newest marker of each slot; nothing for a slot whose partition is not there."""
-    reader = _MarkerReader(sink, settings, topic)
-    with reader.opened():
+    with _reading(sink, settings, topic) as reader:
         return {slot: state for slot in slots if (state := reader.read(slot)) is not None}
 
 
@@ -159,42 +158,35 @@ def read_redriven(
 ) -> set[Record]:
     """The records in these ranges that redrives have committed, in any slot."""
     found: set[Record] = set()
-    reader = _MarkerReader(sink, settings, topic)
-    with reader.opened():
+    with _reading(sink, settings, topic) as reader:
         for slot in slots:
-            found.update(record for record in reader.redriven(slot) if any(_holds(r, record) for r in ranges))
+            found.update(record for record in reader.redriven(slot) if any(_contains(r, record) for r in ranges))
     return found
 
 
-def _holds(r: OffsetRange, record: Record) -> bool:
+def _contains(r: OffsetRange, record: Record) -> bool:
     return (r.topic, r.partition) == record[:2] and r.start <= record[2] < r.end
 
 
+@contextmanager
+def _reading(sink: str, settings: KafkaSettings, topic: str) -> Iterator[_MarkerReader]:
+    doing = f"sink {sink}: reading markers from {topic}"
+    options = {"fetch.wait.max.ms": 10, **settings.for_librdkafka(), **_OPTIONS}
+    brokers = BrokerClient(Consumer, settings, options, _PATIENCE_SECONDS, reopens=False)
+    try:
+        with brokers.asking(doing):
+            yield _MarkerReader(brokers, doing, topic)
+    finally:
+        brokers.client.close()
+
+
 class _MarkerReader:
-    def __init__(self, sink: str, settings: KafkaSettings, topic: str) -> None:
-        self._doing = f"sink {sink}: reading markers from {topic}"
-        self._settings = settings
-        self._hearing = Hearing(settings)
+    def __init__(self, brokers: BrokerClient, doing: str, topic: str) -> None:
+        self._brokers = brokers
+        self._consumer = brokers.client
+        self._doing = doing
         self._topic = topic
         self._deadline = 0.0
-        self._consumer: Any = None
-
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        refuse_known(self._settings)
-        own = {"log_level": 0, "fetch.wait.max.ms": 10}
-        try:
-            self._consumer = Consumer({**own, **self._settings.for_librdkafka(), **_OPTIONS, **self._hearing.options})
-            if self._settings.is_secured:
-                check_access(self._consumer, self._hearing, self._settings, _PATIENCE_SECONDS, self._doing)
-            yield
-        except KafkaException as error:
-            if self._consumer is None:
-                raise explain(error.args[0], self._doing, self._settings.brokers) from None
-            raise self._hearing.failure(self._consumer, error.args[0], self._doing) from None
-        finally:
-            if self._consumer is not None:
-                self._consumer.close()
 
     def read(self, slot: int) -> SlotState | None:
         """The newest marker of a slot; of one from before 0.8, with what the older ones know beyond it."""
@@ -283,7 +275,7 @@ class _MarkerReader:
     def _check_patience(self, slot: int, end: int, error: KafkaError | None) -> None:
         if error is not None and not _may_pass(error):
             raise KafkaException(error)
-        self._hearing.refuse(self._doing)
+        self._brokers.errors.refuse(self._doing)
         if time.monotonic() > self._deadline:
             raise TransientError(
                 "BROKER_SILENT",

@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.kafka import explain
+from penstock.kafka.client import ConnectionErrors, refuse_known
 from penstock.kafka.failures import RIGHTS_HINT
-from penstock.kafka.hearing import Hearing, refuse_known
 from penstock.kafka.topics import TopicAdmin
 from penstock.sinks.kafka.fitting import TopicCache
 
@@ -56,7 +56,7 @@ class RecordProducer:
         self._topics = set(written)
         self._undelivered: list[KafkaError] = []
         """The first error of a record that was not stored."""
-        self._hearing = Hearing(self._settings)
+        self._errors = ConnectionErrors(self._settings)
         self._producer: Any = self._open()
 
     def send(self, records: pa.RecordBatch, topic: str | None) -> None:
@@ -78,7 +78,7 @@ class RecordProducer:
         """Wait until every record is stored. Raises where one is not."""
         with self._failures("sending records"):
             while not self._undelivered and self._producer.flush(0.5):
-                self._hearing.refuse(self._where("sending records"))
+                self._errors.refuse(self._where("sending records"))
             self._require_delivery()
 
     def abort(self) -> None:
@@ -121,7 +121,7 @@ class RecordProducer:
                 "enable.idempotence": True,
                 "acks": "all",
                 **own,
-                **self._hearing.options,
+                **self._errors.options,
                 **({"logger": _SILENT} if self._settings.is_secured else {}),
             }
         )
@@ -158,7 +158,7 @@ class RecordProducer:
     def _refused(self, cause: KafkaError, doing: str) -> MissingError | None:
         """The error where the brokers do not let us in, or not write; a producer may fail of that without a word."""
         doing = self._where(doing)
-        told = self._hearing.refusal(doing) or explain(cause, doing, self._settings.brokers)
+        told = self._errors.refusal(doing) or explain(cause, doing, self._settings.brokers)
         if isinstance(told, MissingError):
             return told
         if not self._settings.is_secured or cause.code() in FENCED:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.errors import MissingError, TransientError
-from penstock.kafka.hearing import serve
+from penstock.kafka.client import poll_reports
 from penstock.kafka.topics import MAX_MESSAGE_BYTES
 from penstock.model import OffsetRange
 from penstock.sinks.kafka.fitting import TopicCache
@@ -153,8 +153,8 @@ class SlotTransaction(RecordProducer):
                 producer.init_transactions(min(left, _INIT_STEP_SECONDS) if self._settings.is_secured else left)
                 return
             except KafkaException as error:
-                serve(producer)
-                self._hearing.refuse(self._where("taking the slot over"))
+                poll_reports(producer)
+                self._errors.refuse(self._where("taking the slot over"))
                 if error.args[0].code() != KafkaError._TIMED_OUT or time.monotonic() + 0.1 > deadline:
                     raise
 
@@ -193,7 +193,7 @@ class SlotTransaction(RecordProducer):
                 on_delivery=self._note_marker,
             )
             while self._producer.flush(0.5) and time.monotonic() < deadline:
-                self._hearing.refuse(self._where("writing the marker"))
+                self._errors.refuse(self._where("writing the marker"))
         if self._landed is None:
             raise self._lost(KafkaException(self._unwritten or KafkaError(KafkaError._TIMED_OUT)), "writing the marker")
         expected = self.state.end + self._entries
