@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.sinks.kafka.encode.avro_rows import AvroRows
-from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
+from penstock.sinks.kafka.encode.avro import AvroRows, avro_schema, avro_type
 from penstock.sinks.kafka.encode.shapes import UnfitError
 
 ZONED, LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")

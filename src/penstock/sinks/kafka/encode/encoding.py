@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, Refusal
 from penstock.registry import RegisteredSchema, RegistryClient, RegistrySettings, SchemaKind, client_of
-from penstock.sinks.kafka.encode.avro_rows import AvroRows
-from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
+from penstock.sinks.kafka.encode.avro import AvroRows, avro_schema, avro_type
 from penstock.sinks.kafka.encode.json_rows import JsonRows, json_schema
 from penstock.sinks.kafka.encode.protobuf_rows import (
     ProtobufRows,

@@ -28,7 +28,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from penstock.errors import DefinitionError, MissingError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import find_message, message_names, protobuf_reader
-from penstock.sinks.kafka.encode.avro_schema import NAME
+from penstock.sinks.kafka.encode.avro import FIELD_NAME
 from penstock.sinks.kafka.encode.shapes import (
     Misfit,
     Rule,
@@ -75,7 +75,7 @@ def _message_text(fields: Iterable[pa.Field], name: str, before: DescriptorProto
     yield f"{indent}message {name} {{"
     inner = f"{indent}  "
     for field in columns:
-        if not NAME.fullmatch(field.name):
+        if not FIELD_NAME.fullmatch(field.name):
             raise UnfitError(
                 f'no field in Protobuf can be called "{field.name}": letters, digits and _ only, no digit first; '
                 "rename it"
