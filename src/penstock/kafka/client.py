@@ -159,7 +159,6 @@ class BrokerClient:
         try:
             if not self._is_accepted:
                 self._list_topics(doing)
-                self._is_accepted = True
             yield self.client
         except KafkaException as error:
             raise self.failure(error.args[0], doing) from None
@@ -198,7 +197,9 @@ class BrokerClient:
             if seconds <= 0:
                 break
             try:
-                return self.client.list_topics(timeout=seconds)
+                found = self.client.list_topics(timeout=seconds)
+                self._is_accepted = True
+                return found
             except KafkaException as error:
                 poll_reports(self.client)
                 self.errors.refuse(doing)
