@@ -1,4 +1,4 @@
-"""What the brokers say: which partitions there are, and where each log begins and ends. No rows are read."""
+"""The metadata of a cluster: its partitions, and where each log begins and ends. No records are read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Subscription:
 
 
 def look_seconds(settings: KafkaSettings) -> float:
-    """How long a command that can do without the brokers waits for them: brokers that are there may be slow."""
+    """How long a command that does not need the brokers waits for them: longer where a broker accepts connections."""
     return 10.0 if takes_connections(settings.brokers) else 3.0
 
 
@@ -106,7 +106,7 @@ class Cluster:
         return self._list_offsets(list(partitions), OffsetSpec.latest())
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids that the brokers gave these topics when they were made; one that is not there is left out."""
+        """The ids that the brokers gave these topics when they were created; a missing topic is left out."""
         found: dict[str, str] = {}
         with self._brokers.asking("describing topics"):
             for topic, future in self._described(sorted(set(topics))).items():
@@ -153,7 +153,7 @@ class Cluster:
     def _not_allowed(self, right: str, topics: Sequence[str]) -> MissingError:
         return MissingError(
             "KAFKA_NOT_AUTHORIZED",
-            f"the user of this pipeline lacks the right to {right} {_some_of('topic', topics)}, or there is none",
+            f"the user of this pipeline lacks the right to {right} {_some_of('topic', topics)}, or it does not exist",
             context={"brokers": self._settings.brokers},
             hint=RIGHTS_HINT,
         )

@@ -1,4 +1,4 @@
-"""Topics as things to look at and to make: what they take, who may write, and what the brokers allow.
+"""Describes, creates and deletes topics: what they take, who may write, and what the brokers allow.
 
 Nothing here creates a topic by asking about it, whatever the brokers' `auto.create.topics.enable` says.
 """
@@ -20,12 +20,12 @@ from penstock.kafka.failures import NOT_ALLOWED, answer
 from penstock.kafka.settings import KafkaSettings
 
 MAX_MESSAGE_BYTES = 1_048_588
-"""What a topic takes where it may not be asked: Kafka's own default."""
+"""Kafka's own default, for a topic whose settings this user may not describe."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What a writer must know of a topic."""
+    """What a writer needs to know of a topic."""
 
     name: str
     partitions: int
@@ -56,9 +56,9 @@ class TopicAdmin:
             return len(admin.list_topics(timeout=self._timeout).brokers)
 
     def describe(self, names: Collection[str], closed: set[str] | None = None) -> dict[str, TopicFacts]:
-        """What is known of each topic; one that is not there is left out.
+        """The facts of each topic; a missing one is left out.
 
-        One that this user has no right to is added to `closed`, or raises where that is not given.
+        A topic that this user may not describe is added to `closed`, or raises without that.
         """
         if not names:
             return {}
@@ -112,13 +112,13 @@ class TopicAdmin:
         self._wait_for_leaders(name, total)
 
     def transaction_limit(self) -> timedelta | None:
-        """The longest transaction that every broker allows; none where they may not be asked."""
+        """The longest transaction that every broker allows; None where this user may not describe their settings."""
         with self._brokers.asking("asking for the brokers' settings") as admin:
             limits = list(self._transaction_limits(admin))
         return timedelta(milliseconds=min(limits)) if limits else None
 
     def _transaction_limits(self, admin: AdminClient) -> Iterator[int]:
-        """What each broker says that answers. They are asked one by one: only it itself knows a broker's settings."""
+        """The limit of each broker that answers. Only a broker itself knows its settings, so each one is asked."""
         refusal: KafkaError | None = None
         answered = False
         for number in admin.list_topics(timeout=self._timeout).brokers:
@@ -133,7 +133,7 @@ class TopicAdmin:
             raise KafkaException(refusal)
 
     def _settings(self, admin: AdminClient, kind: Any, names: Collection[str]) -> dict[str, dict[str, str]]:
-        """The settings of each resource; empty where this user may write but not look at settings."""
+        """The settings of each resource; empty where this user has no right to describe them."""
         if not names:
             return {}
         resources = [ConfigResource(kind, name) for name in names]

@@ -1,9 +1,9 @@
-"""Schemas by id, by subject and version; registering them. What can never change is asked for once.
+"""Schemas by id, by subject and version; registering them. What never changes is cached.
 
-A schema that was found under an id is kept, since a registry never gives an id to another schema; what was used longest
-ago is dropped first. That an id is not known is not kept: it may be registered a moment later. A registry that is away
-raises a `TransientError`, and is never taken for one that does not know. What a schema refers to is fetched with it and
-put in order, within limits, whatever the registry holds.
+A schema is cached by its id, since a registry never gives an id to another schema; the least recently used is dropped
+first. An unknown id is not cached: it may be registered a moment later. A registry that does not answer raises a
+`TransientError`, and is never taken for one that does not know the schema. The schemas that a schema refers to are
+fetched with it and put in order, within limits, whatever the registry contains.
 """
 
 from __future__ import annotations

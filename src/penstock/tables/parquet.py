@@ -1,7 +1,7 @@
 """Parquet files: one, a folder with partition folders, or the folder of a Penstock sink.
 
 The columns are those of all files together. Of a folder that `sinks.parquet` writes only the files count that its
-manifests name, and its columns are those that it noted down.
+manifests name, and its columns are those that the sink stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.storage import Storage
 from penstock.tables.table import StoredTable, select_columns
 from penstock.tables.types import TextError, parse_columns, parse_texts, plain_schema, read_delimited, read_names
 
-# What `sinks.parquet` writes beside its files.
+# What `sinks.parquet` writes next to its files.
 _COMMON_METADATA = "_common_metadata"
 _MANIFEST = "_manifest.json"
 _BATCH = "penstock_batch="
@@ -315,7 +315,7 @@ class TableFiles:
         return files
 
     def open(self, file: DataFile) -> IO[bytes]:
-        """A file's bytes, unpacked where its name says that they are packed."""
+        """A file's bytes, decompressed by the ending of its name."""
         return cast(IO[bytes], self.fs.open(file.path, "rb", compression="infer"))
 
     def _file(self, path: str, info: dict[str, Any]) -> DataFile:

@@ -21,10 +21,10 @@ from penstock.postgres import Connection, Database, is_access_refused, is_tls_fa
 _ACCESS_HINT = "ask the owner of the database for the rights, or give the sink another user"
 _NO_DATABASE = re.compile(r"database .* does not exist", re.IGNORECASE)
 
-# A statement or a connection that ended for a reason outside of it: what it did is rolled back, or unknown.
+# The server or the connection ended the statement: its effect is rolled back, or unknown.
 _LOST_CLASSES = ("08", "57")
 _CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
-# Connections, memory, disk: all but the last come back by themselves.
+# Connections, memory, disk: all but the last recover by themselves.
 _SHORT_CLASS = "53"
 _FULL = errors.DiskFull
 # Conditions of one row: data, integrity, a size limit, a view's check, and what a trigger raises on purpose.
@@ -126,7 +126,7 @@ class SinkDatabase(Database):
 
 
 def run(connection: Connection, *statements: str) -> int:
-    """Run statements that have their values in them; the number of rows that the last one touched."""
+    """Run statements without parameters; the number of rows that the last one affected."""
     touched = 0
     for statement in statements:
         touched = connection.execute(statement.encode()).rowcount
@@ -134,7 +134,7 @@ def run(connection: Connection, *statements: str) -> int:
 
 
 def fetch(connection: Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    """The rows of a query; `values` stand for its `%s`."""
+    """The rows of a query; `values` are its parameters."""
     return connection.execute(statement.encode(), values or None).fetchall()
 
 

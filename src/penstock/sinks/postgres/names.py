@@ -1,7 +1,7 @@
-"""Names in the database: quoted, split, and made for staging tables.
+"""Names in the database: of target tables, and of Penstock's own.
 
-What Penstock keeps for itself lies in a schema of its own, `penstock`: staging tables come and go there without
-cluttering the schema that people read, and its rights can be given apart from theirs.
+Penstock's own tables are in a schema of their own, `penstock`: staging tables come and go there without
+cluttering the schema that people read, and its rights can be granted separately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.postgres import quote, split_table_name
 
 OWN_SCHEMA = "penstock"
 NAME_BYTES = 63
-"""PostgreSQL cuts longer names without a word."""
+"""PostgreSQL truncates longer names silently."""
 
 _STAGED = re.compile(r"staged_([0-9a-f]{10})_([0-9a-f]{8})_([0-9a-f]+)_([0-9a-f]{8})_[0-9a-f]{8}")
 
@@ -65,7 +65,7 @@ def own(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """What the name of a staging table says: whose it is, of which query and batch, and when it was made."""
+    """The parts of a staging table's name: its sink, query and batch, and when it was created."""
 
     sink_mark: str
     query_mark: str
@@ -74,20 +74,20 @@ class StagedName:
 
     @classmethod
     def parse(cls, name: str) -> StagedName | None:
-        """None where the table is not one of staged rows."""
+        """None where the name is not one of a staging table."""
         found = _STAGED.fullmatch(name)
         return cls(found[1], found[2], int(found[3], 16), int(found[4], 16)) if found else None
 
 
 def sink_mark(pipeline: str, sink: str, target: TableName) -> str:
-    """What keeps the staging tables of different sinks apart, however long their names are."""
+    """Identifies the staging tables of a sink, however long its name is."""
     return _digest(pipeline, sink, target.schema, target.name)[:10]
 
 
 def staged_name(mark: str, token: BatchToken) -> str:
-    """The staging table of one attempt of one slot: at most 61 bytes, nothing in it to quote.
+    """The staging table of one attempt of one slot: at most 61 bytes, nothing to quote.
 
-    Attempts are told apart by chance: two drivers may give the same number to theirs.
+    A random suffix separates attempts: two drivers may give the same number to theirs.
     """
     return f"staged_{mark}_{query_mark(token)}_{token.batch_id:x}_{int(time.time()):08x}_{secrets.token_hex(4)}"
 

@@ -112,7 +112,7 @@ class PostgresSink:
         return made
 
     def would_replace(self) -> int | None:
-        """Only look: how many rows of the table lie in the ranges."""
+        """Without changes: the number of rows of the table in the ranges."""
         with self._database.session("counting rows to replace") as connection:
             table = read_table(connection, self.table)
             if table is None or COORDINATES not in table.columns:
@@ -125,7 +125,7 @@ class PostgresSink:
         return f"{self._database.address}/{self.table}"
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Make the schema for staging and, if allowed, the table, or what it lacks; check that it can take the rows."""
+        """Create the staging schema and, if allowed, the table or missing columns; check that it can take the rows."""
         with (
             self._database.session("preparing the table", starting=self._written is None) as connection,
             connection.transaction(),
@@ -145,22 +145,22 @@ class PostgresSink:
         self._columns = dict(table.columns) if table is not None else {}
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, and whether what is missing can be made."""
+        """Check that the table, if it exists, can take the rows, and that what is missing can be created."""
         self.changes(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
+        """Without changes: what `prepare` would change in the table, and which columns it would leave out."""
         with self._database.session("looking at the table", starting=True) as connection:
             table, fit = self._look(connection, schema)
         return ["create table"] if table is None else fit.told(table.columns)
 
     def position(self) -> Position | None:
-        """The position that the database has for this table; none where the table is gone."""
+        """The position in the database for this table; None where the table is gone."""
         with self._database.session("reading the position") as connection:
             return self._ledger.position(connection)
 
     def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
-        """The records in these ranges that the table has rows of; none where it does not keep the coordinates."""
+        """The records in these ranges that the table has rows of; None where it has no coordinates."""
         if not self.keep_coordinates:
             return None
         with self._database.session("looking for records in the table") as connection:
@@ -197,7 +197,7 @@ class PostgresSink:
         )
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
-        """Bring the staged rows into the table, with the position. An empty batch is a commit too.
+        """Load the staged rows into the table, with the position. An empty batch is a commit too.
 
         Raises `RowsRefused` where the table refuses single rows and the sink may leave them out.
         """
@@ -206,7 +206,7 @@ class PostgresSink:
             self._clear(connection, position.last)
 
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
-        """Whether the staging tables are still there."""
+        """Whether the staging tables still exist."""
         with self._database.session("looking for staged rows") as connection:
             names = (own(table.name) for table in staged_tables(manifests))
             return all(fetch(connection, "SELECT to_regclass(%s)", name)[0][0] is not None for name in names)
@@ -265,10 +265,10 @@ class PostgresSink:
         ).land(connection)
 
     def _clear(self, connection: Connection, token: BatchToken) -> None:
-        """Drop the staging of this batch and of older ones, and what queries of long ago left.
+        """Drop the staging tables of this batch and of older ones, and leftovers of old queries.
 
-        After the commit and not in it: a backup that runs has a lock on every table it saw, and would hold the
-        commit up to its end. What cannot be dropped now goes with the next commit.
+        After the commit and not in it: a running backup locks every table it has seen, and would block the
+        commit until it ends. What cannot be dropped now is dropped after the next commit.
         """
         forgotten = time.time() - _FORGOTTEN_SECONDS
         with suppress(psycopg.Error):
