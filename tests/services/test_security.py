@@ -42,7 +42,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator
 @pytest.fixture(autouse=True)
 def forget_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test was refused is not remembered for the next."""
-    monkeypatch.setattr("penstock.kafka.hearing._refused", {})
+    monkeypatch.setattr("penstock.kafka.client._refused", {})
 
 
 def rows_in(folder: Path, name: str = "orders") -> int:

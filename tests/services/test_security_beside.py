@@ -24,7 +24,7 @@ from penstock.config import load
 from penstock.config.connections import SecurityConfig
 from penstock.devstack.certificates import Authority
 from penstock.errors import MissingError
-from penstock.kafka.handshake import speaks_tls
+from penstock.kafka.tls import speaks_tls
 from penstock.registry import client_of
 from penstock.sinks.postgres import PostgresSink
 from penstock.tables.postgres import PostgresLookup

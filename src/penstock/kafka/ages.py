@@ -1,6 +1,6 @@
-"""How old what waits is: positions enter, the timestamp of the first record at or behind each leaves.
+"""The age of the backlog: the timestamp of the first committed record at or after a position.
 
-Offsets alone do not tell: compaction and aborted transactions leave holes, so the record itself is fetched.
+Offsets do not say this: compaction and aborted transactions leave holes, so the record itself is fetched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from penstock.kafka.failures import kafka_failures
+from penstock.kafka.client import BrokerClient
 from penstock.kafka.settings import KafkaSettings
 from penstock.model import LAST_TIMESTAMP, TopicPartition
 
@@ -22,8 +22,8 @@ _QUIET_POLLS, _MUCH = 3, 4
 """After so many polls, each of which brought less than a quarter of the partitions, more is fetched of each."""
 _AT_ONCE = 1000
 _FETCHES_BYTES = (32 << 10, 1 << 20)
-"""How much is fetched of a partition at once. A broker gives less than a whole batch of none but the first partition
-that is asked for, so partitions with large batches would come one after another: those are asked for again."""
+"""The fetch size for each partition. A broker returns an oversized batch only for the first partition of a request, so
+partitions with large batches would arrive one after another: these are fetched again with the larger size."""
 _SETTINGS: Mapping[str, str | int | bool] = {
     "log_level": 0,
     "group.id": "penstock-reader",
@@ -46,9 +46,9 @@ _SETTINGS: Mapping[str, str | int | bool] = {
 def first_unread(
     settings: KafkaSettings, positions: Mapping[TopicPartition, int], timeout: float = 5.0
 ) -> dict[TopicPartition, datetime]:
-    """The timestamps of the first committed records at or behind these positions.
+    """The timestamps of the first committed records at or after these positions.
 
-    Left out is a partition in which none follows, one whose record bears no time, and what could not be read in time.
+    A partition is left out where no record follows, the record has no timestamp, or it could not be read in time.
     """
     found: dict[TopicPartition, datetime] = {}
     left = dict(positions)
@@ -69,9 +69,8 @@ def _fetch(
     *,
     patient: bool,
 ) -> None:
-    """Read what comes, until all is there or time is up; unless `patient`, until little comes any more."""
-    with kafka_failures("opening a Kafka client", settings.brokers):
-        consumer = Consumer({**settings.for_librdkafka(), **own})
+    """Consume until every partition is done or the deadline passes; unless `patient`, until few records arrive."""
+    consumer = BrokerClient(Consumer, settings, {**settings.for_librdkafka(), **own}, _POLL_SECONDS).client
     quiet, much = 0, len(left) / _MUCH
     try:
         consumer.assign([ClientPartition(at.topic, at.partition, offset) for at, offset in left.items()])
@@ -81,7 +80,7 @@ def _fetch(
             if done and left:
                 consumer.incremental_unassign([ClientPartition(at.topic, at.partition) for at in done])
     except KafkaException:
-        # Ages are an extra: what is known by now is told, and the caller learns of the brokers in its own way.
+        # Ages are an extra: the caller gets what is known by now, and notices by itself that the brokers are away.
         return
     finally:
         consumer.close()
@@ -90,7 +89,7 @@ def _fetch(
 def _take(
     messages: Iterable[Any], left: dict[TopicPartition, int], found: dict[TopicPartition, datetime]
 ) -> list[TopicPartition]:
-    """Sort in what came, and give the partitions that are done with."""
+    """Note the timestamps of these messages, and return the partitions that are done."""
     done = []
     for message in messages:
         if message.topic() is None or message.partition() is None:
@@ -105,7 +104,7 @@ def _take(
             kind, milliseconds = message.timestamp()
             if kind != TIMESTAMP_NOT_AVAILABLE and 0 <= milliseconds <= LAST_TIMESTAMP // 1000:
                 found[at] = datetime.fromtimestamp(milliseconds / 1000, UTC)
-        # The end of the log is such an event too: everything behind the position was a hole.
+        # Also at the end of the log: everything after the position was a hole.
         del left[at]
         done.append(at)
     return done

@@ -1,4 +1,4 @@
-"""What the brokers say: which partitions there are, and where each log begins and ends. No rows are read."""
+"""The metadata of a cluster: its partitions, and where each log begins and ends. No records are read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
-from penstock.errors import MissingError, PenstockError, TransientError
+from penstock.errors import MissingError
+from penstock.kafka.client import BrokerClient
 from penstock.kafka.failures import LEADER_MOVES, MOVED_OR_GONE, RIGHTS_HINT, answer
-from penstock.kafka.handshake import takes_connections
-from penstock.kafka.hearing import Hearing, ask_brokers, refuse_known
 from penstock.kafka.settings import KafkaSettings
+from penstock.kafka.tls import takes_connections
 from penstock.model import TopicPartition
 
 _READS = frozenset({AclOperation.READ, AclOperation.ALL})
@@ -50,35 +50,22 @@ class Subscription:
 
 
 def look_seconds(settings: KafkaSettings) -> float:
-    """How long a command that can do without the brokers waits for them: brokers that are there may be slow."""
+    """How long a command that does not need the brokers waits for them: longer where a broker accepts connections."""
     return 10.0 if takes_connections(settings.brokers) else 3.0
 
 
 class Cluster:
-    """A view of one Kafka cluster, through one admin client that is kept while the brokers answer it. It waits for an
-    answer as long as the option `socket.timeout.ms` says, or `timeout`."""
+    """A view of one Kafka cluster. Requests time out after the option `socket.timeout.ms`, or `timeout`."""
 
     def __init__(self, settings: KafkaSettings, timeout: float = 10.0) -> None:
         self._settings = settings
-        self._hearing = Hearing(settings)
-        self._own = {"log_level": 0, "socket.timeout.ms": int(timeout * 1000)}
-        self._admin = self._opened()
-        self._timeout = float(settings.options.get("socket.timeout.ms", timeout * 1000)) / 1000
-
-    def _opened(self) -> AdminClient:
-        try:
-            return AdminClient({**self._own, **self._settings.for_librdkafka(), **self._hearing.options})
-        except KafkaException as error:
-            raise MissingError(
-                "KAFKA_SETTINGS_INVALID",
-                "opening a Kafka client: a setting is refused",
-                context={"client": error.args[0].str()},
-                hint="look at source.options",
-            ) from None
+        options: dict[str, Any] = {"socket.timeout.ms": int(timeout * 1000), **settings.for_librdkafka()}
+        self._timeout = float(options["socket.timeout.ms"]) / 1000
+        self._brokers = BrokerClient(AdminClient, settings, options, self._timeout)
 
     def partitions(self, subscription: Subscription) -> list[TopicPartition]:
         """The partitions that the subscription names today, in order."""
-        topics = self._metadata()
+        topics = self._partition_counts()
         if subscription.pattern is not None:
             wanted = re.compile(subscription.pattern)
             names = [name for name in topics if wanted.fullmatch(name) and not name.startswith("__")]
@@ -119,16 +106,15 @@ class Cluster:
         return self._list_offsets(list(partitions), OffsetSpec.latest())
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids that the brokers gave these topics when they were made; one that is not there is left out."""
+        """The ids that the brokers gave these topics when they were created; a missing topic is left out."""
         found: dict[str, str] = {}
-        asked = sorted(set(topics))
-        futures = self._admin.describe_topics(TopicCollection(asked), request_timeout=self._timeout) if asked else {}
-        for topic, future in futures.items():
-            try:
-                found[topic] = str(answer(future).topic_id)
-            except KafkaException as error:
-                if error.args[0].code() not in MOVED_OR_GONE:
-                    raise self._failure(error, "describing topics") from None
+        with self._brokers.asking("describing topics"):
+            for topic, future in self._described(sorted(set(topics))).items():
+                try:
+                    found[topic] = str(answer(future).topic_id)
+                except KafkaException as error:
+                    if error.args[0].code() not in MOVED_OR_GONE:
+                        raise
         return found
 
     def offsets_at(self, partitions: Iterable[TopicPartition], when: datetime) -> dict[TopicPartition, int]:
@@ -137,18 +123,15 @@ class Cluster:
 
     def refuse_unreadable(self, topics: Iterable[str]) -> None:
         """Raise where this user may not read one of these topics; brokers without access control let everyone."""
-        doing = "asking for the rights on topics"
-        try:
+        with self._brokers.asking("asking for the rights on topics"):
             futures = self._described(sorted(set(topics)), include_authorized_operations=True)
             found = {name: answer(future).authorized_operations for name, future in futures.items()}
-        except KafkaException as error:
-            raise self._failure(error, doing) from None
         closed = [name for name, allowed in found.items() if allowed and not _READS & set(allowed)]
         if closed:
             raise self._not_allowed("read", closed)
 
     def _refuse_hidden(self, topics: Sequence[str]) -> None:
-        """Brokers do not tell of a topic that one may not describe; asked for it by name, they say so."""
+        """Raise where topics are missing from the listing because this user may not describe them."""
         hidden = []
         for name, future in self._described(topics).items():
             try:
@@ -162,7 +145,7 @@ class Cluster:
     def _described(self, topics: Sequence[str], **more: bool) -> Mapping[str, Future[Any]]:
         if not topics:
             return {}
-        found: Mapping[str, Future[Any]] = self._admin.describe_topics(
+        found: Mapping[str, Future[Any]] = self._brokers.client.describe_topics(
             TopicCollection(list(topics)), request_timeout=self._timeout, **more
         )
         return found
@@ -170,51 +153,33 @@ class Cluster:
     def _not_allowed(self, right: str, topics: Sequence[str]) -> MissingError:
         return MissingError(
             "KAFKA_NOT_AUTHORIZED",
-            f"the user of this pipeline lacks the right to {right} {_some_of('topic', topics)}, or there is none",
+            f"the user of this pipeline lacks the right to {right} {_some_of('topic', topics)}, or it does not exist",
             context={"brokers": self._settings.brokers},
             hint=RIGHTS_HINT,
         )
 
-    def _failure(self, error: KafkaException, doing: str) -> PenstockError:
-        told = self._hearing.failure(self._admin, error.args[0], doing)
-        if isinstance(told, TransientError):
-            # A client stays with the broker that it took for the controller, also when that one hangs.
-            self._admin = self._opened()
-        return told
-
-    def _metadata(self) -> dict[str, int]:
-        refuse_known(self._settings)
-        doing = "listing topics"
-        try:
-            metadata = ask_brokers(
-                self._admin,
-                self._hearing,
-                self._settings,
-                self._timeout,
-                doing,
-                lambda seconds: self._admin.list_topics(timeout=seconds),
-            )
-        except KafkaException as error:
-            raise self._failure(error, doing) from None
-        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+    def _partition_counts(self) -> dict[str, int]:
+        topics = self._brokers.topics().topics
+        return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def _list_offsets(self, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
         deadline = time.monotonic() + self._timeout
         while True:
-            try:
-                return self._ask_offsets(partitions, spec)
-            except KafkaException as error:
-                # Leaders move when a topic is new or a broker went: the admin client does not follow by itself.
-                if error.args[0].code() not in LEADER_MOVES | MOVED_OR_GONE or time.monotonic() > deadline:
-                    raise self._failure(error, "asking for log offsets") from None
-            self._metadata()
+            with self._brokers.asking("asking for log offsets"):
+                try:
+                    return self._ask_offsets(partitions, spec)
+                except KafkaException as error:
+                    # Leaders move when a topic is new or a broker went: the admin client does not follow by itself.
+                    if error.args[0].code() not in LEADER_MOVES | MOVED_OR_GONE or time.monotonic() > deadline:
+                        raise
+            self._brokers.topics()
             time.sleep(0.1)
 
     def _ask_offsets(self, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
-        futures: Mapping[Any, Future[Any]] = self._admin.list_offsets(
+        futures: Mapping[Any, Future[Any]] = self._brokers.client.list_offsets(
             asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._timeout
         )
         found: dict[TopicPartition, int] = {}
@@ -227,7 +192,7 @@ class Cluster:
                     raise
                 unknown[TopicPartition(at.topic, at.partition)] = error.args[0]
         # A broker may not know a partition that has moved: gone is only what the whole cluster does not have.
-        topics = self._metadata() if unknown else {}
+        topics = self._partition_counts() if unknown else {}
         for partition, refusal in unknown.items():
             if partition.partition < topics.get(partition.topic, 0):
                 raise KafkaException(refusal)

@@ -1,13 +1,12 @@
-"""A client's errors in Penstock's terms: what may pass, what is not allowed, what is refused for good."""
+"""Errors of a Kafka client as errors of Penstock: transient, not authorized, or refused for good."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 
@@ -22,7 +21,7 @@ _AWAY = BROKERS_CHANGED | frozenset(
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._MSG_TIMED_OUT,
         KafkaError._WAIT_COORD,
-        # A handshake that breaks off; one that is refused is told by `hearing`.
+        # A handshake that breaks off. One that is refused is recognized by `ConnectionErrors`.
         KafkaError._SSL,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.BROKER_NOT_AVAILABLE,
@@ -42,7 +41,7 @@ LEADER_MOVES = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""A client hears these whose picture of the leaders is older, or newer, than that of the broker it asks."""
+"""The client's metadata about leaders is older, or newer, than that of the broker it asks."""
 MOVED_OR_GONE = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -51,8 +50,7 @@ MOVED_OR_GONE = frozenset(
         KafkaError._UNKNOWN_TOPIC,
     }
 )
-"""No leader yet after a start of the broker, a partition too new for the client's own picture, or one that is gone:
-the metadata tells which."""
+"""No leader yet after a start of the broker, a partition too new for the client's metadata, or one that is gone."""
 _LACKS: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "a right on the topic",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "a right on the cluster",
@@ -61,14 +59,14 @@ _LACKS: Mapping[int, str] = {
 }
 _UNKNOWN_USER = frozenset({KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION})
 NOT_ALLOWED = frozenset(_LACKS) | _UNKNOWN_USER
-"""What brokers say to one whom they do not let in, or not there."""
+"""The client is not authenticated, or not authorized."""
 REFUSALS = frozenset({"KAFKA_NOT_AUTHENTICATED", "KAFKA_NOT_AUTHORIZED", "KAFKA_TLS"})
-"""The codes of what brokers refuse: nothing is to be found out behind one."""
+"""The codes of refusals by the brokers: after one, no further request succeeds."""
 RIGHTS_HINT = "grant it: `penstock plan FILE --acls` prints every right that the pipeline needs"
 
 
 def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
-    """A client error in Penstock's terms; whether it may pass is in its class."""
+    """A client's error as an error of Penstock, whose class says whether it is transient."""
     context = {"brokers": brokers, "client": f"{error.name()}: {error.str()}"}
     if error.code() in _LACKS:
         return MissingError(
@@ -102,21 +100,12 @@ def explain(error: KafkaError, doing: str, brokers: str) -> PenstockError:
 
 
 def answer(future: Future[Any], seconds: float | None = None) -> Any:
-    """What an admin client was asked for, or its error, as a new one.
+    """The result of an admin client's future, or its error raised as a new one.
 
-    The error that a future keeps would keep the frames that it was raised through, and these the future and the client:
-    a ring, whose threads and sockets are there until the collector finds it.
+    The error that a future keeps references the frames that it was raised through, and these the future and the client:
+    a cycle, whose threads and sockets stay until the garbage collector finds it.
     """
     error = future.exception(seconds)
     if error is not None:
         raise type(error)(*error.args)
     return future.result()
-
-
-@contextmanager
-def kafka_failures(doing: str, brokers: str) -> Iterator[None]:
-    """Raise what the client raises inside in Penstock's terms; `doing` says what was under way."""
-    try:
-        yield
-    except KafkaException as error:
-        raise explain(error.args[0], doing, brokers) from None

@@ -28,7 +28,7 @@ _JAVA_NAMES: Mapping[str, str] = {
     "sasl.mechanisms": "sasl.mechanism",
     "socket.timeout.ms": "request.timeout.ms",
 }
-# With its own 60 s the Java client would be silent for minutes about a broker that is away.
+# With its own 60 s the Java client would wait for minutes for a broker that is down.
 _JAVA_DEFAULTS: Mapping[str, str] = {"default.api.timeout.ms": "15000", "request.timeout.ms": "10000"}
 _LIBRDKAFKA_ONLY = frozenset({"debug", "log_level", "socket.keepalive.enable", "broker.address.family"})
 _UNVERIFIED: Mapping[str, str] = {
@@ -46,7 +46,7 @@ _LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackH
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KafkaSecurity:
-    """TLS, and who one is; secrets in the clear, never shown."""
+    """TLS and credentials; secrets in the clear, never shown."""
 
     tls: bool = True
     pem: Pem = NO_FILES
@@ -58,7 +58,7 @@ class KafkaSecurity:
     client_secret: str = ""
     scope: str | None = None
     ca_file: str | None = None
-    """Where the authority was read from, for messages."""
+    """The file of the authority, for messages."""
 
     def __repr__(self) -> str:
         return f"KafkaSecurity({self.protocol}, {self.who})"
@@ -72,12 +72,12 @@ class KafkaSecurity:
 
     @property
     def who(self) -> str:
-        """As whom one comes, for messages."""
+        """The identity of the client, for messages."""
         if self.mechanism == "OAUTHBEARER":
             return f"client {self.client_id} with a token of {self.token_url}"
         if self.mechanism is not None:
             return f"user {self.username} by {self.mechanism}"
-        return "a client certificate" if self.pem.certificate is not None else "nobody in particular"
+        return "a client certificate" if self.pem.certificate is not None else "an anonymous client"
 
     def for_librdkafka(self) -> dict[str, str]:
         """The settings of a confluent-kafka client."""
@@ -142,7 +142,7 @@ class KafkaSettings:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What tells these settings from others; to be looked up by, never to be shown."""
+        """A key that is equal for equal settings; never to be shown."""
         return self.brokers, tuple(sorted(self.options.items())), self.security
 
     @property
@@ -205,7 +205,7 @@ def _login_line(mechanism: str, given: Mapping[str, str]) -> str:
 
 
 def read_security(config: SecurityConfig | None, where: str) -> KafkaSecurity | None:
-    """What a section says, its files read; `where` it stands is for messages."""
+    """The settings of a section, with its files read; `where` the section is, for messages."""
     if config is None:
         return None
     return KafkaSecurity(

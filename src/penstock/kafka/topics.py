@@ -1,4 +1,4 @@
-"""Topics as things to look at and to make: what they take, who may write, and what the brokers allow.
+"""Describes, creates and deletes topics: what they take, who may write, and what the brokers allow.
 
 Nothing here creates a topic by asking about it, whatever the brokers' `auto.create.topics.enable` says.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,17 +15,17 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from penstock.errors import TransientError
-from penstock.kafka.failures import NOT_ALLOWED, answer, kafka_failures
-from penstock.kafka.hearing import Hearing, check_access, refuse_known
+from penstock.kafka.client import BrokerClient
+from penstock.kafka.failures import NOT_ALLOWED, answer
 from penstock.kafka.settings import KafkaSettings
 
 MAX_MESSAGE_BYTES = 1_048_588
-"""What a topic takes where it may not be asked: Kafka's own default."""
+"""Kafka's own default, for a topic whose settings this user may not describe."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What a writer must know of a topic."""
+    """What a writer needs to know of a topic."""
 
     name: str
     partitions: int
@@ -39,62 +38,39 @@ _LIMIT = "transaction.max.timeout.ms"
 
 
 class TopicAdmin:
-    """Looks at topics and makes them, through one admin client that is kept while the brokers answer it."""
+    """Describes, creates and deletes topics."""
 
     def __init__(self, settings: KafkaSettings, timeout: float = 15.0) -> None:
-        self._reached = settings
         self._timeout = timeout
-        self._hearing = Hearing(settings)
-        self._is_let_in = not settings.is_secured
-        self._admin = self._opened()
-
-    def _opened(self) -> AdminClient:
-        with kafka_failures("opening a Kafka client", self._reached.brokers):
-            return AdminClient({"log_level": 0, **self._reached.for_librdkafka(), **self._hearing.options})
-
-    @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
-        """Raise what the client raises inside in Penstock's terms; brokers that refuse us are not waited for."""
-        refuse_known(self._reached)
-        try:
-            if not self._is_let_in:
-                check_access(self._admin, self._hearing, self._reached, self._timeout, doing)
-                self._is_let_in = True
-            yield
-        except KafkaException as error:
-            told = self._hearing.failure(self._admin, error.args[0], doing)
-            if isinstance(told, TransientError):
-                # A client stays with the broker that it took for the controller, also when that one hangs.
-                self._admin = self._opened()
-            raise told from None
+        self._brokers = BrokerClient(AdminClient, settings, settings.for_librdkafka(), timeout)
 
     def names(self) -> list[str]:
         """The topics there are, Kafka's own left out."""
-        with self._asking("listing topics"):
-            found = self._admin.list_topics(timeout=self._timeout).topics
+        with self._brokers.asking("listing topics") as admin:
+            found = admin.list_topics(timeout=self._timeout).topics
         return sorted(name for name, topic in found.items() if topic.error is None and not name.startswith("__"))
 
     def brokers(self) -> int:
         """How many brokers there are."""
-        with self._asking("asking for the brokers"):
-            return len(self._admin.list_topics(timeout=self._timeout).brokers)
+        with self._brokers.asking("asking for the brokers") as admin:
+            return len(admin.list_topics(timeout=self._timeout).brokers)
 
     def describe(self, names: Collection[str], closed: set[str] | None = None) -> dict[str, TopicFacts]:
-        """What is known of each topic; one that is not there is left out.
+        """The facts of each topic; a missing one is left out.
 
-        One that this user has no right to is added to `closed`, or raises where that is not given.
+        A topic that this user may not describe is added to `closed`, or raises without that.
         """
         if not names:
             return {}
         shown = ", ".join(sorted(names)[:10]) + (", ..." if len(names) > 10 else "")
-        with self._asking(f"describing topics {shown}"):
-            asked = self._admin.describe_topics(
+        with self._brokers.asking(f"describing topics {shown}") as admin:
+            asked = admin.describe_topics(
                 TopicCollection(list(names)), include_authorized_operations=True, request_timeout=self._timeout
             )
             found = {
                 name: topic for name, future in asked.items() if (topic := _described(name, future, closed)) is not None
             }
-            settings = self._settings(ResourceType.TOPIC, found)
+            settings = self._settings(admin, ResourceType.TOPIC, found)
         return {
             name: TopicFacts(
                 name,
@@ -111,9 +87,9 @@ class TopicAdmin:
     ) -> None:
         """Create a topic, unless it is there, and wait until its partitions have leaders. -1: as the brokers like."""
         topic = NewTopic(name, partitions, replication, config=dict(config or {}))
-        with self._asking(f"creating topic {name}"):
+        with self._brokers.asking(f"creating topic {name}") as admin:
             try:
-                answer(self._admin.create_topics([topic], request_timeout=self._timeout)[name], 2 * self._timeout)
+                answer(admin.create_topics([topic], request_timeout=self._timeout)[name], 2 * self._timeout)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -121,33 +97,33 @@ class TopicAdmin:
 
     def delete(self, name: str) -> None:
         """Delete a topic, if it is there."""
-        with self._asking(f"deleting topic {name}"):
+        with self._brokers.asking(f"deleting topic {name}") as admin:
             try:
-                answer(self._admin.delete_topics([name], request_timeout=self._timeout)[name], 2 * self._timeout)
+                answer(admin.delete_topics([name], request_timeout=self._timeout)[name], 2 * self._timeout)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
 
     def add_partitions(self, name: str, total: int) -> None:
         """Grow a topic to `total` partitions and wait until all have leaders."""
-        with self._asking(f"adding partitions to topic {name}"):
-            grown = self._admin.create_partitions([NewPartitions(name, total)], request_timeout=self._timeout)
+        with self._brokers.asking(f"adding partitions to topic {name}") as admin:
+            grown = admin.create_partitions([NewPartitions(name, total)], request_timeout=self._timeout)
             answer(grown[name], 2 * self._timeout)
         self._wait_for_leaders(name, total)
 
     def transaction_limit(self) -> timedelta | None:
-        """The longest transaction that every broker allows; none where they may not be asked."""
-        with self._asking("asking for the brokers' settings"):
-            limits = list(self._transaction_limits())
+        """The longest transaction that every broker allows; None where this user may not describe their settings."""
+        with self._brokers.asking("asking for the brokers' settings") as admin:
+            limits = list(self._transaction_limits(admin))
         return timedelta(milliseconds=min(limits)) if limits else None
 
-    def _transaction_limits(self) -> Iterator[int]:
-        """What each broker says that answers. They are asked one by one: only it itself knows a broker's settings."""
+    def _transaction_limits(self, admin: AdminClient) -> Iterator[int]:
+        """The limit of each broker that answers. Only a broker itself knows its settings, so each one is asked."""
         refusal: KafkaError | None = None
         answered = False
-        for number in self._admin.list_topics(timeout=self._timeout).brokers:
+        for number in admin.list_topics(timeout=self._timeout).brokers:
             try:
-                settings = self._settings(ResourceType.BROKER, [str(number)])
+                settings = self._settings(admin, ResourceType.BROKER, [str(number)])
             except KafkaException as error:  # one of several may be away
                 refusal = error.args[0]
                 continue
@@ -156,13 +132,13 @@ class TopicAdmin:
         if refusal is not None and not answered:
             raise KafkaException(refusal)
 
-    def _settings(self, kind: Any, names: Collection[str]) -> dict[str, dict[str, str]]:
-        """The settings of each resource; empty where this user may write but not look at settings."""
+    def _settings(self, admin: AdminClient, kind: Any, names: Collection[str]) -> dict[str, dict[str, str]]:
+        """The settings of each resource; empty where this user has no right to describe them."""
         if not names:
             return {}
         resources = [ConfigResource(kind, name) for name in names]
         found: dict[str, dict[str, str]] = {}
-        for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout).items():
+        for resource, future in admin.describe_configs(resources, request_timeout=self._timeout).items():
             try:
                 entries = answer(future, 2 * self._timeout)
             except KafkaException as error:
@@ -175,8 +151,8 @@ class TopicAdmin:
     def _wait_for_leaders(self, name: str, partitions: int) -> None:
         deadline = time.monotonic() + self._timeout
         while True:
-            with self._asking(f"waiting for topic {name}"):
-                topic = self._admin.list_topics(timeout=self._timeout).topics.get(name)
+            with self._brokers.asking(f"waiting for topic {name}") as admin:
+                topic = admin.list_topics(timeout=self._timeout).topics.get(name)
             leaders = [p.leader for p in topic.partitions.values()] if topic is not None else []
             if len(leaders) >= partitions and min(leaders) >= 0:
                 return

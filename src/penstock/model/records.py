@@ -62,6 +62,16 @@ BAD_SCHEMA = pa.schema(
 )
 """A bad record: where it failed, why, its original bytes and coordinates, and who alone has no row of it."""
 
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        pa.field("pipeline", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        *(field for field in BAD_SCHEMA if field.name != "refused_by"),
+        pa.field("quarantined_at", TIMESTAMP),
+    ]
+)
+"""A bad record in the quarantine: with its pipeline, its batch, and when it was quarantined."""
+
 
 # Not from a list: that makes pyarrow import pandas, which every command would wait for.
 NO_BAD = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in BAD_SCHEMA], schema=BAD_SCHEMA)

@@ -1,8 +1,8 @@
-"""Where records end that cannot go on, and what is written down about records that are gone."""
+"""The quarantine of bad records, and the table of gaps: offsets that expired before they could be read."""
 
+from penstock.model import QUARANTINE_SCHEMA
 from penstock.quarantine.quarantine import (
     GAPS_SCHEMA,
-    QUARANTINE_SCHEMA,
     Gap,
     Quarantine,
     RefusingQuarantine,

@@ -1,9 +1,9 @@
-"""Marks: what redrives and drops write down about quarantined records, in an append-only place beside the quarantine.
+"""Marks: what redrives and drops record about quarantined records, append-only, next to the quarantine.
 
-In a redrive the marks are the last sink of every batch. They are staged what is bad again, and committed they say of
-each record of the batch how it went, once: a mark never says more than the other sinks hold. A mark also names the
-commit that brought the record into each target, so that a target that was restored to before it can be noticed.
-`with_states` tells by the marks how records stand.
+In a redrive the marks are the last sink of every batch. Records that are bad again are staged to it, and its commit
+marks the outcome of each record of the batch once: a mark never says more than the other sinks hold. A mark also names
+the commit that brought the record into each target, so that a restore of the target to an earlier state is noticed.
+`with_states` computes the state of records from their marks.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from penstock.quarantine.records import (
 
 
 class Outcome(Enum):
-    """What a mark says."""
+    """The outcome that a mark records."""
 
     REDRIVEN = "redriven"
     FAILED = "failed"
     DROPPED = "dropped"
     UNDROPPED = "undropped"
     RETURNED = "returned"
-    """It was redriven, and the sinks named by `wanted_by` have no row of it any more."""
+    """It was redriven, and the sinks in `wanted_by` have no row of it any more."""
 
 
 class State(Enum):
-    """How a record stands."""
+    """The state of a quarantined record."""
 
     WAITING = "waiting"
     FAILED = "failed"
@@ -80,7 +80,7 @@ was taken back; `commits` has for each sink of a redrive the number of the commi
 _KINDS = empty_frame(MARK_SCHEMA).schema
 IDENTITIES = "identities"
 """In the records of a redrive: the `refused_by` of every quarantined row that a record stands for."""
-_TOLD = ("stage", "code", "message", "topic", "partition", "offset", "refused_by")
+_REPORTED = ("stage", "code", "message", "topic", "partition", "offset", "refused_by")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read_marks(held: Held, pipeline: str) -> pl.DataFrame:
 
 
 def commit_numbers(sinks: Sequence[Sink]) -> dict[str, int]:
-    """For each target that keeps a position, how many redrives' commits it holds."""
+    """The number of redrive commits in each target that keeps a position."""
     exact = [sink for sink in sinks if sink.guarantee is Guarantee.EXACTLY_ONCE]
     held = {sink.name: sink.position() for sink in exact}
     return {name: position.number for name, position in held.items() if position is not None}
@@ -124,7 +124,7 @@ def as_marks(frame: pl.DataFrame) -> pa.Table:
 
 
 def with_states(records: pl.DataFrame, marks: pl.DataFrame, max_redrives: int) -> pl.DataFrame:
-    """The records with how they stand now: `state`, `failures`, `run`, `wanted_by`, `last_stage` and `last_code`.
+    """The records with their state now: `state`, `failures`, `run`, `wanted_by`, `last_stage` and `last_code`.
 
     `run` is the one that redrove it; `wanted_by` names the sinks that have no row of it, null for all of them; where it
     failed in a redrive, the last stage and code are those of the last one.
@@ -237,8 +237,8 @@ class RedriveMarks(OverSink):
     def _failed(self, manifests: Sequence[Manifest]) -> pl.DataFrame:
         """Each record that is bad again once, with its first reason and the sinks that it did not reach."""
         blocks = [item for manifest in manifests for item in manifest.items if isinstance(item, bytes)]
-        empty = empty_frame(MARK_SCHEMA).select(_TOLD)
-        bad = pl.concat([empty, *(pl.read_ipc_stream(block).select(_TOLD) for block in blocks)])
+        empty = empty_frame(MARK_SCHEMA).select(_REPORTED)
+        bad = pl.concat([empty, *(pl.read_ipc_stream(block).select(_REPORTED) for block in blocks)])
         once = bad.group_by(PLACE, maintain_order=True).agg(
             pl.col("stage", "code", "message").first(), pl.col("refused_by").alias("refusing")
         )
@@ -265,7 +265,7 @@ class _BadAgain:
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         if rows.num_rows:
-            self._batches.append(rows.select(list(_TOLD)))
+            self._batches.append(rows.select(list(_REPORTED)))
         return ()
 
     def finish(self) -> Manifest:

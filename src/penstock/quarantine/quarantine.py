@@ -1,8 +1,8 @@
-"""The quarantine: one more sink, over bad records, as exact as the sink it is handed; what stands in for one where none
-is configured; and gaps, the records that were gone before they could be read.
+"""The quarantine: one more sink, over bad records, with the guarantee of the sink that it writes to; what takes its
+place where none is configured; and gaps, the records that expired before they could be read.
 
-Bad records enter in `BAD_SCHEMA`; rows leave in `QUARANTINE_SCHEMA`, whose column names others rely on. Who refused
-a record that others took stands behind the stage: `sink orders_pg`, `transform returns`.
+Bad records enter in `BAD_SCHEMA`; rows leave in `QUARANTINE_SCHEMA`, whose column names others rely on. Where only
+some sinks refused a record, their names follow the stage: `sink orders_pg`, `transform returns`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock.contracts import Sink, Stage
 from penstock.errors import TerminalError
 from penstock.model import (
     BAD_SCHEMA,
+    QUARANTINE_SCHEMA,
     TIMESTAMP,
     BatchToken,
     Guarantee,
@@ -34,44 +35,34 @@ from penstock.model import (
 if TYPE_CHECKING:
     from penstock.quarantine.records import Held
 
-QUARANTINE_SCHEMA = pa.schema(
-    [
-        pa.field("pipeline", pa.string()),
-        pa.field("batch_id", pa.int64()),
-        *(field for field in BAD_SCHEMA if field.name != "refused_by"),
-        pa.field("quarantined_at", TIMESTAMP),
-    ]
-)
-"""A bad record with the pipeline and batch that met it, and when."""
-
 
 class OverSink:
-    """Implements `contracts.Sink` by way of another sink, for rows that always look alike."""
+    """Implements `contracts.Sink` over another sink, for rows of one schema."""
 
     SCHEMA: ClassVar[pa.Schema]
     sink: Sink
 
     @property
     def name(self) -> str:
-        """The name of the sink underneath."""
+        """The name of the other sink."""
         return self.sink.name
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the sink underneath promises."""
+        """The guarantee of the other sink."""
         return self.sink.guarantee
 
     @property
     def target(self) -> str:
-        """Where the sink underneath writes."""
+        """Where the other sink writes."""
         return self.sink.target
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Create or check the target; `schema` is not looked at."""
+        """Create or check the target; `schema` is ignored."""
         self.sink.prepare(self.SCHEMA)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the target, if it is there, can take the rows."""
+        """Check that the target, if it exists, can take the rows."""
         self.sink.check(self.SCHEMA)
 
     def position(self) -> Position | None:
@@ -99,34 +90,29 @@ class Quarantine(OverSink):
         self._pipeline = pipeline
         self._records = records
         self._one_sink = one_sink
-        """Whether the pipeline has a single sink, which then goes without saying."""
+        """Whether the pipeline has a single sink, which is then not named."""
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks only stage: what reads the quarantine stays on the driver.
+        # Tasks only stage: the reader stays on the driver.
         return {**self.__dict__, "_records": None}
 
     def records(self) -> Held:
-        """On the driver: what reads the records back."""
+        """On the driver: reads the records back."""
         assert self._records is not None, "on the driver"
         return self._records()
 
-    def recorded(
-        self, ranges: Sequence[OffsetRange], batch_id: int | None = None
-    ) -> list[tuple[str | None, tuple[str, int, int], str]]:
-        """The records of these ranges in the quarantine, of one batch or of any, with who refused each, at which stage.
+    def recorded(self, ranges: Sequence[OffsetRange]) -> list[tuple[str | None, tuple[str, int, int], str]]:
+        """The quarantined records of these ranges: who refused each (None: the whole pipeline), where, which stage."""
+        from penstock.quarantine.records import PLACE, REFUSED_BY, read_records  # polars, which tasks do not need
 
-        None stands for the whole pipeline.
-        """
-        from penstock.quarantine.records import PLACE, REFUSED_BY, read_records
-
-        found = read_records(self.records(), self._pipeline, [*PLACE, "batch_id", "pipeline", "stage"])
-        within = {r.topic_partition: r for r in ranges}
+        found = read_records(self.records(), self._pipeline, [*PLACE, "pipeline", "stage"])
+        by_partition = {r.topic_partition: r for r in ranges}
         kept = []
-        for row in found.select(*PLACE, "batch_id", "pipeline", "stage", REFUSED_BY).iter_rows():
-            topic, partition, offset, batch, pipeline, stage, by = row
-            inside = within.get(TopicPartition(topic, partition))
-            mine = pipeline == self._pipeline and batch_id in (None, batch)
-            if mine and inside is not None and inside.start <= offset < inside.end:
+        for topic, partition, offset, pipeline, stage, by in found.select(
+            *PLACE, "pipeline", "stage", REFUSED_BY
+        ).iter_rows():
+            r = by_partition.get(TopicPartition(topic, partition))
+            if pipeline == self._pipeline and r is not None and r.start <= offset < r.end:
                 kept.append((by, (topic, partition, offset), stage.partition(" ")[0]))
         return kept
 
@@ -183,7 +169,7 @@ class _QuarantineStage:
 
 
 class WithoutTarget:
-    """What every sink without a target has in common: it keeps nothing and commits nothing."""
+    """The methods of a sink without a target: it stores nothing and commits nothing."""
 
     def prepare(self, schema: pa.Schema) -> None:
         """There is nothing to prepare."""
@@ -192,7 +178,7 @@ class WithoutTarget:
         """There is nothing to check."""
 
     def position(self) -> Position | None:
-        """It never holds anything."""
+        """It has none."""
         return None
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
@@ -260,7 +246,7 @@ GAPS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The offsets `[start, end)` of one partition that nobody can read any more. `end` may be unknown."""
+    """The offsets `[start, end)` of one partition that cannot be read any more. `end` may be unknown."""
 
     topic: str
     partition: int

@@ -1,8 +1,7 @@
-"""What a quarantine holds, read without Spark: from its table or from its topic, in the same columns.
+"""Reads the quarantine without Spark: from its table or from its topic, into the same columns.
 
-Leaves: a frame in the columns of `QUARANTINE_SCHEMA`, with `refused_by` taken out of the stage, and `schema_id` where
-it is asked for. There is one row for each identity: of several with the same topic, partition, offset and `refused_by`
-the oldest counts.
+The result has the columns of `QUARANTINE_SCHEMA`, `refused_by` out of the stage, and `schema_id` where it is wanted.
+There is one row for each identity: of several with the same topic, partition, offset and `refused_by` the oldest.
 """
 
 from __future__ import annotations
@@ -21,26 +20,25 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from penstock.contracts import Reader
 from penstock.errors import MissingError
 from penstock.kafka import Cluster, KafkaSettings, Subscription
-from penstock.model import HEADERS, RAW_SCHEMA, OffsetRange
-from penstock.quarantine.quarantine import QUARANTINE_SCHEMA
+from penstock.model import HEADERS, QUARANTINE_SCHEMA, RAW_SCHEMA, OffsetRange
 from penstock.storage import Storage
 
 SCHEMA_ID = "schema_id"
-"""The id of the Confluent framing: the four bytes behind a first byte that is zero."""
+"""The schema id of the Confluent framing: the four bytes after a first byte that is zero."""
 REFUSED_BY = "refused_by"
-"""The sinks, or the route, that alone have no row of the record: what stands behind the stage. Null for all of them."""
+"""The sinks, or the route, that lack the record: what follows the stage. Null where all of them do."""
 PLACE = ("topic", "partition", "offset")
 IDENTITY = (*PLACE, REFUSED_BY)
-"""What makes two rows speak of the same failure."""
+"""Two rows with the same values here are about the same failure."""
 BODY = ("key", "value", "headers")
 FACTS = tuple(name for name in QUARANTINE_SCHEMA.names if name not in BODY)
-"""The columns beside the record's own bytes: in a topic they are headers, in this order."""
+"""The columns other than the record's own bytes: in a topic they are headers, in this order."""
 
 Place = tuple[str, int, int]
 
 
 class Held(Protocol):
-    """A place that keeps rows of several pipelines, in columns that are known."""
+    """A table or topic that stores rows of several pipelines."""
 
     @property
     def target(self) -> str:
@@ -48,7 +46,7 @@ class Held(Protocol):
         ...
 
     def rows(self, columns: Sequence[str], pipelines: str, place: Place | None = None) -> pl.DataFrame:
-        """The rows of a pipeline, and those that its replays left before 0.8; of one record where a place is given."""
+        """The rows of a pipeline, and those that its replays left before 0.8; with `place` those of one record."""
         ...
 
 
@@ -72,8 +70,7 @@ class HeldInTable:
             table = DeltaTable(self.path, storage_options=self.storage.for_delta_at(self.path))
             there = {field.name for field in table.schema().fields}
             names = ", ".join(f'"{name}"' for name in columns if name in there)
-            asked = f"SELECT {names} FROM held WHERE {of_pipeline(pipelines)}{_at(place)}"
-            found = pa.RecordBatchReader.from_stream(QueryBuilder().register("held", table).execute(asked)).read_all()
+            found = _query(table, f"SELECT {names} FROM held WHERE {of_pipeline(pipelines)}{_at(place)}")
         except TableNotFoundError:
             return empty_frame(wanted)
         except (DeltaError, OSError) as error:
@@ -85,10 +82,10 @@ class HeldInTable:
 
 
 def query_table(path: str, storage: Storage, asked: str, doing: str) -> pa.Table | None:
-    """What SQL about the rows `held` by a table gives, by the same engine; none where there is no table."""
+    """The result of SQL over the rows of a table, which is the relation `held`; None where there is no table."""
     try:
         table = DeltaTable(path, storage_options=storage.for_delta_at(path))
-        return pa.RecordBatchReader.from_stream(QueryBuilder().register("held", table).execute(asked)).read_all()
+        return _query(table, asked)
     except TableNotFoundError:
         return None
     except Exception as error:
@@ -99,9 +96,13 @@ def query_table(path: str, storage: Storage, asked: str, doing: str) -> pa.Table
         ) from error
 
 
+def _query(table: DeltaTable, sql: str) -> pa.Table:
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("held", table).execute(sql)).read_all()
+
+
 @dataclass(frozen=True)
 class HeldInTopic:
-    """Bad records in a topic, up to where its log ends now. What is said about them is in their headers."""
+    """Bad records in a topic, up to the current end of its log. The facts about them are in their headers."""
 
     topic: str
     settings: KafkaSettings
@@ -113,7 +114,7 @@ class HeldInTopic:
         return f"{self.topic} at {self.settings.brokers}"
 
     def rows(self, columns: Sequence[str], pipelines: str, place: Place | None = None) -> pl.DataFrame:
-        """Read the whole topic: it knows no order but its own."""
+        """Read the whole topic: it has no index."""
         frames = [_quarantined(batch) for batch in whole_topic(self.topic, self.settings, self.reader)]
         found = pl.concat([empty_frame(QUARANTINE_SCHEMA), *frames])
         mine = (pl.col("pipeline") == pipelines) | pl.col("pipeline").str.starts_with(f"{pipelines}.replay-")
@@ -123,7 +124,7 @@ class HeldInTopic:
 
 
 def whole_topic(topic: str, settings: KafkaSettings, reader: Reader) -> Iterable[pa.RecordBatch]:
-    """The records of a topic up to where its log ends now; none where there is no such topic."""
+    """The records of a topic up to the current end of its log; none where there is no such topic."""
     cluster = Cluster(settings)
     try:
         partitions = cluster.partitions(Subscription((topic,)))
@@ -164,7 +165,7 @@ def empty_frame(schema: pa.Schema) -> pl.DataFrame:
 
 
 def as_text(values: pl.Series) -> pl.Series:
-    """Bytes as text; null where they are no UTF-8."""
+    """Bytes as text; null where they are not UTF-8."""
     try:
         return values.cast(pl.String)
     except pl.exceptions.ComputeError:
@@ -184,7 +185,7 @@ def raw_records(frame: pl.DataFrame) -> pa.Table:
 
 
 def _refused_by() -> pl.Expr:
-    """A stage is one word; behind it stands who refused the record where others did not."""
+    """A stage is one word. Where only some refused the record, their names follow it."""
     return pl.col("stage").str.extract(r"^\S+ (.+)$")
 
 

@@ -26,8 +26,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from penstock.errors import TransientError
 from penstock.kafka import KafkaSettings, explain
+from penstock.kafka.client import ObservedConsumer
 from penstock.kafka.failures import BROKERS_CHANGED
-from penstock.kafka.hearing import HeardConsumer
 from penstock.model import LAST_TIMESTAMP, RAW_SCHEMA, TIMESTAMP, OffsetRange, TopicPartition
 
 # Kafka consumers between two reads: kept for the next one with the same settings, few of them, each lent to one alone.
@@ -125,20 +125,20 @@ class KafkaReader:
         with _idle.lent(self.settings.identity, self._open) as consumer:
             yield from self._records(consumer, ranges, pending, left)
 
-    def _open(self) -> HeardConsumer:
-        return HeardConsumer(self.settings, {**_DEFAULTS, **self.settings.for_librdkafka(), **_OWNED})
+    def _open(self) -> ObservedConsumer:
+        return ObservedConsumer(self.settings, {**_DEFAULTS, **self.settings.for_librdkafka(), **_OWNED})
 
     def _records(
-        self, consumer: HeardConsumer, ranges: Sequence[OffsetRange], pending: dict[TopicPartition, int], left: int
+        self, consumer: ObservedConsumer, ranges: Sequence[OffsetRange], pending: dict[TopicPartition, int], left: int
     ) -> Iterator[pa.RecordBatch]:
-        consumer.hearing.forget()
+        consumer.errors.forget()
         consumer.assign([ClientPartition(r.topic, r.partition, r.start) for r in ranges if len(r)])
         topics = sorted({partition.topic for partition in pending})
         heard, chunks = time.monotonic(), _Chunks(consumer, self.chunk_bytes)
         while pending:
             messages = chunks.take(left)
             if not messages:
-                consumer.hearing.refuse("reading")
+                consumer.errors.refuse("reading")
                 self._check_patience(heard, pending)
                 continue
             rows, ended = self._sort_out(messages, pending, topics)
@@ -225,7 +225,7 @@ class KafkaReader:
 class _Chunks:
     """Messages of one consumer, cut by their bytes."""
 
-    def __init__(self, consumer: HeardConsumer, most_bytes: int) -> None:
+    def __init__(self, consumer: ObservedConsumer, most_bytes: int) -> None:
         self._consumer = consumer
         self._most_bytes = most_bytes
         self._step = 1

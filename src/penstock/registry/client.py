@@ -1,9 +1,9 @@
-"""Schemas by id, by subject and version; registering them. What can never change is asked for once.
+"""Schemas by id, by subject and version; registering them. What never changes is cached.
 
-A schema that was found under an id is kept, since a registry never gives an id to another schema; what was used longest
-ago is dropped first. That an id is not known is not kept: it may be registered a moment later. A registry that is away
-raises a `TransientError`, and is never taken for one that does not know. What a schema refers to is fetched with it and
-put in order, within limits, whatever the registry holds.
+A schema is cached by its id, since a registry never gives an id to another schema; the least recently used is dropped
+first. An unknown id is not cached: it may be registered a moment later. A registry that does not answer raises a
+`TransientError`, and is never taken for one that does not know the schema. The schemas that a schema refers to are
+fetched with it and put in order, within limits, whatever the registry contains.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 
 
 class RegistryClient:
-    """One registry, with a cache. To be made by `client_of`, so that the cache is shared."""
+    """One registry, with a cache. Use `client_of`, so that the cache is shared."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self.settings = settings
@@ -110,48 +110,41 @@ class RegistryClient:
         self._subjects: Recent[int, frozenset[str]] = Recent(CACHED_SCHEMAS)
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """The schema with this id, or None where the registry says that there is none."""
+        """The schema with this id, or None where the registry has none."""
         if known := self.known(schema_id):
             return known
         # A registry's ids are signed; the four bytes of a message may be any.
         if not 0 <= schema_id <= _HIGHEST_ID:
             return None
-        answer = self._exchange.ask(f"/schemas/ids/{schema_id}")
-        if isinstance(answer, Refusal):
-            if answer.code == _NO_SCHEMA:
-                return None
-            raise self._refused(f"asking for schema {schema_id}", answer)
-        return self._schemas.keep(schema_id, self._registered(answer, schema_id))
+        answer = self._ask(f"asking for schema {schema_id}", f"/schemas/ids/{schema_id}", absent=(_NO_SCHEMA,))
+        return None if answer is None else self._schemas.keep(schema_id, self._registered(answer, schema_id))
 
     def remember(self, schema: RegisteredSchema) -> None:
-        """Answer for this schema as if the registry had been asked."""
+        """Put this schema into the cache as if the registry had been asked for it."""
         self._schemas.keep(schema.id, schema)
         self._subjects.keep(schema.id, frozenset({schema.subject or ""}))
 
     def known(self, schema_id: int) -> RegisteredSchema | None:
-        """The schema with this id if it was asked for before; nothing is sent."""
+        """The schema with this id if it is in the cache; nothing is sent."""
         return self._schemas.get(schema_id)
 
     def subjects(self, schema_id: int, *, fresh: bool = False) -> frozenset[str]:
-        """The subjects under which this id is, or once was, registered; `fresh` asks again what is known already."""
+        """The subjects under which this id is, or once was, registered; `fresh` bypasses the cache."""
         if not fresh and (known := self._subjects.get(schema_id)):
             return known
         if not 0 <= schema_id <= _HIGHEST_ID:
             return frozenset()
         # A record may be older than the deletion of its version.
-        answer = self._exchange.ask(f"/schemas/ids/{schema_id}/versions?deleted=true")
-        if isinstance(answer, Refusal):
-            if answer.code == _NO_SCHEMA:
-                return frozenset()
-            raise self._refused(f"asking for the subjects of schema {schema_id}", answer)
+        path = f"/schemas/ids/{schema_id}/versions?deleted=true"
+        answer = self._ask(f"asking for the subjects of schema {schema_id}", path, absent=(_NO_SCHEMA,))
         try:
-            subjects = frozenset(str(each["subject"]) for each in answer)
+            subjects = frozenset(str(each["subject"]) for each in (answer if answer is not None else ()))
         except (TypeError, KeyError):
             raise self._exchange.not_a_registry("versions of a schema without a subject") from None
         return self._subjects.keep(schema_id, subjects) if subjects else subjects
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The newest version of `subject`, asked for every time."""
+        """The newest version of `subject`, never from the cache."""
         return self._version(subject, "latest")
 
     def version(self, subject: str, number: int) -> RegisteredSchema:
@@ -160,9 +153,7 @@ class RegistryClient:
 
     def versions(self, subject: str) -> list[int]:
         """The numbers of the versions of `subject`, oldest first."""
-        answer = self._exchange.ask(f"/subjects/{_quoted(subject)}/versions")
-        if isinstance(answer, Refusal):
-            raise self._missing(subject, "any", answer)
+        answer = self._ask(f'asking for subject "{subject}"', f"/subjects/{_quoted(subject)}/versions")
         if not isinstance(answer, list) or not all(isinstance(each, int) for each in answer):
             raise self._exchange.not_a_registry("no list of versions")
         return sorted(answer)
@@ -171,29 +162,25 @@ class RegistryClient:
         self, subject: str, kind: SchemaKind, text: str, references: Sequence[SchemaReference] = ()
     ) -> int | None:
         """The id of exactly this schema under `subject`, or None where it is not registered there."""
-        answer = self._exchange.ask(f"/subjects/{_quoted(subject)}", _body(kind, text, references))
-        if isinstance(answer, Refusal):
-            if answer.code in (_NO_SUBJECT, _NO_SCHEMA):
-                return None
-            raise self._refused(f'looking for a schema under subject "{subject}"', answer)
-        return self._id(answer)
+        doing = f'looking for a schema under subject "{subject}"'
+        body = _body(kind, text, references)
+        answer = self._ask(doing, f"/subjects/{_quoted(subject)}", body, absent=(_NO_SUBJECT, _NO_SCHEMA))
+        return None if answer is None else self._number(answer, "id")
 
     def register(self, subject: str, kind: SchemaKind, text: str, references: Sequence[SchemaReference] = ()) -> int:
-        """Register the schema under `subject`, as its newest version unless it is there already; its id."""
-        answer = self._exchange.ask(f"/subjects/{_quoted(subject)}/versions", _body(kind, text, references))
-        if isinstance(answer, Refusal):
-            raise self._refused(f'registering a schema under subject "{subject}"', answer)
-        return self._id(answer)
+        """Register the schema as the newest version of `subject`, unless it is registered already; its id."""
+        doing = f'registering a schema under subject "{subject}"'
+        body = _body(kind, text, references)
+        return self._number(self._ask(doing, f"/subjects/{_quoted(subject)}/versions", body), "id")
 
     def close(self) -> None:
-        """Let go of the connections; the client goes on working."""
+        """Close the connections; the client goes on working."""
         self._exchange.close()
 
     def _version(self, subject: str, which: str) -> RegisteredSchema:
-        answer = self._exchange.ask(f"/subjects/{_quoted(subject)}/versions/{which}")
-        if isinstance(answer, Refusal):
-            raise self._missing(subject, which, answer)
-        return self._registered(answer, self._id(answer), subject, self._number(answer, "version"))
+        path = f"/subjects/{_quoted(subject)}/versions/{which}"
+        answer = self._ask(f'asking for version {which} of subject "{subject}"', path)
+        return self._registered(answer, self._number(answer, "id"), subject, self._number(answer, "version"))
 
     def _registered(
         self, answer: Any, schema_id: int, subject: str | None = None, version: int | None = None
@@ -208,10 +195,7 @@ class RegistryClient:
 
     def _referenced(self, reference: SchemaReference) -> tuple[str, Sequence[SchemaReference]]:
         path = f"/subjects/{_quoted(reference.subject)}/versions/{reference.version}?deleted=true"
-        answer = self._exchange.ask(path)
-        if isinstance(answer, Refusal):
-            raise self._missing(reference.subject, str(reference.version), answer)
-        return self._text(answer)
+        return self._text(self._ask(f'asking for version {reference.version} of subject "{reference.subject}"', path))
 
     def _text(self, answer: Any) -> tuple[str, Sequence[SchemaReference]]:
         try:
@@ -221,38 +205,40 @@ class RegistryClient:
         except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
             raise self._exchange.not_a_registry("a schema without its text or references") from None
 
-    def _id(self, answer: Any) -> int:
-        return self._number(answer, "id")
-
     def _number(self, answer: Any, name: str) -> int:
         number = answer.get(name) if isinstance(answer, dict) else None
         if not isinstance(number, int):
             raise self._exchange.not_a_registry(f"nothing that has a number as its {name}")
         return number
 
-    def _missing(self, subject: str, which: str, refusal: Refusal) -> MissingError:
-        place = {"registry": self.settings.address, "it answered": refusal.message}
-        if refusal.code == _NO_SUBJECT:
-            return MissingError(
+    def _ask(self, doing: str, path: str, body: dict[str, Any] | None = None, absent: Sequence[int] = ()) -> Any:
+        """The JSON of the answer; None where the registry refuses with one of the codes in `absent`."""
+        answer = self._exchange.ask(path, body)
+        if answer is None:
+            raise self._exchange.not_a_registry("null")
+        if not isinstance(answer, Refusal):
+            return answer
+        if answer.code in absent:
+            return None
+        context: dict[str, object] = {"registry": self.settings.address, "it answered": answer.message}
+        if answer.code == _NO_SUBJECT:
+            raise MissingError(
                 "REGISTRY_SUBJECT_MISSING",
-                f'asking for subject "{subject}": the schema registry has none of that name',
-                context=place,
+                f"{doing}: the schema registry has no such subject",
+                context=context,
                 hint="check the subject; the serializers name it after the topic: TOPIC-value, TOPIC-key",
             )
-        if refusal.code == _NO_VERSION:
-            return MissingError(
+        if answer.code == _NO_VERSION:
+            raise MissingError(
                 "REGISTRY_VERSION_MISSING",
-                f'asking for subject "{subject}": the schema registry has no version {which} of it',
-                context=place,
-                hint="name a version that there is, or leave it out for the latest",
+                f"{doing}: the schema registry has no such version",
+                context=context,
+                hint="name a version that exists, or leave it out for the latest",
             )
-        return self._refused(f'asking for subject "{subject}"', refusal)
-
-    def _refused(self, doing: str, refusal: Refusal) -> MissingError:
-        return MissingError(
+        raise MissingError(
             "REGISTRY_REFUSED",
             f"{doing}: the schema registry refuses",
-            context={"registry": self.settings.address, "it answered": f"{refusal.status} {refusal.message}"},
+            context={**context, "it answered": f"{answer.status} {answer.message}"},
             hint="an incompatible schema (409) needs a change, or another compatibility of the subject; an invalid one "
             "(422) needs a correction",
         )

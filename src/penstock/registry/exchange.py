@@ -1,9 +1,9 @@
-"""One question to the registry and its answer: credentials, TLS, time-outs, tries, and what went wrong.
+"""One request to the registry and its response: credentials, TLS, timeouts, retries, and errors.
 
-Leaves: the JSON of an answer, or the registry's own refusal of the question, or an error that says whether to try
-again. A registry that is away, slow, overloaded or broken is transient; one that does not let us in is not. An answer
-has the time-out for all of its bytes together, and one that sends us elsewhere is not followed: credentials and schemas
-are between us and the address in the file.
+The result is the JSON of the response, or the registry's own refusal of the request, or an error that says whether to
+try again. A registry that is unreachable, slow, overloaded or broken is transient; one that refuses the credentials is
+not. The timeout is for all bytes of a response together. Redirects are not followed: credentials and schemas go to the
+address in the file alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LONGEST_BACKOFF_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The registry understood the question and says no: its own code (40403: no such schema), and its words."""
+    """The registry understood the request and refuses it: its own code (40403: no such schema), and its message."""
 
     status: int
     code: int
@@ -60,7 +60,7 @@ _asked = _Asked()
 
 
 def seconds_asked() -> float:
-    """How long this thread has waited for answers so far, from all registries."""
+    """How long this thread has waited for responses so far, from all registries."""
     return _asked.seconds
 
 
@@ -99,7 +99,7 @@ class Exchange:
         return self._read(answer, text)
 
     def close(self) -> None:
-        """Let go of the connections; the next question makes new ones."""
+        """Close the connections; the next request opens new ones."""
         if self._session is not None and self._pid == os.getpid():
             self._session.close()
         self._session = None
@@ -156,7 +156,7 @@ class Exchange:
         if answer.status_code in _LOCKED_OUT:
             raise MissingError(
                 "REGISTRY_NOT_AUTHORIZED",
-                f"asking the schema registry at {self.settings.address}: it does not let us in",
+                f"asking the schema registry at {self.settings.address}: it refuses the credentials",
                 context={"it answered": answer.status_code, "it was shown": self.settings.credentials},
                 hint="check the user and password, or the token, of the registry, and what they may read or write",
             )
@@ -188,7 +188,7 @@ class Exchange:
         """The error for an answer that no registry gives."""
         return MissingError(
             "REGISTRY_NOT_THERE",
-            f"asking the schema registry at {self.settings.address}: what answers does not speak the Confluent API",
+            f"asking the schema registry at {self.settings.address}: the server does not have the Confluent API",
             context={"it answered": what},
             hint="check registry.url; Apicurio has this API under /apis/ccompat/v7",
         )

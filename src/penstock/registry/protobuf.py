@@ -1,7 +1,7 @@
-"""Protobuf schemas as a registry or a file holds them: to one `FileDescriptorSet`, and to the messages in it.
+"""Protobuf schemas of a registry or a file: compiled to one `FileDescriptorSet`, and the messages in it.
 
 A registered schema is `.proto` text or a `FileDescriptorProto` in base64, and so is each of its references. Text goes
-through `protoc`, which brings the well-known types with it. In the set that leaves, every file stands behind what it
+through `protoc`, which brings the well-known types with it. In the resulting set every file comes after what it
 imports, and the schema itself is the last.
 
 Whoever may register a schema is not trusted: the arguments of `protoc` are the same for every schema, and a reference
@@ -129,7 +129,7 @@ def message_names(scope: str, messages: Iterable[DescriptorProto]) -> Iterator[s
 
 
 def _ordered(given: Iterable[FileDescriptorProto]) -> FileDescriptorSet:
-    """The files behind what they import; well-known ones that are missing are added."""
+    """The files, each after what it imports; missing well-known ones are added."""
     by_name = {file.name: file for file in given}
     found: dict[str, FileDescriptorProto] = {}
     open_: set[str] = set()
@@ -173,7 +173,7 @@ def _descriptor(schema: RegisteredSchema, text: str, name: str) -> FileDescripto
         file = FileDescriptorProto.FromString(base64.b64decode(text))
     except (ValueError, DecodeError):
         raise _invalid(schema, f"{name} is neither .proto text nor a descriptor in base64") from None
-    # What is no UTF-8 comes as bytes.
+    # A name that is not UTF-8 comes as bytes.
     if not all(isinstance(each, str) for each in file.dependency):
         raise _invalid(schema, f"{name} imports a file whose name is no text")
     file.name = name
@@ -198,7 +198,7 @@ def _compiled(
             options.append(f"--descriptor_set_in={known}")
         options += ["--include_imports", f"--descriptor_set_out={out}"]
         # A process of its own: protoc writes its words to the standard error of its process, and a schema that it
-        # cannot bear ends that process only. -P: a folder that we happen to run in has no say in what is imported.
+        # crashes on ends that process only. -P: nothing is imported from the current folder.
         command = [sys.executable, "-P", "-m", "grpc_tools.protoc", *options, _ROOT]
         try:
             done = subprocess.run(command, capture_output=True, timeout=_PROTOC_SECONDS, check=False)

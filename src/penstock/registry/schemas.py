@@ -1,4 +1,4 @@
-"""What a registry holds, where it is and how to be let in, as values. The settings are sent to tasks."""
+"""Schemas of a registry, its address and credentials, as values. The settings are sent to tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SchemaKind = Literal["AVRO", "PROTOBUF", "JSON"]
 
 @dataclass(frozen=True, slots=True)
 class SchemaReference:
-    """What a schema says about another one that it uses: the name it has there, and where it is registered."""
+    """A reference of a schema to another one: the name that it uses, and where that is registered."""
 
     name: str
     subject: str
@@ -46,7 +46,7 @@ class RegisteredSchema:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RegistrySettings:
-    """The base URL of the Confluent API, credentials, TLS files and patience; secrets in the clear, never shown.
+    """The base URL of the Confluent API, credentials, TLS files and timeouts; secrets in the clear, never shown.
 
     `timeout` is in seconds, for connecting and for each wait on an answer. `retries` are tries after the first one.
     """
@@ -68,13 +68,13 @@ class RegistrySettings:
 
     @property
     def address(self) -> str:
-        """The URL for messages: without a user and password that stand in it."""
+        """The URL for messages, without user and password."""
         parts = urlsplit(self.url)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")).rstrip("/")
 
     @property
     def credentials(self) -> str:
-        """What is shown to the registry, for messages."""
+        """The kind of credentials, for messages."""
         if self.token is not None:
             return "a bearer token"
         if self.username is not None or "@" in urlsplit(self.url).netloc:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -13,61 +13,51 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from penstock.tables.table import TableState, gather, select_columns
+from penstock.tables.table import StoredTable
 from penstock.tables.types import plain_schema
 
 _SQLITE = "sqlite:///"
-_EMPTY = "no snapshot"
 
 
-class IcebergLookup:
+class IcebergLookup(StoredTable):
     """Implements `LookupTable`. `properties` are those of pyiceberg's `load_catalog`, and may hold secrets."""
 
+    # A database without the tables of a catalog raises one of the last two.
+    gone = (NoSuchTableError, NoSuchNamespaceError, OperationalError, ProgrammingError)
+
     def __init__(self, name: str, table: str, catalog: str, properties: Mapping[str, str]) -> None:
-        self.name = name
-        self.target = f"{table} in {properties.get('warehouse', catalog)}"
+        super().__init__(name, f"{table} in {properties.get('warehouse', catalog)}")
         self._table_name = table
         self._catalog_name = catalog
         self._properties = dict(properties)
-        # A database that is no catalog yet has none of a catalog's tables.
-        gone = (NoSuchTableError, NoSuchNamespaceError, OperationalError, ProgrammingError)
-        self._standing = TableState(name, self.target, gone)
         self._open: Table | None = None
 
-    def schema(self) -> pa.Schema:
-        """The columns as they are now."""
-        self.version()
-        with self._standing.looking("reading the columns"):
-            return self._columns()
+    def _refresh(self) -> None:
+        self._open = self._client.load_table(self._table_name)
 
-    def version(self) -> str:
-        """The id of the current snapshot."""
-        with self._standing.looking("looking at the table"):
-            self._open = self._client.load_table(self._table_name)
-            snapshot = self._open.current_snapshot()
-            return _EMPTY if snapshot is None else str(snapshot.snapshot_id)
+    def _version(self) -> str:
+        snapshot = self._table.current_snapshot()
+        return "no snapshot" if snapshot is None else str(snapshot.snapshot_id)
 
-    def estimated_bytes(self) -> int | None:
-        """The sizes of the files, as the snapshot has them: packed."""
-        self.version()
+    def _columns(self) -> pa.Schema:
+        return plain_schema(schema_to_pyarrow(self._table.schema(), include_field_ids=False))
+
+    def _size_bytes(self) -> int | None:
+        """The compressed size of the files, from the snapshot."""
         snapshot = self._table.current_snapshot()
         if snapshot is None:
             return 0
         size = snapshot.summary.additional_properties.get("total-files-size") if snapshot.summary else None
         return int(size) if size is not None else None
 
-    def read(self, columns: Sequence[str], most_bytes: int | None = None) -> pa.Table | None:
-        """All rows of these columns, at the snapshot that was looked at last."""
-        if self._open is None:
-            self.version()
-        with self._standing.reading():
-            wanted = select_columns(self.name, self._columns(), columns)
-            return gather(self._batches(columns), wanted, most_bytes)
+    def _rows(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        if self._table.current_snapshot() is not None:
+            yield from self._table.scan(selected_fields=tuple(wanted.names)).to_arrow_batch_reader()
 
     @cached_property
     def _client(self) -> Catalog:
         uri = self._properties.get("uri", "")
-        # Opening a SQLite file would make it.
+        # Opening a SQLite file would create it.
         if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).exists():
             raise FileNotFoundError(self.target)
         return load_catalog(self._catalog_name, **self._properties)
@@ -76,11 +66,3 @@ class IcebergLookup:
     def _table(self) -> Table:
         assert self._open is not None
         return self._open
-
-    def _columns(self) -> pa.Schema:
-        return plain_schema(schema_to_pyarrow(self._table.schema(), include_field_ids=False))
-
-    def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        if self._table.current_snapshot() is None:
-            return
-        yield from self._table.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()

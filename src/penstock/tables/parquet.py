@@ -1,7 +1,7 @@
 """Parquet files: one, a folder with partition folders, or the folder of a Penstock sink.
 
 The columns are those of all files together. Of a folder that `sinks.parquet` writes only the files count that its
-manifests name, and its columns are those that it noted down.
+manifests name, and its columns are those that the sink stored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -22,10 +22,10 @@ import pyarrow.json as pjson
 import pyarrow.parquet as pq
 
 from penstock.storage import Storage
-from penstock.tables.table import TableState, gather, select_columns
+from penstock.tables.table import StoredTable, select_columns
 from penstock.tables.types import TextError, parse_columns, parse_texts, plain_schema, read_delimited, read_names
 
-# What `sinks.parquet` writes beside its files.
+# What `sinks.parquet` writes next to its files.
 _COMMON_METADATA = "_common_metadata"
 _MANIFEST = "_manifest.json"
 _BATCH = "penstock_batch="
@@ -51,46 +51,45 @@ class _Layout:
         return plain_schema(pa.schema([*self.inside, *self.partitions]))
 
 
-class ParquetLookup:
-    """Implements `LookupTable`. Footers and manifests are read once for each version."""
+class ParquetLookup(StoredTable):
+    """Implements `LookupTable`. Footers and manifests are read once for each version.
+
+    The version is one of the names, sizes and times of the files, or of the batches where a sink writes the folder.
+    """
 
     def __init__(self, name: str, path: str, storage: Storage = Storage()) -> None:
-        self.name = name
-        self.target = path
+        super().__init__(name, path)
         self._files = TableFiles(path, storage)
-        self._standing = TableState(name, path)
-        self._seen: _Layout | None = None
+        self._layout: _Layout | None = None
         self._manifests: dict[str, tuple[tuple[str, int], ...]] = {}
 
-    def schema(self) -> pa.Schema:
-        """The columns of all files, those of the folders last."""
-        return self._look().schema
+    def _refresh(self) -> None:
+        sink_columns = self._sink_columns()
+        files = tuple(self._files.list() if sink_columns is None else self._committed())
+        version = version_of(files)
+        if self._layout is None or self._layout.version != version:
+            if sink_columns is None:
+                self._layout = self._layout_by_footers(version, files)
+            else:
+                self._layout = _Layout(version, files, *sink_columns, sum(file.size_bytes for file in files))
 
-    def version(self) -> str:
-        """By the names, sizes and times of the files; of a sink's folder by its batches."""
-        return self._look().version
+    def _version(self) -> str:
+        return self._known.version
 
-    def estimated_bytes(self) -> int | None:
-        """The size of the rows, unpacked, as the footers have it; of a sink's folder that of the files."""
-        return self._look().size_bytes
+    def _columns(self) -> pa.Schema:
+        return self._known.schema
 
-    def read(self, columns: Sequence[str], most_bytes: int | None = None) -> pa.Table | None:
-        """All rows of these columns, of the files that were found last."""
-        layout = self._seen or self._look()
-        wanted = select_columns(self.name, layout.schema, columns)
-        with self._standing.reading():
-            return gather(
-                (batch for file in layout.files for batch in self._rows(file, layout, wanted)), wanted, most_bytes
-            )
+    def _size_bytes(self) -> int:
+        """The uncompressed size of the rows, from the footers; of a sink's folder the size of the files."""
+        return self._known.size_bytes
 
-    def _look(self) -> _Layout:
-        with self._standing.looking("looking at the files"):
-            kept = self._sink_columns()
-            files = tuple(self._files.list() if kept is None else self._committed())
-            version = version_of(files)
-            if self._seen is None or self._seen.version != version:
-                self._seen = self._footers(version, files) if kept is None else self._noted(version, files, *kept)
-            return self._seen
+    def _rows(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return (batch for file in self._known.files for batch in self._rows_of(file, self._known, wanted))
+
+    @property
+    def _known(self) -> _Layout:
+        assert self._layout is not None
+        return self._layout
 
     def _sink_columns(self) -> tuple[pa.Schema, pa.Schema] | None:
         """The columns that a sink noted in the folder: of the files, and of the folders."""
@@ -117,10 +116,7 @@ class ParquetLookup:
             for path, size in self._manifests[name]:
                 yield DataFile(f"{folder}/{path}", f"{name}/{path}", size, "")
 
-    def _noted(self, version: str, files: tuple[DataFile, ...], inside: pa.Schema, partitions: pa.Schema) -> _Layout:
-        return _Layout(version, files, inside, partitions, sum(file.size_bytes for file in files))
-
-    def _footers(self, version: str, files: tuple[DataFile, ...]) -> _Layout:
+    def _layout_by_footers(self, version: str, files: tuple[DataFile, ...]) -> _Layout:
         footers = [pq.read_metadata(file.path, filesystem=self._files.fs) for file in files]
         schemas = [footer.schema.to_arrow_schema().remove_metadata() for footer in footers]
         inside = pa.unify_schemas(schemas, promote_options="permissive")
@@ -134,11 +130,11 @@ class ParquetLookup:
         partitions = [pa.field(name, _guessed(found)) for name, found in texts.items() if name not in inside.names]
         return _Layout(version, files, inside, pa.schema(partitions), size)
 
-    def _rows(self, file: DataFile, layout: _Layout, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, file: DataFile, layout: _Layout, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         inside = [name for name in wanted.names if name in layout.inside.names]
-        held = {unquote(name): unquote(text) for name, text in partition_values(file.relative).items()}
+        texts = {unquote(name): unquote(text) for name, text in partition_values(file.relative).items()}
         values = {
-            field.name: _value(held.get(field.name), field.type)
+            field.name: _value(texts.get(field.name), field.type)
             for field in layout.partitions
             if field.name in wanted.names
         }
@@ -164,46 +160,43 @@ def _value(text: str | None, kind: pa.DataType) -> pa.Scalar:
 # Tables of text files with given columns: CSV with a line of names, or JSON objects, one a line. Their version is the
 # files'.
 
-READING = "reading the rows"
+_READING = "reading the rows"
 
 
-class FileLookup(ABC):
-    """Implements `LookupTable` over a file or a folder of files, all but the format."""
+class FileLookup(StoredTable):
+    """Implements `LookupTable` over a file or a folder of files, all but the format.
+
+    The version is one of the names, sizes and times of the files.
+    """
 
     def __init__(self, name: str, path: str, schema: pa.Schema, storage: Storage = Storage()) -> None:
-        self.name = name
-        self.target = path
+        super().__init__(name, path)
         self._schema = pa.schema([pa.field(field.name, field.type) for field in schema])
         self._files = TableFiles(path, storage)
-        self._standing = TableState(name, path)
+        self._found: list[DataFile] = []
 
-    def schema(self) -> pa.Schema:
-        """The given columns, of files that are there."""
-        self.version()
+    def _refresh(self) -> None:
+        self._found = self._files.list()
+
+    def _version(self) -> str:
+        return version_of(self._found)
+
+    def _columns(self) -> pa.Schema:
         return self._schema
 
-    def version(self) -> str:
-        """By the names, sizes and times of the files."""
-        with self._standing.looking("looking at the files"):
-            return version_of(self._files.list())
+    def _size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self._found)
 
-    def estimated_bytes(self) -> int | None:
-        """The size of the files."""
-        with self._standing.looking("looking at the files"):
-            return sum(file.size_bytes for file in self._files.list())
-
-    def read(self, columns: Sequence[str], most_bytes: int | None = None) -> pa.Table | None:
-        """All rows of these columns. Raises for a value that is not of its column's type."""
-        wanted = select_columns(self.name, self._schema, columns)
-        with self._standing.reading():
-            files = self._files.list()
-            found = gather((batch for file in files for batch in self._rows(file, wanted)), wanted, most_bytes)
-            if version_of(self._files.list()) != version_of(files):
-                raise self._standing.unreachable(READING, "they changed meanwhile")
-        return found
+    def _rows(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Raises for a value that is not of its column's type, and for files that change meanwhile."""
+        files = self._files.list()
+        for file in files:
+            yield from self._rows_of(file, wanted)
+        if version_of(self._files.list()) != version_of(files):
+            raise self._unreachable(_READING, "the files changed meanwhile")
 
     @abstractmethod
-    def _rows(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows of one file in exactly these columns."""
 
 
@@ -215,10 +208,10 @@ class CsvLookup(FileLookup):
 
     def names_in_files(self) -> list[str]:
         """The names in the first line, those that are not columns too."""
-        with self._standing.looking("reading the first line"), self._files.open(self._files.list()[0]) as source:
+        with self._errors("reading the first line"), self._files.open(self._files.list()[0]) as source:
             return list(read_names(source).names)
 
-    def _rows(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
             with self._files.open(file) as source:
                 select_columns(self.name, read_names(source), schema.names)
@@ -226,10 +219,10 @@ class CsvLookup(FileLookup):
                 for texts in read_delimited(source, schema.names):
                     yield parse_columns(texts, schema)
         except TextError as error:
-            raise self._standing.unreadable(READING, str(error), file=file.relative, column=error.column) from error
+            raise self._unreadable(_READING, str(error), file=file.relative, column=error.column) from error
         except pa.ArrowInvalid as error:
-            raise self._standing.unreadable(
-                READING, "it is not CSV with the same fields in every line", file=file.relative
+            raise self._unreadable(
+                _READING, "it is not CSV with the same fields in every line", file=file.relative
             ) from error
 
 
@@ -243,7 +236,7 @@ class JsonLookup(FileLookup):
     Members that are not given as columns are left out; one that is absent is NULL. Dates and times are texts.
     """
 
-    def _rows(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, file: DataFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         if file.size_bytes == 0:
             return
         try:
@@ -252,7 +245,7 @@ class JsonLookup(FileLookup):
         except (TextError, pa.ArrowException) as error:
             column = error.column if isinstance(error, TextError) else self._failing(file, schema)
             why = "a value is not of the column's type" if column else "it is not JSON with one object a line"
-            raise self._standing.unreadable(READING, why, file=file.relative, column=column) from error
+            raise self._unreadable(_READING, why, file=file.relative, column=column) from error
 
     def _parsed(self, file: DataFile, schema: pa.Schema) -> pa.Table:
         asked = pa.schema([pa.field(field.name, _written(field.type)) for field in schema])
@@ -322,7 +315,7 @@ class TableFiles:
         return files
 
     def open(self, file: DataFile) -> IO[bytes]:
-        """A file's bytes, unpacked where its name says that they are packed."""
+        """A file's bytes, decompressed by the ending of its name."""
         return cast(IO[bytes], self.fs.open(file.path, "rb", compression="infer"))
 
     def _file(self, path: str, info: dict[str, Any]) -> DataFile:

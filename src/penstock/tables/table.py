@@ -1,11 +1,12 @@
-"""What the runtime asks of a table, whatever it is kept in. Everything runs on the driver."""
+"""What the runtime asks of a lookup table, and what every kind of table has in common. All of it runs on the driver."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -16,8 +17,8 @@ from penstock.tables.types import to_plain
 class LookupTable(Protocol):
     """A table that is read whole. Its types are those that decoders give.
 
-    What is not there at the first look is missing (`TABLE_MISSING`); what was there once may come back, being
-    replaced just now, and is told as passing (`TABLE_UNREACHABLE`).
+    A table that cannot be found is missing (`TABLE_MISSING`). One that was found before may just be being replaced,
+    which is transient (`TABLE_UNREACHABLE`).
     """
 
     @property
@@ -35,28 +36,28 @@ class LookupTable(Protocol):
         ...
 
     def version(self) -> str:
-        """What changes whenever the rows may have. Cheap: asked before every batch. `read` gives this version."""
+        """Changes whenever the rows may have changed. Cheap: called before every batch. `read` reads this version."""
         ...
 
     def read(self, columns: Sequence[str], most_bytes: int | None = None) -> pa.Table | None:
-        """All rows of these columns; none where they take more than `most_bytes` of memory."""
+        """All rows of these columns, or None where they take more than `most_bytes` of memory."""
         ...
 
     def estimated_bytes(self) -> int | None:
-        """About how large the whole table is, by its metadata; none where that does not say."""
+        """About how large the whole table is according to its metadata, or None where that does not say."""
         ...
 
 
 def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_bytes: int | None) -> pa.Table | None:
-    """The batches as one table of plain types; none, and nothing more read, once they take more than `most_bytes`."""
-    held: list[pa.RecordBatch] = []
+    """The batches as one table of plain types. Stops with None once they take more than `most_bytes`."""
+    plain: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        held.append(to_plain(batch, schema))
-        size += held[-1].nbytes
+        plain.append(to_plain(batch, schema))
+        size += plain[-1].nbytes
         if most_bytes is not None and size > most_bytes:
             return None
-    return pa.Table.from_batches(held, schema)
+    return pa.Table.from_batches(plain, schema)
 
 
 def select_columns(table: str, schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
@@ -72,77 +73,113 @@ def select_columns(table: str, schema: pa.Schema, columns: Sequence[str]) -> pa.
     return pa.schema([schema.field(name) for name in columns])
 
 
-# What goes wrong with a table, as errors that say whether to try again. None shows a secret or a value.
-
 _QUOTED = re.compile(r"'[^']*'")
 """Where Arrow's messages have values of the table."""
 _PASSWORD = re.compile(r"(://[^/@\s:]*):[^@\s]*@")
 
 
-class TableState:
-    """How one table stands.
+class StoredTable(ABC):
+    """Implements `LookupTable`. A kind of table opens it and reads its rows; limits and errors are the same for all.
 
-    What is missing before it was ever seen may only be away after that, and what cannot be read after it once was
-    may be half written.
+    No error shows a secret or a value. A table that was found once and is missing now may only be away, and one that
+    was read once and cannot be read now may be half written: both are transient.
     """
 
-    def __init__(self, name: str, target: str, gone: tuple[type[Exception], ...] = ()) -> None:
-        self._name = name
-        self._target = target
-        self._gone: tuple[type[Exception], ...] = (FileNotFoundError, NotADirectoryError, *gone)
-        self._was_seen = False
+    gone: ClassVar[tuple[type[Exception], ...]] = ()
+    """What the library of this kind raises for a table that does not exist."""
+
+    def __init__(self, name: str, target: str) -> None:
+        self.name = name
+        self.target = target
+        self._was_found = False
         self._was_read = False
 
+    def schema(self) -> pa.Schema:
+        """The columns as they are now."""
+        with self._errors("reading the columns"):
+            self._refresh()
+            return self._columns()
+
+    def version(self) -> str:
+        """The version as it is now."""
+        with self._errors("looking at the table"):
+            self._refresh()
+            return self._version()
+
+    def estimated_bytes(self) -> int | None:
+        """The size as it is now."""
+        with self._errors("looking at the table"):
+            self._refresh()
+            return self._size_bytes()
+
+    def read(self, columns: Sequence[str], most_bytes: int | None = None) -> pa.Table | None:
+        """All rows of these columns, at the version that was last looked at."""
+        with self._errors("reading the rows"):
+            if not self._was_found:
+                self._refresh()
+            wanted = select_columns(self.name, self._columns(), columns)
+            rows = gather(self._rows(wanted), wanted, most_bytes)
+        self._was_read = True
+        return rows
+
+    @abstractmethod
+    def _refresh(self) -> None:
+        """Open the table, or bring what is known of it up to date."""
+
+    @abstractmethod
+    def _columns(self) -> pa.Schema: ...
+
+    @abstractmethod
+    def _version(self) -> str: ...
+
+    @abstractmethod
+    def _size_bytes(self) -> int | None: ...
+
+    @abstractmethod
+    def _rows(self, wanted: pa.Schema) -> Iterator[pa.RecordBatch]: ...
+
+    def _translate(self, error: Exception, doing: str) -> PenstockError:
+        """The error for anything that a library raised; `doing` says what was being done."""
+        if isinstance(error, pa.ArrowException):
+            return self._unreadable(doing, _QUOTED.sub("...", first_line(error)))
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError, *self.gone)):
+            return self._unreachable(doing, first_line(error))
+        if self._was_found:
+            return self._unreachable(doing, "it was there before, and is not now")
+        return MissingError(
+            "TABLE_MISSING",
+            f"table {self.name}: {doing}: it is not there",
+            context={"looked at": self.target},
+            hint="create the table, or correct where the file says it is",
+        )
+
     @contextmanager
-    def looking(self, doing: str) -> Iterator[None]:
-        """Raise what goes wrong inside as an error of this table; `doing` says what was under way."""
+    def _errors(self, doing: str) -> Iterator[None]:
         try:
             yield
         except PenstockError:
             raise
-        except pa.ArrowException as error:
-            raise self.unreadable(doing, _QUOTED.sub("...", told(error))) from error
         except Exception as error:
-            if isinstance(error, self._gone):
-                raise self.missing(doing) from error
-            raise self.unreachable(doing, told(error)) from error
-        self._was_seen = True
+            raise self._translate(error, doing) from error
+        self._was_found = True
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """The same for reading the rows, all of them."""
-        with self.looking("reading the rows"):
-            yield
-        self._was_read = True
+    def _unreachable(self, doing: str, why: str) -> PenstockError:
+        """A table that may come back, unless it was never found: then it has to be put right first."""
+        kind = TransientError if self._was_found else MissingError
+        return kind("TABLE_UNREACHABLE", f"table {self.name}: {doing}: {why}", context={"looked at": self.target})
 
-    def missing(self, doing: str) -> PenstockError:
-        """The error for a table that is not there."""
-        if self._was_seen:
-            return self.unreachable(doing, "it was there before, and is not now")
-        return MissingError(
-            "TABLE_MISSING",
-            f"table {self._name}: {doing}: it is not there",
-            context={"looked at": self._target},
-            hint="create the table, or correct where the file says it is",
-        )
-
-    def unreachable(self, doing: str, why: str) -> PenstockError:
-        """The error for a table that may come back; at a start it has to be put right first."""
-        kind = TransientError if self._was_seen else MissingError
-        return kind("TABLE_UNREACHABLE", f"table {self._name}: {doing}: {why}", context={"looked at": self._target})
-
-    def unreadable(self, doing: str, why: str, *, file: str | None = None, column: str | None = None) -> PenstockError:
-        """The error for a table that is there and cannot be read as it is."""
+    def _unreadable(self, doing: str, why: str, *, file: str | None = None, column: str | None = None) -> PenstockError:
+        """A table that is there and cannot be read as it is."""
         places = {"file": file, "column": column}
         kind = TransientError if self._was_read else MissingError
         return kind(
             "TABLE_UNREADABLE",
-            f"table {self._name}: {doing}: {why}",
-            context={"looked at": self._target, **{name: place for name, place in places.items() if place}},
+            f"table {self.name}: {doing}: {why}",
+            context={"looked at": self.target, **{name: place for name, place in places.items() if place}},
         )
 
 
-def told(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """What an error says in one line, without the password of an address."""
     lines = str(error).strip().splitlines()
     return _PASSWORD.sub(r"\1:***@", lines[0])[:300] if lines else type(error).__name__

@@ -1,7 +1,7 @@
-"""Values brought to the types that decoders give: Arrow's many spellings of a type, and values written as text.
+"""Converts values to the types that decoders give: from Arrow's many variants of a type, and from text.
 
-As Spark would read the same files; text is that of CSV fields, of the names of folders, and of what a database writes
-out.
+The results are those of Spark reading the same files. Text comes from CSV fields, from the names of folders, and from
+the output of a database.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def to_plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`, which is plain, out of a batch that has them in any spelling."""
+    """The columns of `schema`, which is plain, from a batch that has them in any variant."""
     return pa.RecordBatch.from_arrays([_cast(batch.column(field.name), field.type) for field in schema], schema=schema)
 
 

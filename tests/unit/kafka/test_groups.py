@@ -67,7 +67,7 @@ class Answers:
 )
 def test_group_offsets_wait_for_a_coordinator_that_is_not_there_yet(code: int) -> None:
     patient, hurried = (GroupOffsets(AWAY, "penstock.orders", timeout=seconds) for seconds in (30, 0.3))
-    patient._is_let_in = hurried._is_let_in = True
+    patient._brokers._is_accepted = hurried._brokers._is_accepted = True
     held = ClientPartition("orders", 0, 5)
     refused = SimpleNamespace(topic="orders", partition=0, error=KafkaError(code))
     assert patient._ask(Answers(code, [refused], [held]), "asking") == [held]

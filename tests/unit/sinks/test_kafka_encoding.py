@@ -16,8 +16,7 @@ from penstock.kafka import KafkaSettings
 from penstock.kafka.topics import TopicFacts
 from penstock.model import COORDINATES_FIELD
 from penstock.registry import RegistrySettings
-from penstock.sinks.kafka.encode.avro_rows import AvroRows
-from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
+from penstock.sinks.kafka.encode.avro import AvroRows, avro_schema, avro_type
 from penstock.sinks.kafka.encode.encoding import Encoder, Encoders, Encoding, Encodings
 from penstock.sinks.kafka.encode.json_rows import JsonRows, json_schema
 from penstock.sinks.kafka.encode.shapes import UnfitError

@@ -286,8 +286,8 @@ def test_own_schema_with_references_enums_oneof_and_wrappers_is_written() -> Non
     ("change", "told"),
     [
         ({"id": None}, "id is null"),
-        ({"kind": "ODD"}, "kind: is none of NEW, OLD"),
-        ({"kinds": ["NEW", "ODD"]}, "kinds[]: is none of"),
+        ({"kind": "ODD"}, "kind: is not one of NEW, OLD"),
+        ({"kinds": ["NEW", "ODD"]}, "kinds[]: is not one of"),
         ({"count": -1}, "count: is negative"),
     ],
 )

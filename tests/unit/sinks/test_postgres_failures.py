@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.sinks.postgres.connection import message_of
+from penstock.postgres import message_of
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from tests.committing import last_commit
 
 from penstock.errors import MissingError
 from penstock.model import BatchToken
+from penstock.postgres import quote
 from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.names import (
     NAME_BYTES,
     StagedName,
     TableName,
     query_mark,
-    quote,
     sink_mark,
     staged_name,
     text,
@@ -85,5 +85,4 @@ def test_url_that_is_none_is_refused_without_showing_it() -> None:
         last_commit(sink)
     assert refused.value.code == "SINK_URL_INVALID"
     assert SECRET not in str(refused.value)
-    assert refused.value.__cause__ is None
-    assert refused.value.__suppress_context__
+    assert refused.value.__context__ is None

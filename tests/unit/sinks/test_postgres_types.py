@@ -7,7 +7,7 @@ from psycopg import errors
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.model import MergeRules
-from penstock.sinks.postgres.connection import database_failure, is_of_a_row
+from penstock.sinks.postgres.connection import SinkDatabase, is_of_a_row
 from penstock.sinks.postgres.names import TableName
 from penstock.sinks.postgres.table import alter_statement, check_schema, create_statement, fit_columns
 from penstock.sinks.postgres.types import TableColumn, fits, new_column_type, staged_type, widened_type
@@ -111,7 +111,7 @@ FAILURES: list[tuple[psycopg.Error, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("error", "kind", "code"), FAILURES, ids=[type(e).__name__ for e, _, _ in FAILURES])
 def test_failure_of_each_kind_says_whether_to_try_again(error: psycopg.Error, kind: type[Exception], code: str) -> None:
-    told = database_failure("out", "committing", error, lambda message: message.replace("secret", "***"))
+    told = SinkDatabase("out", "postgresql://localhost/shop").failure(error, "committing")
     assert type(told) is kind
     assert told.code == code
     assert not is_of_a_row(error)
@@ -120,7 +120,7 @@ def test_failure_of_each_kind_says_whether_to_try_again(error: psycopg.Error, ki
 @pytest.mark.parametrize("kind", [errors.CheckViolation, errors.NumericValueOutOfRange, errors.RaiseException])
 def test_failure_of_a_row_is_told_from_one_of_the_statement(kind: type[psycopg.Error]) -> None:
     assert is_of_a_row(kind("x"))
-    told = database_failure("out", "committing", kind("x"), str)
+    told = SinkDatabase("out", "postgresql://localhost/shop").failure(kind("x"), "committing")
     assert type(told) is TerminalError
 
 

@@ -1,7 +1,7 @@
-"""Which records their topics can take, found out before any is sent: one bad record would lose a transaction.
+"""Which records their topics can take, checked before any is sent: one bad record would abort the transaction.
 
-The topics are described once for each stage, when a row names one for the first time. That the file's own topic is not
-there, or not to be written to, is an error. A topic that a row names comes from whoever sent the message: whatever is
+The topics are described once for each stage, when a row names one for the first time. A missing or read-only topic
+of the pipeline file is an error. A topic that a row names comes from whoever sent the message: whatever is
 wrong with it, its records are refused, and the others go on.
 """
 
@@ -35,7 +35,7 @@ MAX_TOPICS = 1_000
 _INTERNAL = ("__", "penstock.")
 _MOST_VERDICTS = 20_000
 _TOPIC_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-# A batch's header is 61 bytes; a record has at most 32 beside its key, value and headers, and a header 10.
+# A batch's header is 61 bytes; a record has at most 32 besides its key, value and headers, and a header 10.
 _RECORD_OVERHEAD = 61 + 32
 _HEADER_OVERHEAD = 10
 
@@ -44,7 +44,7 @@ _HEADER_OVERHEAD = 10
 class ChosenTopics:
     """Which topics rows may name: those that match one of `allowed`, where there are any, and none of `denied`.
 
-    One is created for them only while fewer than `most` are there that they may name.
+    One is created for them only while fewer than `most` of such topics exist.
     """
 
     allowed: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class ChosenTopics:
 
 @dataclass
 class TopicCache:
-    """What is known of the topics that a sink writes to; asks for what it does not know."""
+    """The facts of the topics that a sink writes to; asks the brokers for those it does not know."""
 
     sink: str
     settings: KafkaSettings
@@ -76,12 +76,12 @@ class TopicCache:
     """Topics that rows named and that take no records: a code and the reason."""
 
     def for_stage(self) -> TopicCache:
-        """The same for one stage: a topic that was not there may have been created since."""
+        """The cache of one stage: a topic that was missing may have been created since."""
         return replace(self, unfit={})
 
     @property
     def record_bytes(self) -> int:
-        """The largest record that the producer sends: what the fixed topic takes, unless the options say another."""
+        """The largest record that the producer sends: what the fixed topic takes, unless the options set it."""
         given = self.settings.options.get("message.max.bytes")
         if given is not None:
             return int(given)
@@ -93,12 +93,12 @@ class TopicCache:
         return min(int(self.settings.options.get("batch.size", BATCH_BYTES)), self.record_bytes)
 
     def require_fixed(self, admin: TopicAdmin, found: Collection[str]) -> None:
-        """Raise where the file's own topic is not among those found, nor to be created."""
+        """Raise where the file's own topic was not found and may not be created."""
         if self.fixed is not None and self.fixed not in found and not self.create:
             raise self._missing(admin, self.fixed)
 
     def learn(self) -> None:
-        """Forget the topics, and look at the file's own, if it names one; create it where that is asked for.
+        """Clear the cache, and describe the file's own topic, if it names one; create it with `create: true`.
 
         Raises where it cannot be written to.
         """
@@ -123,7 +123,7 @@ class TopicCache:
         self.facts.update(found)
 
     def _missing(self, admin: TopicAdmin, name: str) -> MissingError:
-        """The error for the file's own topic that is not there; topics are never made unasked."""
+        """The error for the file's own topic that does not exist; topics are created only with `create: true`."""
         there = admin.names()
         shown = ", ".join(there[:10]) + (", ..." if len(there) > 10 else "")
         return MissingError(
@@ -134,7 +134,7 @@ class TopicCache:
         )
 
     def _look_at(self, names: Collection[str]) -> None:
-        """Look at topics that rows name: each is then among the facts, or unfit."""
+        """Describe topics that rows name: each is then among the facts, or unfit."""
         if self.fixed in names and self.fixed not in self.facts:
             self.learn()
         if len(self.unfit) > _MOST_VERDICTS:
@@ -173,7 +173,7 @@ class TopicCache:
                 self.facts[name] = found[name]
 
     def _created(self, admin: TopicAdmin, missing: Sequence[str]) -> dict[str, TopicFacts]:
-        """Create the topics that rows name, as far as there may be more of them."""
+        """Create topics that rows name, up to the limit."""
         there = sum(self.chosen.problem(name) is None for name in admin.names())
         made = []
         for name in missing:
@@ -204,7 +204,7 @@ class TopicCache:
         return min(self.facts[topic].max_message_bytes, self.record_bytes)
 
     def _all_fit(self, records: pa.RecordBatch, topics: Collection[str]) -> bool:
-        """Whether there is nothing to refuse; says so quickly for the usual piece."""
+        """Whether nothing is refused; quick for the usual piece."""
         if records.column("partition").null_count < records.num_rows:
             return False
         smallest = min((self._limit(topic) for topic in topics), default=0)

@@ -1,8 +1,8 @@
-"""The marker topic of a sink: created, checked, kept as durable as what the sink writes, and read.
+"""The marker topic of a sink: creates it, checks it, keeps it as durable as the sink's target topics, and reads it.
 
 It is compacted, has one partition for each slot, and is read below the last stable offset. A slot's writer has the
 partition to itself once its `init_transactions` has returned, so a transaction must land at the end that was read
-before: anything else means that the reading was out of date. The last record of every transaction is the marker. A
+before: anything else means that the read was stale. The last record of every transaction is the marker. A
 redrive writes single records, which no position can list: its transactions have one entry for each, with the record as
 the key, ahead of the marker.
 
@@ -24,21 +24,21 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import KafkaSettings, explain
+from penstock.kafka.client import BrokerClient
 from penstock.kafka.failures import NOT_ALLOWED, answer
-from penstock.kafka.hearing import Hearing, check_access, refuse_known
 from penstock.kafka.topics import TopicAdmin
 from penstock.model import OffsetRange, Position
 from penstock.sinks.kafka.markers import KEY, Marker, Record, SlotState
 
 TOPIC_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
-"""Small segments: what is superseded can go only from those that are full."""
+"""Small segments: only full ones are compacted."""
 
 _IN_SYNC = "min.insync.replicas"
 _REPLICAS = 3
 _REFUSED = NOT_ALLOWED | {KafkaError.POLICY_VIOLATION}
 _TAIL = 20
 _POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _OPTIONS = {
     "group.id": "penstock-markers",
     "enable.auto.commit": False,
@@ -47,33 +47,33 @@ _OPTIONS = {
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
 }
-# No group is used: that one may not look at it concerns nobody.
-_OF_GROUPS = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
+# No group is used, so a missing right on it does not matter.
+_GROUP_ERRORS = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 
 @dataclass(frozen=True)
 class _Durability:
-    """How many replicas topics have at least, and how many must be in sync for a write; none where that is unknown."""
+    """The minimum of replicas of some topics, and of those in sync for a write; None where that is unknown."""
 
     replicas: int | None
     in_sync: int | None
 
 
 class MarkerAdmin(TopicAdmin):
-    """Looks after the marker topic of one sink."""
+    """Creates and maintains the marker topic of one sink."""
 
     def __init__(self, settings: KafkaSettings, markers: str) -> None:
         super().__init__(settings)
         self._markers = markers
 
     def partitions(self) -> int:
-        """How many partitions the marker topic has; 0 where it is not there."""
+        """The number of partitions of the marker topic; 0 where it does not exist."""
         facts = self.describe([self._markers]).get(self._markers)
         return facts.partitions if facts is not None else 0
 
     def open(self, partitions: int, targets: Collection[str]) -> list[str]:
-        """Create the topic, or make it large enough, as durable as the target topics; what people should know."""
+        """Create the topic, or add partitions, as durable as the target topics; notices for people."""
         there = self.partitions()
         if there:
             if there < partitions:
@@ -87,7 +87,7 @@ class MarkerAdmin(TopicAdmin):
         return self._unread(targets, wanted)
 
     def keep_durable(self, targets: Collection[str]) -> list[str]:
-        """Raise the topic's `min.insync.replicas` to that of the target topics; what people should know."""
+        """Raise the topic's `min.insync.replicas` to that of the target topics; notices for people."""
         held, target = self._durability([self._markers]), self._durability(targets)
         wanted = self._wanted_in_sync(target)
         if held.replicas is None or held.in_sync is None or wanted is None or held.in_sync >= wanted:
@@ -112,8 +112,8 @@ class MarkerAdmin(TopicAdmin):
         """Set `min.insync.replicas` of the marker topic; false where this user may not."""
         entry = ConfigEntry(_IN_SYNC, str(value), incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, self._markers, incremental_configs=[entry])
-        with self._asking(f"changing topic {self._markers}"):
-            changed = self._admin.incremental_alter_configs([resource], request_timeout=self._timeout)
+        with self._brokers.asking(f"changing topic {self._markers}") as admin:
+            changed = admin.incremental_alter_configs([resource], request_timeout=self._timeout)
             try:
                 answer(changed[resource], 2 * self._timeout)
             except KafkaException as error:
@@ -124,10 +124,10 @@ class MarkerAdmin(TopicAdmin):
 
     def _durability(self, names: Collection[str]) -> _Durability:
         """The smallest number of replicas of some topics, and the largest number that must be in sync."""
-        with self._asking(f"describing topics {', '.join(sorted(names))}"):
-            topics = self._admin.list_topics(timeout=self._timeout).topics
+        with self._brokers.asking(f"describing topics {', '.join(sorted(names))}") as admin:
+            topics = admin.list_topics(timeout=self._timeout).topics
             there = [name for name in names if name in topics and topics[name].partitions]
-            settings = self._settings(ResourceType.TOPIC, there)
+            settings = self._settings(admin, ResourceType.TOPIC, there)
         replicas = [len(part.replicas) for name in there for part in topics[name].partitions.values()]
         in_sync = [int(of[_IN_SYNC]) for of in settings.values() if _IN_SYNC in of]
         return _Durability(min(replicas, default=None), max(in_sync, default=None))
@@ -138,19 +138,18 @@ class MarkerAdmin(TopicAdmin):
         return max(known, default=None)
 
     def _default_in_sync(self) -> int | None:
-        """What a broker answers that may be asked: the brokers of a cluster have this setting alike."""
-        with self._asking("asking for the brokers' settings"):
-            for number in self._admin.list_topics(timeout=self._timeout).brokers:
-                with suppress(KafkaException):  # one of several may be away
-                    of = self._settings(ResourceType.BROKER, [str(number)]).get(str(number), {})
+        """The default of any broker that answers: all brokers of a cluster have the same one."""
+        with self._brokers.asking("asking for the brokers' settings") as admin:
+            for number in admin.list_topics(timeout=self._timeout).brokers:
+                with suppress(KafkaException):  # one of several may be down
+                    of = self._settings(admin, ResourceType.BROKER, [str(number)]).get(str(number), {})
                     return int(of[_IN_SYNC]) if _IN_SYNC in of else None
         return None
 
 
 def read_markers(sink: str, settings: KafkaSettings, topic: str, slots: Iterable[int]) -> dict[int, SlotState]:
-    """The newest marker of each slot; nothing for a slot whose partition is not there."""
-    reader = _MarkerReader(sink, settings, topic)
-    with reader.opened():
+    """The newest marker of each slot; a slot without a partition is left out."""
+    with _reading(sink, settings, topic) as reader:
         return {slot: state for slot in slots if (state := reader.read(slot)) is not None}
 
 
@@ -159,45 +158,38 @@ def read_redriven(
 ) -> set[Record]:
     """The records in these ranges that redrives have committed, in any slot."""
     found: set[Record] = set()
-    reader = _MarkerReader(sink, settings, topic)
-    with reader.opened():
+    with _reading(sink, settings, topic) as reader:
         for slot in slots:
-            found.update(record for record in reader.redriven(slot) if any(_holds(r, record) for r in ranges))
+            found.update(record for record in reader.redriven(slot) if any(_contains(r, record) for r in ranges))
     return found
 
 
-def _holds(r: OffsetRange, record: Record) -> bool:
+def _contains(r: OffsetRange, record: Record) -> bool:
     return (r.topic, r.partition) == record[:2] and r.start <= record[2] < r.end
 
 
+@contextmanager
+def _reading(sink: str, settings: KafkaSettings, topic: str) -> Iterator[_MarkerReader]:
+    doing = f"sink {sink}: reading markers from {topic}"
+    options = {"fetch.wait.max.ms": 10, **settings.for_librdkafka(), **_OPTIONS}
+    brokers = BrokerClient(Consumer, settings, options, _TIMEOUT_SECONDS, reopens=False)
+    try:
+        with brokers.asking(doing):
+            yield _MarkerReader(brokers, doing, topic)
+    finally:
+        brokers.client.close()
+
+
 class _MarkerReader:
-    def __init__(self, sink: str, settings: KafkaSettings, topic: str) -> None:
-        self._doing = f"sink {sink}: reading markers from {topic}"
-        self._settings = settings
-        self._hearing = Hearing(settings)
+    def __init__(self, brokers: BrokerClient, doing: str, topic: str) -> None:
+        self._brokers = brokers
+        self._consumer = brokers.client
+        self._doing = doing
         self._topic = topic
         self._deadline = 0.0
-        self._consumer: Any = None
-
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        refuse_known(self._settings)
-        own = {"log_level": 0, "fetch.wait.max.ms": 10}
-        try:
-            self._consumer = Consumer({**own, **self._settings.for_librdkafka(), **_OPTIONS, **self._hearing.options})
-            if self._settings.is_secured:
-                check_access(self._consumer, self._hearing, self._settings, _PATIENCE_SECONDS, self._doing)
-            yield
-        except KafkaException as error:
-            if self._consumer is None:
-                raise explain(error.args[0], self._doing, self._settings.brokers) from None
-            raise self._hearing.failure(self._consumer, error.args[0], self._doing) from None
-        finally:
-            if self._consumer is not None:
-                self._consumer.close()
 
     def read(self, slot: int) -> SlotState | None:
-        """The newest marker of a slot; of one from before 0.8, with what the older ones know beyond it."""
+        """The newest marker of a slot. One from before 0.8 is completed with the partitions of older ones."""
         bounds = self._bounds(slot)
         if bounds is None:
             return None
@@ -239,8 +231,8 @@ class _MarkerReader:
             ) from None
 
     def _bounds(self, slot: int) -> tuple[int, int] | None:
-        """Where the partition begins and its last stable offset, as its leader has them."""
-        self._deadline = time.monotonic() + _PATIENCE_SECONDS
+        """The first offset of the partition and its last stable offset, from its leader."""
+        self._deadline = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             try:
                 low, high = self._consumer.get_watermark_offsets(ClientPartition(self._topic, slot), timeout=5.0)
@@ -248,8 +240,8 @@ class _MarkerReader:
             except KafkaException as error:
                 if error.args[0].code() in _GONE and slot not in self._partitions():
                     return None
-                # A leader that was elected a moment ago does not know the end yet.
-                if time.monotonic() > self._deadline or not _may_pass(error.args[0]):
+                # A leader elected a moment ago does not know the end yet.
+                if time.monotonic() > self._deadline or not _is_transient(error.args[0]):
                     raise
                 time.sleep(0.1)
 
@@ -261,36 +253,36 @@ class _MarkerReader:
         """The records in `[start, end)`. Reads until the position is `end`: nothing after it is committed."""
         if start >= end:
             return
-        self._deadline = time.monotonic() + _PATIENCE_SECONDS
+        self._deadline = time.monotonic() + _TIMEOUT_SECONDS
         self._consumer.assign([ClientPartition(self._topic, slot, start)])
         try:
             while True:
                 message = self._consumer.poll(_POLL_SECONDS)
                 error = message.error() if message is not None else None
                 if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
-                    self._check_patience(slot, end, error)
+                    self._check_timeout(slot, end, error)
                     continue
                 if error is None:
-                    self._deadline = time.monotonic() + _PATIENCE_SECONDS
+                    self._deadline = time.monotonic() + _TIMEOUT_SECONDS
                 if error is None and message.offset() < end:
                     yield message
                 if message.offset() >= (end - 1 if error is None else end):
                     return
-                self._check_patience(slot, end, None)
+                self._check_timeout(slot, end, None)
         finally:
             self._consumer.unassign()
 
-    def _check_patience(self, slot: int, end: int, error: KafkaError | None) -> None:
-        if error is not None and not _may_pass(error):
+    def _check_timeout(self, slot: int, end: int, error: KafkaError | None) -> None:
+        if error is not None and not _is_transient(error):
             raise KafkaException(error)
-        self._hearing.refuse(self._doing)
+        self._brokers.errors.refuse(self._doing)
         if time.monotonic() > self._deadline:
             raise TransientError(
                 "BROKER_SILENT",
-                f"{self._doing}: nothing came for {_PATIENCE_SECONDS:g} s",
+                f"{self._doing}: no answer for {_TIMEOUT_SECONDS:g} s",
                 context={"waiting for": f"{self._topic}[{slot}] up to {end}", "client": error or "no answer"},
             )
 
 
-def _may_pass(error: KafkaError) -> bool:
-    return error.code() in _OF_GROUPS or isinstance(explain(error, "", ""), TransientError)
+def _is_transient(error: KafkaError) -> bool:
+    return error.code() in _GROUP_ERRORS or isinstance(explain(error, "", ""), TransientError)

@@ -1,5 +1,5 @@
-"""The markers: the position of each slot, written in the same transaction as its rows; and what the slots' markers say
-together: how many slots there are, where they stand, and how that changes.
+"""Markers: the position of each slot, written in the same transaction as its rows; and what the markers of all slots
+mean together: the number of slots, their positions, and how the number changes.
 
 Slot 0's marker says how many slots there are. A change is possible while every slot holds the same last batch: each
 slot's marker is then written anew with the new number, in a transaction of its own, slot 0 last. A crash before that
@@ -43,7 +43,7 @@ class Marker:
 
     @property
     def number(self) -> int:
-        """How many commits the slot has made."""
+        """The number of commits of the slot."""
         return self.position.number
 
     def to_bytes(self) -> bytes:
@@ -100,13 +100,13 @@ States = Mapping[int, SlotState]
 
 
 def slots_in_force(states: States) -> int | None:
-    """The number of slots that the markers speak of; none where there is no marker."""
+    """The number of slots according to the markers; None where there is no marker."""
     found = [state.marker for _, state in sorted(states.items()) if state.marker is not None]
     return found[0].slots if found else None
 
 
 def last_whole(states: States, slots: int) -> Marker | None:
-    """The marker of the last batch, if every one of the first `slots` slots holds it."""
+    """The marker of the last batch, if each of the first `slots` slots has committed it."""
     markers = [marker_of(states, slot) for slot in range(slots)]
     first = markers[0]
     if first is None or any(one is None or one.position.last != first.position.last for one in markers):
@@ -115,7 +115,7 @@ def last_whole(states: States, slots: int) -> Marker | None:
 
 
 def oldest_position(states: States) -> Position | None:
-    """What every slot in force holds at least; none where one of them has no marker."""
+    """The position that every slot in force has reached; None where one of them has no marker."""
     markers = [marker_of(states, slot) for slot in range(slots_in_force(states) or 0)]
     there = [marker.position for marker in markers if marker is not None]
     return min(there, key=lambda one: one.number) if there and len(there) == len(markers) else None
@@ -145,7 +145,7 @@ def in_step(position: Position, newest: Position | None) -> Position:
 
 
 def change_needed(sink: str, states: States, slots: int) -> Marker | None:
-    """The marker that every slot must be given before `slots` slots can write; none where all is well."""
+    """The marker to write into every slot before `slots` slots can write; None where nothing has to change."""
     held = slots_in_force(states)
     used = [marker for slot in range(slots) if (marker := marker_of(states, slot)) is not None]
     if held is None or (held == slots and all(marker.slots == slots for marker in used)):
@@ -155,7 +155,7 @@ def change_needed(sink: str, states: States, slots: int) -> Marker | None:
         return replace(whole, slots=slots)
     raise TerminalError(
         "SINK_SLOTS_CHANGED",
-        f"sink {sink}: the number of slots cannot change now: the last batch is not whole",
+        f"sink {sink}: the number of slots cannot change now: the last batch is incomplete",
         context={"in the file": slots, "in the marker topic": held, "slots": describe_slots(states, held)},
         hint=f"run with slots: {held} until a batch is done, then change it",
     )
@@ -172,7 +172,7 @@ def known_partitions(states: States) -> int | None:
 
 
 def describe_slots(states: States, slots: int, limit: int = 8) -> str:
-    """Which batch each slot holds, for messages."""
+    """The batch of each slot, for messages."""
     shown = [f"{slot}: {_batch(marker_of(states, slot))}" for slot in range(min(slots, limit))]
     return ", ".join(shown) + (f" and {slots - limit} more" if slots > limit else "")
 

@@ -1,6 +1,6 @@
-"""An idempotent producer for one attempt of one slot: opened, given records, flushed or given up, and closed.
+"""An idempotent producer for one attempt of one slot: opened, given records, flushed or aborted, and closed.
 
-What was sent counts once `flush` has returned. A transaction is such a producer too, with an end of its own.
+Records are stored once `flush` has returned. A transaction is such a producer too, which ends with a commit.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.errors import MissingError, PenstockError, TransientError
 from penstock.kafka import explain
+from penstock.kafka.client import ConnectionErrors, refuse_known
 from penstock.kafka.failures import RIGHTS_HINT
-from penstock.kafka.hearing import Hearing, refuse_known
 from penstock.kafka.topics import TopicAdmin
 from penstock.sinks.kafka.fitting import TopicCache
 
@@ -33,13 +33,13 @@ _DEFAULTS = {
     "partitioner": "murmur2_random",
 }
 _DELIVERY_MS = 120_000
-"""How long a record may take to be stored where the options do not say: as with Java's client."""
-# What is fatal the client prints, whatever its log level; it is raised as well.
+"""The default delivery timeout, that of Java's client."""
+# The client prints fatal errors, whatever its log level; they are raised as well.
 _SILENT = logging.getLogger("penstock.kafka.client")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-# With `_FATAL` a producer answers every call after the one that told why.
+# `_FATAL` answers every call after the one that gave the cause.
 _ENDED = FENCED | {
     KafkaError._STATE,
     KafkaError._FATAL,
@@ -49,14 +49,14 @@ _ENDED = FENCED | {
 
 
 class RecordProducer:
-    """`topics` say for which sink it sends, and how large its records may be; `written` are written to besides."""
+    """`topics` has the sink and the largest record that may be sent; `written` are topics written to besides."""
 
     def __init__(self, topics: TopicCache, written: Collection[str] = ()) -> None:
         self._sink, self._settings, self._sizes = topics.sink, topics.settings, topics
         self._topics = set(written)
         self._undelivered: list[KafkaError] = []
         """The first error of a record that was not stored."""
-        self._hearing = Hearing(self._settings)
+        self._errors = ConnectionErrors(self._settings)
         self._producer: Any = self._open()
 
     def send(self, records: pa.RecordBatch, topic: str | None) -> None:
@@ -78,11 +78,11 @@ class RecordProducer:
         """Wait until every record is stored. Raises where one is not."""
         with self._failures("sending records"):
             while not self._undelivered and self._producer.flush(0.5):
-                self._hearing.refuse(self._where("sending records"))
+                self._errors.refuse(self._where("sending records"))
             self._require_delivery()
 
     def abort(self) -> None:
-        """Give up what is not sent yet. Never raises."""
+        """Drop what is not sent yet. Never raises."""
         if self._producer is not None:
             with suppress(Exception):
                 self._producer.purge()
@@ -90,7 +90,7 @@ class RecordProducer:
             self.close()
 
     def close(self) -> None:
-        """Let the producer go, with its threads and connections."""
+        """Close the producer, with its threads and connections."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
@@ -121,7 +121,7 @@ class RecordProducer:
                 "enable.idempotence": True,
                 "acks": "all",
                 **own,
-                **self._hearing.options,
+                **self._errors.options,
                 **({"logger": _SILENT} if self._settings.is_secured else {}),
             }
         )
@@ -137,7 +137,7 @@ class RecordProducer:
         except KafkaException as error:
             raise self._lost(error, doing) from None
         except SystemError as error:
-            # So the client raises a fatal error that comes together with a delivery report; it may lose the cause.
+            # The client raises a fatal error that arrives with a delivery report like this; it may lose the cause.
             if isinstance(error.__cause__, KafkaException):
                 raise self._lost(error.__cause__, doing) from None
             raise self._ended(self._where(doing), str(error)) from None
@@ -146,7 +146,7 @@ class RecordProducer:
         return f"sink {self._sink}: {doing}"
 
     def _lost(self, error: KafkaException, doing: str) -> PenstockError:
-        """What a failed call means: where this producer is at its end, a new one may succeed."""
+        """The error for a failed call: where this producer cannot go on, a new one may succeed."""
         cause = error.args[0]
         if (refused := self._refused(cause, doing)) is not None:
             return refused
@@ -156,18 +156,18 @@ class RecordProducer:
         return self._ended(doing, f"{cause.name()}: {cause.str()}")
 
     def _refused(self, cause: KafkaError, doing: str) -> MissingError | None:
-        """The error where the brokers do not let us in, or not write; a producer may fail of that without a word."""
+        """The error where the brokers refuse the client or its writes, which a producer's failure may not say."""
         doing = self._where(doing)
-        told = self._hearing.refusal(doing) or explain(cause, doing, self._settings.brokers)
-        if isinstance(told, MissingError):
-            return told
+        found = self._errors.refusal(doing) or explain(cause, doing, self._settings.brokers)
+        if isinstance(found, MissingError):
+            return found
         if not self._settings.is_secured or cause.code() in FENCED:
             return None
         try:
-            found = TopicAdmin(self._settings).describe(self._topics)
+            topics = TopicAdmin(self._settings).describe(self._topics)
         except PenstockError as error:
             return error if isinstance(error, MissingError) else None
-        closed = sorted(name for name, facts in found.items() if not facts.writable)
+        closed = sorted(name for name, facts in topics.items() if not facts.writable)
         if not closed:
             return None
         return MissingError(
@@ -187,7 +187,7 @@ class RecordProducer:
 
 
 def _fields(records: pa.RecordBatch, topic: str | None) -> list[Iterable[Any]]:
-    """What `produce` takes, record by record. What all records have alike is repeated without end."""
+    """What `produce` takes, record by record. What all records share is repeated without end."""
     return [
         repeat(topic) if topic is not None else records.column("topic").to_pylist(),
         records.column("value").to_pylist(),

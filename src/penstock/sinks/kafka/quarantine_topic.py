@@ -74,7 +74,7 @@ class QuarantineTopic(TransactionalSink):
         """The longest transaction that the brokers allow."""
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Check the topic, create the marker topic, and end what a dead run left open, which would hold readers up."""
+        """Check the topic, create the marker topic, and end what a dead run left open, which would block readers."""
         self._check_topics()
         self._topics.learn()
         admin = self._admin()
@@ -86,20 +86,20 @@ class QuarantineTopic(TransactionalSink):
                 self._free(slot)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look at the topic, and whether the brokers allow such transactions."""
+        """Check the topic, and that the brokers authorize the transactions."""
         self._check_topics()
         self._check_transactions()
 
     def position(self) -> Position | None:
         """The position in the marker."""
-        # Brokers that cannot be reached at all are noticed here, long before a read of the markers gives up.
+        # Unreachable brokers are noticed here, long before a read of the markers times out.
         if not self._admin().partitions():
             return None
         found = self._read([0])
         return self._position(found[0]) if found else None
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> _BadRecordFiles:
-        """In a task: begin the file of one attempt of a slot. One without bad records has none."""
+        """In a task: begin the file of one attempt of a slot. Without bad records there is no file."""
         files = ParquetFiles(self._folder, self._prefix(token), writer, RECORD_SCHEMA)
         return _BadRecordFiles(writer, BadRecords(self.name, self.topic), self._topics, files)
 
@@ -120,7 +120,7 @@ class QuarantineTopic(TransactionalSink):
             raise
         facts = self._topics.facts.get(self.topic)
         transaction.commit(Marker(position, 1, facts.partitions if facts is not None else None))
-        with suppress(PenstockError, OSError):  # they cost space, and no record
+        with suppress(PenstockError, OSError):  # files left behind only cost space
             for path in _named(manifests):
                 self._folder.remove(path)
 
@@ -168,7 +168,7 @@ class _BadRecordFiles(RecordStage):
         self._files = files
 
     def finish(self) -> Manifest:
-        """Close the files and say what there is."""
+        """Close the files and list them."""
         with sink_failures(self._topics.sink, "staging records"):
             written = self._files.finish()
         return self._manifest(*(file.path for file in written))
@@ -194,7 +194,7 @@ class BadRecords:
     topic: str
 
     def screen(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[Refusal]]:
-        """A record can be made of every bad one."""
+        """Every bad record can be written."""
         return rows, ()
 
     def make(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -210,7 +210,7 @@ class BadRecords:
         return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 
     def refuse(self, rows: pa.RecordBatch, code: str, message: str) -> Sequence[Refusal]:
-        """A quarantine has no quarantine of its own: stop, and lose nothing."""
+        """A quarantine has no quarantine of its own: stop, so that nothing is lost."""
         first = rows.select(["topic", "partition", "offset"]).slice(0, 1).to_pylist()[0]
         raise TerminalError(
             code,
@@ -220,13 +220,13 @@ class BadRecords:
         )
 
     def _headers(self, rows: pa.RecordBatch) -> pa.Array:
-        told = [as_bytes(rows.column(name)).to_pylist() for name in HEADER_COLUMNS]
+        facts = [as_bytes(rows.column(name)).to_pylist() for name in HEADER_COLUMNS]
         original = rows.column("headers").to_pylist()
-        return pa.array([_together(of, own) for *of, own in zip(*told, original, strict=True)], HEADERS)
+        return pa.array([_with_facts(row, own) for *row, own in zip(*facts, original, strict=True)], HEADERS)
 
 
-def _together(told: Sequence[bytes | None], original: Sequence[Header] | None) -> list[Header]:
+def _with_facts(facts: Sequence[bytes | None], original: Sequence[Header] | None) -> list[Header]:
     ours: list[Header] = [
-        {"key": name, "value": text} for name, text in zip(HEADER_COLUMNS, told, strict=True) if text is not None
+        {"key": name, "value": text} for name, text in zip(HEADER_COLUMNS, facts, strict=True) if text is not None
     ]
     return [*ours, *(original or ())]

@@ -1,7 +1,7 @@
 """Rows to records: a topic, a partition, a key, a value and headers for each, still as columns.
 
-What is computed for a row comes in columns beside it; what is not has a default. The value is the row as JSON,
-without the computed columns, and without the coordinates unless they are to be kept; values and keys may instead be
+What a sink computes for a row arrives in further columns; without one there is a default. The value is the row as JSON,
+without the computed columns, and without the coordinates unless they are kept; values and keys may instead be
 written by a registry's schema. A record's timestamp is that of the source record; a row without coordinates gets the
 time at which it is sent.
 """
@@ -42,10 +42,10 @@ RECORD_SCHEMA = pa.schema(
 
 
 class RecordMaker(Protocol):
-    """How a sink makes its records. It must pickle."""
+    """Makes the records of a sink. It must pickle."""
 
     def screen(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[Refusal]]:
-        """The rows that records can be made of, and what becomes of the others."""
+        """The rows that records can be made of, and a refusal for each other row."""
         ...
 
     def make(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -53,13 +53,13 @@ class RecordMaker(Protocol):
         ...
 
     def refuse(self, rows: pa.RecordBatch, code: str, message: str) -> Sequence[Refusal]:
-        """What becomes of rows whose records no topic takes."""
+        """Refuse rows whose records no topic takes."""
         ...
 
 
 @dataclass(frozen=True)
 class RowRecords:
-    """Records from a pipeline's rows. `topic` is for rows that bring none of their own."""
+    """Records from a pipeline's rows. `topic` is for rows without one of their own."""
 
     sink: str
     topic: str | None
@@ -111,7 +111,7 @@ def as_bytes(values: pa.Array) -> pa.BinaryArray:
 
 
 def _headers(rows: pa.RecordBatch) -> pa.Array:
-    """The header columns of each row as a list, in the order of the columns; a null is no header."""
+    """The header columns of each row as a list, in the order of the columns; nulls are left out."""
     names = [name for name in rows.schema.names if name.startswith(HEADER)]
     count = rows.num_rows
     if not names or not count:

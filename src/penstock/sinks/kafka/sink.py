@@ -1,7 +1,7 @@
 """Rows to Kafka topics: exactly once, or at least once.
 
-Exactly once, each slot commits its rows and its marker in one transaction, inside its task. For readers of committed
-records every record is there once, whatever dies on the way. A batch is visible slot by slot, or whole where there is
+Exactly once, each slot commits its rows and its marker in one transaction, inside its task. Readers of committed
+records see every record once, whatever fails. A batch becomes visible slot by slot, or whole where there is
 one slot. The driver prepares the topics, pins the number of slots and reads the markers; it writes only where a
 position is moved on purpose, or the number of slots changes.
 """
@@ -48,9 +48,9 @@ _NO_UPKEEP = "a topic is compacted by its brokers (cleanup.policy)"
 
 
 class KafkaAtLeastOnceSink(TopicSink):
-    """Implements `contracts.Sink`. Its tasks send, and readers see that at once: no position is kept anywhere.
+    """Implements `contracts.Sink`. Readers see what its tasks send at once. No position is stored.
 
-    The producer is idempotent, and still a batch that is run again is sent again.
+    The producer is idempotent, but a batch that runs again is sent again.
     """
 
     guarantee = Guarantee.AT_LEAST_ONCE
@@ -74,24 +74,24 @@ class KafkaAtLeastOnceSink(TopicSink):
         self._records = RowRecords(name, topic, keep_coordinates)
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Look at the topic, and create it where that is asked for; likewise the schemas in the registry."""
+        """Check the topic and the schemas in the registry; create and register them where the file says so."""
         self._topics.learn()
         self._records = replace(self._records, encoders=self._encodings.open(schema))
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the topic is there, and at the schemas in the registry."""
+        """Check that the topic exists, and the schemas in the registry."""
         if self.topic is not None:
             admin = TopicAdmin(self.settings)
             self._topics.require_fixed(admin, admin.describe([self.topic]))
         self._encodings.check(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Nothing: a topic has no columns. Raises what `check` raises."""
+        """None: a topic has no columns. Raises what `check` raises."""
         self.check(schema)
         return []
 
     def position(self) -> Position | None:
-        """None is kept."""
+        """None is stored."""
         return None
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> SentRecords:
@@ -99,10 +99,10 @@ class KafkaAtLeastOnceSink(TopicSink):
         return SentRecords(writer, self._records, self._topics)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
-        """There is nothing to do: the tasks have sent it."""
+        """Does nothing: the tasks have sent the records."""
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """There is nothing to remove: what an attempt has sent stays."""
+        """Does nothing: what an attempt has sent stays."""
 
 
 class KafkaSink(TransactionalSink):
@@ -128,76 +128,76 @@ class KafkaSink(TransactionalSink):
     ) -> None:
         super().__init__(pipeline, TopicCache(name, settings, topic, create, chosen=chosen), transaction_timeout)
         self.partitions = partitions
-        self._given = slots
+        self._configured_slots = slots
         self._slots: int | None = None
         self._newest: Position | None = None
         """The newest position of any slot when the slots were opened."""
-        self._looked: dict[int, SlotState] = {}
+        self._last_states: dict[int, SlotState] = {}
         """The markers when the position was last read."""
-        self._seen: frozenset[str] = frozenset()
+        self._durable_for: frozenset[str] = frozenset()
         """The topics named by rows that the marker topic is known to be as durable as."""
         self._encodings = Encodings(pipeline, name, topic, keep_coordinates, encode_value, encode_key)
         self._records = RowRecords(name, topic, keep_coordinates)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_looked": {}}  # with many partitions it is large, and tasks do not use it
+        return {**self.__dict__, "_last_states": {}}  # with many partitions it is large, and tasks do not use it
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Check the topic, make the marker topic, and take every slot over once.
+        """Check the topic, create the marker topic, and take every slot over once.
 
-        That ends what a dead run left open, which would hold readers up. The marker topic is the only one that is
-        made unasked. Where nothing says yet how many slots there are, `pin` does this. Schemas are registered here; a
-        call with other columns registers a further version, for the batches that come.
+        That ends transactions that a dead run left open, which would block readers. The marker topic is the only one
+        that is created without `create: true`. Where the number of slots is not known yet, `pin` does this. Schemas are
+        registered here; a call with other columns registers a further version, for later batches.
         """
         self._check_partitions(schema)
         encoders = self._encodings.open(schema)
         self._records = replace(self._records, encoders=encoders)
         self.notices += encoders.notices
         self._topics.learn()
-        slots = self._given or self._slots_there()
+        slots = self._configured_slots or self._slots_there()
         if slots is not None:
             self._open_slots(slots)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look at the topic, whether the brokers allow such transactions, and at the schemas in the registry."""
+        """Check the topic, that the brokers authorize the transactions, and the schemas in the registry."""
         self._check_partitions(schema)
         self._check_transactions()
         self._encodings.check(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Nothing: a topic has no columns. Raises what `check` raises."""
+        """None: a topic has no columns. Raises what `check` raises."""
         self.check(schema)
         return []
 
     def pin(self, cores: int) -> int:
         """The number of slots: as given, or as the marker topic has it, else `cores`."""
         if self._slots is None:
-            self._open_slots(self._given or self._slots_there() or cores)
+            self._open_slots(self._configured_slots or self._slots_there() or cores)
         assert self._slots is not None
         return self._slots
 
     def position(self) -> Position | None:
-        """What every slot holds: where they differ, the position of the oldest; none where one holds nothing yet."""
-        self._looked = self._states()
-        return oldest_position(self._looked)
+        """The position of the oldest slot: every slot has committed that. None where one has committed nothing yet."""
+        self._last_states = self._states()
+        return oldest_position(self._last_states)
 
     def begun(self) -> Position | None:
         """The newest position of any slot."""
         return newest_position(self._states())
 
     def torn(self) -> str | None:
-        """How the slots stand where the last batch is not whole: another query must not continue from there."""
+        """The batch of each slot where the last batch is incomplete: another query must not continue from there."""
         states = self._states()
         slots = slots_in_force(states)
         return None if not slots or last_whole(states, slots) is not None else describe_slots(states, slots)
 
     def records_held(self, ranges: Sequence[OffsetRange]) -> set[Record]:
-        """The records in these ranges that redrives have written. What the stream wrote is said by the position."""
+        """The records in these ranges that redrives have written. The position covers what the stream wrote."""
         slots = range(self._admin().partitions())
         return read_redriven(self.name, self.settings, self.markers, slots, ranges)
 
     def other_writers(self) -> list[str]:
-        """The other sinks of this pipeline whose markers name this topic. Those of other pipelines are not known."""
+        """The other sinks of this pipeline whose markers name this topic. Other pipelines are not checked."""
         found = []
         for topic in self._admin().names() if self.topic is not None else ():
             name = sink_of_markers(topic, self.pipeline)
@@ -208,7 +208,7 @@ class KafkaSink(TransactionalSink):
         return sorted(found)
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> KafkaStage:
-        """In a task: take the slot over and begin its transaction, or drain it where it has the batch."""
+        """In a task: take the slot over and begin its transaction, or drain it where it has committed the batch."""
         if self._slots is None or writer.slot >= self._slots:
             raise TerminalError(
                 "SINK_SLOT_UNKNOWN",
@@ -227,7 +227,7 @@ class KafkaSink(TransactionalSink):
         )
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
-        """The slots have committed: see that none is missing. A position that is moved is written into every slot."""
+        """The slots have committed: check that none is missing. A moved position is written into every slot."""
         if position.last.rule is Rule.MOVES:
             self._move(position, onto)
             return
@@ -239,13 +239,13 @@ class KafkaSink(TransactionalSink):
                 f"sink {self.name}: not every slot of batch {position.last.batch_id} was staged",
                 context={"slots": self._slots, "missing": ", ".join(map(str, missing)) or "unknown"},
             )
-        named = {str(topic) for items in done.values() for topic in items[1:]} - self._seen
+        named = {str(topic) for items in done.values() for topic in items[1:]} - self._durable_for
         if named:
             self.notices += tuple(self._admin().keep_durable(named))
-            self._seen |= named
+            self._durable_for |= named
 
     def claim(self, token: BatchToken, position: Position) -> None:
-        """Give every slot the next number where it stands, unless another run has written to one.
+        """Give every slot the next number at its position, unless another run has written to one.
 
         A slot may have this very batch by now, from this run: it then carries the quarantine's number as `token` does.
         """
@@ -258,17 +258,17 @@ class KafkaSink(TransactionalSink):
             marker = marker_of(states, slot)
             held = marker.position if marker is not None else None
             own = held is not None and held.last == token and held.last.quarantine == token.quarantine
-            if not own and marker != marker_of(self._looked, slot):
+            if not own and marker != marker_of(self._last_states, slot):
                 raise position_moved(self.name)
             claimed = position if held is None else Position.claimed(held, token, position.last.reason or "")
             markers[slot] = Marker(claimed, slots, partitions if marker is None else marker.partitions, self.topic)
-        # The newest first: a slot that was not reached must not look as new as one that has a later batch.
+        # The newest first: after a crash half-way, an older slot must not look as new as one that has a later batch.
         for slot in sorted(markers, key=lambda one: -markers[one].number):
             self._write_marker(slot, markers[slot], states)
         self._newest = newest_position(self._states())
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
-        """There is nothing to remove: an attempt that did not commit was never to be seen."""
+        """Does nothing: an attempt that did not commit was never visible."""
 
     def _slots_there(self) -> int | None:
         states = self._states()
@@ -292,8 +292,8 @@ class KafkaSink(TransactionalSink):
         self._slots, self._newest = slots, newest_position(states)
 
     def _move(self, position: Position, onto: Position | None) -> None:
-        """Write a position into every slot, slot 0 last. One that dies on the way can be done again."""
-        slots = self._slots or self._slots_there() or self._given
+        """Write a position into every slot, slot 0 last. After a crash half-way it can be repeated."""
+        slots = self._slots or self._slots_there() or self._configured_slots
         if slots is None:
             raise TerminalError(
                 "SINK_SLOT_UNKNOWN",
@@ -307,7 +307,7 @@ class KafkaSink(TransactionalSink):
         if (held and (held.last, held.next)) != (onto and (onto.last, onto.next)):
             raise position_moved(self.name)
         partitions = known_partitions(states)
-        # Above every slot, so that a slot that was not reached is the oldest.
+        # Above every slot, so that after a crash half-way a slot that was not written is the oldest.
         number = max(position.number, newest.number + 1 if newest is not None else 0)
         marker = Marker(replace(position, number=number), slots, partitions, self.topic)
         for slot in order_of_change(states, slots):
@@ -327,7 +327,7 @@ class KafkaSink(TransactionalSink):
         transaction.commit(marker)
 
     def _check_partitions(self, schema: pa.Schema) -> None:
-        """Another number of partitions than before: wrong where rows choose theirs, else worth a word."""
+        """Has the number of partitions changed? An error where rows choose their partition, else a notice."""
         self.notices = ()
         found = self._check_topics()
         if self.topic is None or self.topic not in found:
@@ -340,11 +340,11 @@ class KafkaSink(TransactionalSink):
         if PARTITION in schema.names:
             raise MissingError(
                 "SINK_PARTITIONS_CHANGED",
-                f"sink {self.name}: topic {self.topic} has another number of partitions than `partition` reckons with",
+                f"sink {self.name}: topic {self.topic}: `partition` was written for another number of partitions",
                 context={"before": before, "now": there},
                 hint=f"when the expression is right for the new number, say so in the sink: partitions: {there}",
             )
         self.notices += (
             f"topic {self.topic} has {there} partitions and had {before}: from now on a key may go to another one, "
-            "and its order holds only from here",
+            "and its order holds only from now on",
         )

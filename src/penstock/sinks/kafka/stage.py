@@ -1,7 +1,7 @@
-"""What a slot stages for Kafka: rows in, records out; each kind of stage says what becomes of the records.
+"""The stages of a slot that write to Kafka: rows in, records out.
 
-Exactly once they are one committed transaction, or nothing where it was committed before. Rows that no topic takes are
-refused whether or not the slot is drained, so that the quarantine gets the same both times.
+Exactly once, the records are one committed transaction, or none where the slot has committed the batch before. Rows
+that no topic takes are refused whether or not the slot is drained, so that the quarantine gets the same both times.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RecordStage:
         self._size_bytes = 0
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        """Make records of the rows; give back those that no topic takes."""
+        """Make records of the rows; return those that no topic takes."""
         refused: list[Refusal] = []
         for piece in pieces(rows):
             good, unfit = self._maker.screen(piece)
@@ -79,7 +79,7 @@ class SentRecords(RecordStage):
         return self._manifest()
 
     def abort(self) -> None:
-        """Give up what is not sent yet."""
+        """Drop what is not sent yet."""
         self._producer.abort()
 
     def _send(self, records: pa.RecordBatch, topic: str | None) -> None:
@@ -118,12 +118,12 @@ class KafkaStage(RecordStage):
         self._named: set[str] = set()
         self._redriven: set[Record] = set()
         self._transaction = self._begin(take_over())
-        # Asked again now that no other writer can commit to the slot: two redrives may run at once.
+        # Read again now that no other writer can commit to the slot: two redrives may run at once.
         redriven = self._transaction.redriven(token.ranges) if self._transaction and self._is_redrive else ()
         self._held = frozenset(redriven)
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        """Send the rows, or only look at them where the slot is committed; give back those that no topic takes."""
+        """Send the rows, unless the slot has committed the batch; return those that no topic takes."""
         if self._held:
             rows = rows.filter(pa.array([record not in self._held for record in _records(rows)], pa.bool_()))
         refused = super().write(rows)
@@ -145,7 +145,7 @@ class KafkaStage(RecordStage):
         return self._manifest(outcome, *sorted(self._named))
 
     def abort(self) -> None:
-        """Give the transaction up."""
+        """Abort the transaction."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             transaction.abort()
@@ -161,7 +161,7 @@ class KafkaStage(RecordStage):
             self._transaction.send(records, topic)
 
     def _begin(self, transaction: SlotTransaction) -> SlotTransaction | None:
-        """Begin where this batch is next; none where the slot has it: its rows are then only looked at."""
+        """Begin where this batch is next; None where the slot has it: its rows are then only checked."""
         try:
             if slot_has_batch(self._sink, self._token, self._writer.slot, transaction.marker, self._slots):
                 transaction.close()
@@ -174,7 +174,7 @@ class KafkaStage(RecordStage):
 
 
 def slot_has_batch(sink: Sink, token: BatchToken, slot: int, marker: Marker | None, slots: int) -> bool:
-    """Whether a slot has the batch; no where it is the next one. Raises where the marker contradicts the token."""
+    """Whether a slot has the batch; false where it is the next one. Raises where the marker contradicts the token."""
     if marker is None:
         return False
     if marker.slots != slots:

@@ -1,4 +1,4 @@
-"""What the sinks over topics have in common: their topics, and, where they write exactly once, their transactions."""
+"""What sinks over topics share: their topics, and, where they write exactly once, their transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TopicSink:
         self.pipeline = pipeline
         self.name, self.settings, self.topic = topics.sink, topics.settings, topics.fixed
         self.notices: tuple[str, ...] = ()
-        """What `prepare` and `check` found that stops nothing but should be said."""
+        """What `prepare` and `check` found that people should know."""
         self._topics = topics
 
     @property
@@ -44,7 +44,7 @@ class TransactionalSink(TopicSink):
         self.transaction_timeout = transaction_timeout
 
     def _check_topics(self) -> dict[str, TopicFacts]:
-        """Look at the topic and the marker topic; what was found."""
+        """Check the topic and the marker topic; the facts of those that exist."""
         admin = self._admin()
         limit = admin.transaction_limit()
         if limit is not None and self.transaction_timeout > limit:
@@ -70,16 +70,16 @@ class TransactionalSink(TopicSink):
         return found
 
     def _check_transactions(self) -> None:
-        """See whether the brokers allow such transactions: those without access control allow all."""
+        """Check that the brokers authorize such transactions; without access control they allow all."""
         if self.settings.is_secured:
             TransactionTrial(replace(self._slot_id(0), transactional_id=f"{self.pipeline}/{self.name}/plan")).close()
 
     def _take_over(self, slot: int) -> SlotTransaction:
-        """Fence a writer that is dead or stalled, and end its transaction, which would hold readers up."""
+        """Fence a dead or stalled writer, and end its transaction, which would block readers."""
         return SlotTransaction(self._slot_id(slot))
 
     def _free(self, slot: int) -> Marker | None:
-        """Take a slot over and let it go; the marker that it has."""
+        """Take a slot over and release it; its marker."""
         transaction = self._take_over(slot)
         transaction.close()
         return transaction.marker

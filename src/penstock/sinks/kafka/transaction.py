@@ -1,7 +1,7 @@
 """One transaction of one slot, with a producer of its own: rows and marker, all or nothing.
 
-`init_transactions` of the new producer fences and ends whatever a dead or stalled writer of the slot left; only then
-is the marker read. The producer is never used again: its epoch is what keeps a late commit off the next transaction.
+`init_transactions` of the new producer fences a dead or stalled writer of the slot and ends its transaction; only then
+is the marker read. The producer is never used again: its epoch keeps a late commit out of the next transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.errors import MissingError, TransientError
-from penstock.kafka.hearing import serve
+from penstock.kafka.client import poll_reports
 from penstock.kafka.topics import MAX_MESSAGE_BYTES
 from penstock.model import OffsetRange
 from penstock.sinks.kafka.fitting import TopicCache
@@ -31,12 +31,12 @@ _INIT_SECONDS = 30.0
 _INIT_STEP_SECONDS = 3.0
 _ABORT_SECONDS = 5.0
 _TOPIC_SECONDS = 5.0
-"""How long a broker may not know a topic that another one has created."""
+"""How long a broker may take to learn of a topic that another one has created."""
 
 
 @dataclass(frozen=True)
 class SlotId:
-    """Where a slot writes and as whom."""
+    """A slot, its marker topic and its transactional id."""
 
     topics: TopicCache
     transactional_id: str
@@ -97,7 +97,7 @@ class SlotTransaction(RecordProducer):
             self.close()
 
     def abort(self) -> None:
-        """Give everything up. Never raises: what stays open is ended by the slot's next writer."""
+        """Abort. Never raises: a transaction that stays open is aborted by the slot's next writer."""
         if self._begun and self._producer is not None:
             with suppress(Exception):
                 self._producer.purge()
@@ -107,8 +107,8 @@ class SlotTransaction(RecordProducer):
 
     def close(self) -> None:
         """Let the producer go, with its threads and connections."""
-        # With a transaction under way the client's own `close` would wait for the brokers, without end, to abort it.
-        # It goes by itself when nothing refers to it, and the slot's next writer ends the transaction.
+        # With an open transaction the client's own `close` would wait for the brokers, without end, to abort it.
+        # It is freed when nothing references it, and the slot's next writer aborts the transaction.
         if self._begun:
             self._producer = None
         super().close()
@@ -129,7 +129,7 @@ class SlotTransaction(RecordProducer):
             self._connect(producer)
             self._init(producer)
         except KafkaException as error:
-            producer = None  # not held on to by the traceback
+            producer = None  # no reference in the traceback
             raise self._lost(error, "taking the slot over") from None
         return producer
 
@@ -145,7 +145,7 @@ class SlotTransaction(RecordProducer):
                 producer.list_topics(self._of.markers, _CONNECT_SECONDS)
 
     def _init(self, producer: Any) -> None:
-        """Take the slot over; brokers that refuse us are not waited for to the end."""
+        """Take the slot over; a refusal by the brokers is raised before the timeout."""
         deadline = time.monotonic() + _INIT_SECONDS
         while True:
             left = deadline - time.monotonic()
@@ -153,8 +153,8 @@ class SlotTransaction(RecordProducer):
                 producer.init_transactions(min(left, _INIT_STEP_SECONDS) if self._settings.is_secured else left)
                 return
             except KafkaException as error:
-                serve(producer)
-                self._hearing.refuse(self._where("taking the slot over"))
+                poll_reports(producer)
+                self._errors.refuse(self._where("taking the slot over"))
                 if error.args[0].code() != KafkaError._TIMED_OUT or time.monotonic() + 0.1 > deadline:
                     raise
 
@@ -169,7 +169,7 @@ class SlotTransaction(RecordProducer):
                 "SINK_MARKERS_GONE",
                 f"sink {self._sink}: the marker topic has no partition for slot {slot}",
                 context={"topic": markers},
-                hint="start again: the topic is then created again; what the old one held is lost",
+                hint="start again: the topic is then created again; the markers of the old one are lost",
             )
         return found[slot]
 
@@ -193,7 +193,7 @@ class SlotTransaction(RecordProducer):
                 on_delivery=self._note_marker,
             )
             while self._producer.flush(0.5) and time.monotonic() < deadline:
-                self._hearing.refuse(self._where("writing the marker"))
+                self._errors.refuse(self._where("writing the marker"))
         if self._landed is None:
             raise self._lost(KafkaException(self._unwritten or KafkaError(KafkaError._TIMED_OUT)), "writing the marker")
         expected = self.state.end + self._entries
@@ -202,7 +202,7 @@ class SlotTransaction(RecordProducer):
                 "SINK_MARKER_MOVED",
                 f"sink {self._sink}: the marker of slot {self._of.slot} did not land where it was expected",
                 context={"expected at": expected, "landed at": self._landed, "topic": self._of.markers},
-                hint="a leader out of date, or a second writer of the slot: the batch is tried again",
+                hint="a stale leader, or a second writer of the slot: the batch is retried",
             )
 
     def _note_marker(self, error: KafkaError | None, message: Any) -> None:
@@ -215,7 +215,7 @@ class SlotTransaction(RecordProducer):
         self._begun = False
         lost = self._lost(error, f"committing batch {marker.position.last.batch_id}")
         if error.args[0].code() in FENCED:
-            # Someone else has the slot, or the brokers took it back: not ours to fence in turn.
+            # Another writer has the slot, or the brokers revoked it: it must not be fenced in turn.
             raise lost from None
         self._producer = self._open()
         if self._read_state().marker != marker:
@@ -234,9 +234,9 @@ class SlotTransaction(RecordProducer):
 
 
 class TransactionTrial(SlotTransaction):
-    """Raises where the brokers do not let this slot's writer be; no marker is read, and nothing begun.
+    """Raises where the brokers refuse the writer of this slot. Reads no marker and begins nothing.
 
-    The slot must be one that no run has: it would be fenced.
+    The transactional id must be one that no run uses: it would be fenced.
     """
 
     def _read_state(self) -> SlotState:

@@ -2,7 +2,7 @@
 refuses.
 
 The database says that a row is refused, not which. So the rows are numbered in the order of their source, and a range
-that is refused is tried again in two halves, each behind a savepoint, the earlier one first: of two rows that cannot
+that is refused is retried in two halves, each after a savepoint, the earlier one first: of two rows that cannot
 both be in the table the earlier stays. That is about log2(rows) statements for each refused row.
 """
 
@@ -18,10 +18,11 @@ import pyarrow as pa
 from penstock.contracts import RowsRefused
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import COMPUTED, BatchToken, Manifest, MergeRules, OffsetRange, Position, Refusal, Rule
+from penstock.postgres import Connection, message_of, quote
 from penstock.sinks.commit import position_moved
-from penstock.sinks.postgres.connection import Connection, fetch, is_of_a_row, message_of, run
+from penstock.sinks.postgres.connection import fetch, is_of_a_row, run
 from penstock.sinks.postgres.load import PART, PLACE, SOURCE_ORDER, Load, replaced_rows
-from penstock.sinks.postgres.names import OWN_SCHEMA, TableName, own, query_mark, quote, sink_mark, text
+from penstock.sinks.postgres.names import OWN_SCHEMA, TableName, own, query_mark, sink_mark, text
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, REFUSED_HINT, ROW_REFUSED, StagedTable
 from penstock.sinks.postgres.table import check_table, read_table
 
@@ -30,7 +31,7 @@ _NUMBER = quote(f"{COMPUTED}number")
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A staged row that the table refused, where it came from if that is known, and what the database said."""
+    """A staged row that the table refused, its source record if that is known, and the database's message."""
 
     record: OffsetRange | None
     message: str
@@ -38,10 +39,10 @@ class RefusedRow:
 
 
 def apply_by_halves(connection: Connection, load: Load, scratch: str) -> Iterator[RefusedRow]:
-    """Bring into the table what it takes, and yield the rows that it refuses.
+    """Load the rows that the table accepts, and yield those that it refuses.
 
-    Where rows are merged, a refused row gives way to the next of its key, as if it had never been in the batch.
-    `scratch` begins the names of the tables that this needs until the transaction ends.
+    Where rows are merged, the next row of its key replaces a refused row, as if that had never been in the batch.
+    `scratch` is the prefix of the tables that this needs until the transaction ends.
     """
     out, relation = own(f"{scratch}_out"), f"({load.staged})"
     for round_number in itertools.count():
@@ -70,7 +71,7 @@ def apply_by_halves(connection: Connection, load: Load, scratch: str) -> Iterato
 
 
 def _halves(connection: Connection, load: Load, picked: str) -> Iterator[tuple[int, psycopg.Error]]:
-    """The numbers of the refused rows, in order, each with what the database said."""
+    """The numbers of the refused rows, in order, each with the database's error."""
     count = fetch(connection, f"SELECT count(*) FROM {picked}")[0][0]
     pending = [(1, count + 1)] if count else []
     while pending:
@@ -104,10 +105,10 @@ def _refused_row(connection: Connection, picked: str, number: int, error: psycop
 
 
 MOST_REFUSED = 10_000
-"""More refused rows in one batch than this say that the table does not fit, and would take minutes to find."""
+"""With more refused rows in one batch the table does not fit, and finding them all would take minutes."""
 
 # Each statement sees what was committed while it waited for the lock; a driver that is stopped in the middle must not
-# hold its successor up; one row a key sorts the batch in memory; a commit is on disk before the checkpoint relies on
+# block its successor; one row per key sorts the batch in memory; a commit is on disk before the checkpoint relies on
 # it; constraints are checked where the row can still be found.
 _SETTINGS = """
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -119,13 +120,13 @@ _SETTINGS = """
 
 @dataclass(frozen=True)
 class Landing:
-    """What one commit is about."""
+    """One commit."""
 
     sink: str
     target: TableName
     ledger: Ledger
     written: pa.Schema | None
-    """The columns that the table was prepared for; none where the commit has no rows and nothing was prepared."""
+    """The columns that the table was prepared for; None where nothing was prepared, because there are no rows."""
     rules: MergeRules | None
     quarantine: bool
     position: Position
@@ -133,12 +134,12 @@ class Landing:
     manifests: Sequence[Manifest]
     mark: str
     replaces: Sequence[OffsetRange] = ()
-    """The rows of these ranges go out of the table, which keeps the coordinates."""
+    """The rows of these ranges are deleted; the table has the coordinates."""
 
     def land(self, connection: Connection) -> None:
         """Everything or nothing, and only onto the expected position.
 
-        Where the table refuses single rows, all that is committed is that the staging tables lack their records.
+        Where the table refuses single rows, only the removal of their records from the staging tables is committed.
         """
         refused: list[Refusal] = []
         manifests: list[Manifest] = []
@@ -158,14 +159,14 @@ class Landing:
             raise RowsRefused(refused, manifests)
 
     def _apply(self, connection: Connection) -> list[Refusal]:
-        """Bring the staged rows into the table; the rows that it refuses, where there is a quarantine for them."""
+        """Load the staged rows; returns those that the table refuses, where there is a quarantine for them."""
         table = read_table(connection, self.target)
         if table is None:
             raise TerminalError(
                 "SINK_TABLE_GONE",
-                f"sink {self.sink}: the table does not exist any more",
+                f"sink {self.sink}: the table does not exist anymore",
                 context={"table": self.target},
-                hint="a new start makes a new table; what was in the old one is not written again",
+                hint="a new start creates a new table; the rows of the old one are not written again",
             )
         if self.replaces:
             run(connection, replaced_rows(self.target, self.replaces))
@@ -186,7 +187,7 @@ class Landing:
         return []
 
     def _check_staged(self, connection: Connection, tables: Sequence[StagedTable]) -> None:
-        """A crash of the server empties unlogged tables; another clean-up may have dropped one."""
+        """Raise where staged rows are lost: a crash of the server empties unlogged tables, a clean-up may drop one."""
         for table in tables:
             there = fetch(connection, "SELECT to_regclass(%s)", own(table.name))[0][0] is not None
             found = fetch(connection, f"SELECT count(*) FROM {own(table.name)}")[0][0] if there else 0
@@ -210,7 +211,7 @@ class Landing:
             refusal = Refusal(row.record, ROW_REFUSED, f"sink {self.sink}: {_reason(row)}")
             refused.setdefault(row.record, refusal)
         if not refused and not self.quarantine:
-            # Only the whole was refused: a trigger for each statement, or another writer's row that is gone again.
+            # Only the whole statement was refused: by a statement trigger, or by another writer's row that is gone now.
             raise self._refuse(RefusedRow(None, message_of(error), error.diag.constraint_name))
         return list(refused.values())
 
@@ -226,7 +227,7 @@ class Landing:
             ROW_REFUSED,
             f"sink {self.sink}: {self._doing}: the table refuses {count}: {row.message}",
             context={
-                "record": row.record or "not known: the rows do not say where they came from",
+                "record": row.record or "unknown: the rows have no coordinates",
                 "constraint or column": row.constraint or "none named",
                 "table": self.target,
             },
@@ -240,7 +241,7 @@ def staged_tables(manifests: Sequence[Manifest]) -> list[StagedTable]:
 
 
 def _without(connection: Connection, manifest: Manifest, refused: Sequence[Refusal]) -> Manifest:
-    """Take every row of the refused records out of the staging tables, so that a record is never half in the table."""
+    """Delete all rows of the refused records from the staging tables, so that no record is half in the table."""
     topic, partition, offset, _ = (quote(column.name) for column in COORDINATE_COLUMNS)
     records = [each.record for each in refused]
     places = [[r.topic for r in records], [r.partition for r in records], [r.start for r in records]]
@@ -260,11 +261,11 @@ def _reason(row: RefusedRow) -> str:
 
 # The position of a sink: one row of the table `penstock.penstock_commits`, which all pipelines share.
 #
-# Versions before 0.8 kept a row for each query, and the rows that the table refused in its newest batch in
-# `penstock.penstock_rejects`. Both are still read, and the first commit clears them away.
+# Versions before 0.8 had a row for each query, and the rows that the table refused in its newest batch in
+# `penstock.penstock_rejects`. Both are still read, and the first commit deletes them.
 
 COMMITS, REJECTS = own("penstock_commits"), own("penstock_rejects")
-# A number of our own for the advisory lock that keeps two starts from making the same tables at once.
+# The number of the advisory lock that keeps two starts from creating the same tables at once.
 _MAKING = 0x70656E73
 
 _MAKE = f"""CREATE TABLE IF NOT EXISTS {COMMITS} (
@@ -273,7 +274,7 @@ _MAKE = f"""CREATE TABLE IF NOT EXISTS {COMMITS} (
 
 
 def lock_making(connection: Connection) -> None:
-    """Let one start at a time make schemas and tables, to the end of the transaction."""
+    """Let one start at a time create schemas and tables, until the transaction ends."""
     run(connection, f"SELECT pg_advisory_xact_lock({_MAKING})")
 
 
@@ -286,23 +287,23 @@ class Ledger:
     target: TableName
 
     def make(self, connection: Connection) -> None:
-        """Make the schema and the table where they do not exist. IF NOT EXISTS asks for rights even then."""
+        """Create the schema and the table where they do not exist. IF NOT EXISTS would need rights even if they do."""
         if fetch(connection, "SELECT to_regnamespace(%s)", OWN_SCHEMA)[0][0] is None:
             run(connection, f"CREATE SCHEMA {quote(OWN_SCHEMA)}")
         if not _exists(connection, COMMITS):
             run(connection, _MAKE)
 
     def forget(self, connection: Connection) -> None:
-        """Remove every position in a target table that was just created: what its namesake held went with it."""
+        """Delete every position of a target table that was just created: they belong to a dropped table of its name."""
         run(connection, f"DELETE FROM {COMMITS} WHERE target = {text(str(self.target))}")
 
     def lock(self, connection: Connection) -> Position | None:
-        """Keep every other commit of this pipeline and sink out until the transaction ends; the position."""
+        """Lock out other commits of this pipeline and sink until the transaction ends; returns the position."""
         run(connection, f"SELECT pg_advisory_xact_lock({int(sink_mark(self.pipeline, self.sink, self.target), 16)})")
         return self.position(connection, "FOR UPDATE")
 
     def position(self, connection: Connection, locking: str = "") -> Position | None:
-        """The position, or none where no commit was made or the target table is gone.
+        """The position, or None where there was no commit or the target table is gone.
 
         The first row is the newest. A commit removes the rows of all other queries, so one that has no number
         was written by an older version, after any that has one.
@@ -318,7 +319,7 @@ class Ledger:
         return Position.united(found[0], found[1:]) if found else None
 
     def record(self, connection: Connection, position: Position) -> None:
-        """Make a position current: it replaces that of every query."""
+        """Store a position: it replaces that of every query."""
         token = position.last
         values = (self.pipeline, self.sink, str(self.target), token.query_id)
         run(
@@ -361,6 +362,6 @@ class Ledger:
 
 
 def _exists(connection: Connection, *tables: str) -> bool:
-    """Whether every one of these tables, given as quoted names, is there."""
+    """Whether all of these tables, given as quoted names, exist."""
     asked = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) AS name"
     return bool(fetch(connection, asked, list(tables))[0][0])

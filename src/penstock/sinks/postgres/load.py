@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.model import COMPUTED, COORDINATES, DELETES, MergeRules, OffsetRange
+from penstock.postgres import Connection, quote
 from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key
-from penstock.sinks.postgres.connection import Connection
-from penstock.sinks.postgres.names import TableName, own, quote
+from penstock.sinks.postgres.names import TableName, own
 from penstock.sinks.postgres.stage import COORDINATE_COLUMNS, StagedTable
 from penstock.sinks.postgres.types import TableColumn, is_cast, staged_type
 from penstock.sinks.replacing import RecordRanges, ranges_sql

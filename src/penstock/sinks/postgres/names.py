@@ -1,7 +1,7 @@
-"""Names in the database: quoted, split, and made for staging tables.
+"""Names in the database: of target tables, and of Penstock's own.
 
-What Penstock keeps for itself lies in a schema of its own, `penstock`: staging tables come and go there without
-cluttering the schema that people read, and its rights can be given apart from theirs.
+Penstock's own tables are in a schema of their own, `penstock`: staging tables come and go there without
+cluttering the schema that people read, and its rights can be granted separately.
 """
 
 from __future__ import annotations
@@ -14,19 +14,13 @@ from dataclasses import dataclass
 
 from penstock.errors import MissingError
 from penstock.model import BatchToken
+from penstock.postgres import quote, split_table_name
 
 OWN_SCHEMA = "penstock"
 NAME_BYTES = 63
-"""PostgreSQL cuts longer names without a word."""
+"""PostgreSQL truncates longer names silently."""
 
-_PART = r'"(?:[^"]|"")+"|[^".\s]+'
-_TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _STAGED = re.compile(r"staged_([0-9a-f]{10})_([0-9a-f]{8})_([0-9a-f]+)_([0-9a-f]{8})_[0-9a-f]{8}")
-
-
-def quote(name: str) -> str:
-    """A name as an identifier: its case and every character kept."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def text(value: str) -> str:
@@ -45,9 +39,8 @@ class TableName:
     @classmethod
     def parse(cls, sink: str, given: str) -> TableName:
         """`table` (in the schema `public`) or `schema.table`, each as it is or in double quotes."""
-        found = _TABLE.fullmatch(given)
-        parts = [_bare(part) for part in found.groups("public")] if found else []
-        if not parts or any(len(part.encode()) > NAME_BYTES for part in parts):
+        parts = split_table_name(given)
+        if parts is None or any(len(part.encode()) > NAME_BYTES for part in parts):
             raise MissingError(
                 "SINK_TABLE_NAME",
                 f"sink {sink}: not the name of a table",
@@ -72,7 +65,7 @@ def own(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """What the name of a staging table says: whose it is, of which query and batch, and when it was made."""
+    """The parts of a staging table's name: its sink, query and batch, and when it was created."""
 
     sink_mark: str
     query_mark: str
@@ -81,20 +74,20 @@ class StagedName:
 
     @classmethod
     def parse(cls, name: str) -> StagedName | None:
-        """None where the table is not one of staged rows."""
+        """None where the name is not one of a staging table."""
         found = _STAGED.fullmatch(name)
         return cls(found[1], found[2], int(found[3], 16), int(found[4], 16)) if found else None
 
 
 def sink_mark(pipeline: str, sink: str, target: TableName) -> str:
-    """What keeps the staging tables of different sinks apart, however long their names are."""
+    """Identifies the staging tables of a sink, however long its name is."""
     return _digest(pipeline, sink, target.schema, target.name)[:10]
 
 
 def staged_name(mark: str, token: BatchToken) -> str:
-    """The staging table of one attempt of one slot: at most 61 bytes, nothing in it to quote.
+    """The staging table of one attempt of one slot: at most 61 bytes, nothing to quote.
 
-    Attempts are told apart by chance: two drivers may give the same number to theirs.
+    A random suffix separates attempts: two drivers may give the same number to theirs.
     """
     return f"staged_{mark}_{query_mark(token)}_{token.batch_id:x}_{int(time.time()):08x}_{secrets.token_hex(4)}"
 
@@ -102,10 +95,6 @@ def staged_name(mark: str, token: BatchToken) -> str:
 def query_mark(token: BatchToken) -> str:
     """The mark of the token's query in the names of its staging tables."""
     return _digest(token.query_id)[:8]
-
-
-def _bare(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part
 
 
 def _digest(*parts: str) -> str:

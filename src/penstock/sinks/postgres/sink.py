@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Literal
@@ -33,11 +33,12 @@ from penstock.model import (
     decide,
 )
 from penstock.model.pem import DatabaseTls
+from penstock.postgres import Connection
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
 from penstock.sinks.merging import refuse_without_position
 from penstock.sinks.postgres.commit import Landing, Ledger, lock_making, staged_tables
-from penstock.sinks.postgres.connection import Connection, Database, database_failures, fetch, run
+from penstock.sinks.postgres.connection import SinkDatabase, fetch, run
 from penstock.sinks.postgres.load import find_records, replaced_rows
 from penstock.sinks.postgres.names import OWN_SCHEMA, StagedName, TableName, own, query_mark, sink_mark, staged_name
 from penstock.sinks.postgres.stage import PostgresStage, StagedColumn
@@ -90,7 +91,7 @@ class PostgresSink:
         self.evolve = evolve
         self.on_reject = on_reject
         self.keep_coordinates = keep_coordinates
-        self._database = Database(name, url, tls)
+        self._database = SinkDatabase(name, url, tls)
         self._ledger = Ledger(pipeline, name, self.table)
         self._mark = sink_mark(pipeline, name, self.table)
         self._written: pa.Schema | None = None
@@ -111,8 +112,8 @@ class PostgresSink:
         return made
 
     def would_replace(self) -> int | None:
-        """Only look: how many rows of the table lie in the ranges."""
-        with self._reading("counting rows to replace") as connection:
+        """Without changes: the number of rows of the table in the ranges."""
+        with self._database.session("counting rows to replace") as connection:
             table = read_table(connection, self.table)
             if table is None or COORDINATES not in table.columns:
                 return 0
@@ -124,10 +125,9 @@ class PostgresSink:
         return f"{self._database.address}/{self.table}"
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Make the schema for staging and, if allowed, the table, or what it lacks; check that it can take the rows."""
+        """Create the staging schema and, if allowed, the table or missing columns; check that it can take the rows."""
         with (
-            self._database.connect(starting=self._written is None) as connection,
-            database_failures(self.name, "preparing the table", self._database.scrub),
+            self._database.session("preparing the table", starting=self._written is None) as connection,
             connection.transaction(),
         ):
             lock_making(connection)
@@ -145,28 +145,25 @@ class PostgresSink:
         self._columns = dict(table.columns) if table is not None else {}
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, and whether what is missing can be made."""
+        """Check that the table, if it exists, can take the rows, and that what is missing can be created."""
         self.changes(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
-        with (
-            self._database.connect(starting=True) as connection,
-            database_failures(self.name, "looking at the table", self._database.scrub),
-        ):
+        """Without changes: what `prepare` would change in the table, and which columns it would leave out."""
+        with self._database.session("looking at the table", starting=True) as connection:
             table, fit = self._look(connection, schema)
         return ["create table"] if table is None else fit.told(table.columns)
 
     def position(self) -> Position | None:
-        """The position that the database has for this table; none where the table is gone."""
-        with self._reading() as connection:
+        """The position in the database for this table; None where the table is gone."""
+        with self._database.session("reading the position") as connection:
             return self._ledger.position(connection)
 
     def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
-        """The records in these ranges that the table has rows of; none where it does not keep the coordinates."""
+        """The records in these ranges that the table has rows of; None where it has no coordinates."""
         if not self.keep_coordinates:
             return None
-        with self._reading("looking for records in the table") as connection:
+        with self._database.session("looking for records in the table") as connection:
             table = read_table(connection, self.table)
             if table is not None and COORDINATES not in table.columns:
                 return None
@@ -174,12 +171,12 @@ class PostgresSink:
 
     def other_writers(self) -> Sequence[str]:
         """The other pipelines and sinks that have a position in the table."""
-        with self._reading() as connection:
+        with self._database.session("reading the position") as connection:
             return self._ledger.other_writers(connection)
 
     def pending_rejects(self, token: BatchToken) -> Sequence[Refusal]:
         """The rows that a version before 0.8 left out of this batch; kept until a later batch is committed."""
-        with self._reading() as connection:
+        with self._database.session("reading the position") as connection:
             return self._ledger.pending_rejects(connection, token)
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> PostgresStage:
@@ -200,18 +197,17 @@ class PostgresSink:
         )
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
-        """Bring the staged rows into the table, with the position. An empty batch is a commit too.
+        """Load the staged rows into the table, with the position. An empty batch is a commit too.
 
         Raises `RowsRefused` where the table refuses single rows and the sink may leave them out.
         """
-        doing = f"committing batch {position.last.batch_id}"
-        with self._database.connect() as connection, database_failures(self.name, doing, self._database.scrub):
+        with self._database.session(f"committing batch {position.last.batch_id}") as connection:
             self._transact(connection, position, manifests, onto)
             self._clear(connection, position.last)
 
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
-        """Whether the staging tables are still there."""
-        with self._reading("looking for staged rows") as connection:
+        """Whether the staging tables still exist."""
+        with self._database.session("looking for staged rows") as connection:
             names = (own(table.name) for table in staged_tables(manifests))
             return all(fetch(connection, "SELECT to_regclass(%s)", name)[0][0] is not None for name in names)
 
@@ -220,21 +216,13 @@ class PostgresSink:
 
         Before that another driver may still be about to commit them; afterwards the position stops it.
         """
-        with self._reading() as connection:
+        with self._database.session("reading the position") as connection:
             if decide(self._ledger.position(connection), token) is Verdict.COMMITTED:
                 self._clear(connection, token)
 
     @property
     def _keys(self) -> tuple[str, ...]:
         return self.rules.keys if self.rules is not None else ()
-
-    @contextmanager
-    def _reading(self, doing: str = "reading the position") -> Iterator[Connection]:
-        with (
-            self._database.connect() as connection,
-            database_failures(self.name, doing, self._database.scrub),
-        ):
-            yield connection
 
     def _columns_written(self, schema: pa.Schema) -> pa.Schema:
         """The columns that go into the table: the row's, and where wanted its coordinates."""
@@ -277,10 +265,10 @@ class PostgresSink:
         ).land(connection)
 
     def _clear(self, connection: Connection, token: BatchToken) -> None:
-        """Drop the staging of this batch and of older ones, and what queries of long ago left.
+        """Drop the staging tables of this batch and of older ones, and leftovers of old queries.
 
-        After the commit and not in it: a backup that runs has a lock on every table it saw, and would hold the
-        commit up to its end. What cannot be dropped now goes with the next commit.
+        After the commit and not in it: a running backup locks every table it has seen, and would block the
+        commit until it ends. What cannot be dropped now is dropped after the next commit.
         """
         forgotten = time.time() - _FORGOTTEN_SECONDS
         with suppress(psycopg.Error):

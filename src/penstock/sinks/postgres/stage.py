@@ -22,9 +22,10 @@ import pyarrow.types as types
 
 from penstock.errors import PenstockError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, Manifest, Refusal, SlotAttempt
+from penstock.postgres import Connection, quote
 from penstock.sinks.merging import refusals, refuse_null_keys
-from penstock.sinks.postgres.connection import Connection, Database, database_failures, run
-from penstock.sinks.postgres.names import own, quote
+from penstock.sinks.postgres.connection import SinkDatabase, run
+from penstock.sinks.postgres.names import own
 from penstock.sinks.postgres.types import is_bytes, is_nested, is_text
 from penstock.sinks.row_json import texts
 
@@ -65,7 +66,7 @@ class PostgresStage:
     def __init__(
         self,
         sink: str,
-        database: Database,
+        database: SinkDatabase,
         table: str,
         writer: SlotAttempt,
         columns: Sequence[StagedColumn],
@@ -99,7 +100,7 @@ class PostgresStage:
         rows, refused = refuse_null_keys(self._sink, rows, self._keys)
         columns, more = self._texts(rows)
         if columns and len(columns[0]):
-            with database_failures(self._sink, "staging rows", self._database.scrub):
+            with self._database.failures("staging rows"):
                 text = to_csv(columns)
                 self._copying().write(text)
                 self._rows += len(columns[0])
@@ -110,7 +111,7 @@ class PostgresStage:
         """End the COPY and commit the staging table."""
         if not self._rows:
             return Manifest(self._sink, self._writer, 0, 0)
-        with database_failures(self._sink, "finishing staged rows", self._database.scrub):
+        with self._database.failures("finishing staged rows"):
             self._open.close()
         self._finished = True
         item = StagedTable(self._table, self._rows, self._staged_columns)

@@ -1,4 +1,4 @@
-"""The target table: made from the rows' columns, or looked at whether it can take them, every problem in one error."""
+"""The target table: created from the rows' columns, or checked whether it can take them, all problems in one error."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from psycopg import errors
 
 from penstock.errors import MissingError
 from penstock.model import MergeRules
+from penstock.postgres import Connection, message_of, quote
 from penstock.sinks.evolution import Evolve
 from penstock.sinks.failures import mismatch
-from penstock.sinks.postgres.connection import Connection, fetch, message_of, run
-from penstock.sinks.postgres.names import NAME_BYTES, OWN_SCHEMA, TableName, quote
+from penstock.sinks.postgres.connection import fetch, run
+from penstock.sinks.postgres.names import NAME_BYTES, OWN_SCHEMA, TableName
 from penstock.sinks.postgres.types import TableColumn, can_be_key, declared, fits, new_column_type, widened_type
 
 _RESERVED = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
@@ -105,7 +106,7 @@ def check_table(
     deletes: bool,
     fit: TableFit | None = None,
 ) -> None:
-    """Refuse a table that cannot take the rows, were it given what `fit` says."""
+    """Refuse a table that cannot take the rows, even after the changes in `fit`."""
     if table.kind not in _TABLES:
         raise mismatch(sink, "not a table", {"table": f"{name} is a view or a foreign table"})
     added = {field.name for field in fit.added} if fit is not None else set()
@@ -149,7 +150,7 @@ def create_statement(name: TableName, written: pa.Schema, keys: Sequence[str]) -
 
 
 def refuse_absent(sink: str, name: TableName, written: pa.Schema, keys: Sequence[str]) -> MissingError:
-    """The error for a table that is not there and may not be made."""
+    """The error for a table that does not exist and may not be created."""
     return MissingError(
         "SINK_TABLE_MISSING",
         f"sink {sink}: there is no table {name}",
@@ -158,7 +159,7 @@ def refuse_absent(sink: str, name: TableName, written: pa.Schema, keys: Sequence
 
 
 def check_may_create(sink: str, connection: Connection, name: TableName) -> None:
-    """Refuse where the table's schema is not there or no table may be made in it."""
+    """Refuse where the table's schema does not exist or no table may be created in it."""
     found = fetch(
         connection, "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s", name.schema
     )
@@ -171,13 +172,13 @@ def check_may_create(sink: str, connection: Connection, name: TableName) -> None
     if not found[0][0]:
         raise _denied(
             sink,
-            f"no right to make a table in the schema {name.schema}",
+            f"no right to create a table in the schema {name.schema}",
             f"GRANT USAGE, CREATE ON SCHEMA {quote(name.schema)} TO ...",
         )
 
 
 def check_own_schema(sink: str, connection: Connection) -> None:
-    """Refuse where there is no schema to stage in and none may be made, or what is in it belongs to others."""
+    """Refuse where the schema to stage in is missing and may not be created, or its tables may not be written."""
     found = fetch(
         connection,
         "SELECT has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE')"
@@ -193,7 +194,7 @@ def check_own_schema(sink: str, connection: Connection) -> None:
     if not found and not fetch(connection, "SELECT has_database_privilege(current_database(), 'CREATE')")[0][0]:
         raise _denied(
             sink,
-            f"no schema {OWN_SCHEMA} to stage rows in, and no right to make one",
+            f"no schema {OWN_SCHEMA} to stage rows in, and no right to create one",
             f"CREATE SCHEMA {OWN_SCHEMA} AUTHORIZATION ...",
         )
     closed = fetch(
@@ -253,15 +254,15 @@ def _denied(sink: str, summary: str, statement: str) -> MissingError:
     return MissingError("SINK_ACCESS_DENIED", f"sink {sink}: {summary}", hint=f"have an administrator run: {statement}")
 
 
-# How rows go into a table that is there: what of them is written, and what the table is given first.
+# How rows go into an existing table: which columns are written, and how the table changes first.
 
-# A column that is widened may have the whole table written anew; nobody reads it meanwhile.
+# Widening a column may rewrite the whole table, which cannot be read meanwhile.
 _ALTER_SETTINGS = "SET LOCAL lock_timeout = '60s'; SET LOCAL statement_timeout = 0"
 
 
 @dataclass(frozen=True, slots=True)
 class TableFit:
-    """What follows from the columns of both sides and from `evolve`."""
+    """How rows go into a table, given the columns of both and `evolve`."""
 
     written: pa.Schema
     added: tuple[pa.Field, ...] = ()
@@ -271,7 +272,7 @@ class TableFit:
 
     @property
     def changes_table(self) -> bool:
-        """Whether the table has to change first."""
+        """Whether the table changes."""
         return bool(self.added or self.widened)
 
     def told(self, columns: Mapping[str, TableColumn]) -> list[str]:
@@ -284,7 +285,7 @@ class TableFit:
 
 
 def fit_columns(columns: Mapping[str, TableColumn], schema: pa.Schema, evolve: Evolve) -> TableFit:
-    """What is to be done. Whether the table can take the rows then is for `check_table` to say.
+    """The changes that the table needs. `check_table` says whether it can take the rows after them.
 
     A value that is too large for its column is refused at the INSERT, as the one row it is; so under any `evolve` but
     `widen` a smaller integer, a shorter text or fewer digits before the point will do.
@@ -301,14 +302,14 @@ def fit_columns(columns: Mapping[str, TableColumn], schema: pa.Schema, evolve: E
 
 
 def alter_statement(name: TableName, fit: TableFit) -> str:
-    """The statement that gives a table what it lacks."""
+    """The statement that makes the changes."""
     added = [f"ADD COLUMN IF NOT EXISTS {declared(each)}" for each in fit.added]
     widened = [f"ALTER COLUMN {quote(column)} TYPE {kind}" for column, kind in fit.widened.items()]
     return f"ALTER TABLE {name.quoted} {', '.join([*added, *widened])}"
 
 
 def alter_table(sink: str, connection: Connection, name: TableName, fit: TableFit) -> None:
-    """Give a table what it lacks. Refused where something else in the database depends on a column's type."""
+    """Make the changes. Refused where something else in the database depends on a column's type."""
     try:
         run(connection, _ALTER_SETTINGS, alter_statement(name, fit))
     except (errors.FeatureNotSupported, errors.InvalidTableDefinition, errors.DatatypeMismatch) as error:

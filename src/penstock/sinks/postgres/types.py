@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as types
 
-from penstock.sinks.postgres.names import quote
+from penstock.postgres import quote
 
 _SIZES = ("smallint", "integer", "bigint")
 _INTEGERS = ("int2", "int4", "int8", "numeric")

@@ -1,7 +1,7 @@
-"""Values and keys by a schema of a registry: which schema, under which id, and the framed bytes of each row.
+"""Encodes values and keys by a schema of a registry: which schema, its id, and the framed bytes of each row.
 
-On the driver the schema is made, given, or taken from the registry, looked up there and registered where that is
-asked for; what goes to the tasks is a small encoder with the id in it. In a task no registry is needed.
+On the driver the schema is made from the columns, given, or taken from the registry, looked up there and registered
+unless `register: false`. Tasks get a small encoder with the id in it, and need no registry.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, Refusal
 from penstock.registry import RegisteredSchema, RegistryClient, RegistrySettings, SchemaKind, client_of
-from penstock.sinks.kafka.encode.avro_rows import AvroRows
-from penstock.sinks.kafka.encode.avro_schema import avro_schema, avro_type
+from penstock.sinks.kafka.encode.avro import AvroRows, avro_schema, avro_type
 from penstock.sinks.kafka.encode.json_rows import JsonRows, json_schema
 from penstock.sinks.kafka.encode.protobuf_rows import (
     ProtobufRows,
@@ -41,7 +40,7 @@ Role = Literal["value", "key"]
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the file wants values or keys written."""
+    """How the pipeline file wants values or keys encoded."""
 
     format: Format
     registry: RegistrySettings
@@ -50,7 +49,7 @@ class Encoding:
     register: bool = True
     """Register a schema that is not there. If not, it must be there; with no `schema`, the subject's latest is used."""
     schema: str | None = None
-    """The text of the schema to write by. Left out: it is made from the columns."""
+    """The text of the schema. Left out: it is made from the columns."""
     message: str | None = None
     """The name of the message or record, with its package. Left out: made from the names of pipeline and sink."""
     columns: tuple[str, ...] | None = None
@@ -64,7 +63,7 @@ class Encoder:
     role: Role
     columns: pa.Schema
     whole: bool
-    """The columns are all that the row has: a further one is not to be lost silently."""
+    """The columns are all of the row: a further one must not be lost silently."""
     prefix: bytes
     rows: Rows
 
@@ -78,7 +77,7 @@ class Encoder:
         return pc.binary_join_element_wise(pa.scalar(self.prefix), bodies, pa.scalar(b"")).cast(pa.binary())
 
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns as they were when the schema was made; one that is not there is null."""
+        """The columns for which the schema was made; a missing one is null."""
         names, wanted = rows.schema.names, self.columns.names
         own = own_columns(rows.schema, keep_coordinates=False).names if self.whole else []
         if strange := [name for name in own if name not in wanted]:
@@ -86,7 +85,7 @@ class Encoder:
                 "SINK_SCHEMA_MISMATCH",
                 f"encoding the {self.role}: rows have a column that its schema was not made for",
                 context={"columns": ", ".join(strange), "schema": ", ".join(wanted)},
-                hint="start the run again: the schema is then made for these columns",
+                hint="restart the run: the schema is then made for these columns",
             )
         columns = [
             rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type)
@@ -97,7 +96,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class Encoders:
-    """What a sink's tasks write values and keys with; none where they are not by a registry's schema."""
+    """The encoders of a sink's tasks; None where values or keys have no schema of a registry."""
 
     value: Encoder | None = None
     key: Encoder | None = None
@@ -122,7 +121,7 @@ class Encoders:
 
 @dataclass(frozen=True)
 class Encodings:
-    """What a sink is to write by a registry's schema, and as whom."""
+    """What a sink encodes by schemas of a registry."""
 
     pipeline: str
     sink: str
@@ -132,13 +131,13 @@ class Encodings:
     key: Encoding | None = None
 
     def check(self, schema: pa.Schema) -> None:
-        """Only look: raise where rows of `schema` cannot be written. An incompatible schema shows when registered."""
+        """Raise where rows of `schema` cannot be written. An incompatible schema is found only by registering it."""
         self.open(schema, register=False)
 
     def open(self, schema: pa.Schema, *, register: bool = True) -> Encoders:
-        """The encoders for rows of `schema`; with `register` schemas that the registry lacks are put there, if allowed.
+        """The encoders for rows of `schema`. With `register`, missing schemas are registered, if the file allows that.
 
-        Without, one whose schema has no id yet is left out.
+        Without it, an encoder whose schema has no id yet is left out.
         """
         value = self._encoder("value", self.value, schema, register)
         return Encoders(value, self._encoder("key", self.key, schema, register))
@@ -175,7 +174,7 @@ def own_columns(schema: pa.Schema, *, keep_coordinates: bool) -> pa.Schema:
 # On the driver: the schema that values or keys are written by, and its id in the registry.
 
 _KINDS: Mapping[Format, SchemaKind] = {"avro": "AVRO", "protobuf": "PROTOBUF", "json": "JSON"}
-_TOLD_CHARS = 800
+_SHOWN_CHARS = 800
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class _Opening:
     client: RegistryClient
 
     def established(self, register: bool) -> tuple[Rows, int | None]:
-        """How rows are written, and the id of their schema; none where it is not there and not to be registered now."""
+        """How rows are written, and the id of their schema; None where it is not registered, and not to be now."""
         encoding = self.encoding
         latest = self._latest()
         if encoding.schema is None and not encoding.register:
@@ -247,9 +246,9 @@ class _Opening:
             raise self._unfit(error, None) from None
 
     def _made_protobuf(self, latest: RegisteredSchema | None) -> str:
-        """With the field numbers of the latest version; that version itself where it says the same in other words.
+        """With the field numbers of the latest version; that version itself where both are equivalent.
 
-        As text, not as a descriptor: Apicurio cannot compare descriptors, and answers 500 where it is to.
+        As text, not as a descriptor: Apicurio cannot compare descriptors, and answers 500.
         """
         if latest is None or latest.kind != "PROTOBUF":
             return protobuf_schema(self.columns, self.name)
@@ -306,28 +305,28 @@ class _Opening:
         return MissingError(
             "SINK_SCHEMA_MISMATCH",
             f"sink {self.of.sink}: {self.role}: {error}",
-            context={"columns": _columns_told(self.columns), **({"schema": self._told(text)} if text else {})},
+            context={"columns": _columns_shown(self.columns), **({"schema": self._shown(text)} if text else {})},
         )
 
     def _sides(self, text: str | None, latest: RegisteredSchema | None) -> dict[str, str]:
-        there = "none" if latest is None else f"version {latest.version}: {self._told(latest.text, _texts(latest))}"
-        ours = self._told(text) if text is not None else _columns_told(self.columns)
+        there = "none" if latest is None else f"version {latest.version}: {self._shown(latest.text, _texts(latest))}"
+        ours = self._shown(text) if text is not None else _columns_shown(self.columns)
         return {"subject": self.subject, "of the rows": ours, "latest in the registry": there}
 
-    def _told(self, text: str, references: Mapping[str, str] | None = None) -> str:
-        """A schema in one line, for people."""
+    def _shown(self, text: str, references: Mapping[str, str] | None = None) -> str:
+        """A schema in one line, for messages."""
         if self.kind == "PROTOBUF":
             with suppress(UnfitError):
                 text = describe(compiled(text, references or {}))
         line = " ".join(text.split())
-        return line if len(line) <= _TOLD_CHARS else f"{line[:_TOLD_CHARS]} ..."
+        return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} ..."
 
 
 def _texts(schema: RegisteredSchema) -> dict[str, str]:
     return {reference.name: reference.text for reference in schema.references}
 
 
-def _columns_told(columns: pa.Schema) -> str:
+def _columns_shown(columns: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in columns)
 
 

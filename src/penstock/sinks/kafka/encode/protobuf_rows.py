@@ -28,7 +28,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from penstock.errors import DefinitionError, MissingError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import find_message, message_names, protobuf_reader
-from penstock.sinks.kafka.encode.avro_schema import NAME
+from penstock.sinks.kafka.encode.avro import FIELD_NAME
 from penstock.sinks.kafka.encode.shapes import (
     Misfit,
     Rule,
@@ -75,7 +75,7 @@ def _message_text(fields: Iterable[pa.Field], name: str, before: DescriptorProto
     yield f"{indent}message {name} {{"
     inner = f"{indent}  "
     for field in columns:
-        if not NAME.fullmatch(field.name):
+        if not FIELD_NAME.fullmatch(field.name):
             raise UnfitError(
                 f'no field in Protobuf can be called "{field.name}": letters, digits and _ only, no digit first; '
                 "rename it"
@@ -97,8 +97,8 @@ def _numbers(names: Iterable[str], before: DescriptorProto | None) -> tuple[dict
     unused = count(max([0, *known.values(), *(end - 1 for _, end in kept)]) + 1)
     numbers = {name: known[name] if name in known else next(unused) for name in names}
     kept += [(number, number + 1) for name, number in known.items() if name not in numbers]
-    told = [str(start) if end == start + 1 else f"{start} to {end - 1}" for start, end in sorted(kept)]
-    return numbers, told
+    reserved = [str(start) if end == start + 1 else f"{start} to {end - 1}" for start, end in sorted(kept)]
+    return numbers, reserved
 
 
 def _nested(before: DescriptorProto | None, field: str) -> DescriptorProto | None:
@@ -113,12 +113,12 @@ def _nested(before: DescriptorProto | None, field: str) -> DescriptorProto | Non
     return None
 
 
-def _own(found: DescriptorProto, beside: dict[str, DescriptorProto]) -> DescriptorProto | None:
+def _own(found: DescriptorProto, siblings: dict[str, DescriptorProto]) -> DescriptorProto | None:
     """A message; of a map's entry, the message that its values are."""
     if not found.options.map_entry:
         return found
     value = next(field for field in found.field if field.name == "value")
-    return beside.get(value.type_name.rpartition(".")[2])
+    return siblings.get(value.type_name.rpartition(".")[2])
 
 
 def _free_name(field: str, taken: set[str]) -> str:
@@ -246,7 +246,7 @@ def _value(kind: pa.DataType, target: pa.Field, field: FieldDescriptor, path: st
         return Shape(path, not target.nullable, fields=shape.fields)
     plain = None if types.is_nested(kind) else _plain(kind, target.type, field)
     if plain is None:
-        raise UnfitError(f"{path}: the column is {kind}, the message has {_told(field)}")
+        raise UnfitError(f"{path}: the column is {kind}, the message has {_described_field(field)}")
     convert, rules = plain
     return Shape(path, not target.nullable, convert, rules)
 
@@ -286,7 +286,7 @@ def _beyond_years(values: pa.Array) -> pa.Array:
     return pc.or_(pc.less(micros, _FIRST_MICROSECOND), pc.greater(micros, _LAST_MICROSECOND))
 
 
-def _told(field: FieldDescriptor) -> str:
+def _described_field(field: FieldDescriptor) -> str:
     """A field's type in few words."""
     if field.message_type is not None:
         return str(field.message_type.full_name)

@@ -1,6 +1,6 @@
-"""How columns become what an encoder takes, in whole arrays; the rows that it cannot take are found before.
+"""Converts columns, in whole arrays, to what an encoder takes, after finding the rows that it cannot take.
 
-A shape is made once, on the driver, out of a column's type and the schema of the target. It pickles.
+A shape is made once, on the driver, from a column's type and the schema of the target. It pickles.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ VALUE_UNFIT = "SINK_VALUE_UNFIT"
 
 
 class UnfitError(Exception):
-    """A column that the target's schema has no place for, whatever its values: the message says which, and why."""
+    """A column that does not fit the target's schema, whatever its values: the message says which, and why."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must not be: `broken` is true where it is, for a whole array."""
+    """A condition on values: `broken` is true where a value violates it, for a whole array."""
 
     broken: Callable[[pa.Array], pa.Array]
     message: str
@@ -32,7 +32,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Shape:
-    """One place in the rows. Without `convert` a plain value stays as it is."""
+    """How one column or nested value is converted. Without `convert` a plain value stays as it is."""
 
     path: str
     required: bool
@@ -43,11 +43,11 @@ class Shape:
     item: Shape | None = None
     """Of a list's items or a map's values."""
     constant: tuple[pa.DataType, object] | None = None
-    """For a field of the target that the rows have not: what it gets."""
+    """The value of a field of the target that the rows lack."""
 
     @property
     def changes(self) -> bool:
-        """Whether any value becomes another."""
+        """Whether anything is converted."""
         inner = [shape for _, shape in self.fields or ()] + ([self.item] if self.item is not None else [])
         return self.convert is not None or self.constant is not None or any(shape.changes for shape in inner)
 
@@ -71,12 +71,12 @@ def misfits(values: pa.Array, shape: Shape) -> Iterator[Misfit]:
         there = ~nulls(values)
         for name, child in shape.fields:
             if child.constant is None:
-                yield from _seen_from(misfits(values.field(name), child), lambda rows: rows & there)
+                yield from _of_parent(misfits(values.field(name), child), lambda rows: rows & there)
     elif shape.item is not None:
         values = _as_list(values)
         bounds = _bounds(values)
         there = ~nulls(values)
-        yield from _seen_from(
+        yield from _of_parent(
             misfits(_items(values), shape.item), lambda rows: _any_between(rows, bounds - bounds[:1]) & there
         )
     else:
@@ -87,7 +87,7 @@ def misfits(values: pa.Array, shape: Shape) -> Iterator[Misfit]:
 
 
 def encodable(rows: pa.RecordBatch, shape: Shape) -> pa.RecordBatch:
-    """The rows as a native encoder takes them. They are copied: what is sliced deep inside makes the encoders panic."""
+    """The rows as a native encoder takes them. They are copied: nested slices make the encoders panic."""
     values = pa.RecordBatch.from_struct_array(lowered(rows.to_struct_array(), shape))
     return pa.ipc.read_record_batch(values.serialize(), values.schema)
 
@@ -123,10 +123,10 @@ def cast_to(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def one_of(symbols: Sequence[str]) -> Rule:
     """Text must be one of the symbols of an enum."""
-    return Rule(partial(_none_of, symbols=tuple(symbols)), f"is none of {', '.join(symbols[:10])}")
+    return Rule(partial(_not_one_of, symbols=tuple(symbols)), f"is not one of {', '.join(symbols[:10])}")
 
 
-def _none_of(values: pa.Array, symbols: tuple[str, ...]) -> pa.Array:
+def _not_one_of(values: pa.Array, symbols: tuple[str, ...]) -> pa.Array:
     return pc.and_(values.is_valid(), pc.invert(pc.is_in(values.cast(pa.string()), pa.array(symbols, pa.string()))))
 
 
@@ -150,8 +150,8 @@ def is_listed(kind: pa.DataType) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _seen_from(found: Iterator[Misfit], rows_of: Callable[[np.ndarray], np.ndarray]) -> Iterator[Misfit]:
-    """What is found in a child, as a mask over the rows of its parent."""
+def _of_parent(found: Iterator[Misfit], rows_of: Callable[[np.ndarray], np.ndarray]) -> Iterator[Misfit]:
+    """The misfits of a child, as masks over the rows of its parent."""
     for misfit in found:
         rows = rows_of(misfit.rows)
         if rows.any():

@@ -16,7 +16,7 @@ from penstock.kafka.settings import KafkaSettings
 
 _SECONDS = 3.0
 _CONNECT_SECONDS = 1.0
-# With TLS 1.3 a broker refuses our certificate only behind the handshake.
+# With TLS 1.3 a broker refuses our certificate only after the handshake.
 _AFTERWARDS_SECONDS = 0.5
 # OpenSSL's X509_V_ERR_*.
 _EXPIRED, _NOT_YET = 10, 9
@@ -26,7 +26,7 @@ _ASKED_FOR = ("CERTIFICATE_REQUIRED", "ALERT_HANDSHAKE_FAILURE", "BAD_CERTIFICAT
 
 @dataclass(frozen=True, slots=True)
 class TlsFault:
-    """What is wrong, in words; both sides of it; and what to do."""
+    """What is wrong, the facts of both sides, and what to do."""
 
     cause: str
     hint: str
@@ -34,9 +34,9 @@ class TlsFault:
 
 
 def find_tls_fault(address: str, settings: KafkaSettings) -> TlsFault | None:
-    """What keeps this client from trusting the broker at `host:port`, or the broker from trusting it.
+    """Why this client does not trust the broker at `host:port`, or the broker this client.
 
-    None where all is well, or nobody answers: that may pass.
+    None where the handshake succeeds, or where nothing answers, which may be transient.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -132,7 +132,7 @@ def _of_their_certificate(error: ssl.SSLCertVerificationError, host: str, port: 
 def _of_our_certificate(error: ssl.SSLError, settings: KafkaSettings) -> TlsFault | None:
     reason = error.reason or ""
     if "ALERT" not in reason:
-        # Whoever answers speaks no TLS, or broke off: the client's own words have to do.
+        # Not a TLS server, or the connection broke off: the client's own message has to do.
         return None
     shown = settings.security is not None and settings.security.pem.certificate is not None
     shown = shown or "ssl.certificate.location" in settings.options

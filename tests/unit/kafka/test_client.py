@@ -15,7 +15,7 @@ from penstock.devstack.certificates import Authority
 from penstock.devstack.processes import free_ports
 from penstock.errors import MissingError, TransientError
 from penstock.kafka import KafkaSecurity, KafkaSettings
-from penstock.kafka.hearing import Hearing, refuse_known
+from penstock.kafka.client import ConnectionErrors, refuse_known
 from penstock.model.pem import Pem
 
 AUTH = KafkaError._AUTHENTICATION
@@ -29,9 +29,9 @@ class Quiet:
 
 
 def heard(settings: KafkaSettings, code: int, said: str) -> MissingError | None:
-    hearing = Hearing(settings)
-    hearing(KafkaError(code, said))
-    return hearing.refusal("listing topics")
+    errors = ConnectionErrors(settings)
+    errors(KafkaError(code, said))
+    return errors.refusal("listing topics")
 
 
 def secured(**given: object) -> KafkaSettings:
@@ -77,11 +77,11 @@ def test_refusal_is_remembered_for_clients_with_the_same_settings_alone() -> Non
 
 
 def test_error_of_a_connection_that_is_refused_by_nobody_may_pass() -> None:
-    hearing = Hearing(secured())
-    hearing(KafkaError(KafkaError._SSL, "ssl://127.0.0.1:1/1: SSL handshake failed: Disconnected"))
-    assert hearing.refusal() is None
+    errors = ConnectionErrors(secured())
+    errors(KafkaError(KafkaError._SSL, "ssl://127.0.0.1:1/1: SSL handshake failed: Disconnected"))
+    assert errors.refusal() is None
 
-    assert isinstance(hearing.failure(Quiet(), KafkaError(KafkaError._TRANSPORT), "listing topics"), TransientError)
+    assert isinstance(errors.failure(Quiet(), KafkaError(KafkaError._TRANSPORT), "listing topics"), TransientError)
 
 
 class Server:
@@ -169,7 +169,7 @@ def test_file_without_tls_before_a_broker_with_it_is_told(tmp_path: Path, author
 def test_broker_that_hangs_up_behind_a_good_handshake_may_ask_for_a_user(tmp_path: Path, authority: Authority) -> None:
     server = Server(tmp_path, authority, ("127.0.0.1",))
     settings = KafkaSettings(f"127.0.0.1:{server.port}", {}, KafkaSecurity(pem=Pem(authority.certificate)))
-    told = Hearing(settings).failure(Quiet(), KafkaError(KafkaError._TRANSPORT), "listing topics")
+    told = ConnectionErrors(settings).failure(Quiet(), KafkaError(KafkaError._TRANSPORT), "listing topics")
     server.listener.close()
     assert isinstance(told, TransientError)
     assert "if it asks for a user, add mechanism" in (told.hint or "")

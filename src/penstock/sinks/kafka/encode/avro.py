@@ -1,7 +1,11 @@
-"""Rows to Avro, whole record batches at a time: the bytes of the schema, without any framing.
+"""Rows to Avro, whole record batches at a time: a schema for them, and the bytes without any framing.
+
+Where no schema is given, one is made of the columns. A nullable column is a union with null first, and null is its
+default, so that a later version may add or drop it. A struct's record is named by its path, so that names are the same
+at every start and never clash.
 
 The fast encoder knows few types. Others are lowered to one that has the same bytes (a decimal is bytes, and bytes are
-text as far as it can tell); what has no such type, a `fixed`, is written row by row, and the notice says so.
+text as far as it can tell); a schema with a type that has none, a `fixed`, is written row by row, and a notice says so.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -37,15 +42,83 @@ from penstock.sinks.kafka.encode.shapes import (
     one_of,
 )
 
-_ONLY = "value"
-_CONSTANTS = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
+FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_TAKEN = frozenset((*_PRIMITIVE, "record", "error", "enum", "array", "map", "union", "fixed"))
+_SMALL = (pa.int8(), pa.int16())
+_NUMBERS: Mapping[str, tuple[pa.DataType, tuple[pa.DataType, ...]]] = {
+    "boolean": (pa.bool_(), (pa.bool_(),)),
+    "int": (pa.int32(), (*_SMALL, pa.int32())),
+    "long": (pa.int64(), (*_SMALL, pa.int32(), pa.int64())),
+    "float": (pa.float32(), (*_SMALL, pa.float32())),
+    "double": (pa.float64(), (*_SMALL, pa.int32(), pa.float32(), pa.float64())),
 }
+"""Each with its Arrow type and the column types whose values it can hold; the first that can is a column's own."""
+_CONSTANTS = {**{name: kind for name, (kind, _) in _NUMBERS.items()}, "string": pa.string()}
+
+
+def avro_schema(columns: pa.Schema, name: str) -> str:
+    """The schema of a record with these columns. `name` may have a namespace before its last dot."""
+    namespace, _, own = name.rpartition(".")
+    return json.dumps(_record(columns, own, namespace), separators=(",", ":"))
+
+
+def avro_type(column: pa.Field, name: str) -> str:
+    """The schema of one column's values, without null: a null is a record without that value or key."""
+    namespace, _, own = name.rpartition(".")
+    return json.dumps(_type(column.type, own, namespace), separators=(",", ":"))
+
+
+def _record(fields: Iterable[pa.Field], name: str, namespace: str) -> dict[str, Any]:
+    full = f"{namespace}.{name}" if namespace else name
+    record: dict[str, Any] = {"type": "record", "name": name}
+    if namespace:
+        record["namespace"] = namespace
+    record["fields"] = [_field(field, full) for field in fields]
+    return record
+
+
+def _field(field: pa.Field, parent: str) -> dict[str, Any]:
+    if not FIELD_NAME.fullmatch(field.name):
+        raise UnfitError(
+            f'no field in Avro can be called "{field.name}": letters, digits and _ only, no digit first; rename it'
+        )
+    made = _nullable(field, field.name, parent)
+    return {"name": field.name, "type": made, "default": None} if field.nullable else {"name": field.name, "type": made}
+
+
+def _nullable(field: pa.Field, name: str, parent: str) -> Any:
+    made = _type(field.type, name, parent)
+    return ["null", made] if field.nullable else made
+
+
+def _type(kind: pa.DataType, name: str, parent: str) -> Any:
+    if types.is_struct(kind):
+        return _record(kind, f"{name}_" if name in _TAKEN else name, parent)
+    if types.is_map(kind):
+        if not is_text(kind.key_type):
+            raise UnfitError(f"{name}: a map in Avro has strings as keys, not {kind.key_type}")
+        return {"type": "map", "values": _nullable(kind.item_field, name, parent)}
+    if is_listed(kind):
+        return {"type": "array", "items": _nullable(kind.value_field, name, parent)}
+    if types.is_decimal(kind):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if types.is_timestamp(kind) and kind.unit == "us":
+        return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
+    if types.is_date32(kind):
+        return {"type": "int", "logicalType": "date"}
+    if is_text(kind):
+        return "string"
+    if is_bytes(kind):
+        return "bytes"
+    for made, (_, sources) in _NUMBERS.items():
+        if kind in sources:
+            return made
+    raise UnfitError(f"{name}: there is no Avro type for {kind}")
+
+
+_ONLY = "value"
+"""The name of the single column where the schema is not a record."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +209,17 @@ def _resolved(schema: Any, names: Mapping[str, Any]) -> dict[str, Any]:
             return dict(schema)
 
 
+_Convert = Callable[[pa.Array], pa.Array]
+_Plain = tuple[Any, _Convert | None, tuple[Rule, ...]]
+"""The wire type of a plain value, how a column becomes that, and which values cannot."""
+
+
 class _Planner:
-    """Puts column types and Avro types together; `wire` schemas have no logical types and names of their own."""
+    """Matches column types with Avro types, keeping every value exactly: a wider number, never a narrower one.
+
+    A wire type has the same bytes as the Avro type, no logical type, and names of its own. `bytes_as_text`: Avro writes
+    both alike, and the fast encoder knows text only.
+    """
 
     def __init__(self, names: Mapping[str, Any], *, bytes_as_text: bool) -> None:
         self.slow: str | None = None
@@ -158,12 +240,13 @@ class _Planner:
         if types.is_map(kind) and avro["type"] == "map" and is_text(kind.key_type):
             item, wire = self.plan(kind.item_type, avro["values"], f"{path}[]")
             return Shape(path, True, item=item), {"type": "map", "values": wire}
-        plain = None if types.is_nested(kind) else leaf(kind, avro, self._unique, bytes_as_text=self._bytes_as_text)
+        plain = None if types.is_nested(kind) else self._plain(kind, avro)
         if plain is None:
-            raise UnfitError(f"{path or 'the row'}: the column is {kind}, the schema has {_told(avro)}")
+            raise UnfitError(f"{path or 'the row'}: the column is {kind}, the schema has {_described(avro)}")
         if avro["type"] == "fixed":
             self.slow = f"{path} is fixed"
-        return Shape(path, True, plain.convert, plain.rules), plain.wire
+        wire, convert, rules = plain
+        return Shape(path, True, convert, rules), wire
 
     def _union(self, kind: pa.DataType, schema: Sequence[Any], path: str) -> tuple[Shape, Any]:
         others = [branch for branch in schema if not self._is_null(branch)]
@@ -208,11 +291,63 @@ class _Planner:
             raise UnfitError(f"{path}: the schema has this field, without null or a plain default, but it is no column")
         return Shape(path, True, constant=(_CONSTANTS[name], field["default"])), name
 
+    def _plain(self, kind: pa.DataType, avro: Mapping[str, Any]) -> _Plain | None:
+        name, logical = avro["type"], avro.get("logicalType")
+        if types.is_decimal(kind):
+            return self._decimal(kind, avro) if logical == "decimal" else None
+        if types.is_timestamp(kind):
+            return _moment(kind, logical) if name == "long" else None
+        if types.is_date32(kind):
+            return ("int", partial(cast_to, kind=pa.int32()), ()) if (name, logical) == ("int", "date") else None
+        if is_text(kind):
+            return self._text(kind, avro)
+        if is_bytes(kind):
+            return self._bytes(avro) if logical != "decimal" else None
+        target, sources = _NUMBERS.get(name, (None, ()))
+        if kind not in sources or (logical is not None and logical.startswith(("date", "time", "local-time"))):
+            return None
+        return name, partial(cast_to, kind=target) if kind != target else None, ()
+
+    def _text(self, kind: pa.DataType, avro: Mapping[str, Any]) -> _Plain | None:
+        convert = None if types.is_string(kind) else partial(cast_to, kind=pa.string())
+        if avro["type"] == "string":
+            rules = (Rule(_not_uuid, "is not a UUID"),) if avro.get("logicalType") == "uuid" else ()
+            return "string", convert, rules
+        if avro["type"] == "enum":
+            symbols = list(avro["symbols"])
+            return {"type": "enum", "name": self._unique(), "symbols": symbols}, convert, (one_of(symbols),)
+        return None
+
+    def _bytes(self, avro: Mapping[str, Any]) -> _Plain | None:
+        if avro["type"] == "bytes":
+            return (
+                ("string", _as_text, ()) if self._bytes_as_text else ("bytes", partial(cast_to, kind=pa.binary()), ())
+            )
+        if avro["type"] == "fixed":
+            size = int(avro["size"])
+            rule = Rule(partial(_not_of_size, size=size), f"is not {size} bytes long")
+            return self._fixed(size), partial(cast_to, kind=pa.binary()), (rule,)
+        return None
+
+    def _decimal(self, kind: pa.DataType, avro: Mapping[str, Any]) -> _Plain | None:
+        precision, scale = int(avro["precision"]), int(avro.get("scale", 0))
+        if scale < kind.scale or precision - scale < kind.precision - kind.scale or precision > 38:
+            return None
+        target = pa.decimal128(precision, scale)
+        if avro["type"] == "fixed":
+            size = int(avro["size"])
+            return self._fixed(size), partial(_fixed_decimals, kind=target, size=size), ()
+        convert = partial(_decimals, kind=target, as_text=self._bytes_as_text)
+        return "string" if self._bytes_as_text else "bytes", convert, ()
+
+    def _fixed(self, size: int) -> dict[str, Any]:
+        return {"type": "fixed", "name": self._unique(), "size": size}
+
     def _unique(self) -> str:
         return f"T{next(self._numbers)}"
 
 
-def _told(avro: Mapping[str, Any]) -> str:
+def _described(avro: Mapping[str, Any]) -> str:
     """An Avro type in few words."""
     logical = avro.get("logicalType")
     if logical == "decimal":
@@ -220,69 +355,22 @@ def _told(avro: Mapping[str, Any]) -> str:
     return f"{avro['type']} ({logical})" if logical else str(avro["type"])
 
 
-# Plain values as Avro writes them: how each column type becomes each Avro type, and which values cannot.
-#
-# Only what keeps every value exactly is allowed: a wider number, never a narrower one.
-
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
-_SMALL = (pa.int8(), pa.int16())
-_NUMBERS: Mapping[str, tuple[pa.DataType, tuple[pa.DataType, ...]]] = {
-    "boolean": (pa.bool_(), (pa.bool_(),)),
-    "int": (pa.int32(), (*_SMALL, pa.int32())),
-    "long": (pa.int64(), (*_SMALL, pa.int32(), pa.int64())),
-    "float": (pa.float32(), (*_SMALL, pa.float32())),
-    "double": (pa.float64(), (*_SMALL, pa.int32(), pa.float32(), pa.float64())),
-}
 _UNITS_A_MICROSECOND = {"millis": 0.001, "micros": 1, "nanos": 1000}
 _NANOS_LIMIT = 2**63 // 1000
 _DECIMAL_BYTES = 16
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """How a plain value is written: `wire` is an Avro type without logical type that has the same bytes."""
-
-    wire: Any
-    convert: Callable[[pa.Array], pa.Array] | None = None
-    rules: tuple[Rule, ...] = ()
-
-
-def leaf(kind: pa.DataType, avro: Mapping[str, Any], unique: Callable[[], str], *, bytes_as_text: bool) -> Leaf | None:
-    """How values of an Arrow type become an Avro type; none where they do not.
-
-    `bytes_as_text`: Avro writes both alike, and the fast encoder knows text only.
-    """
-    name, logical = avro["type"], avro.get("logicalType")
-    if types.is_decimal(kind):
-        return _decimal(kind, avro, unique, bytes_as_text) if logical == "decimal" else None
-    if types.is_timestamp(kind):
-        return _moment(kind, logical) if name == "long" else None
-    if types.is_date32(kind):
-        return Leaf("int", partial(cast_to, kind=pa.int32())) if (name, logical) == ("int", "date") else None
-    if is_text(kind):
-        return _text(kind, avro, unique)
-    if is_bytes(kind):
-        return _bytes(avro, unique, bytes_as_text) if logical != "decimal" else None
-    target, sources = _NUMBERS.get(name, (None, ()))
-    if kind not in sources or _is_time(logical):
-        return None
-    return Leaf(name, partial(cast_to, kind=target) if kind != target else None)
-
-
-def _is_time(logical: str | None) -> bool:
-    return logical is not None and (logical == "date" or logical.startswith(("time", "local-time")))
-
-
-def _moment(kind: pa.DataType, logical: str | None) -> Leaf | None:
+def _moment(kind: pa.DataType, logical: str | None) -> _Plain | None:
     start, _, unit = (logical or "").rpartition("-")
     if start != ("timestamp" if kind.tz else "local-timestamp") or unit not in _UNITS_A_MICROSECOND:
         return None
     rules = {
         "millis": (Rule(_has_micros, "has microseconds, and the schema keeps milliseconds"),),
         "micros": (),
-        "nanos": (Rule(_beyond_nanos, "is outside what counts as nanoseconds in a long"),),
+        "nanos": (Rule(_beyond_nanos, "is outside the range of nanoseconds in a long"),),
     }
-    return Leaf("long", partial(_ticks, unit=unit), rules[unit])
+    return "long", partial(_ticks, unit=unit), rules[unit]
 
 
 def _micros(values: pa.Array) -> pa.Array:
@@ -306,56 +394,18 @@ def _beyond_nanos(values: pa.Array) -> pa.Array:
     return pc.or_(pc.greater(micros, _NANOS_LIMIT - 1), pc.less(micros, -_NANOS_LIMIT))
 
 
-def _text(kind: pa.DataType, avro: Mapping[str, Any], unique: Callable[[], str]) -> Leaf | None:
-    convert = None if types.is_string(kind) else partial(cast_to, kind=pa.string())
-    match avro["type"]:
-        case "string" if avro.get("logicalType") == "uuid":
-            return Leaf("string", convert, (Rule(_no_uuid, "is no UUID"),))
-        case "string":
-            return Leaf("string", convert)
-        case "enum":
-            symbols = list(avro["symbols"])
-            return Leaf({"type": "enum", "name": unique(), "symbols": symbols}, convert, (one_of(symbols),))
-    return None
-
-
-def _no_uuid(values: pa.Array) -> pa.Array:
+def _not_uuid(values: pa.Array) -> pa.Array:
     return pc.invert(pc.match_substring_regex(values, _UUID))
-
-
-def _bytes(avro: Mapping[str, Any], unique: Callable[[], str], as_text: bool) -> Leaf | None:
-    match avro["type"]:
-        case "bytes":
-            return Leaf("string", _shown_as_text) if as_text else Leaf("bytes", partial(cast_to, kind=pa.binary()))
-        case "fixed":
-            size = int(avro["size"])
-            rule = Rule(partial(_not_of_size, size=size), f"is not {size} bytes long")
-            wire = {"type": "fixed", "name": unique(), "size": size}
-            return Leaf(wire, partial(cast_to, kind=pa.binary()), (rule,))
-    return None
 
 
 def _not_of_size(values: pa.Array, size: int) -> pa.Array:
     return pc.not_equal(pc.binary_length(values.cast(pa.binary())), size)
 
 
-def _shown_as_text(values: pa.Array) -> pa.Array:
+def _as_text(values: pa.Array) -> pa.Array:
     """The same bytes under the type for text, unchecked and uncopied: only for an encoder that copies them."""
     values = values.cast(pa.binary())
     return pa.Array.from_buffers(pa.string(), len(values), values.buffers(), values.null_count, values.offset)
-
-
-def _decimal(kind: pa.DataType, avro: Mapping[str, Any], unique: Callable[[], str], as_text: bool) -> Leaf | None:
-    precision, scale = int(avro["precision"]), int(avro.get("scale", 0))
-    if scale < kind.scale or precision - scale < kind.precision - kind.scale or precision > 38:
-        return None
-    target = pa.decimal128(precision, scale)
-    if avro["type"] == "fixed":
-        size = int(avro["size"])
-        wire = {"type": "fixed", "name": unique(), "size": size}
-        return Leaf(wire, partial(_fixed_decimals, kind=target, size=size))
-    convert = partial(_decimals, kind=target, as_text=as_text)
-    return Leaf("string" if as_text else "bytes", convert)
 
 
 def _big_endian(values: pa.Array, kind: pa.DataType) -> np.ndarray:
@@ -386,7 +436,7 @@ def _fixed_decimals(values: pa.Array, kind: pa.DataType, size: int) -> pa.Array:
 
 
 def _laid_out(data: np.ndarray, lengths: np.ndarray, like: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values of these lengths, one behind the other in `data`; null where `like` is."""
+    """Values of these lengths, one after the other in `data`; null where `like` is."""
     offsets = np.zeros(len(like) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     there = pa.array(~nulls(like)).buffers()[1]
