@@ -157,7 +157,7 @@ class Pipeline:
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """What the tasks of some steps import besides Penstock's own modules, which takes its time."""
+        """The modules besides Penstock's own that the tasks of some steps import, which is slow."""
         if not any(isinstance(step, cfg.StatefulConfig) for step in self.config.transforms):
             return ()
         spark = ("pandas.serializers", "streaming.stateful_processor_util", "streaming.proto.StateMessage_pb2")

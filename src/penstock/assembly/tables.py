@@ -35,7 +35,7 @@ _MOST_BYTES = 2**31 - 1
 
 @dataclass(frozen=True)
 class LoadedTable:
-    """A table as it is used by a batch. `rows` is none where it is larger than its memory, and joined by Spark."""
+    """A table as a batch uses it. `rows` is None where it is larger than its memory, and joined by Spark."""
 
     name: str
     version: str

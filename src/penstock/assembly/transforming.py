@@ -51,7 +51,7 @@ from penstock.transforms.streaming import Streaming
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What steps are made with besides their own settings."""
+    """What steps are built with besides their own settings."""
 
     folder: Path
     """Where the user's own modules are."""
@@ -65,7 +65,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Placed:
-    """A transform and where it stands in the file."""
+    """A transform and its place in the file."""
 
     place: str
     transform: Transform

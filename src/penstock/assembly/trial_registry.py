@@ -1,4 +1,4 @@
-"""Schemas from files in place of a registry, and tables as rows of a case file, so that a trial asks nobody.
+"""Schemas from files in place of a registry, and tables as rows of a case file, so that a trial needs no service.
 
 Each schema file counts as registered under its subject; its id is its place in the list, from 1 up. A record that names
 another id cannot be read: that is reported, and the network is not asked.

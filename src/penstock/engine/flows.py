@@ -24,7 +24,7 @@ from penstock.assembly.transforming import Placed
 from penstock.config import reveal
 from penstock.contracts import SqlSink, Transform
 from penstock.engine.direct import can_share, stage_direct
-from penstock.engine.outlet import SlotWork, StagedFlow, StageLane
+from penstock.engine.work import SlotWork, StagedFlow, StageLane
 from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError, transient_is_fatal
 from penstock.model import BatchToken
 from penstock.registry import RegisteredSchema
@@ -145,7 +145,7 @@ class CurrentFlows:
         return self.stream.stage(frame, work, self.late_by(work.token.batch_id), after)
 
     def now(self) -> tuple[StagedFlow, ...]:
-        """The flows for the batch in hand."""
+        """The flows for the current batch."""
         fresh = self._lookups.refresh()
         if fresh:
             if self.stream is not None and any(name in fresh for name in self.stream.layout.tables):

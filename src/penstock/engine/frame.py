@@ -17,9 +17,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from penstock.contracts import Transform
-from penstock.engine.outlet import SlotWork, outlet_of
-from penstock.engine.slot import SlotReport, pinned_slot, reporting, slot_run, stage_rows
+from penstock.engine.outlet import finish_stages, outlet_of
+from penstock.engine.slot import slot_run, stage_rows
 from penstock.engine.steps import TaskReports, apply_steps, numbered, quarantine_all, spark_schema
+from penstock.engine.work import SlotReport, SlotWork, pinned_slot, reporting
 from penstock.model import COORDINATES, OffsetRange
 
 Slots = Sequence[tuple[OffsetRange, ...]]
@@ -95,7 +96,7 @@ def _staging(work: SlotWork) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatc
         with reporting(slot) as report, outlet_of(work, slot) as out:
             rows = (b.rename_columns(work.schema.names).cast(work.schema) for b in batches)
             stage_rows(rows, out, report)
-            report.finish(out=out)
+            finish_stages(report, out=out)
             report.refused = out.refused
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])
 

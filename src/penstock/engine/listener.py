@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it. The command line draws these; a script may collect them."""
+"""The events that a run reports to its listener. The command line draws these; a script may collect them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.metrics.history import StateKept as StateKept
 
 @dataclass(frozen=True)
 class Notice:
-    """Something worth knowing that stops nothing."""
+    """A message for people; the run goes on."""
 
     text: str
 
@@ -33,7 +33,7 @@ class Started:
 
 @dataclass(frozen=True)
 class BatchPhase:
-    """What the batch in hand has come to: `offsets`, `stage`, `commit:<sink>`."""
+    """The phase that the current batch has entered: `offsets`, `stage`, `commit:<sink>`."""
 
     batch_id: int
     phase: str
@@ -41,10 +41,10 @@ class BatchPhase:
 
 @dataclass(frozen=True)
 class Stalled:
-    """A batch has begun and shows no progress, or does so again."""
+    """A batch has begun and shows no progress, or shows progress again."""
 
     text: str | None
-    """What was found; none once there is progress."""
+    """The reason; none once there is progress again."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class BatchDone:
 
 @dataclass(frozen=True)
 class AlertChanged:
-    """A rule of `alerts` begins to hold, or holds no longer."""
+    """A rule of `alerts` has started or stopped firing."""
 
     rule: str
     firing: bool
@@ -65,7 +65,7 @@ class AlertChanged:
 
 @dataclass(frozen=True)
 class Retrying:
-    """A fault that may pass: what it was, and when it is tried again."""
+    """A transient error, and when the run retries."""
 
     error: PenstockError
     attempt: int
@@ -74,7 +74,7 @@ class Retrying:
 
 @dataclass(frozen=True)
 class Stopping:
-    """A stop was asked for; the batch in hand is finished first."""
+    """A stop was requested; the current batch is finished first."""
 
 
 Event = (
@@ -84,7 +84,7 @@ Listener = Callable[[Event], None]
 
 
 def telling_once(listener: Listener) -> Callable[[str], None]:
-    """Tells each notice the first time only."""
+    """A function that passes each notice on to the listener once."""
     told: set[str] = set()
 
     def tell(text: str) -> None:

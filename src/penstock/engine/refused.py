@@ -1,7 +1,7 @@
 """Records that stay out of the targets: refused by a step or a target, or excluded because they were quarantined
 before.
 
-A refused row becomes the record that it came from, with its bytes, read again from the source where nobody kept them.
+A refused row becomes the record that it came from, with its bytes, read again from the source where they were not kept.
 Excluded are the records that an earlier attempt of the batch has quarantined, and those that a target holds already.
 """
 
@@ -57,6 +57,11 @@ class Excluded:
 
     def __bool__(self) -> bool:
         return bool(self.offsets)
+
+    @property
+    def count(self) -> int:
+        """How many records stay out of anything."""
+        return len({place for _, place in _pairs(self.offsets)})
 
     def together(self, other: Excluded) -> Excluded:
         """What either keeps out."""

@@ -18,9 +18,10 @@ from pyspark.errors import AnalysisException, PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.contracts import FrameTransform, Transform
-from penstock.engine.outlet import SlotWork, errors_for_spark, sides_of
+from penstock.engine.outlet import errors_for_spark, sides_of
 from penstock.engine.refused import refused_records
-from penstock.engine.slot import SlotReport, apply_all, pinned_slot, quarantine
+from penstock.engine.slot import apply_all, quarantine
+from penstock.engine.work import SlotReport, SlotWork, pinned_slot
 from penstock.errors import wire_key
 from penstock.model import COORDINATES, Refusal
 from penstock.spark.internals import forget_accumulator, tried_column
@@ -33,7 +34,7 @@ _ONCE_FOR_SEVERAL = "spark.sql.subexpressionElimination.enabled"
 def with_tried(frame: Any, step: ComputingStep) -> Any | None:
     """The frame with a struct in each row for each expression of a step, NULL where it fails.
 
-    None where Spark takes them only as they are: one that makes rows, or one that is wrong.
+    None where Spark accepts them only as they are: one that generates rows, or one that is invalid.
     """
     # A piece that several expressions share would be computed before them, outside of what catches its failure.
     frame.sparkSession.conf.set(_ONCE_FOR_SEVERAL, "false")
@@ -90,7 +91,7 @@ class TaskReports:
         return list(found.values())
 
     def forget(self) -> None:
-        """On the driver, when no job can tell any more: let go of it."""
+        """On the driver, when no job can report any more: drop the accumulator."""
         forget_accumulator(self._reports)
 
 

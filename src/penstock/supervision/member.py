@@ -67,7 +67,7 @@ class Member:
         return self._thread is not None
 
     def take(self, config: PipelineConfig, now: float) -> None:
-        """Go on with this definition: at once, or when the run in hand has stopped."""
+        """Go on with this definition: at once, or when the current run has stopped."""
         self._attempt, self._told, self.removed = 0, None, False
         if self.running:
             self.next = config
@@ -83,7 +83,7 @@ class Member:
         self._wait(error, delay)
 
     def start(self, session: Any, sharing: int) -> None:
-        """Start its run, in a session of its own beside this one."""
+        """Start its run, in a new session of the same application."""
         assert self.config is not None and self._thread is None
         self.due, self._stop, self._ended, self._batches = NEVER, StopRequest(), (None, None), 0
         self._thread = threading.Thread(
@@ -95,18 +95,18 @@ class Member:
         self._thread.start()
 
     def ask_stop(self) -> None:
-        """Finish the batch in hand, and start no more."""
+        """Finish the current batch, and start no more runs."""
         self.due, self.next = NEVER, None
         self._stop.ask()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the run; whether there is none any more."""
+        """Wait for the run; whether it has ended."""
         if self._thread is not None:
             self._thread.join(seconds)
         return self._thread is None or not self._thread.is_alive()
 
     def settle(self, now: float) -> bool:
-        """Look whether the run has ended, and see to what comes of it; whether it has."""
+        """Check whether the run has ended, and decide what follows; whether it has."""
         if self._thread is None or self._thread.is_alive():
             return False
         self._thread = None

@@ -32,7 +32,7 @@ class Watchdog:
     """Seconds; 0 for a warning alone."""
     listener: Listener
     work: Callable[[], Work]
-    """What is done for the query; asked every few seconds while a batch is in hand."""
+    """What is done for the query; asked every few seconds while a batch runs in this process."""
     clock: Callable[[], float] = time.monotonic
     _steps: int = 0
     _seen: tuple[int, int, bool] | None = None
@@ -44,7 +44,7 @@ class Watchdog:
         self._since = self._next = self.clock()
 
     def progressed(self) -> None:
-        """A batch has come a step further."""
+        """A batch has made progress."""
         self._steps += 1
 
     def look(self, is_open: Callable[[], bool], in_hand: bool, phase: str | None) -> None:
