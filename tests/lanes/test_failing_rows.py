@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lanes.expression_cases import edge_table, failing_cases
 
-from penstock.engine.steps import TaskReports, apply_steps, with_tried
+from penstock.engine.frame import TaskReports, apply_steps, with_tried
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal
 from penstock.transforms import (
     ArrowExpression,

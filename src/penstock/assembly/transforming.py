@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import config as cfg
-from penstock.assembly.lookups import Awaited
-from penstock.assembly.tables import Tables
+from penstock.assembly.tables import Awaited, Tables
 from penstock.config.arrow_types import columns_of, parse_columns
 from penstock.config.flow_checks import follow
 from penstock.config.problems import Path as PathInFile

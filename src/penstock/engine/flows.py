@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, as_nullable
 from penstock.assembly.faults import refused_step, translate_error
-from penstock.assembly.lookups import Lookups
 from penstock.assembly.schemas import Following, Place, registered
 from penstock.assembly.starting import pinned_slots
+from penstock.assembly.tables import Lookups
 from penstock.assembly.transforming import Placed
 from penstock.config import reveal
 from penstock.contracts import SqlSink, Transform
@@ -248,7 +248,7 @@ class CurrentFlows:
     def _schema_by_spark(self, flow: Flow) -> pa.Schema:
         """The columns that leave the last step; a step that Spark refuses is named."""
         if flow.sides:
-            from penstock.engine.steps import schema_joined
+            from penstock.engine.frame import schema_joined
 
             sides = {side.name: self._through(side.decoder.schema, side.placed) for side in flow.sides}
             [join, *others] = flow.placed
@@ -263,7 +263,7 @@ class CurrentFlows:
         return self._through(entering, [*others, *computed], flow.name)
 
     def _through(self, schema: pa.Schema, placed: Sequence[Placed], name: str = "") -> pa.Schema:
-        from penstock.engine.steps import schema_after
+        from penstock.engine.frame import schema_after
 
         steps = [one.transform for one in placed]
         try:

@@ -20,11 +20,17 @@ from pyspark import TaskContext
 from penstock.assembly.build import as_nullable
 from penstock.assembly.layout import Layout, StreamInput
 from penstock.contracts import Decoder, StatefulTransform, TellingDecoder, Transform
-from penstock.engine.frame import pinned_by_record, stage_rows_of
+from penstock.engine.frame import (
+    TaskReports,
+    apply_steps,
+    pinned_by_record,
+    quarantine_all,
+    spark_schema,
+    stage_rows_of,
+)
 from penstock.engine.outlet import errors_for_spark
 from penstock.engine.refused import Excluded
 from penstock.engine.slot import apply_all
-from penstock.engine.steps import TaskReports, apply_steps, quarantine_all, spark_schema
 from penstock.engine.work import SlotReport, SlotWork
 from penstock.errors import wire_key
 from penstock.model import COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, Split, TopicPartition, coordinates_of

@@ -225,7 +225,7 @@ class _StreamTrial:
         return pa.table({"row": pa.array(range(count), pa.int64())})
 
     def _raw(self, one: StreamInput) -> Any:
-        from penstock.engine.steps import spark_schema
+        from penstock.engine.frame import spark_schema
 
         folder = self.folder / one.name
         folder.mkdir(parents=True)

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, build, joined_schema
-from penstock.assembly.lookups import Lookups
 from penstock.assembly.placing import check_places, open_ports, placement_of
 from penstock.assembly.reaching import checkpoint_of, committed_places_of, places_of, storage_of
 from penstock.assembly.state import check_state
+from penstock.assembly.tables import Lookups
 from penstock.assembly.transforming import Placed, step_output
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import PipelineConfig, show_duration
