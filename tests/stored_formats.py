@@ -102,7 +102,7 @@ from penstock.supervision.alerting import _FiringNote
 from penstock.supervision.bounded import _attempt, _note, cut
 from penstock.supervision.gathered import GatheredSink
 from penstock.supervision.lag_monitor import LagSample
-from penstock.supervision.observer import RunObserver, observed
+from penstock.supervision.observer import RunObserver, observe_run
 from penstock.supervision.upkeep import TableLock
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -572,7 +572,7 @@ def write_history(path: Path) -> None:
     observer._hear_group("GROUP_AUTHORIZATION_FAILED")
     observer.hear(Started("orders", "direct", "every step has an Arrow form", 2, QUERY, 2))
     observer.close()
-    with observed(made, history, lambda event: None, lambda: None):
+    with observe_run(made, history, lambda event: None, lambda: None):
         pass
     path.write_text(history.path.read_text())
     settle(path, at=NOW, pid=7)

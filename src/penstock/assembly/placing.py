@@ -40,9 +40,9 @@ def placement_of(config: cfg.PipelineConfig, deploy_mode: DeployMode = "client")
     if placement.kind == "other":
         raise MissingError(
             "MASTER_UNKNOWN",
-            f"running {config.name}: that is no master of Spark",
+            f"running {config.name}: unknown Spark master",
             context={"spark.master": placement.master},
-            hint="it is one of spark://HOST:PORT, k8s://URL, yarn, local[*]",
+            hint="expected spark://HOST:PORT, k8s://URL, yarn or local[*]",
         )
     return placement
 

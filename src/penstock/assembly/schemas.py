@@ -81,7 +81,7 @@ class Registered:
         return found
 
 
-class Following:
+class SchemaUpdates:
     """The decoders that take up newer schemas as they come, and the questions for these.
 
     A registry that does not answer costs its time-outs and tries. While it is away it is therefore asked for a third of

@@ -252,7 +252,7 @@ def _iceberg_frame(session: Any, config: IcebergTableConfig, name: str, storage:
 # The tables that the steps of a run join with.
 
 
-class Awaited:
+class PendingRows:
     """Stands for the rows of a table that fits in memory, until they are read."""
 
     @property

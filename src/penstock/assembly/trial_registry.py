@@ -60,7 +60,7 @@ def _as_seen(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
             "CASE_TABLE_INVALID",
             f"table {name}: the rows do not agree on the types of their columns",
             context={"cause": str(error).splitlines()[0]},
-            hint=f'say the types: {name}: {{schema: "id BIGINT, ...", rows: [...]}}',
+            hint=f'give the types: {name}: {{schema: "id BIGINT, ...", rows: [...]}}',
         ) from None
     fields = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema]
     return table.cast(pa.schema(fields))

@@ -83,7 +83,7 @@ Event = (
 Listener = Callable[[Event], None]
 
 
-def telling_once(listener: Listener) -> Callable[[str], None]:
+def notify_once(listener: Listener) -> Callable[[str], None]:
     """A function that passes each notice on to the listener once."""
     told: set[str] = set()
 

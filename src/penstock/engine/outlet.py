@@ -96,7 +96,7 @@ class Outlet:
         self.seconds[inlet.sink.name] = self.seconds.get(inlet.sink.name, 0.0) + time.perf_counter() - began
 
 
-class Sides:
+class SideOutputs:
     """What leaves a slot apart from its rows: bad records, and deletes by tombstones."""
 
     def __init__(self, work: SlotWork, slot: int) -> None:
@@ -116,7 +116,7 @@ class Sides:
         self.bad.abort()
 
 
-def finish_stages(report: SlotReport, sides: Sides | None = None, out: Outlet | None = None) -> None:
+def finish_stages(report: SlotReport, sides: SideOutputs | None = None, out: Outlet | None = None) -> None:
     """Finish what was staged, first the sides, and keep the manifests in the report.
 
     A slot with bad records does not commit before these are in the quarantine.
@@ -143,10 +143,10 @@ def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
 
 
 @contextmanager
-def sides_of(work: SlotWork, slot: int) -> Iterator[Sides]:
+def sides_of(work: SlotWork, slot: int) -> Iterator[SideOutputs]:
     """The stages for what is not a row, aborted when anything fails."""
     with errors_for_spark(work.key):
-        sides = Sides(work, slot)
+        sides = SideOutputs(work, slot)
         try:
             yield sides
         except BaseException:

@@ -35,7 +35,7 @@ class StopRequest:
 
 
 @dataclass
-class Patience:
+class Retries:
     """Counts the retries of one error. Raises it when it has lasted longer than `give_up_after` seconds."""
 
     give_up_after: float
@@ -44,7 +44,7 @@ class Patience:
     _since: float | None = None
     _attempt: int = 0
 
-    def met(self, error: TransientError, *, progress: bool) -> bool:
+    def wait(self, error: TransientError, *, progress: bool) -> bool:
         """Wait before the next try; false where a stop was requested in the meantime."""
         now = time.monotonic()
         if progress or self._since is None:

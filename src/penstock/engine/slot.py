@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import TellingDecoder, Transform
-from penstock.engine.outlet import Outlet, Sides, finish_stages, outlet_of, sides_of
-from penstock.engine.refused import EVERYWHERE, Refused, read_again
+from penstock.engine.outlet import Outlet, SideOutputs, finish_stages, outlet_of, sides_of
+from penstock.engine.refused import EVERYWHERE, Refused, read_again, record_places
 from penstock.engine.work import SlotReport, SlotWork, reporting
 from penstock.model import OffsetRange, TopicPartition
 from penstock.transforms import Dedupe
 
 
-def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> pa.RecordBatch:
+def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: SideOutputs, report: SlotReport) -> pa.RecordBatch:
     assert work.tombstones is not None
     empty = pc.is_null(raw.column("value"))
     split = work.tombstones.decode(raw.filter(empty))
@@ -64,7 +64,7 @@ def apply_all(rows: pa.RecordBatch, transforms: Sequence[Transform], report: Slo
     return rows
 
 
-def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> None:
+def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: SideOutputs, report: SlotReport) -> None:
     """Stage bad records, and count them. Those that an earlier attempt of the batch quarantined are there already."""
     if work.excluded and bad.num_rows:
         bad = bad.filter(pa.array([not known for known in _known(bad, work)], pa.bool_()))
@@ -76,24 +76,24 @@ def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotRe
         for code, count in Counter(bad.column("code").to_pylist()).items():
             report.codes[code] = report.codes.get(code, 0) + count
         if work.pinned is not None:
-            names = ("refused_by", "stage", "topic", "partition", "offset")
-            for by, stage, *place in zip(*(bad.column(name).to_pylist() for name in names), strict=True):
-                report.bad += [(name, (place[0], place[1], place[2]), stage) for name in (by or EVERYWHERE).split(",")]
+            reasons = (bad.column(name).to_pylist() for name in ("refused_by", "stage"))
+            for by, stage, place in zip(*reasons, record_places(bad), strict=True):
+                report.bad += [(name, place, stage) for name in (by or EVERYWHERE).split(",")]
         sides.bad.write(bad)
 
 
 def _known(bad: pa.RecordBatch, work: SlotWork) -> list[bool]:
     """For each bad record, whether every sink that it is refused for leaves it out already."""
-    columns = (bad.column(name).to_pylist() for name in ("refused_by", "topic", "partition", "offset"))
-    everybody = work.lacking or EVERYWHERE
-    return [work.excluded.has((by or everybody).split(","), (t, p, o)) for by, t, p, o in zip(*columns, strict=True)]
+    refused_by, every_sink = bad.column("refused_by").to_pylist(), work.lacking or EVERYWHERE
+    pairs = zip(refused_by, record_places(bad), strict=True)
+    return [work.excluded.has((by or every_sink).split(","), place) for by, place in pairs]
 
 
 def _lacking(bad: pa.RecordBatch, work: SlotWork) -> pa.Array:
     """For each bad record the sinks that want the batch, without those that it stays out of or that hold it already."""
     names = work.lacking.split(",")
     out = {name: work.excluded.offsets.get(name, {}) for name in names}
-    places = zip(*(bad.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+    places = record_places(bad)
     found = [",".join(n for n in names if o not in out[n].get(TopicPartition(t, p), ())) for t, p, o in places]
     return pa.array([some or work.lacking for some in found], pa.string())
 
@@ -112,7 +112,7 @@ class SlotRun:
     still in memory, and a refused one keeps its bytes. What is refused later, after a dedupe, is read again at the end.
     """
 
-    def __init__(self, report: SlotReport, ends: Sequence[tuple[SlotWork, Sides, Outlet | None]]) -> None:
+    def __init__(self, report: SlotReport, ends: Sequence[tuple[SlotWork, SideOutputs, Outlet | None]]) -> None:
         self.report = report
         self._ends = ends
         self._refused = [Refused() for _ in ends]

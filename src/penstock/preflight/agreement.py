@@ -232,8 +232,8 @@ def _unreachable(one: Standing) -> Finding:
         True,
         f"sink {one.sink} cannot be asked which batch it holds",
         {"sink": one.error or ""},
-        "Whether it agrees with the checkpoint cannot be told. A run would stop at it too.",
-        "bring it back, or correct its settings, and look again: penstock checkpoint verify FILE",
+        "It is unknown whether it agrees with the checkpoint. A run would fail on it too.",
+        "make it reachable or correct its settings, then check again: penstock checkpoint verify FILE",
     )
 
 

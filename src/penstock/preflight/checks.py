@@ -321,8 +321,8 @@ def start_point(
         used = checkpoint.start_used()
         if used is not None and used != describe_start(start):
             notice = (
-                f"`start: {describe_start(start)}` is for a first run only and is not used: this checkpoint began with "
-                f"`{used}` and goes on where it stands"
+                f"`start: {describe_start(start)}` applies to the first run only and is ignored: this checkpoint began "
+                f"with `{used}` and continues from its own offsets"
             )
         return StartPoint(f"checkpoint, after batch {done if done is not None else 'none'}", offsets, None, notice)
     initial = checkpoint.initial()

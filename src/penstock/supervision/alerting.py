@@ -48,7 +48,7 @@ class QueuedAlert:
     left: int
 
 
-class NotTakenError(Exception):
+class NotAcceptedError(Exception):
     """A receiver did not accept an alert; the text says why, without its address."""
 
 
@@ -62,7 +62,7 @@ class Webhook:
         self._headers = config.headers
 
     def send(self, body: Body) -> None:
-        """POST an alert as JSON. Raises `NotTakenError` at any answer but 2xx; the same alert is then sent again."""
+        """POST an alert as JSON. Raises `NotAcceptedError` at any answer but 2xx; the same alert is then sent again."""
         import requests
 
         try:
@@ -75,9 +75,9 @@ class Webhook:
             )
         except (requests.RequestException, ValueError) as error:
             # Their texts have the URL in them.
-            raise NotTakenError(f"it cannot be reached ({type(error).__name__})") from None
+            raise NotAcceptedError(f"it cannot be reached ({type(error).__name__})") from None
         if not 200 <= answer.status_code < 300:
-            raise NotTakenError(f"it answers {answer.status_code}")
+            raise NotAcceptedError(f"it answered {answer.status_code}")
 
     def close(self) -> None:
         """Nothing is held between alerts."""
@@ -94,11 +94,11 @@ class AlertTopic:
         self._outcome: list[Any] = []
 
     def send(self, body: Body) -> None:
-        """Produce an alert, once however often it is asked for, and wait for the brokers. Raises `NotTakenError`."""
+        """Produce an alert, once however often it is asked for, and wait for the brokers. Raises `NotAcceptedError`."""
         try:
             producer = self._producer = self._producer or self._open()
         except PenstockError as error:
-            raise NotTakenError(error.summary) from None
+            raise NotAcceptedError(error.summary) from None
         if self._sent is not body:
             self._sent, self._outcome = body, []
             key = f"{body['pipeline']}/{body['rule']}"
@@ -110,12 +110,12 @@ class AlertTopic:
         while not self._outcome and time.monotonic() < deadline:
             producer.poll(0.1)
         if not self._outcome:
-            raise NotTakenError("the brokers do not answer")
+            raise NotAcceptedError("the brokers do not answer")
         self._sent = None
         if (fault := self._outcome[0]) is not None:
             # An idempotent producer may be done for after an error; another one begins anew.
             self._producer = None
-            raise NotTakenError(f"{fault.name()}: {fault.str()}")
+            raise NotAcceptedError(f"{fault.name()}: {fault.str()}")
 
     def close(self) -> None:
         """Drop what was not sent yet."""
@@ -182,10 +182,10 @@ class AlertSender:
                 self._receiver.send(alert.body)
             except Exception as error:  # no receiver ends the thread
                 ended = self._ending.is_set()
-                reason = str(error) if isinstance(error, NotTakenError) else type(error).__name__
+                reason = str(error) if isinstance(error, NotAcceptedError) else type(error).__name__
                 self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; trying again")
             else:
-                self._tell(failing=False, text=f"{self._receiver.name} takes alerts again")
+                self._tell(failing=False, text=f"{self._receiver.name} accepts alerts again")
                 self._delivered(alert)
                 return
             if ended or time.monotonic() - began > _PATIENCE_SECONDS:

@@ -26,9 +26,9 @@ from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
 from penstock.engine.committer import Committer, Purpose
 from penstock.engine.flows import CurrentFlows
-from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping, telling_once
+from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping, notify_once
 from penstock.engine.orphans import Orphans
-from penstock.engine.patience import Patience, StopRequest
+from penstock.engine.patience import Retries, StopRequest
 from penstock.engine.refused import Excluded
 from penstock.engine.work import cut_ranges
 from penstock.errors import TerminalError, TransientError, transient_is_fatal
@@ -155,7 +155,7 @@ def _carry(
         listener(Notice(notice))
     first = batches_done(run)
     with session_for(pipeline, log, session, tell=lambda text: listener(Notice(text))) as spark:
-        executors, tell = Executors(spark), telling_once(listener)
+        executors, tell = Executors(spark), notify_once(listener)
         flows = CurrentFlows(pipeline, spark, tell)
         flows.prepare(executors.slots())
         partitions = len({r.topic_partition for batch in run.batches for r in batch})
@@ -195,7 +195,7 @@ def _all_batches(
     stop: StopRequest,
     summary: RunSummary,
 ) -> bool:
-    patience, progress = Patience(run.give_up_after, listener, stop), False
+    retries, progress = Retries(run.give_up_after, listener, stop), False
     while number < len(run.batches):
         if stop.asked():
             listener(Stopping())
@@ -203,10 +203,10 @@ def _all_batches(
         try:
             metrics = runner.run(OfSession(flows.session), number)
         except Exception as error:
-            told = translate_error(error, run.pipeline.settings.brokers)
-            if not isinstance(told, TransientError):
-                raise told from error
-            if not patience.met(told, progress=progress):
+            translated = translate_error(error, run.pipeline.settings.brokers)
+            if not isinstance(translated, TransientError):
+                raise translated from error
+            if not retries.wait(translated, progress=progress):
                 return False
             flows.try_again()
             runner.token = replace(runner.token, query_id=_attempt(run).run_id)

@@ -18,7 +18,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.assembly.build import Pipeline
 from penstock.checkpoint import SparkCheckpoint
@@ -29,11 +28,10 @@ from penstock.engine.batches import GivenBatches
 from penstock.engine.committer import Committer, Purpose
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.patience import StopRequest
-from penstock.engine.refused import Excluded, Place
+from penstock.engine.refused import Excluded, RecordPlace, record_places, single_record
 from penstock.errors import MissingError
 from penstock.metrics import BatchMetrics
 from penstock.model import (
-    COORDINATES,
     BatchToken,
     Guarantee,
     Manifest,
@@ -79,7 +77,7 @@ class CatchUp:
             # Targets that lack the same batch get it with the others: a bad record is then quarantined once for all.
             sinks = [s for s in self.pipeline.sinks if s.name == name or _begins(behind.get(s.name, ()), token)]
             behind |= {s.name: _without(behind[s.name], token) for s in sinks if s.name in behind}
-            self.tell(f"sink {name}: batch {token.batch_id} is carried out again: not every slot holds it")
+            self.tell(f"sink {name}: batch {token.batch_id} is run again: some slots do not have it")
             runner = self._runner(
                 self.flows, sinks, GivenBatches([token.ranges], self.topics.cluster, token.batch_id), token
             )
@@ -196,13 +194,9 @@ class _RefuseLost:
     next: Mapping[TopicPartition, int]
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        coordinates = rows.column(COORDINATES)
-        places = zip(
-            *(pc.struct_field(coordinates, part).to_pylist() for part in ("topic", "partition", "offset")), strict=True
-        )
         message = f"sink {self.sink} does not hold it, and the quarantine that held it went back"
-        lost = [(t, p, o) for t, p, o in places if o < self.next.get(TopicPartition(t, p), 0)]
-        return [Refusal(OffsetRange(t, p, o, o + 1), QUARANTINED_BEFORE, message) for t, p, o in lost]
+        lost = [(t, p, o) for t, p, o in record_places(rows) if o < self.next.get(TopicPartition(t, p), 0)]
+        return [Refusal(single_record(place), QUARANTINED_BEFORE, message) for place in lost]
 
     def finish(self) -> Manifest:
         return Manifest(self.sink, self.writer, 0, 0)
@@ -229,7 +223,7 @@ def _without(ranges: Sequence[OffsetRange], token: BatchToken) -> tuple[OffsetRa
     return tuple(r for r in left if len(r))
 
 
-def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[Place] | None:
+def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[RecordPlace] | None:
     return sink.records_held(ranges) if isinstance(sink, RecordSink) else None
 
 

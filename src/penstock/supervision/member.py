@@ -203,7 +203,7 @@ class FleetApplication:
                 self.problems.append(
                     config.positions.problem(
                         ("storage",),
-                        "a store that other pipelines reach too is reached in another way",
+                        "this store is shared with other pipelines, which connect to it with other settings",
                         hint="write the same `storage` for the same buckets, or run them apart",
                     )
                 )
@@ -228,7 +228,7 @@ class FleetApplication:
         found = [
             config.positions.problem(
                 ("spark", name),
-                f"{name} is the application's, which runs already with another one",
+                f"{name} belongs to the Spark application, which already runs with another value",
                 hint="stop all of them and start again, or leave it out",
             )
             for name, value in own.items()
@@ -238,7 +238,7 @@ class FleetApplication:
             found.append(
                 config.positions.problem(
                     ("storage",),
-                    "it needs a store that the application, which runs already, was not started for",
+                    "it needs a store that the running application was not started with",
                     hint="stop all of them and start again",
                 )
             )
@@ -253,7 +253,7 @@ class FleetApplication:
                 "SPARK_LOST",
                 "running the pipelines: Spark's process has ended",
                 context={"exit code": process.returncode, **log},
-                hint="its log says why, memory is the usual cause; started again, each goes on where it was",
+                hint="see its log, memory is the usual cause; after a restart each continues where it stopped",
             )
 
     def _needs(self) -> list[Needs]:

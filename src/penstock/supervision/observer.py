@@ -102,7 +102,7 @@ _OLD = timedelta(seconds=30)
 
 
 @contextmanager
-def observed(
+def observe_run(
     pipeline: Pipeline, history: History, listener: Listener, on_stop: Callable[[], None]
 ) -> Iterator[Listener]:
     """The listener of the run, which also shows what it hears. A stop request at the checkpoint calls `on_stop`."""

@@ -20,8 +20,8 @@ from penstock.assembly.state import check_state, note_state
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
 from penstock.config import PipelineConfig
 from penstock.engine.flows import CurrentFlows
-from penstock.engine.listener import BatchDone, Listener, Notice, telling_once
-from penstock.engine.patience import Patience, StopRequest
+from penstock.engine.listener import BatchDone, Listener, Notice, notify_once
+from penstock.engine.patience import Retries, StopRequest
 from penstock.errors import TransientError, transient_is_fatal
 from penstock.kafka import Cluster
 from penstock.metrics.history import history_of
@@ -42,7 +42,7 @@ from penstock.spark.placement import Placement
 from penstock.storage.reaching import check_conditional_writes, check_reachable
 from penstock.supervision.catch_up import CatchUp, move_positions, next_rerun, pending_reruns
 from penstock.supervision.flow_control import FlowControl
-from penstock.supervision.observer import observed
+from penstock.supervision.observer import observe_run
 from penstock.supervision.running_query import RunContext, RunningQuery
 from penstock.supervision.upkeep import Chores
 
@@ -65,11 +65,11 @@ def run(
     with (
         full_disks_named(config),
         checkpoint_lock(config.checkpoint, pipeline.storage, lambda text: listener(Notice(text))) as hold,
-        observed(pipeline, history, listener, stop.ask) as listener,
+        observe_run(pipeline, history, listener, stop.ask) as listener,
     ):
         topics = TopicIds(checkpoint, Cluster(pipeline.settings), config.source.on_data_loss)
         start, agreed = _check(pipeline, topics, options, listener)
-        tell = telling_once(listener)
+        tell = notify_once(listener)
         for notice in notices:
             tell(notice)
         with (
@@ -98,7 +98,7 @@ def _run_queries(run: RunContext) -> None:
     """Run the query, again after a transient fault, until the end."""
     flows, slots = run.flows, Executors(run.session).slots
     flows.prepare(slots())
-    patience = Patience(run.options.give_up_after, run.listener, run.stop)
+    retries = Retries(run.options.give_up_after, run.listener, run.stop)
     agreed, checkpoint = run.agreed, run.checkpoint
     if agreed.moved is not None:
         move_positions(run.pipeline, checkpoint, run.start, run.topics.now, agreed.moved, flows.tell)
@@ -108,7 +108,7 @@ def _run_queries(run: RunContext) -> None:
             return
     checkpoint.note_sinks({sink.name: sink.target for sink in run.pipeline.sinks}, agreed.numbers)
     if again := pending_reruns(checkpoint):
-        flows.tell(f"{len(again)} batches are run again for the state: the checkpoint was restored from a copy")
+        flows.tell(f"{len(again)} batches are run again to rebuild the state: the checkpoint was restored from a copy")
     while True:
         done_before = run.summary.batches
         query: RunningQuery | None = None
@@ -124,7 +124,7 @@ def _run_queries(run: RunContext) -> None:
         except TransientError as error:
             if query is not None and query.stuck:
                 raise
-            if not patience.met(error, progress=run.summary.batches > done_before):
+            if not retries.wait(error, progress=run.summary.batches > done_before):
                 return
             flows.try_again()
             if error.code == "TOPIC_RECREATED":

@@ -242,9 +242,9 @@ class RunningQuery:
 
     def _watch(self) -> None:
         run, query, gate = self._run, self._query, self._gate
-        told = -1
+        reported = -1
         while not query.awaitTermination(0.2):
-            told = self._tell_state(told)
+            reported = self._report_state(reported)
             self._look_after()
             if (lost := run.hold.lost()) is not None:
                 raise lost
@@ -257,7 +257,7 @@ class RunningQuery:
                 gate.release()
                 query.stop()
                 return
-        self._tell_state(told)
+        self._report_state(reported)
 
     def _look_after(self) -> None:
         """Check that Spark can call back and its batches make progress. Raises where one is given up."""
@@ -267,8 +267,8 @@ class RunningQuery:
             if run.revived_at is None or now - run.revived_at > _TELL_AGAIN_SECONDS:
                 run.revived_at = now
                 text = (
-                    "Spark could not call into this process any more, probably because it had no file descriptor left "
-                    "(ulimit -n); it can again"
+                    "Spark lost its callback connection to this process, probably because no file descriptor was left "
+                    "(ulimit -n); the connection is restored"
                 )
                 run.listener(Stalled(text))
                 run.listener(Notice(text))
@@ -280,11 +280,11 @@ class RunningQuery:
             self._stalled, self.stuck = True, self._gate.in_hand
             raise
 
-    def _tell_state(self, told: int) -> int:
+    def _report_state(self, reported: int) -> int:
         """Report the size of the state once for each batch; Spark counts it when the batch is over."""
         progress = self._query.lastProgress if self._run.pipeline.stateful else None
-        if progress is None or progress["batchId"] <= told or not progress["stateOperators"]:
-            return told
+        if progress is None or progress["batchId"] <= reported or not progress["stateOperators"]:
+            return reported
         operators, watermark = progress["stateOperators"], progress["eventTime"].get("watermark")
         if watermark is not None and watermark.startswith("1970-01-01T00:00:00"):
             watermark = None  # Spark's way to say that there is none yet

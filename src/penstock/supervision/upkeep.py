@@ -234,7 +234,7 @@ def tend(
     except Exception as error:
         if not isinstance(error, PenstockError):
             error = PenstockError(
-                "UNEXPECTED", f"sink {table.name}: looking after the table: {type(error).__name__}: {error}"
+                "UNEXPECTED", f"sink {table.name}: maintaining the table: {type(error).__name__}: {error}"
             )
         return replace(done, error=error, seconds=time.monotonic() - began)
 

@@ -63,7 +63,8 @@ class Watchdog:
             return
         quiet = now - self._since
         limit = self.stalled_after if in_hand else min(self.stalled_after or HANDOVER_SECONDS, HANDOVER_SECONDS)
-        where = f"in the phase {phase}" if in_hand and phase else "in hand" if in_hand else "not handed over by Spark"
+        running = f"in the phase {phase}" if phase else "running in this process"
+        where = running if in_hand else "not handed over by Spark"
         text = f"the open batch has shown no progress for {quiet:.0f} s: it is {where}"
         if not self._warned and quiet >= min(WARN_SECONDS, limit / 2 if limit else WARN_SECONDS):
             self._warned = True

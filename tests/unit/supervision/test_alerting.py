@@ -127,7 +127,7 @@ def test_webhook_that_fails_first_gets_each_alert_once_and_in_order(pipeline: Pi
     assert len(receiver.refused) == 4
     assert run.notices == [
         "sending an alert to the webhook: it answers 500; trying again",
-        "the webhook takes alerts again",
+        "the webhook accepts alerts again",
     ]
 
 
