@@ -17,7 +17,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 
 from penstock.config import load
-from penstock.engine import batch
+from penstock.engine import measure
 from penstock.engine.listener import BatchDone, Event, Started
 from penstock.engine.patience import StopRequest
 from penstock.kafka import ages
@@ -65,21 +65,19 @@ class Clocks:
 
         setattr(owner, name, clocked)
 
-    def around_listener(self) -> None:
-        """What hears the run behind its observer, the file that `status` reads, is timed apart."""
-        make = observer.RunObserver.__init__
+    def around_presence(self) -> None:
+        """The file that `status` reads is timed apart from what else the observer does at an event."""
+        beat = observer.Presence.beat
 
-        def made(one: Any, pipeline: Any, history: Any, listener: Any) -> None:
-            def apart(event: Event) -> None:
-                began = time.perf_counter()
-                listener(event)
-                took = time.perf_counter() - began if self.warm else 0.0
+        def apart(one: Any, facts: Any = None, *, now: bool = True) -> None:
+            began = time.perf_counter()
+            beat(one, facts, now=now)
+            if facts is not None and self.warm:
+                took = time.perf_counter() - began
                 self.presence += took
                 self.in_batch[_HEARD] -= took
 
-            make(one, pipeline, history, apart)
-
-        observer.RunObserver.__init__ = made  # type: ignore
+        observer.Presence.beat = apart  # type: ignore
 
     def around_requests(self) -> None:
         """An answer of the metrics endpoint has a thread of its own, which lives too shortly to be looked at."""
@@ -171,9 +169,9 @@ def run_clocked(file: Path, warm_up: float) -> dict[str, Any]:
     clocks, stop, began = Clocks(), StopRequest(), time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: stop.ask())
     clocks.around(observer.RunObserver, "hear", _HEARD)
-    clocks.around(batch, "memory_in_use", "how full the memory is")
+    clocks.around(measure, "memory_in_use", "how full the memory is")
     clocks.around(Garbage, "__call__", "garbage of the JVM")
-    clocks.around_listener()
+    clocks.around_presence()
     clocks.around_requests()
     clocks.around_start()
     clocks.around_ages()

@@ -101,7 +101,8 @@ from penstock.storage import Storage
 from penstock.supervision.alerting import _FiringNote
 from penstock.supervision.bounded import _attempt, _note, cut
 from penstock.supervision.gathered import GatheredSink
-from penstock.supervision.observer import LagSample, RunObserver, observed
+from penstock.supervision.lag_monitor import LagSample
+from penstock.supervision.observer import RunObserver, observe_run
 from penstock.supervision.upkeep import TableLock
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -557,7 +558,7 @@ def write_history(path: Path) -> None:
     config = pipeline(folder, source={**SOURCE, "group": False})
     history = history_of(str(folder / "checkpoint"))
     made = build(config)
-    observer = RunObserver(made, history, lambda event: None)
+    observer = RunObserver(made, history, Presence(config.checkpoint), lambda event: None)
     for event in (
         BatchDone(BATCH),
         StateKept(4, 100, 5_000, NOW),
@@ -571,7 +572,7 @@ def write_history(path: Path) -> None:
     observer._hear_group("GROUP_AUTHORIZATION_FAILED")
     observer.hear(Started("orders", "direct", "every step has an Arrow form", 2, QUERY, 2))
     observer.close()
-    with observed(made, history, lambda event: None):
+    with observe_run(made, history, lambda event: None, lambda: None):
         pass
     path.write_text(history.path.read_text())
     settle(path, at=NOW, pid=7)

@@ -47,7 +47,7 @@ class TellingDecoder(Protocol):
     """A decoder that can report conditions not tied to a single record, such as falling back to the slow path."""
 
     def notices(self) -> list[str]:
-        """What a person should know, not said before in this process."""
+        """Notices for people that were not reported before in this process."""
         ...
 
 
@@ -79,7 +79,7 @@ class Transform(Protocol):
 
 @runtime_checkable
 class FrameTransform(Protocol):
-    """A transform that Spark runs, and that no single query says."""
+    """A transform that Spark runs, and that cannot be written as a single query."""
 
     def frame(self, frame: Any) -> Any:
         """On the driver: the step over a Spark frame."""
@@ -129,7 +129,7 @@ class Stage(Protocol):
 
 
 class Sink(Protocol):
-    """A place where rows end. Everything but `stage` runs on the driver."""
+    """A target of rows. Everything but `stage` runs on the driver."""
 
     @property
     def name(self) -> str:
@@ -138,7 +138,7 @@ class Sink(Protocol):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What it promises."""
+        """The delivery guarantee."""
         ...
 
     @property
@@ -151,13 +151,13 @@ class Sink(Protocol):
         ...
 
     def check(self, schema: pa.Schema) -> None:
-        """Only look: raise what `prepare` would raise where the target, if it is there, cannot take `schema`."""
+        """Read-only: raise what `prepare` would raise where the target, if it exists, cannot take `schema`."""
         ...
 
     def position(self) -> Position | None:
-        """What the target holds of this pipeline and sink, read from the target; none where it holds nothing.
+        """The position of this pipeline and sink in the target, read from the target; none where it holds nothing.
 
-        A target that was restored to an older copy of itself says what it holds now.
+        A target that was restored to an older copy of itself gives the position that it has now.
         """
         ...
 
@@ -166,10 +166,10 @@ class Sink(Protocol):
         ...
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
-        """Make the staged rows visible and `position` current, in one atomic step, while the target stands at `onto`.
+        """Make the staged rows visible and `position` current, in one atomic step, while the target is at `onto`.
 
-        Raises a `TransientError` where the target does not stand there any more, or where the outcome is not known:
-        the caller reads the position again. No manifests are a commit too. Called by `sinks.commit` alone.
+        Raises a `TransientError` where the target has moved on, or where the outcome is not known: the caller reads
+        the position again. No manifests are a commit too. Called only after a decision on `onto`.
         """
         ...
 
@@ -212,7 +212,7 @@ class SqlSink(Protocol):
 
 @runtime_checkable
 class SlotSink(Protocol):
-    """A sink whose slots each commit in their task, so that their number must not change unnoticed.
+    """A sink whose slots each commit in their task, so that the number of slots must not change unnoticed.
 
     Every batch then has exactly that many slots, numbered from 0, each with the same part of the source every
     time: no partition is split, and an empty slot is staged too.
@@ -235,21 +235,21 @@ class SlotSink(Protocol):
         ...
 
     def torn(self) -> str | None:
-        """On the driver: how the slots stand where the last batch is not whole."""
+        """On the driver: which batch each slot has, in words, where the last batch is not whole."""
         ...
 
     @property
     def notices(self) -> Sequence[str]:
-        """What `prepare` found that people should know."""
+        """Notices of `prepare` for people."""
         ...
 
 
 @runtime_checkable
 class KeepingSink(Protocol):
-    """A sink whose staged rows may lie for a while before they are committed."""
+    """A sink whose staged rows may wait for a while before they are committed."""
 
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
-        """On the driver: whether all that these manifests name is still there. A target that is put back loses it."""
+        """On the driver: whether all that these manifests name still exists. A target that is restored loses it."""
         ...
 
 
@@ -281,7 +281,7 @@ class RecordSink(Protocol):
     def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
         """The topic, partition and offset of every record in these ranges that the target holds a row of.
 
-        None where the rows do not say where they came from.
+        None where the rows do not have the coordinates of their records.
         """
         ...
 
@@ -310,54 +310,54 @@ class EvolvingSink(Protocol):
 
 
 class MaintenanceLock(Protocol):
-    """Beside a stream that may want to commit to the same table at any moment, and then comes first."""
+    """The lock that maintenance takes on a table; a stream that wants to commit to the table comes first."""
 
     def taken(self, deadline: float) -> AbstractContextManager[bool]:
-        """Hold the table for one chunk, once the stream does not; false where it did not come to that in time."""
+        """Hold the lock for one chunk of work; false where the stream did not release it before the deadline."""
         ...
 
     def wanted(self) -> bool:
-        """Whether the stream waits for the table: whoever holds it gives way."""
+        """Whether the stream waits for the lock, so that its holder has to release it."""
         ...
 
 
 class Maintenance(Protocol):
-    """The care of one table, on the driver or in a command beside a running stream.
+    """The maintenance of one table, on the driver or in a command next to a running stream.
 
-    Rows stay as they are, tokens too. Deadlines are those of `time.monotonic`.
+    It changes neither rows nor tokens. Deadlines are those of `time.monotonic`.
     """
 
     @property
     def needs_sql(self) -> bool:
-        """Whether the table as it is now is looked after through Spark."""
+        """Whether the table as it is now is maintained through Spark."""
         ...
 
     def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
-        """The engine, where one is needed, and how to break off what it runs."""
+        """The engine, where one is needed, and how to interrupt it."""
         ...
 
     def figures(self) -> TableFigures | None:
-        """How the table is now, looked at without Spark; none where there is none yet."""
+        """The state of the table, read without Spark; none where the table does not exist yet."""
         ...
 
     def compact(self, lock: MaintenanceLock, deadline: float) -> Compacted:
-        """Join small files until the deadline, in chunks that are kept; a conflict costs a chunk, never the stream."""
+        """Compact small files until the deadline, chunk by chunk; a conflict costs one chunk, never the stream."""
         ...
 
     def clean(self, keep: timedelta, lock: MaintenanceLock, deadline: float, *, dry_run: bool = False) -> Cleaned:
-        """Remove what no version newer than `keep` names, and no stream, token or reader can need."""
+        """Remove files that no version newer than `keep` names, and no stream, token or reader can need."""
         ...
 
 
 @runtime_checkable
 class MaintainedSink(Protocol):
-    """A sink whose target is a table that needs care now and then. One that needs none says why in `no_upkeep`."""
+    """A sink whose target is a table that needs maintenance. One that needs none says why in `no_upkeep`."""
 
     @property
     def commits_under_lock(self) -> bool:
-        """Whether its commit, met by a compaction, would have to be made anew: it is then made under the lock."""
+        """Whether its commit would have to be repeated after a concurrent compaction: it then takes the lock."""
         ...
 
     def maintenance(self) -> Maintenance:
-        """The care of its table."""
+        """The maintenance of its table."""
         ...

@@ -93,7 +93,7 @@ def test_plan_after_a_run_goes_on_from_the_checkpoint_and_tells_an_unused_start(
     assert (code, plan["start"], plan["waiting"]) == (0, "checkpoint, after batch 0", 1)
     assert plan["sinks"][1]["holds"].startswith("batch 0 of query ")
     done = command("plan", file.name, folder=file.parent)
-    assert "note: `start: latest` is for a first run only and is not used" in done.stdout
+    assert "note: `start: latest` applies to the first run only and is ignored" in done.stdout
 
 
 def test_plan_fresh_checkpoint_on_an_old_table_shows_three_ways_out(

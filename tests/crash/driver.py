@@ -23,7 +23,7 @@ from tests.crash import traps
 
 from penstock.checkpoint.lock import Locked
 from penstock.cli.main import main
-from penstock.engine.batch import BatchRunner
+from penstock.engine.batch import Batch
 
 _run_module: Any = importlib.import_module("penstock.supervision.run")
 _starting_module: Any = importlib.import_module("penstock.assembly.starting")
@@ -32,25 +32,24 @@ _committing: list[str] = []
 
 
 def trap_batches() -> None:
-    runner: Any = BatchRunner
-    run, commit = runner.run, runner._commit
+    batch: Any = Batch
+    run, commit = batch.run, batch._commit
     trapped: set[type] = set()
 
-    def run_batch(self: BatchRunner, *args: Any) -> Any:
+    def run_batch(self: Batch) -> Any:
         Path(os.environ[traps.BEGUN]).touch()
         traps.reach("offsets")
-        return run(self, *args)
+        return run(self)
 
-    def commit_batch(self: BatchRunner, frame: Any, token: Any, sinks: Any, *args: Any) -> Any:
-        for kind in {type(sink) for sink in (*sinks, *self.quarantines)} - trapped:
+    def commit_batch(self: Batch) -> None:
+        for kind in {type(target) for target in (*self.sinks, *self.committer.targets.quarantines)} - trapped:
             trapped.add(kind)
             trap_commits(kind)
         traps.reach("staged")
-        added = commit(self, frame, token, sinks, *args)
+        commit(self)
         traps.reach("committed")
-        return added
 
-    runner.run, runner._commit = run_batch, commit_batch
+    batch.run, batch._commit = run_batch, commit_batch
 
 
 def trap_commits(kind: Any) -> None:

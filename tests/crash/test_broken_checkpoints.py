@@ -283,13 +283,13 @@ def test_topic_made_again_under_an_open_batch_is_read_once(case_on_session: New)
 
 def killed_before_any_sink(one: Case) -> None:
     """A batch is begun, and no sink has it: its run ends when it is to be staged."""
-    from penstock.engine.batch import BatchRunner
+    from penstock.engine.batch import Batch
 
     def die(*_: Any) -> None:
         raise RuntimeError("the driver dies here")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(BatchRunner, "_stage", die)
+        patched.setattr(Batch, "_stage", die)
         with pytest.raises(PenstockError, match="dies here"):
             one.drain()
     assert one.checkpoint.last_begun() == one.last + 1

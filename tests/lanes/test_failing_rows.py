@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.lanes.expression_cases import edge_table, failing_cases
 
-from penstock.engine.steps import TaskReports, apply_steps, with_tried
+from penstock.engine.frame import TaskReports, apply_steps, with_tried
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal
 from penstock.transforms import (
     ArrowExpression,
@@ -27,7 +27,7 @@ from penstock.transforms import (
 )
 from penstock.transforms.failing import FromSpark
 
-Placed = Callable[[pa.Table], tuple[pa.RecordBatch, Any]]
+PlacedStep = Callable[[pa.Table], tuple[pa.RecordBatch, Any]]
 
 CARS = pa.table(
     {
@@ -40,7 +40,7 @@ CARS = pa.table(
 
 
 @pytest.fixture(scope="module")
-def placed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Placed:
+def placed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> PlacedStep:
     """A table with coordinates, as a batch and as a frame of several partitions."""
     folder = Path(tmp_path_factory.mktemp("failing"))
 
@@ -95,7 +95,7 @@ STEPS: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("steps", STEPS, ids=repr)
-def test_steps_that_refuse_give_the_same_rows_and_refusals_in_both_lanes(placed: Placed, steps: list[Any]) -> None:
+def test_steps_that_refuse_give_the_same_rows_and_refusals_in_both_lanes(placed: PlacedStep, steps: list[Any]) -> None:
     rows, frame = placed(CARS)
     (ours, refused), (theirs, refused_there) = in_arrow(steps, rows), in_spark(steps, frame)
     assert ours.schema.names == theirs.schema.names
@@ -104,7 +104,7 @@ def test_steps_that_refuse_give_the_same_rows_and_refusals_in_both_lanes(placed:
     assert why(refused) == why(refused_there) != []
 
 
-def test_expressions_tried_by_spark_fail_on_the_same_rows_as_over_arrow(placed: Placed) -> None:
+def test_expressions_tried_by_spark_fail_on_the_same_rows_as_over_arrow(placed: PlacedStep) -> None:
     rows, frame = placed(edge_table())
     cases = failing_cases()
     tried = with_tried(frame, Derive({f"c{n}": case for n, case in enumerate(cases)}, "quarantine"))
@@ -124,7 +124,7 @@ def test_expressions_tried_by_spark_fail_on_the_same_rows_as_over_arrow(placed: 
     assert not found, "\n".join(found)
 
 
-def test_step_that_only_spark_can_evaluate_refuses_the_rows_that_fail(placed: Placed) -> None:
+def test_step_that_only_spark_can_evaluate_refuses_the_rows_that_fail(placed: PlacedStep) -> None:
     _, frame = placed(CARS)
     # Both need the same piece, which Spark would compute once, before either.
     shared = "CAST(regexp_extract(speed, '.*', 0) AS INT)"
@@ -141,7 +141,7 @@ def test_step_that_only_spark_can_evaluate_refuses_the_rows_that_fail(placed: Pl
     assert why(refused) == [(offset, "EXPRESSION_FAILED", message) for offset in (1, 4, 5)]
 
 
-def test_condition_that_only_spark_can_evaluate_refuses_and_ends_at_null(placed: Placed) -> None:
+def test_condition_that_only_spark_can_evaluate_refuses_and_ends_at_null(placed: PlacedStep) -> None:
     _, frame = placed(CARS)
     condition = "regexp_like(speed, '.') AND 4 / parts > 1 /* NULL ends it */"
     table, refused = in_spark([Where(condition, "quarantine")], frame)
@@ -150,7 +150,7 @@ def test_condition_that_only_spark_can_evaluate_refuses_and_ends_at_null(placed:
     assert [offset for offset, _, _ in why(refused)] == [1, 7]
 
 
-def test_rule_that_only_spark_can_evaluate_refuses_and_judges(placed: Placed) -> None:
+def test_rule_that_only_spark_can_evaluate_refuses_and_judges(placed: PlacedStep) -> None:
     _, frame = placed(CARS)
     steps = expect_steps([ExpectRule("fast", "CAST(regexp_extract(speed, '.*', 0) AS INT) > 7")], "quarantine")
     table, refused = in_spark(steps, frame)
@@ -172,7 +172,7 @@ def test_rule_that_only_spark_can_evaluate_refuses_and_judges(placed: Placed) ->
     ],
     ids=repr,
 )
-def test_step_that_spark_alone_can_carry_is_left_to_spark(placed: Placed, step: Any) -> None:
+def test_step_that_spark_alone_can_carry_is_left_to_spark(placed: PlacedStep, step: Any) -> None:
     _, frame = placed(CARS)
     plain = type(step)(step.condition if isinstance(step, Where) else step.columns)
     session = frame.sparkSession
@@ -181,13 +181,13 @@ def test_step_that_spark_alone_can_carry_is_left_to_spark(placed: Placed, step: 
     assert ours.drop(*(["n"] if "n" in ours.columns else [])).count() == theirs.count()
 
 
-def test_rows_that_no_longer_say_their_record_stop_the_run(placed: Placed) -> None:
+def test_rows_that_no_longer_say_their_record_stop_the_run(placed: PlacedStep) -> None:
     _, frame = placed(CARS)
     with pytest.raises(Exception, match="CAST_INVALID_INPUT"):
         in_spark([Sql("SELECT DISTINCT speed FROM input"), Cast({"speed": "INT"}, "quarantine")], frame)
 
 
-def test_step_that_cannot_fail_stays_one_of_spark(placed: Placed) -> None:
+def test_step_that_cannot_fail_stays_one_of_spark(placed: PlacedStep) -> None:
     _, frame = placed(CARS)
     steps: list[Any] = [Where("id > 1", "quarantine"), Derive({"odd": "`odd.name` IS NULL"}, "quarantine")]
     plan = apply_steps(frame.sparkSession, frame, steps)._jdf.queryExecution().toString()

@@ -22,6 +22,7 @@ from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, p
 from penstock.config import PipelineConfig
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import LoggedBatches
+from penstock.engine.committer import Committer
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.patience import StopRequest
 from penstock.kafka import Cluster
@@ -47,14 +48,14 @@ def run_local(
     pipeline, session, summary = build(config), LocalSession(copies=False), RunSummary()
     checkpoint, cluster = SparkCheckpoint(config.checkpoint, pipeline.storage), Cluster(pipeline.settings)
     topics, stop = TopicIds(checkpoint, cluster, config.source.on_data_loss), StopRequest()
-    start, agreed = _check(pipeline, checkpoint, cluster, topics, options, lambda event: None)
+    start, agreed = _check(pipeline, topics, options, lambda event: None)
     flows = CurrentFlows(pipeline, session, lambda text: None)
     flows.prepare(CORES)
     if agreed.moved is not None:
         move_positions(pipeline, checkpoint, start, topics.now, agreed.moved, lambda text: None)
     if agreed.behind or agreed.torn:
         caught: list[BatchMetrics] = []
-        CatchUp(flows, cluster, topics, lambda: CORES, caught.append, stop).run(agreed)
+        CatchUp(flows, topics, lambda: CORES, caught.append, stop).run(agreed)
     checkpoint.note_sinks({sink.name: sink.target for sink in pipeline.sinks}, agreed.numbers)
     topics.forget_open_batch(pipeline.targets)
     if checkpoint.query_id() is None:
@@ -66,19 +67,15 @@ def run_local(
     assert query_id is not None
     runner = BatchRunner(
         BatchToken(config.name, query_id, 0, ()),
-        flows.now,
-        pipeline.sinks,
-        pipeline.quarantines,
+        flows,
         batches,
-        pipeline.reader,
-        pipeline.targets.gaps,
+        Committer(pipeline.targets, numbers=agreed.numbers),
         lambda: CORES,
         enter=enter,
-        numbers=agreed.numbers,
         topic_ids=topics.of_token,
     )
     while (batch_id := _plan(config, checkpoint, cluster, pipeline.subscription)) is not None:
-        batches.recreated, batches.gone = topics.of_batch(batch_id, runner)
+        batches.recreated, batches.gone = topics.of_batch(batch_id, runner.token, pipeline.sinks)
         summary.add(runner.run(OfSession(session), batch_id))
         topics.settle(batches.recreated)
         enter(batch_id, "spark-commit")

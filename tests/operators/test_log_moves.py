@@ -19,10 +19,10 @@ from tests.tables import read_table
 
 from penstock.checkpoint.writing import put_offsets
 from penstock.config import load
-from penstock.engine import batch as batch_module
+from penstock.engine import batches as batches_module
 from penstock.engine import direct
 from penstock.engine.batch import BatchRunner
-from penstock.engine.slot import pinned_slot
+from penstock.engine.work import pinned_slot
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import TopicPartition
 
@@ -198,7 +198,7 @@ def test_batch_that_waits_for_its_log_ends_with_its_run_when_asked_to_stop(topic
 def test_log_that_stays_shorter_than_its_batch_is_data_loss_in_the_end(
     waiting: Any, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    monkeypatch.setattr(batch_module, "END_PATIENCE", 0.0)
+    monkeypatch.setattr(batches_module, "END_PATIENCE", 0.0)
     topic, file = waiting(lambda seconds: False, on_data_loss=loss)
     if loss == "record":
         local.run_local(load(file))

@@ -305,7 +305,7 @@ def test_accumulators_made_by_many_threads_are_each_their_own_and_are_let_go(spa
 
     from pyspark.accumulators import _accumulatorRegistry
 
-    from penstock.engine.steps import TaskReports
+    from penstock.engine.frame import TaskReports
 
     before = len(_accumulatorRegistry)
     with ThreadPoolExecutor(16) as threads:

@@ -131,7 +131,7 @@ def test_run_changed_start_is_said_and_not_used(session: Any, topics: Any, pipel
     events: list[Event] = []
     run(load(file), RunOptions(), events.append, session=session)
     (notice,) = [e.text for e in events if isinstance(e, Notice)]
-    assert notice.startswith("`start: latest` is for a first run only")
+    assert notice.startswith("`start: latest` applies to the first run only")
     assert ids(file) == [0, 1]
 
 

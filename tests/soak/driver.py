@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.main import main
-from penstock.engine.batch import BatchRunner
+from penstock.engine.batch import Batch
 
 BREAK, FILES = "PENSTOCK_SOAK_BREAK", "PENSTOCK_SOAK_FILES"
 WAYS = ("thread", "handle", "memory", "lost", "twice")
@@ -21,18 +21,18 @@ _kept: list[Any] = []
 
 
 def break_batches(way: str) -> None:
-    runner: Any = BatchRunner
-    commit = runner._commit
+    batch: Any = Batch
+    commit = batch._commit
 
-    def commit_batch(self: BatchRunner, token: Any, *args: Any) -> None:
-        commit(self, token, *args)
+    def commit_batch(self: Batch) -> None:
+        commit(self)
         if way in ("lost", "twice"):
-            if token.batch_id % 10 == 3:
+            if self.token.batch_id % 10 == 3:
                 _spoil(way)
         else:
             _leak(way)
 
-    runner._commit = commit_batch
+    batch._commit = commit_batch
 
 
 def _leak(way: str) -> None:

@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.assembly.decoding import build_decoder, build_key, build_side_decoder
-from penstock.assembly.inlet import Computed, Inlet, Taken
+from penstock.assembly.inlet import Inlet, RouteCondition, SinkExpressions
 from penstock.assembly.layout import Layout, lay_out
 from penstock.assembly.reaching import settings_of, storage_of, subscription_of
 from penstock.assembly.schemas import Schemas, ask_registries
 from penstock.assembly.tables import Tables
 from penstock.assembly.targets import Targets, build_inlets, build_targets
 from penstock.assembly.transforming import (
-    Placed,
-    Surroundings,
+    PlacedStep,
+    StepContext,
     build_transforms,
     refuse_missing_columns,
     steps_output,
@@ -54,7 +54,7 @@ class Side:
     name: str
     topics: tuple[str, ...]
     decoder: Decoder
-    placed: tuple[Placed, ...]
+    placed: tuple[PlacedStep, ...]
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
@@ -69,8 +69,8 @@ class Flow:
     config: cfg.Flow
     decoder: Decoder
     """Of a flow that joins sources: the first one's."""
-    placed: tuple[Placed, ...]
-    computed: Computed | None
+    placed: tuple[PlacedStep, ...]
+    computed: SinkExpressions | None
     inlets: tuple[Inlet, ...]
     deleting: tuple[Sink, ...]
     """The sinks in which tombstones delete."""
@@ -157,7 +157,7 @@ class Pipeline:
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """What the tasks of some steps import besides Penstock's own modules, which takes its time."""
+        """The modules besides Penstock's own that the tasks of some steps import, which is slow."""
         if not any(isinstance(step, cfg.StatefulConfig) for step in self.config.transforms):
             return ()
         spark = ("pandas.serializers", "streaming.stateful_processor_util", "streaming.proto.StateMessage_pb2")
@@ -230,12 +230,12 @@ def _flow(
     sides = _sides(config, flow, schemas, tables, frozen, on_error)
     own = {one.decode_path: side.decoder.schema for one, side in zip(flow.sides, sides, strict=True)}
     refuse_missing_columns(config, flow, own or {flow.decode_path: decoder.schema})
-    placed = build_transforms(flow.transforms, _surroundings(config, flow, tables, on_error))
+    placed = build_transforms(flow.transforms, _step_context(config, flow, tables, on_error))
     if flow.where is not None:
-        placed = (Placed("where", Taken(flow.where, on_error)), *placed)
+        placed = (PlacedStep("where", RouteCondition(flow.where, on_error)), *placed)
     computed, inlets = build_inlets(sinks, made, on_error)
     # Of a join, which is the first of the steps, the sides have columns of their own: it is Spark's, whatever they do.
-    every = [*placed, *([Placed("", computed)] if computed is not None else [])]
+    every = [*placed, *([PlacedStep("", computed)] if computed is not None else [])]
     return Flow(
         config=flow,
         decoder=decoder,
@@ -257,17 +257,17 @@ def _sides(
     for side in flow.sides:
         topic = cfg.only_topic(side.topics, config.source)
         decoder = build_side_decoder(side, topic, schemas, frozen)
-        around = Surroundings(folder_of(config), side.topics, tables, {}, on_error)
+        around = StepContext(folder_of(config), side.topics, tables, {}, on_error)
         found.append(
             Side(side.name, side.topics, decoder, build_transforms(side.transforms, around, f"sources.{side.name}."))
         )
     return tuple(found)
 
 
-def _surroundings(config: cfg.PipelineConfig, flow: cfg.Flow, tables: Tables, on_error: OnError) -> Surroundings:
+def _step_context(config: cfg.PipelineConfig, flow: cfg.Flow, tables: Tables, on_error: OnError) -> StepContext:
     topics = flow.topics or config.source.topics or tuple(config.source.assign or ()) or None
     times = {side.name: watermark_column(side.transforms) or "" for side in flow.sides}
-    return Surroundings(folder_of(config), topics, tables, times, on_error)
+    return StepContext(folder_of(config), topics, tables, times, on_error)
 
 
 def joined_schema(flow: Flow) -> pa.Schema | None:
@@ -281,7 +281,7 @@ def joined_schema(flow: Flow) -> pa.Schema | None:
     return join.known_join(left, right) if left is not None and right is not None else None
 
 
-def choose_lane(schema: pa.Schema, placed: Sequence[Placed], forced: Lane | None) -> LaneChoice:
+def choose_lane(schema: pa.Schema, placed: Sequence[PlacedStep], forced: Lane | None) -> LaneChoice:
     """The direct lane where every transform has an exact Arrow form; else the frame lane, and why."""
     reason = None
     for one in placed:
@@ -291,7 +291,7 @@ def choose_lane(schema: pa.Schema, placed: Sequence[Placed], forced: Lane | None
             continue
         why = transform.no_arrow_form(schema)
         if why is not None:
-            where = "" if isinstance(transform, Computed | Taken) else f"{one.place}, "
+            where = "" if isinstance(transform, SinkExpressions | RouteCondition) else f"{one.place}, "
             reason = f"{where}{transform!r}: {why}"
             break
         schema = transform.output(schema)

@@ -15,7 +15,7 @@ def build_decoder(flow: cfg.Flow, tombstones: Tombstones, topic: str | None, sch
     """The decoder of a flow. `frozen`: the registry could not be asked, so no schema that is new to a task is used."""
     decode = flow.decode
     assert decode is not None, "a loaded pipeline has all its decoders"
-    value = _Making(decode, flow.decode_path, topic, "value", tombstones, schemas, frozen).decoder()
+    value = _DecoderBuilder(decode, flow.decode_path, topic, "value", tombstones, schemas, frozen).decoder()
     key = build_key(flow, topic, schemas, frozen)
     if key is None or isinstance(decode, cfg.RawDecodeConfig) or decode.key is None:
         return timed(value)
@@ -34,11 +34,11 @@ def build_key(flow: cfg.Flow, topic: str | None, schemas: Schemas, frozen: bool)
     key = getattr(flow.decode, "key", None)
     if key is None:
         return None
-    return _Making(key, (*flow.decode_path, "key"), topic, "key", "pass", schemas, frozen).decoder()
+    return _DecoderBuilder(key, (*flow.decode_path, "key"), topic, "key", "pass", schemas, frozen).decoder()
 
 
 @dataclass(frozen=True)
-class _Making:
+class _DecoderBuilder:
     """One decoder in the making."""
 
     decode: cfg.FormatConfig | cfg.KeyDecodeConfig

@@ -52,20 +52,20 @@ _TLS_CAUSES = (
 )
 
 
-def not_let_in(text: str, brokers: str | None) -> MissingError | None:
+def access_refusal(text: str, brokers: str | None) -> MissingError | None:
     """The error where a report of Spark says that the brokers do not let its client in, or it them."""
     where = {"brokers": brokers} if brokers else {}
     if found := _UNKNOWN_USER.search(text):
         return MissingError(
             "KAFKA_NOT_AUTHENTICATED",
-            "asking through Spark: the brokers do not let the user of this pipeline in",
+            "connecting through Spark: the brokers rejected the credentials of this pipeline",
             context={**where, "client": found[1]},
             hint="check username, password and mechanism: the brokers know no such user, or it has another password",
         )
     if found := _LACKS.search(text):
         return MissingError(
             "KAFKA_NOT_AUTHORIZED",
-            f"asking through Spark: the user of this pipeline lacks {_ON[found[1]]}",
+            f"connecting through Spark: the user of this pipeline lacks {_ON[found[1]]}",
             context={**where, "client": found[2]},
             hint=RIGHTS_HINT,
         )
@@ -76,7 +76,7 @@ def not_let_in(text: str, brokers: str | None) -> MissingError | None:
         if sign.search(text):
             said = {**where, "client": tls[1]}
             return MissingError(
-                "KAFKA_TLS", f"asking through Spark: the TLS handshake failed: {cause}", context=said, hint=hint
+                "KAFKA_TLS", f"connecting through Spark: the TLS handshake failed: {cause}", context=said, hint=hint
             )
     # A handshake that broke off: the broker may have gone meanwhile.
     return None
@@ -156,7 +156,7 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
             context={"cause": cause},
             hint="only one run may use a checkpoint; nothing was lost or written twice, and the other run goes on",
         )
-    if (refusal := not_let_in(text, brokers)) is not None:
+    if (refusal := access_refusal(text, brokers)) is not None:
         return refusal
     if _UNFIT_PYTHON.search(text):
         return MissingError(
@@ -194,7 +194,7 @@ def translate_error(error: BaseException, brokers: str | None = None) -> Penstoc
         "BATCH_FAILED",
         "running the batch: Spark gave up",
         context={"cause": cause},
-        hint="Spark's log has the whole story; --debug shows the stack",
+        hint="see Spark's log for details; --debug shows the stack",
     )
 
 

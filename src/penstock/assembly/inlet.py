@@ -1,6 +1,6 @@
 """What one sink is given of the rows: the columns it selects, where its condition holds, and what is computed for it.
 
-Conditions and expressions of the sinks are computed once, as the last transform, in both lanes: `Computed` puts
+Conditions and expressions of the sinks are computed once, as the last transform, in both lanes: `SinkExpressions` puts
 them into further columns of the row, and an inlet picks its own.
 """
 
@@ -18,7 +18,7 @@ from penstock.transforms import Derive, Where
 from penstock.transforms.failing import Tried
 
 
-class Computed(Derive):
+class SinkExpressions(Derive):
     """The sinks' own expressions, as columns."""
 
     def __repr__(self) -> str:
@@ -30,7 +30,7 @@ class Computed(Derive):
         return [Tried(f"for the sinks: {text.strip()}", text) for text in self.columns.values()]
 
 
-class Taken(Where):
+class RouteCondition(Where):
     """The condition of a route, before its first step."""
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class Taken(Where):
 
 @dataclass(frozen=True)
 class Inlet:
-    """A sink and what reaches it. `where` and the values of `computed` are columns of `Computed`."""
+    """A sink and what reaches it. `where` and the values of `computed` are columns of `SinkExpressions`."""
 
     sink: Sink
     select: tuple[str, ...] | None = None

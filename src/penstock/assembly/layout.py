@@ -22,7 +22,7 @@ class StreamInput:
     decoder: Decoder
     before: tuple[Transform, ...]
     watermark: Watermark | None
-    judge: StatefulTransform | None
+    late_for: StatefulTransform | None
     """The step that rows may come too late for."""
 
     def over_arrow(self) -> tuple[Transform, ...]:
@@ -95,8 +95,8 @@ def lay_out(
 
 
 def _input(
-    name: str, topics: tuple[str, ...] | None, decoder: Decoder, steps: Sequence[Transform], judge: StatefulTransform
+    name: str, topics: tuple[str, ...] | None, decoder: Decoder, steps: Sequence[Transform], late_for: StatefulTransform
 ) -> StreamInput:
     watermark = next((step for step in steps if isinstance(step, Watermark)), None)
     before = tuple(step for step in steps if not isinstance(step, Watermark))
-    return StreamInput(name, topics, decoder, before, watermark, judge)
+    return StreamInput(name, topics, decoder, before, watermark, late_for)

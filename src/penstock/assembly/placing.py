@@ -40,9 +40,9 @@ def placement_of(config: cfg.PipelineConfig, deploy_mode: DeployMode = "client")
     if placement.kind == "other":
         raise MissingError(
             "MASTER_UNKNOWN",
-            f"running {config.name}: that is no master of Spark",
+            f"running {config.name}: unknown Spark master",
             context={"spark.master": placement.master},
-            hint="it is one of spark://HOST:PORT, k8s://URL, yarn, local[*]",
+            hint="expected spark://HOST:PORT, k8s://URL, yarn or local[*]",
         )
     return placement
 
@@ -62,7 +62,7 @@ def shipping_of(config: cfg.PipelineConfig) -> Shipping:
 
 
 def open_ports(config: cfg.PipelineConfig, placement: Placement) -> list[str]:
-    """A word about a cluster that talks to whoever reaches it."""
+    """A warning about a cluster without authentication."""
     said = submitted_setting(ENABLED) if is_submitted() else None
     settings = {**cfg.reveal(config.spark), **({ENABLED: said} if said is not None else {})}
     if placement.is_local or not is_unauthenticated(placement, settings):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.backup import backups_of
@@ -21,9 +20,6 @@ from penstock.kafka import KafkaSettings, Subscription, read_security
 from penstock.model.pem import DatabaseTls, read_pem
 from penstock.storage import Storage, bucket_of, is_object_uri
 from penstock.storage.storage import is_s3_uri
-
-if TYPE_CHECKING:
-    pass
 
 
 def settings_of(source: KafkaSourceConfig) -> KafkaSettings:

@@ -21,7 +21,7 @@ from penstock.model.pem import read_pem
 from penstock.registry import RegisteredSchema, RegistrySettings, client_of
 
 Place = tuple[str | int, ...]
-"""Where in the file a decoder stands."""
+"""The place of a decoder in the file."""
 
 Schemas = Mapping[Place, RegisteredSchema]
 """The schema of each decoder that has its columns from a registry."""
@@ -81,7 +81,7 @@ class Registered:
         return found
 
 
-class Following:
+class SchemaUpdates:
     """The decoders that take up newer schemas as they come, and the questions for these.
 
     A registry that does not answer costs its time-outs and tries. While it is away it is therefore asked for a third of

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock import config as cfg
-from penstock.assembly.inlet import Computed, Inlet
+from penstock.assembly.inlet import Inlet, SinkExpressions
 from penstock.assembly.reaching import database_tls, storage_of
 from penstock.assembly.schemas import read_schema_file, registry_settings
 from penstock.config.connection_checks import SAME
@@ -59,7 +59,7 @@ def _redriven(config: cfg.PipelineConfig, source: KafkaSettings) -> Sequence[Sin
 
 def build_inlets(
     configs: Sequence[cfg.SinkConfig], sinks: Sequence[Sink], on_error: OnError
-) -> tuple[Computed | None, tuple[Inlet, ...]]:
+) -> tuple[SinkExpressions | None, tuple[Inlet, ...]]:
     """What each sink is given, and the expressions that have to be computed for that; equal ones once."""
     names: dict[str, str] = {}
 
@@ -76,7 +76,7 @@ def build_inlets(
         for config, sink in zip(configs, sinks, strict=True)
     )
     columns = {name: expression for expression, name in names.items()}
-    return (Computed(columns, on_error) if columns else None), inlets
+    return (SinkExpressions(columns, on_error) if columns else None), inlets
 
 
 def _expressions(sink: cfg.SinkConfig) -> dict[str, str]:

@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock import config as cfg
-from penstock.assembly.lookups import Awaited
-from penstock.assembly.tables import Tables
+from penstock.assembly.tables import PendingRows, Tables
 from penstock.config.arrow_types import columns_of, parse_columns
 from penstock.config.flow_checks import follow
 from penstock.config.problems import Path as PathInFile
@@ -50,8 +49,8 @@ from penstock.transforms.streaming import Streaming
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What steps are made with besides their own settings."""
+class StepContext:
+    """What steps are built with besides their own settings."""
 
     folder: Path
     """Where the user's own modules are."""
@@ -64,18 +63,18 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A transform and where it stands in the file."""
+class PlacedStep:
+    """A transform and its place in the file."""
 
     place: str
     transform: Transform
 
 
 def build_transforms(
-    steps: Sequence[cfg.TransformConfig | None], around: Surroundings, prefix: str = ""
-) -> tuple[Placed, ...]:
+    steps: Sequence[cfg.TransformConfig | None], around: StepContext, prefix: str = ""
+) -> tuple[PlacedStep, ...]:
     """The transforms of some steps, in order; a step may become several."""
-    found: list[Placed] = []
+    found: list[PlacedStep] = []
     time: str | None = None
     for index, step in enumerate(steps):
         if step is None:
@@ -83,7 +82,7 @@ def build_transforms(
         if isinstance(step, cfg.WatermarkConfig):
             time = step.watermark.column
         place = f"{prefix}transforms[{index}]" + (f" {step.name}" if step.name is not None else "")
-        found += [Placed(place, transform) for transform in _transforms(step, around, time)]
+        found += [PlacedStep(place, transform) for transform in _transforms(step, around, time)]
     return tuple(found)
 
 
@@ -92,7 +91,7 @@ def watermark_column(steps: Sequence[cfg.TransformConfig | None]) -> str | None:
     return next((step.watermark.column for step in steps if isinstance(step, cfg.WatermarkConfig)), None)
 
 
-def _transforms(step: cfg.TransformConfig, around: Surroundings, time: str | None) -> tuple[Transform, ...]:
+def _transforms(step: cfg.TransformConfig, around: StepContext, time: str | None) -> tuple[Transform, ...]:
     match step:
         case cfg.ExpectConfig():
             rules = [ExpectRule(name, rule.rule, rule.action) for name, rule in step.expect.items()]
@@ -102,7 +101,7 @@ def _transforms(step: cfg.TransformConfig, around: Surroundings, time: str | Non
     return (_transform(step, around, time),)
 
 
-def _transform(step: cfg.TransformConfig, around: Surroundings, time: str | None) -> Transform:
+def _transform(step: cfg.TransformConfig, around: StepContext, time: str | None) -> Transform:
     folder = str(around.folder)
     match step:
         case cfg.WhereConfig():
@@ -160,10 +159,10 @@ def _enrich(step: cfg.EnrichConfig, tables: Tables) -> tuple[Transform, ...]:
         schema, fits = tables.schema(one.table), tables.may_fit(one.table)
     first, *others = enrich_steps(one.table, one.on, one.take, schema, one.on_miss, one.on_duplicate)
     assert isinstance(first, Enrich)
-    return (first.holding(Awaited()) if fits else first, *others)
+    return (first.holding(PendingRows()) if fits else first, *others)
 
 
-def _join(step: cfg.JoinConfig, around: Surroundings) -> Join:
+def _join(step: cfg.JoinConfig, around: StepContext) -> Join:
     settings = step.join
     before, after = settings.bounds or (timedelta(), timedelta())
     left, right = (Joined(name, around.times[name]) for name in (settings.left, settings.right))

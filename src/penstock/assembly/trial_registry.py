@@ -1,4 +1,4 @@
-"""Schemas from files in place of a registry, and tables as rows of a case file, so that a trial asks nobody.
+"""Schemas from files in place of a registry, and tables as rows of a case file, so that a trial needs no service.
 
 Each schema file counts as registered under its subject; its id is its place in the list, from 1 up. A record that names
 another id cannot be read: that is reported, and the network is not asked.
@@ -60,7 +60,7 @@ def _as_seen(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
             "CASE_TABLE_INVALID",
             f"table {name}: the rows do not agree on the types of their columns",
             context={"cause": str(error).splitlines()[0]},
-            hint=f'say the types: {name}: {{schema: "id BIGINT, ...", rows: [...]}}',
+            hint=f'give the types: {name}: {{schema: "id BIGINT, ...", rows: [...]}}',
         ) from None
     fields = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema]
     return table.cast(pa.schema(fields))

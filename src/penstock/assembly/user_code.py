@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # it brings in Arrow, which `validate` does without
 
 
 def folder_of(config: cfg.PipelineConfig) -> FilePath:
-    """Where the modules of a pipeline are: beside its file."""
+    """Where the modules of a pipeline are: in the folder of its file."""
     return config.file.absolute().parent if config.file is not None else FilePath.cwd()
 
 

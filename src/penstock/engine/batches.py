@@ -1,18 +1,22 @@
-"""Where the batches of a run come from: Spark's log ahead of each batch, or a list that was made before the run."""
+"""What a batch covers: its ranges by Spark's log or by a list made before the run, and what the topics still have."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
+from penstock.errors import TransientError
 from penstock.kafka import Cluster, LogBounds
 from penstock.model import BatchToken, OffsetRange, TopicPartition, lags_of
-from penstock.preflight.loss import BatchRanges, ranges_of_batch
+from penstock.preflight.loss import BatchRanges, clip_to_log, data_loss, ranges_of_batch
+from penstock.quarantine import Gap
 
 Bounds = dict[TopicPartition, LogBounds]
 _RECENT_SECONDS = 5.0
+END_PATIENCE = 120.0
+"""How many seconds a log may end before the batch does until that is called a loss."""
 
 
 @dataclass
@@ -89,3 +93,55 @@ class GivenBatches:
 
 
 Batches = LoggedBatches | GivenBatches
+
+
+@dataclass
+class BatchLog:
+    """The topics under one batch: what they still have of it."""
+
+    batches: Batches
+    token: BatchToken
+    covered: BatchRanges
+    check_topics: Callable[[BatchToken], object]
+    """Raises where a topic is not the one any more that the batch was planned for."""
+    stopped: Callable[[float], bool]
+    """Waits for this many seconds; true where the run was asked to stop meanwhile."""
+    records_gaps: bool
+    """Whether records that are gone are written down; else they stop the run."""
+
+    def __post_init__(self) -> None:
+        self._recent: Bounds = self.batches.recent_bounds(self.token.ends)
+        self.lags = self.batches.lags(self.token, self._recent)
+
+    def readable(self, *, recent: bool = False) -> tuple[list[OffsetRange], list[Gap]]:
+        """What can still be read of the batch, and every gap; by what was asked a moment ago if it is `recent`."""
+        readable, gaps = clip_to_log(self.covered, self._bounds(self._recent if recent else None))
+        if gaps and not self.records_gaps:
+            raise data_loss(gaps, self.token.batch_id)
+        return readable, gaps
+
+    def readable_again(self) -> list[OffsetRange]:
+        """What can be read now of a batch whose gaps are known already."""
+        return clip_to_log(BatchRanges(self.token.ranges, ()), self._bounds())[0]
+
+    def _bounds(self, bounds: Bounds | None = None) -> Bounds:
+        """Where the logs begin and end, asked before or now. An end before the batch's own is not believed at once.
+
+        When a broker is lost, the next leader of a partition learns a little later how far readers may go. Taken at
+        its word, records that are there would count as lost. A request to stop ends the wait, and the batch with it.
+        """
+        token, deadline = self.token, time.monotonic() + END_PATIENCE
+        while True:
+            bounds = self.batches.bounds(token.ends) if bounds is None else bounds
+            short = {at: end for at, end in token.ends.items() if at in bounds and bounds[at].end < end}
+            if not short or time.monotonic() > deadline:
+                return bounds
+            self.check_topics(token)
+            if self.stopped(0.5):
+                raise TransientError(
+                    "LOG_ENDS_EARLY",
+                    f"batch {token.batch_id}: the log ends before the batch does, and the run was asked to stop",
+                    context={str(at): f"ends at {bounds[at].end}, the batch at {end}" for at, end in short.items()},
+                    hint="the next run asks again",
+                )
+            bounds = None

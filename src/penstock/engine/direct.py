@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.engine.outlet import SlotWork
-from penstock.engine.slot import SlotReport, joined, slot_run, transformed
+from penstock.engine.slot import joined, slot_run, transformed
+from penstock.engine.work import SlotReport, SlotWork
 from penstock.model import OffsetRange
 from penstock.transforms import Dedupe
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, as_nullable
 from penstock.assembly.faults import refused_step, translate_error
-from penstock.assembly.lookups import Lookups
-from penstock.assembly.schemas import Following, Place, registered
+from penstock.assembly.schemas import Place, SchemaUpdates, registered
 from penstock.assembly.starting import pinned_slots
-from penstock.assembly.transforming import Placed
+from penstock.assembly.tables import Lookups
+from penstock.assembly.transforming import PlacedStep
 from penstock.config import reveal
 from penstock.contracts import SqlSink, Transform
 from penstock.engine.direct import can_share, stage_direct
-from penstock.engine.outlet import SlotWork, StagedFlow, StageLane
+from penstock.engine.work import SlotWork, StagedFlow, StageLane
 from penstock.errors import DefinitionError, MissingError, PenstockError, TransientError, transient_is_fatal
 from penstock.model import BatchToken
 from penstock.registry import RegisteredSchema
@@ -59,11 +59,11 @@ class CurrentFlows:
     """Whether the streaming frame was made with a table that has changed since."""
 
     @cached_property
-    def _following(self) -> Following:
+    def _updates(self) -> SchemaUpdates:
         """The decoders that take up newer schemas as they come. With state the columns stay what they were."""
         if any(flow.layout() is not None for flow in self.pipeline.flows):
-            return Following({})
-        return Following({place: one for place, one in registered(self.pipeline.config).items() if one.follows})
+            return SchemaUpdates({})
+        return SchemaUpdates({place: one for place, one in registered(self.pipeline.config).items() if one.follows})
 
     @cached_property
     def _lookups(self) -> Lookups:
@@ -145,42 +145,42 @@ class CurrentFlows:
         return self.stream.stage(frame, work, self.late_by(work.token.batch_id), after)
 
     def now(self) -> tuple[StagedFlow, ...]:
-        """The flows for the batch in hand."""
+        """The flows for the current batch."""
         fresh = self._lookups.refresh()
         if fresh:
             if self.stream is not None and any(name in fresh for name in self.stream.layout.tables):
                 self.stale = True
                 raise TransientError("TABLE_CHANGED", "a table that is joined before the state has changed")
             self.stage()
-        was_away, newest = self._following.away, self._following.newest(self._known)
+        was_away, newest = self._updates.away, self._updates.newest(self._known)
         if newest is None:
-            if not was_away and self._following.away is not None:
-                self.tell(f"going on with the schemas that are known: {self._following.away.summary}")
+            if not was_away and self._updates.away is not None:
+                self.tell(f"going on with the schemas that are known: {self._updates.away.summary}")
             return self._frozen()
         for place, schema in newest.items():
             if schema is not self._known(place):
-                self._take_up(place, schema)
+                self._adopt(place, schema)
         return self.staged
 
     def try_again(self) -> None:
         """A batch is to be run again: it may be a registry that it waited for."""
-        self._following.ask_at_once()
+        self._updates.ask_at_once()
 
     def _known(self, place: Place) -> RegisteredSchema:
         return self._refused.get(place, self.pipeline.schemas[place])
 
-    def _take_up(self, place: Place, schema: RegisteredSchema) -> None:
+    def _adopt(self, place: Place, schema: RegisteredSchema) -> None:
         try:
             newer = self.pipeline.reading({**self.pipeline.schemas, place: schema})
             if [flow.lane.lane for flow in newer.flows] != [flow.lane.lane for flow in self.pipeline.flows]:
-                self._leave(place, schema, "it needs the other lane, which only a restart can take")
+                self._decline(place, schema, "it needs the other lane, which only a restart can take")
                 return
             schemas = self._columns(newer)
             _check_sinks(newer, schemas)
         except (MissingError, DefinitionError) as error:
             if error.code == _MISMATCH and _only_lacks(newer, schemas, self._schemas):
                 raise
-            self._leave(place, schema, error.line)
+            self._decline(place, schema, error.line)
             return
         self._refused.pop(place, None)
         added = sorted(_decoded_names(newer) - _decoded_names(self.pipeline))
@@ -188,7 +188,7 @@ class CurrentFlows:
         self.stage()
         self.tell(f"{_named(schema)} is taken up" + (f": new columns {', '.join(added)}" if added else ""))
 
-    def _leave(self, place: Place, schema: RegisteredSchema, why: str) -> None:
+    def _decline(self, place: Place, schema: RegisteredSchema, why: str) -> None:
         """Stay at the schema before this one."""
         self._refused[place] = schema
         self.tell(f"{_named(schema)} is not taken up: {why}")
@@ -211,7 +211,7 @@ class CurrentFlows:
             if error.code != _MISMATCH:
                 raise
             refusal = error
-        for place, one in self._following.items():
+        for place, one in self._updates.items():
             refused = newest.schemas[place]
             for older in one.older(refused):
                 try:
@@ -248,7 +248,7 @@ class CurrentFlows:
     def _schema_by_spark(self, flow: Flow) -> pa.Schema:
         """The columns that leave the last step; a step that Spark refuses is named."""
         if flow.sides:
-            from penstock.engine.steps import schema_joined
+            from penstock.engine.frame import schema_joined
 
             sides = {side.name: self._through(side.decoder.schema, side.placed) for side in flow.sides}
             [join, *others] = flow.placed
@@ -259,11 +259,11 @@ class CurrentFlows:
                 raise refused_step(join.place, join.transform, error) from error
         else:
             entering, others = flow.decoder.schema, list(flow.placed)
-        computed = [Placed("", flow.computed)] if flow.computed is not None else []
+        computed = [PlacedStep("", flow.computed)] if flow.computed is not None else []
         return self._through(entering, [*others, *computed], flow.name)
 
-    def _through(self, schema: pa.Schema, placed: Sequence[Placed], name: str = "") -> pa.Schema:
-        from penstock.engine.steps import schema_after
+    def _through(self, schema: pa.Schema, placed: Sequence[PlacedStep], name: str = "") -> pa.Schema:
+        from penstock.engine.frame import schema_after
 
         steps = [one.transform for one in placed]
         try:

@@ -1,26 +1,39 @@
 """The frame lane: the same reader, decoder and sinks around a Spark frame, for what only Spark SQL can say.
 
-The decoder's bad records are staged where they are found, inside the reading task, and their manifests come
-back through an accumulator. Spark may leave rows unread that a query does not need, or read a slot twice:
-of each slot one whole report counts, and a slot that was not read to its end is read again for its bad
-records alone.
+The decoder's bad records are staged where they are found, inside the reading task, and their manifests come back
+through an accumulator. Spark may leave rows unread that a query does not need, or read a slot twice: of each slot one
+whole report counts, and a slot that was not read to its end is read again for its bad records alone.
+
+Of the steps, SQL and functions of frames run as they are, steps over Arrow in tasks of their own. What these refuse and
+count comes back through an accumulator too. The records are quarantined once the frame has run, by coordinates and byte
+for byte, in one job for all of them. An expression that only Spark can evaluate is evaluated so that a row that fails
+does not fail the job.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.accumulators import AccumulatorParam
+from pyspark.errors import AnalysisException, PySparkTypeError
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from penstock.contracts import Transform
-from penstock.engine.outlet import SlotWork, outlet_of
-from penstock.engine.slot import SlotReport, pinned_slot, reporting, slot_run, stage_rows
-from penstock.engine.steps import TaskReports, apply_steps, numbered, quarantine_all, spark_schema
-from penstock.model import COORDINATES, OffsetRange
+from penstock.contracts import FrameTransform, Transform
+from penstock.engine.outlet import errors_for_spark, finish_stages, outlet_of, sides_of
+from penstock.engine.refused import refused_records
+from penstock.engine.slot import apply_all, quarantine, slot_run, stage_rows
+from penstock.engine.work import SlotReport, SlotWork, pinned_slot, reporting
+from penstock.errors import wire_key
+from penstock.model import COORDINATES, OffsetRange, Refusal
+from penstock.spark.internals import forget_accumulator, tried_column
+from penstock.transforms import Join
+from penstock.transforms.failing import ComputingStep, FromSpark
 
 Slots = Sequence[tuple[OffsetRange, ...]]
 Views = Callable[[Any], None]
@@ -95,8 +108,224 @@ def _staging(work: SlotWork) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatc
         with reporting(slot) as report, outlet_of(work, slot) as out:
             rows = (b.rename_columns(work.schema.names).cast(work.schema) for b in batches)
             stage_rows(rows, out, report)
-            report.finish(out=out)
+            finish_stages(report, out=out)
             report.refused = out.refused
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])
+
+    return run
+
+
+# The steps over a frame.
+
+_ONCE_FOR_SEVERAL = "spark.sql.subexpressionElimination.enabled"
+
+
+def with_tried(frame: Any, step: ComputingStep) -> Any | None:
+    """The frame with a struct in each row for each expression of a step, NULL where it fails.
+
+    None where Spark accepts them only as they are: one that generates rows, or one that is invalid.
+    """
+    # A piece that several expressions share would be computed before them, outside of what catches its failure.
+    frame.sparkSession.conf.set(_ONCE_FOR_SEVERAL, "false")
+    frame.createOrReplaceTempView("input")
+    try:
+        tried = [
+            tried_column(frame.sparkSession, one.text, condition=one.condition).alias(FromSpark.column(n))
+            for n, one in enumerate(step.tried)
+        ]
+        return frame.alias("input").select("*", *tried)
+    except AnalysisException:
+        return None
+
+
+_one_at_a_time = threading.Lock()
+_WATERMARK = "spark.watermarkDelayMs"
+_SEGMENT = 1_000_000
+"""More than there are tasks in a stage: reports are told apart by their segment and their task."""
+
+
+class _Reports(AccumulatorParam):  # type: ignore[misc]
+    def zero(self, value: list[SlotReport]) -> list[SlotReport]:
+        return []
+
+    def addInPlace(self, value1: list[SlotReport], value2: list[SlotReport]) -> list[SlotReport]:  # noqa: N802
+        return value1 + value2
+
+
+class TaskReports:
+    """The reports of tasks inside a frame, on their way to the driver. A task that ran twice counts once.
+
+    `forget` it after its last job: Spark's Python keeps every accumulator for ever, and these are made for each batch.
+    """
+
+    def __init__(self, context: Any) -> None:
+        # Its number is counted up without a lock, and two of one number would get each other's reports.
+        with _one_at_a_time:
+            self._reports = context.accumulator([], _Reports())
+        self._segments = 0
+
+    def segment(self) -> int:
+        """On the driver: a number for the reports of the next kind of task."""
+        self._segments += 1
+        return self._segments * _SEGMENT
+
+    def add(self, report: SlotReport) -> None:
+        """In a task: send a report."""
+        self._reports.add([report])
+
+    def take(self) -> list[SlotReport]:
+        """On the driver: everything since the last time."""
+        found = {report.slot: report for report in self._reports.value}
+        self._reports.value = []
+        return list(found.values())
+
+    def forget(self) -> None:
+        """On the driver, when no job can report any more: drop the accumulator."""
+        forget_accumulator(self._reports)
+
+
+def spark_schema(schema: pa.Schema) -> Any:
+    """An Arrow schema as Spark's; times without a zone stay so."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], reports: TaskReports | None = None) -> Any:
+    """The transforms one after another. Without `reports` the frame is only looked at, never run."""
+    over_arrow: list[Transform] = []
+    columns: Sequence[str] = frame.columns
+    for step in steps:
+        if isinstance(step, ComputingStep) and step.on_error == "quarantine":
+            frame, over_arrow, done = _refusing(frame, over_arrow, step, reports)
+            if done:
+                columns = _after(frame, over_arrow).names
+                continue
+        query = None if isinstance(step, FrameTransform) else step.select(columns)
+        if query is None and not isinstance(step, FrameTransform):
+            over_arrow.append(step)
+            columns = _after(frame, over_arrow).names
+            continue
+        frame, over_arrow = through_arrow(frame, over_arrow, reports), []
+        if isinstance(step, FrameTransform):
+            frame = step.frame(frame)
+        else:
+            frame.createOrReplaceTempView("input")
+            frame = session.sql(query)
+        columns = frame.columns
+    return through_arrow(frame, over_arrow, reports)
+
+
+def _refusing(
+    frame: Any, over_arrow: list[Transform], step: ComputingStep, reports: TaskReports | None
+) -> tuple[Any, list[Transform], bool]:
+    """The frame and the steps over it, with a step that refuses the rows it fails on; false where it is left to Spark.
+
+    That is where no row can fail, where the rows no longer say which records they are of, and where Spark alone can
+    carry them.
+    """
+    if not _keeps_through_arrow(frame):
+        return frame, over_arrow, False
+    schema = _after(frame, over_arrow)
+    if COORDINATES not in schema.names:
+        return frame, over_arrow, False
+    if step.no_arrow_form(schema) is None:
+        # Where the rows are in a task already, one more step costs less than the way back.
+        return (frame, [*over_arrow, step], True) if over_arrow or step.may_fail(schema) else (frame, [], False)
+    frame = through_arrow(frame, over_arrow, reports)
+    tried = with_tried(frame, step)
+    if tried is None or not _keeps_through_arrow(tried):
+        return frame, [], False
+    return tried, [FromSpark(step)], True
+
+
+def _keeps_through_arrow(frame: Any) -> bool:
+    """Whether the columns of a frame stay what they are when its rows go through Arrow.
+
+    Not those of types that Arrow has no word for, such as intervals and texts with a collation, nor, in a stream, the
+    event time of a watermark, which Spark knows by its column.
+    """
+    try:
+        again = spark_schema(to_arrow_schema(frame.schema))
+    except PySparkTypeError:
+        return False
+    if frame.isStreaming and any(_WATERMARK in one.metadata for one in frame.schema):
+        return False
+    return all(one.dataType == other.dataType for one, other in zip(frame.schema, again, strict=True))
+
+
+def _after(frame: Any, steps: Sequence[Transform]) -> pa.Schema:
+    schema: pa.Schema = to_arrow_schema(frame.schema)
+    for step in steps:
+        schema = step.output(schema)
+    return schema
+
+
+def through_arrow(frame: Any, steps: Sequence[Transform], reports: TaskReports | None) -> Any:
+    """Steps over Arrow, in one pass inside Spark's tasks."""
+    if not steps:
+        return frame
+    entering: pa.Schema = to_arrow_schema(frame.schema)
+    schema = _after(frame, steps)
+    segment, key = reports.segment() if reports is not None else 0, wire_key()
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        report = SlotReport(segment + TaskContext.get().partitionId())
+        with errors_for_spark(key):
+            for batch in batches:
+                rows = apply_all(pa.RecordBatch.from_arrays(batch.columns, schema=entering), steps, report)
+                if rows.num_rows:
+                    yield rows
+        if reports is not None:
+            reports.add(report)
+
+    return numbered(frame).mapInArrow(run, spark_schema(schema))
+
+
+def numbered(frame: Any) -> Any:
+    """The frame with names that `mapInArrow` can look up: it reads a dot or a backtick in one as syntax."""
+    if not any("." in name or "`" in name for name in frame.columns):
+        return frame
+    return frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+
+
+def schema_after(session: Any, schema: pa.Schema, steps: Sequence[Transform]) -> pa.Schema:
+    """The Arrow schema that the steps give, found by analysis alone."""
+    frame = session.createDataFrame([], spark_schema(schema))
+    found: pa.Schema = to_arrow_schema(apply_steps(session, frame, steps).schema)
+    return found
+
+
+def schema_joined(session: Any, join: Join, sides: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The Arrow schema that a join gives, found by analysis alone."""
+    left, right = (session.createDataFrame([], spark_schema(sides[one.name])) for one in (join.left, join.right))
+    found: pa.Schema = to_arrow_schema(join.frames(left, right).schema)
+    return found
+
+
+def quarantine_all(context: Any, work: SlotWork, reports: list[SlotReport]) -> list[SlotReport]:
+    """Quarantine what the tasks of some reports refused, in a job of its own; the reports with that one's."""
+    refused: list[Refusal] = []
+    for report in reports:
+        report.refused_on(work.route)
+        refused, report.refused = [*refused, *report.refused], []
+    if not refused:
+        return reports
+    groups: dict[int, list[Refusal]] = {}
+    slots = work.pinned or context.defaultParallelism
+    for refusal in refused:
+        groups.setdefault(pinned_slot(refusal.record.topic, refusal.record.partition, slots), []).append(refusal)
+    tasks = context.parallelize(sorted(groups.items()), len(groups))
+    done: list[SlotReport] = tasks.map(_quarantining(work)).collect()
+    return [*reports, *done]
+
+
+def _quarantining(work: SlotWork) -> Callable[[tuple[int, list[Refusal]]], SlotReport]:
+    def run(group: tuple[int, list[Refusal]]) -> SlotReport:
+        slot, refused = group
+        report = SlotReport(slot)
+        with sides_of(work, slot) as sides:
+            for bad in refused_records(work.reader, refused):
+                quarantine(bad, work, sides, report)
+            report.manifests = sides.finish()
+        return report
 
     return run

@@ -1,4 +1,4 @@
-"""The events of a run. The command line draws them; a script may collect them."""
+"""The events that a run reports to its listener. The command line draws these; a script may collect them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Started:
 
 @dataclass(frozen=True)
 class BatchPhase:
-    """What the batch in hand has come to: `offsets`, `stage`, `commit:<sink>`."""
+    """The phase that the current batch has entered: `offsets`, `stage`, `commit:<sink>`."""
 
     batch_id: int
     phase: str
@@ -35,10 +35,10 @@ class BatchPhase:
 
 @dataclass(frozen=True)
 class Stalled:
-    """A batch has begun and shows no progress, or does so again."""
+    """A batch has begun and shows no progress, or shows progress again."""
 
     text: str | None
-    """What was found; none once there is progress."""
+    """The reason; none once there is progress again."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class BatchDone:
 
 @dataclass(frozen=True)
 class AlertChanged:
-    """A rule of `alerts` begins to hold, or holds no longer."""
+    """A rule of `alerts` has started or stopped firing."""
 
     rule: str
     firing: bool
@@ -59,7 +59,7 @@ class AlertChanged:
 
 @dataclass(frozen=True)
 class Retrying:
-    """A fault that may pass: what it was, and when it is tried again."""
+    """A transient error, and when the run retries."""
 
     error: PenstockError
     attempt: int
@@ -68,7 +68,7 @@ class Retrying:
 
 @dataclass(frozen=True)
 class Stopping:
-    """A stop was asked for; the batch in hand is finished first."""
+    """A stop was requested; the current batch is finished first."""
 
 
 Event = (
@@ -77,8 +77,8 @@ Event = (
 Listener = Callable[[Event], None]
 
 
-def telling_once(listener: Listener) -> Callable[[str], None]:
-    """Tells each notice the first time only."""
+def notify_once(listener: Listener) -> Callable[[str], None]:
+    """A function that passes each notice on to the listener once."""
     told: set[str] = set()
 
     def tell(text: str) -> None:

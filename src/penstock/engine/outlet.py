@@ -1,4 +1,4 @@
-"""What a task is told of a batch, and what it writes to: the stages of every sink, for rows and for bad records.
+"""What a task writes to: the stages of every sink, for rows and for bad records.
 
 They are opened together, and finished or aborted together.
 """
@@ -9,114 +9,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
 
 import pyarrow as pa
 
 from penstock.assembly.inlet import Inlet
-from penstock.contracts import Decoder, Reader, Sink, SlotSink, Stage, Transform
+from penstock.contracts import SlotSink, Stage
 from penstock.engine.refused import EVERYWHERE, Excluded
-from penstock.errors import PenstockError, wire_key
-from penstock.model import BAD_SCHEMA, COORDINATES, DELETES, BatchToken, Manifest, OffsetRange, Refusal, SlotAttempt
-from penstock.transforms import Dedupe
-
-if TYPE_CHECKING:
-    from penstock.engine.slot import SlotReport
-
-
-@dataclass(frozen=True)
-class SlotWork:
-    """Everything a task needs to know about a batch."""
-
-    token: BatchToken
-    reader: Reader
-    decoder: Decoder
-    transforms: tuple[Transform, ...]
-    inlets: tuple[Inlet, ...]
-    quarantines: tuple[Sink, ...]
-    schema: pa.Schema
-    tombstones: Decoder | None = None
-    """How a record without a value becomes a delete; none where the decoder sees to it."""
-    deleting: tuple[Sink, ...] = ()
-    """The sinks that are given the deletes."""
-    pinned: int | None = None
-    """The number of slots, where a sink commits in its slot."""
-    route: str = ""
-    """The name of the flow, where there are several."""
-    counts: bool = True
-    """Whether this flow counts the records that it reads, and quarantines those that cannot be decoded: of several
-    that read the same topics one does."""
-    excluded: Excluded = field(default_factory=Excluded)
-    """Records that stay out: of the whole pipeline, of a route or of a sink."""
-    lacking: str = ""
-    """Where some sinks have the batch already: those that do not. A record that is bad only now is missing in these."""
-    same_topics: Callable[[], None] | None = None
-    """Raises where a topic of the batch was created again since; asked before a slot commits in its task."""
-    key: bytes = field(default_factory=wire_key, repr=False)
-    """Signs the errors that the task sends to the driver."""
-
-    def wanted_by(self, sinks: Sequence[Sink]) -> SlotWork:
-        """The same work for some of the sinks."""
-        return replace(
-            self,
-            inlets=tuple(inlet for inlet in self.inlets if inlet.sink in sinks),
-            deleting=tuple(sink for sink in self.deleting if sink in sinks),
-        )
-
-
-StageLane: TypeAlias = "Callable[[Any, Sequence[SlotWork], Sequence[tuple[OffsetRange, ...]]], list[SlotReport]]"
-"""Takes the batch's frame, and what to read: how a lane stages a batch."""
-
-
-@dataclass(frozen=True)
-class StagedFlow:
-    """One pass over some records: the lane's way to stage, and what the tasks need to know."""
-
-    stage: StageLane
-    works: tuple[SlotWork, ...]
-    """Of one flow, or of several that share a pass over the same records."""
-    topics: frozenset[str] | None = None
-    """The topics that it reads; None for all."""
-    streaming: bool = False
-    """Whether Spark's own stream reads: the flow then has a frame for every batch, one without new records too."""
-    direct: bool = False
-    """Whether it takes the direct lane."""
-
-    def of_batch(
-        self,
-        token: BatchToken,
-        sinks: Sequence[Sink],
-        excluded: Excluded = Excluded(),
-        same_topics: Callable[[], None] | None = None,
-        lacking: str = "",
-    ) -> StagedFlow:
-        """The same for a batch, as far as these sinks want it."""
-        if not self.keeps_rows_for_steps:
-            names = (inlet.sink.name for work in self.works for inlet in work.wanted_by(sinks).inlets)
-            excluded = excluded.all_before_steps(names)
-        works = (
-            replace(work.wanted_by(sinks), token=token, excluded=excluded, same_topics=same_topics, lacking=lacking)
-            for work in self.works
-        )
-        return replace(self, works=tuple(works))
-
-    def of(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """The ranges that it reads."""
-        return [r for r in ranges if self.topics is None or r.topic in self.topics]
-
-    @property
-    def keeps_rows_for_steps(self) -> bool:
-        """Whether a step may decide about a row by others, so that it has to see the rows that stay out of the targets.
-
-        After steps that leave the coordinates out these rows could not be found again.
-        """
-        return not self.knows_bad_in_slot and all(COORDINATES in work.schema.names for work in self.works)
-
-    @property
-    def knows_bad_in_slot(self) -> bool:
-        """Whether a slot has met all bad records of its rows by its end. After an exchange they are in other tasks."""
-        return self.direct and not any(isinstance(step, Dedupe) for work in self.works for step in work.transforms)
+from penstock.engine.work import SlotReport, SlotWork
+from penstock.errors import PenstockError
+from penstock.model import BAD_SCHEMA, DELETES, BatchToken, Manifest, OffsetRange, Refusal, SlotAttempt
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
@@ -194,7 +96,7 @@ class Outlet:
         self.seconds[inlet.sink.name] = self.seconds.get(inlet.sink.name, 0.0) + time.perf_counter() - began
 
 
-class Sides:
+class SideOutputs:
     """What leaves a slot apart from its rows: bad records, and deletes by tombstones."""
 
     def __init__(self, work: SlotWork, slot: int) -> None:
@@ -214,6 +116,20 @@ class Sides:
         self.bad.abort()
 
 
+def finish_stages(report: SlotReport, sides: SideOutputs | None = None, out: Outlet | None = None) -> None:
+    """Finish what was staged, first the sides, and keep the manifests in the report.
+
+    A slot with bad records does not commit before these are in the quarantine.
+    """
+    with report.timed("stage"):
+        report.manifests += sides.finish() if sides is not None else []
+        if out is not None:
+            report.manifests += out.finish(defer=report.quarantined > 0 or bool(out.refused))
+            report.deferred += out.deferred
+    for sink, seconds in (out.seconds if out is not None else {}).items():
+        report.spent(f"stage:{sink}", seconds)
+
+
 @contextmanager
 def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
     """The stages of every sink for the rows of a slot, aborted when anything fails."""
@@ -227,10 +143,10 @@ def outlet_of(work: SlotWork, slot: int) -> Iterator[Outlet]:
 
 
 @contextmanager
-def sides_of(work: SlotWork, slot: int) -> Iterator[Sides]:
+def sides_of(work: SlotWork, slot: int) -> Iterator[SideOutputs]:
     """The stages for what is not a row, aborted when anything fails."""
     with errors_for_spark(work.key):
-        sides = Sides(work, slot)
+        sides = SideOutputs(work, slot)
         try:
             yield sides
         except BaseException:

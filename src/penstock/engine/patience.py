@@ -1,4 +1,4 @@
-"""How long a run goes on trying: faults that may pass are met with growing pauses, up to a limit."""
+"""How long a run retries: transient errors are retried with exponential back-off, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_DELAY = 30.0
 
 
 class StopRequest:
-    """Asks a run to stop after the batch in hand. Safe from a signal handler and from other threads."""
+    """Asks a run to stop after the current batch. Safe to call from a signal handler and from other threads."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -22,12 +22,12 @@ class StopRequest:
         self._wake: SimpleQueue[None] = SimpleQueue()
 
     def ask(self) -> None:
-        """Ask."""
+        """Request the stop."""
         self._asked = True
         self._wake.put(None)
 
     def asked(self, within: float = 0.0) -> bool:
-        """Whether it was asked, waiting at most `within` seconds."""
+        """Whether a stop was requested, waiting at most `within` seconds for one."""
         if within and not self._asked:
             with suppress(Empty):
                 self._wake.get(timeout=within)
@@ -35,8 +35,8 @@ class StopRequest:
 
 
 @dataclass
-class Patience:
-    """Counts the tries of one fault. Raises it when it has lasted longer than `give_up_after` seconds."""
+class Retries:
+    """Counts the retries of one error. Raises it when it has lasted longer than `give_up_after` seconds."""
 
     give_up_after: float
     listener: Listener
@@ -44,8 +44,8 @@ class Patience:
     _since: float | None = None
     _attempt: int = 0
 
-    def met(self, error: TransientError, *, progress: bool) -> bool:
-        """Wait before the next try; false where a stop was asked for meanwhile."""
+    def wait(self, error: TransientError, *, progress: bool) -> bool:
+        """Wait before the next try; false where a stop was requested in the meantime."""
         now = time.monotonic()
         if progress or self._since is None:
             self._since, self._attempt = now, 0

@@ -45,7 +45,7 @@ class BatchGate:
         self.last_batch: int | None = None
         self.error: PenstockError | None = None
         self.in_hand = False
-        """Whether a batch is being carried."""
+        """Whether a batch is running in this process."""
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Spark's `foreachBatch`."""
@@ -63,12 +63,12 @@ class BatchGate:
                     self.in_hand = False
                 # Spark keeps what is raised here as long as the session: so nothing whose traceback knows the run.
                 raise RuntimeError(told)
-        # A stop came between two batches: this one waits here, untouched, until the query is stopped.
+        # The run stops between two batches: this one waits here, not started, until the query is stopped.
         self._released.wait(60)
         raise RuntimeError("the run is stopping")
 
     def close(self) -> None:
-        """Let the batch in hand finish, and no other begin."""
+        """Let the current batch finish, and no other begin."""
         self._closed.set()
         with self._lock:
             pass
@@ -78,7 +78,7 @@ class BatchGate:
         self._released.set()
 
     def end(self) -> None:
-        """The query is over. Spark's gateway keeps the gate for as long as the session, and so what it would hold."""
+        """The query is over. Spark's gateway keeps the gate as long as the session, and all that it refers to."""
         self._closed.set()
         self._run_batch, self.error = _nothing, None
         # Not where Spark gave up waiting for a batch that still goes on.

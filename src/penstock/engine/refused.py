@@ -1,7 +1,7 @@
 """Records that stay out of the targets: refused by a step or a target, or excluded because they were quarantined
 before.
 
-A refused row becomes the record that it came from, with its bytes, read again from the source where nobody kept them.
+A refused row becomes the record that it came from, with its bytes, read again from the source where they were not kept.
 Excluded are the records that an earlier attempt of the batch has quarantined, and those that a target holds already.
 """
 
@@ -19,7 +19,7 @@ from penstock.model import BAD_SCHEMA, COORDINATES, RAW_SCHEMA, OffsetRange, Ref
 EVERYWHERE = ""
 """Stands for every route and sink of the pipeline."""
 
-Place = tuple[str, int, int]
+RecordPlace = tuple[str, int, int]
 """Topic, partition and offset of a record."""
 
 
@@ -42,12 +42,14 @@ class Excluded:
     before_steps: Offsets = field(default_factory=dict)
 
     @classmethod
-    def of(cls, records: Iterable[tuple[str, Place]], before_steps: Iterable[tuple[str, Place]] = ()) -> Excluded:
+    def of(
+        cls, records: Iterable[tuple[str, RecordPlace]], before_steps: Iterable[tuple[str, RecordPlace]] = ()
+    ) -> Excluded:
         """From pairs of a name and a record; `before_steps` are some of them."""
         return cls(_grouped(records), _grouped(before_steps))
 
     @classmethod
-    def quarantined(cls, records: Iterable[tuple[str, Place, str]]) -> Excluded:
+    def quarantined(cls, records: Iterable[tuple[str, RecordPlace, str]]) -> Excluded:
         """From records in the quarantine: the name of who refused it, the record, and the stage that did."""
         known = list(records)
         return cls.of(
@@ -57,6 +59,11 @@ class Excluded:
 
     def __bool__(self) -> bool:
         return bool(self.offsets)
+
+    @property
+    def count(self) -> int:
+        """How many records stay out of anything."""
+        return len({place for _, place in _pairs(self.offsets)})
 
     def together(self, other: Excluded) -> Excluded:
         """What either keeps out."""
@@ -82,12 +89,11 @@ class Excluded:
 
     def raw(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Raw records without those that stay out of the whole pipeline, and that no step has to see."""
-        at = [records.column(name) for name in ("topic", "partition", "offset")]
-        return _without(records, at, self.before_steps, {EVERYWHERE})
+        return _without(records, self.before_steps, {EVERYWHERE})
 
     def decoded(self, rows: pa.RecordBatch, route: str) -> pa.RecordBatch:
         """Rows without those that stay out of this route, and that none of its steps has to see."""
-        return _without(rows, _coordinates(rows), self.before_steps, {route}) if route else rows
+        return _without(rows, self.before_steps, {route}) if route else rows
 
     def rows(self, rows: pa.RecordBatch, route: str, sink: str) -> pa.RecordBatch:
         """Rows after the steps without those whose record stays out of this sink.
@@ -97,9 +103,9 @@ class Excluded:
         names = {EVERYWHERE, route, sink}
         if names.isdisjoint(self.offsets) or COORDINATES not in rows.schema.names:
             return rows
-        return _without(rows, _coordinates(rows), self.offsets, names)
+        return _without(rows, self.offsets, names)
 
-    def has(self, names: Iterable[str], place: Place) -> bool:
+    def has(self, names: Iterable[str], place: RecordPlace) -> bool:
         """Whether a record stays out of all of these."""
         topic, partition, offset = place
         at = TopicPartition(topic, partition)
@@ -107,26 +113,40 @@ class Excluded:
         return everywhere or all(offset in self.offsets.get(name, {}).get(at, ()) for name in names)
 
 
-def _grouped(records: Iterable[tuple[str, Place]]) -> Offsets:
+def _grouped(records: Iterable[tuple[str, RecordPlace]]) -> Offsets:
     found: dict[str, dict[TopicPartition, set[int]]] = {}
     for name, (topic, partition, offset) in records:
         found.setdefault(name, {}).setdefault(TopicPartition(topic, partition), set()).add(offset)
     return {name: {at: frozenset(some) for at, some in each.items()} for name, each in found.items()}
 
 
-def _pairs(offsets: Offsets) -> Iterable[tuple[str, Place]]:
+def _pairs(offsets: Offsets) -> Iterable[tuple[str, RecordPlace]]:
     for name, each in offsets.items():
         for at, some in each.items():
             yield from ((name, (at.topic, at.partition, offset)) for offset in some)
 
 
 def _coordinates(rows: pa.RecordBatch) -> list[pa.Array]:
-    coordinates = rows.column(COORDINATES)
-    return [pc.struct_field(coordinates, name) for name in ("topic", "partition", "offset")]
+    """Topic, partition and offset: columns of raw and bad records, fields of one column in decoded rows."""
+    names = ("topic", "partition", "offset")
+    if COORDINATES not in rows.schema.names:
+        return [rows.column(name) for name in names]
+    return [pc.struct_field(rows.column(COORDINATES), name) for name in names]
 
 
-def _without(rows: pa.RecordBatch, at: list[pa.Array], out: Offsets, names: set[str]) -> pa.RecordBatch:
-    topic, partition, offset = at
+def record_places(rows: pa.RecordBatch) -> list[RecordPlace]:
+    """The record of each row, or of each raw or bad record."""
+    return list(zip(*(column.to_pylist() for column in _coordinates(rows)), strict=True))
+
+
+def single_record(place: RecordPlace) -> OffsetRange:
+    """The range of one record."""
+    topic, partition, offset = place
+    return OffsetRange(topic, partition, offset, offset + 1)
+
+
+def _without(rows: pa.RecordBatch, out: Offsets, names: set[str]) -> pa.RecordBatch:
+    topic, partition, offset = _coordinates(rows)
     found = None
     for place, offsets in ((p, o) for name in names for p, o in out.get(name, {}).items()):
         here = pc.and_(pc.equal(topic, place.topic), pc.equal(partition, place.partition))
@@ -156,8 +176,7 @@ class Refused:
             return pa.RecordBatch.from_pylist([], schema=BAD_SCHEMA)
         offsets = pa.array({record.start for record in self.waiting}, pa.int64())
         raw = raw.filter(pc.is_in(raw.column("offset"), value_set=offsets))
-        places = zip(*(raw.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
-        found = [self.waiting.pop(OffsetRange(topic, p, offset, offset + 1), None) for topic, p, offset in places]
+        found = [self.waiting.pop(single_record(place), None) for place in record_places(raw)]
         raw = raw.filter(pa.array([reasons is not None for reasons in found], pa.bool_()))
         return _as_bad(raw, [reasons for reasons in found if reasons is not None])
 

@@ -1,170 +1,26 @@
-"""A slot: how a batch is cut into slots, what one does inside a Spark task, and its report to the driver.
+"""What a slot does inside a Spark task: read, decode, split, transform, and stage for every sink, in one pass.
 
-A batch is cut as it suits its size: large partitions are split, small ones joined. For sinks that commit in the slot it
-is pinned instead: a slot is a function of the partition alone, none is split, and every slot is there in every batch.
-In the task a slot reads, decodes, splits, transforms and stages for every sink in one pass. What enters is picklable
-and small; what leaves is a report with the manifests. Both lanes use these parts.
+What enters is picklable and small; what leaves is a report with the manifests. Both lanes use these parts.
 """
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from math import ceil
-from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.contracts import TellingDecoder, Transform
-from penstock.engine.outlet import Outlet, Sides, SlotWork, outlet_of, sides_of
-from penstock.engine.refused import EVERYWHERE, Refused, read_again
-from penstock.metrics.memory import memory_in_use
-from penstock.model import Manifest, OffsetRange, Refusal, Split, TopicPartition
-from penstock.registry.exchange import seconds_asked
+from penstock.engine.outlet import Outlet, SideOutputs, finish_stages, outlet_of, sides_of
+from penstock.engine.refused import EVERYWHERE, Refused, read_again, record_places
+from penstock.engine.work import SlotReport, SlotWork, reporting
+from penstock.model import OffsetRange, TopicPartition
 from penstock.transforms import Dedupe
 
-SMALLEST_SLOT = 5_000
-"""Below this many offsets a further task costs more than it gains."""
 
-
-def plan_slots(
-    ranges: Sequence[OffsetRange], cores: int, smallest: int = SMALLEST_SLOT
-) -> list[tuple[OffsetRange, ...]]:
-    """At most `cores` slots of nearly equal size that cover `ranges` exactly."""
-    total = sum(len(r) for r in ranges)
-    if total == 0:
-        return []
-    count = max(1, min(cores, ceil(total / smallest)))
-    return cut_ranges(ranges, [total * i // count for i in range(1, count + 1)])
-
-
-def cut_ranges(ranges: Sequence[OffsetRange], cuts: Sequence[int]) -> list[tuple[OffsetRange, ...]]:
-    """The ranges in order, cut after so many offsets from the first on; the last cut is at their end."""
-    parts: list[tuple[OffsetRange, ...]] = []
-    current: list[OffsetRange] = []
-    seen = 0
-    for whole in ranges:
-        start = whole.start
-        while start < whole.end:
-            end = min(whole.end, start + cuts[len(parts)] - seen)
-            current.append(replace(whole, start=start, end=end))
-            seen += end - start
-            start = end
-            if seen == cuts[len(parts)]:
-                parts.append(tuple(current))
-                current = []
-    return parts
-
-
-def pin_slots(ranges: Sequence[OffsetRange], slots: int) -> list[tuple[OffsetRange, ...]]:
-    """Exactly `slots` slots, some of them empty: each partition in its own, always the same."""
-    pinned: list[list[OffsetRange]] = [[] for _ in range(slots)]
-    for whole in ranges:
-        if len(whole):
-            pinned[pinned_slot(whole.topic, whole.partition, slots)].append(whole)
-    return [tuple(slot) for slot in pinned]
-
-
-def pinned_slot(topic: str, partition: int, slots: int) -> int:
-    """The slot of a partition. The partitions of one topic go round, so that slots are alike in size."""
-    return (crc32(topic.encode()) + partition) % slots
-
-
-@dataclass
-class SlotReport:
-    """What a slot did."""
-
-    slot: int
-    rows_in: int = 0
-    bytes_in: int = 0
-    read: set[TopicPartition] = field(default_factory=set)
-    """The partitions that it read to the end, where Spark chose them."""
-    rows_out: int = 0
-    quarantined: int = 0
-    codes: dict[str, int] = field(default_factory=dict)
-    """How many records were quarantined, by their codes."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """What the transforms counted, by its names."""
-    refused: list[Refusal] = field(default_factory=list)
-    """Rows that the transforms refused and that are not in the quarantine yet."""
-    notices: set[str] = field(default_factory=set)
-    seconds: dict[str, float] = field(default_factory=dict)
-    manifests: list[Manifest] = field(default_factory=list)
-    took: float = 0.0
-    """Seconds from the slot's first line to its last."""
-    pressure: float = 0.0
-    """The share of its machine's memory that was in use at its end."""
-    stage: int | None = None
-    """Spark's stage that the task was of, where it was one."""
-    deferred: list[str] = field(default_factory=list)
-    """Sinks that commit in their slot and did not yet: the slot's bad records have to be quarantined first."""
-    bad: list[tuple[str, tuple[str, int, int], str]] = field(default_factory=list)
-    """Where a sink commits in its slot: the bad records, each with who refused it, empty for the whole pipeline, and at
-    which stage."""
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Add the time inside to a phase."""
-        began = time.perf_counter()
-        yield
-        self.spent(phase, time.perf_counter() - began)
-
-    def spent(self, phase: str, seconds: float) -> None:
-        """Add to a phase."""
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
-
-    def finish(self, sides: Sides | None = None, out: Outlet | None = None) -> None:
-        """Finish what was staged, first the sides, and keep the manifests.
-
-        A slot with bad records does not commit before these are in the quarantine.
-        """
-        with self.timed("stage"):
-            self.manifests += sides.finish() if sides is not None else []
-            if out is not None:
-                self.manifests += out.finish(defer=self.quarantined > 0 or bool(out.refused))
-                self.deferred += out.deferred
-        for sink, seconds in (out.seconds if out is not None else {}).items():
-            self.spent(f"stage:{sink}", seconds)
-
-    def take(self, split: Split) -> pa.RecordBatch:
-        """The rows of a transform that go on; what it refused and counted is kept here."""
-        self.refused += [replace(refusal, stage="transform") for refusal in split.refused]
-        for name, count in split.counts.items():
-            self.counts[name] = self.counts.get(name, 0) + count
-        return split.good
-
-    def refused_on(self, route: str) -> None:
-        """Note on which route the transforms refused what they did since the last call."""
-        self.refused = [
-            replace(refusal, by=route) if refusal.stage == "transform" and not refusal.by else refusal
-            for refusal in self.refused
-        ]
-
-
-@contextmanager
-def reporting(slot: int) -> Iterator[SlotReport]:
-    """The report of one slot, which is whole when the work inside is done."""
-    report, began, asked = SlotReport(slot), time.perf_counter(), seconds_asked()
-    yield report
-    report.took, report.pressure = time.perf_counter() - began, memory_in_use()
-    report.stage = _stage()
-    if (waited := seconds_asked() - asked) > 0:
-        report.spent("registry", waited)
-
-
-def _stage() -> int | None:
-    # Asked only where it is there: not everyone pays for importing it.
-    spark = sys.modules.get("pyspark")
-    task = spark.TaskContext.get() if spark is not None else None
-    return task.stageId() if task is not None else None
-
-
-def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> pa.RecordBatch:
+def _take_out_tombstones(raw: pa.RecordBatch, work: SlotWork, sides: SideOutputs, report: SlotReport) -> pa.RecordBatch:
     assert work.tombstones is not None
     empty = pc.is_null(raw.column("value"))
     split = work.tombstones.decode(raw.filter(empty))
@@ -208,7 +64,7 @@ def apply_all(rows: pa.RecordBatch, transforms: Sequence[Transform], report: Slo
     return rows
 
 
-def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotReport) -> None:
+def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: SideOutputs, report: SlotReport) -> None:
     """Stage bad records, and count them. Those that an earlier attempt of the batch quarantined are there already."""
     if work.excluded and bad.num_rows:
         bad = bad.filter(pa.array([not known for known in _known(bad, work)], pa.bool_()))
@@ -220,24 +76,24 @@ def quarantine(bad: pa.RecordBatch, work: SlotWork, sides: Sides, report: SlotRe
         for code, count in Counter(bad.column("code").to_pylist()).items():
             report.codes[code] = report.codes.get(code, 0) + count
         if work.pinned is not None:
-            names = ("refused_by", "stage", "topic", "partition", "offset")
-            for by, stage, *place in zip(*(bad.column(name).to_pylist() for name in names), strict=True):
-                report.bad += [(name, (place[0], place[1], place[2]), stage) for name in (by or EVERYWHERE).split(",")]
+            reasons = (bad.column(name).to_pylist() for name in ("refused_by", "stage"))
+            for by, stage, place in zip(*reasons, record_places(bad), strict=True):
+                report.bad += [(name, place, stage) for name in (by or EVERYWHERE).split(",")]
         sides.bad.write(bad)
 
 
 def _known(bad: pa.RecordBatch, work: SlotWork) -> list[bool]:
     """For each bad record, whether every sink that it is refused for leaves it out already."""
-    columns = (bad.column(name).to_pylist() for name in ("refused_by", "topic", "partition", "offset"))
-    everybody = work.lacking or EVERYWHERE
-    return [work.excluded.has((by or everybody).split(","), (t, p, o)) for by, t, p, o in zip(*columns, strict=True)]
+    refused_by, every_sink = bad.column("refused_by").to_pylist(), work.lacking or EVERYWHERE
+    pairs = zip(refused_by, record_places(bad), strict=True)
+    return [work.excluded.has((by or every_sink).split(","), place) for by, place in pairs]
 
 
 def _lacking(bad: pa.RecordBatch, work: SlotWork) -> pa.Array:
     """For each bad record the sinks that want the batch, without those that it stays out of or that hold it already."""
     names = work.lacking.split(",")
     out = {name: work.excluded.offsets.get(name, {}) for name in names}
-    places = zip(*(bad.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+    places = record_places(bad)
     found = [",".join(n for n in names if o not in out[n].get(TopicPartition(t, p), ())) for t, p, o in places]
     return pa.array([some or work.lacking for some in found], pa.string())
 
@@ -253,10 +109,10 @@ class SlotRun:
     """A slot at work: what it reads, and where its rows go, for one flow or for several that read the same records.
 
     What steps and targets refuse is on its way to the quarantine. While the rows of some records go through, these are
-    still at hand, and a refused one keeps its bytes. What is refused later, after a dedupe, is read again at the end.
+    still in memory, and a refused one keeps its bytes. What is refused later, after a dedupe, is read again at the end.
     """
 
-    def __init__(self, report: SlotReport, ends: Sequence[tuple[SlotWork, Sides, Outlet | None]]) -> None:
+    def __init__(self, report: SlotReport, ends: Sequence[tuple[SlotWork, SideOutputs, Outlet | None]]) -> None:
         self.report = report
         self._ends = ends
         self._refused = [Refused() for _ in ends]
@@ -306,7 +162,7 @@ class SlotRun:
             for bad in read_again(work.reader, refused):
                 quarantine(bad, work, sides, self.report)
         for _, sides, out in self._ends:
-            self.report.finish(sides, out)
+            finish_stages(self.report, sides, out)
 
     def _quarantine_refused(self, raw: pa.RecordBatch) -> None:
         """Quarantine what was refused of these records, whose rows have gone through."""

@@ -20,11 +20,18 @@ from pyspark import TaskContext
 from penstock.assembly.build import as_nullable
 from penstock.assembly.layout import Layout, StreamInput
 from penstock.contracts import Decoder, StatefulTransform, TellingDecoder, Transform
-from penstock.engine.frame import pinned_by_record, stage_rows_of
-from penstock.engine.outlet import SlotWork, errors_for_spark
-from penstock.engine.refused import Excluded
-from penstock.engine.slot import SlotReport, apply_all
-from penstock.engine.steps import TaskReports, apply_steps, quarantine_all, spark_schema
+from penstock.engine.frame import (
+    TaskReports,
+    apply_steps,
+    pinned_by_record,
+    quarantine_all,
+    spark_schema,
+    stage_rows_of,
+)
+from penstock.engine.outlet import errors_for_spark
+from penstock.engine.refused import Excluded, record_places, single_record
+from penstock.engine.slot import apply_all
+from penstock.engine.work import SlotReport, SlotWork
 from penstock.errors import wire_key
 from penstock.model import COORDINATES, RAW_SCHEMA, OffsetRange, Refusal, Split, TopicPartition, coordinates_of
 from penstock.transforms import Dedupe, Enrich, PythonFrame, Sql, Watermark
@@ -70,14 +77,13 @@ class LateRows:
         count = pc.sum(late).as_py() or 0
         if not count:
             return Split.all_good(rows)
-        refused = _refusals(rows.filter(late).column(COORDINATES), self) if self.watermark.late == "quarantine" else ()
+        refused = _refusals(rows.filter(late), self) if self.watermark.late == "quarantine" else ()
         return Split(rows.filter(pc.invert(late)), refused=refused, counts={"late": count})
 
 
-def _refusals(coordinates: pa.StructArray, late: LateRows) -> tuple[Refusal, ...]:
+def _refusals(rows: pa.RecordBatch, late: LateRows) -> tuple[Refusal, ...]:
     message = f"later than the watermark on {late.watermark.column} allows"
-    places = zip(*(pc.struct_field(coordinates, n).to_pylist() for n in ("topic", "partition", "offset")), strict=True)
-    return tuple(Refusal(OffsetRange(t, p, o, o + 1), "LATE", message) for t, p, o in places)
+    return tuple(Refusal(single_record(place), "LATE", message) for place in record_places(rows))
 
 
 @dataclass
@@ -103,7 +109,9 @@ class Stream:
     def _input(self, session: Any, one: StreamInput, raw: Any) -> Any:
         over_arrow = one.over_arrow()
         after = one.before[len(over_arrow) :]
-        late = (LateRows(one.watermark, one.judge),) if one.watermark is not None and one.judge is not None else ()
+        late = (
+            (LateRows(one.watermark, one.late_for),) if one.watermark is not None and one.late_for is not None else ()
+        )
         if not after:
             # With the decoder: a pass of its own through Python costs more than the decoding.
             over_arrow, late = (*over_arrow, *late), ()
@@ -157,7 +165,7 @@ class Stream:
             (work.reader, decoders.get(r.topic, self.layout.inputs[0].decoder), r, work.excluded, work.key)
             for r in left
         ]
-        return list(context.parallelize(tasks, len(tasks)).map(_judge_range).collect())
+        return list(context.parallelize(tasks, len(tasks)).map(_decode_range).collect())
 
 
 def _moves_rows(step: Transform) -> bool:
@@ -180,11 +188,11 @@ def _decoding(
                 ticks = pc.equal(raw.column("topic"), CLOCK) if clock is not None else None
                 if ticks is not None:
                     raw, ticks = raw.filter(pc.invert(ticks)), raw.filter(ticks)
-                rows = apply_all(_judged(decoder, raw, report, excluded), steps, report)
+                rows = apply_all(_decoded(decoder, raw, report, excluded), steps, report)
                 if rows.num_rows:
                     yield rows
                 if ticks is not None and ticks.num_rows:
-                    yield _telling_time(ticks, rows.schema, clock)
+                    yield _clock_rows(ticks, rows.schema, clock)
             if isinstance(decoder, TellingDecoder):
                 report.notices.update(decoder.notices())
         reports.add(report)
@@ -192,23 +200,23 @@ def _decoding(
     return run
 
 
-def _telling_time(ticks: pa.RecordBatch, schema: pa.Schema, column: str | None) -> pa.RecordBatch:
+def _clock_rows(ticks: pa.RecordBatch, schema: pa.Schema, column: str | None) -> pa.RecordBatch:
     """Rows of nothing but the time and a place that no record has."""
     own = {column: ticks.column("timestamp"), COORDINATES: coordinates_of(ticks)}
     arrays = [own.get(f.name, pa.nulls(ticks.num_rows, f.type)) for f in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=as_nullable(schema))
 
 
-def _judge_range(task: tuple[Any, Decoder, OffsetRange, Excluded, bytes]) -> SlotReport:
+def _decode_range(task: tuple[Any, Decoder, OffsetRange, Excluded, bytes]) -> SlotReport:
     reader, decoder, wanted, excluded, key = task
     report = SlotReport(0)
     with errors_for_spark(key):
         for raw in reader.read([wanted]):
-            _judged(decoder, raw, report, excluded)
+            _decoded(decoder, raw, report, excluded)
     return report
 
 
-def _judged(
+def _decoded(
     decoder: Decoder, raw: pa.RecordBatch, report: SlotReport, excluded: Excluded = Excluded()
 ) -> pa.RecordBatch:
     """The good rows of some records; the bad ones are noted by their places, with the reason."""
@@ -219,9 +227,7 @@ def _judged(
     with report.timed("decode"):
         split = decoder.decode(excluded.raw(raw))
     if split.bad.num_rows:
-        names = ("topic", "partition", "offset", "code", "message", "stage")
-        for topic, partition, offset, code, message, stage in zip(
-            *(split.bad.column(name).to_pylist() for name in names), strict=True
-        ):
-            report.refused.append(Refusal(OffsetRange(topic, partition, offset, offset + 1), code, message, stage))
+        reasons = (split.bad.column(name).to_pylist() for name in ("code", "message", "stage"))
+        for place, *reason in zip(record_places(split.bad), *reasons, strict=True):
+            report.refused.append(Refusal(single_record(place), *reason))
     return split.good

@@ -31,8 +31,7 @@ from penstock.contracts import Reader, Sink
 from penstock.engine.direct import run_slot, share_slot, stage_direct
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.memory import CollectingSink, MemoryReader, ranges_of
-from penstock.engine.outlet import StagedFlow
-from penstock.engine.slot import SlotReport
+from penstock.engine.work import SlotReport, StagedFlow
 from penstock.errors import TerminalError, from_wire
 from penstock.model import (
     BAD_SCHEMA,
@@ -226,7 +225,7 @@ class _StreamTrial:
         return pa.table({"row": pa.array(range(count), pa.int64())})
 
     def _raw(self, one: StreamInput) -> Any:
-        from penstock.engine.steps import spark_schema
+        from penstock.engine.frame import spark_schema
 
         folder = self.folder / one.name
         folder.mkdir(parents=True)

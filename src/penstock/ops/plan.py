@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.assembly.build import Flow, Pipeline, build, joined_schema
-from penstock.assembly.lookups import Lookups
 from penstock.assembly.placing import check_places, open_ports, placement_of
 from penstock.assembly.reaching import checkpoint_of, committed_places_of, places_of, storage_of
 from penstock.assembly.state import check_state
-from penstock.assembly.transforming import Placed, step_output
+from penstock.assembly.tables import Lookups
+from penstock.assembly.transforming import PlacedStep, step_output
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import PipelineConfig, show_duration
 from penstock.config.arrow_types import arrow_to_ddl
@@ -351,7 +351,7 @@ def _flow_steps(flow: Flow) -> tuple[PlannedStep, ...]:
     return (first, *_steps(schema, others))
 
 
-def _steps(schema: pa.Schema | None, placed: Sequence[Placed]) -> tuple[PlannedStep, ...]:
+def _steps(schema: pa.Schema | None, placed: Sequence[PlacedStep]) -> tuple[PlannedStep, ...]:
     steps: dict[str, PlannedStep] = {}
     for one in placed:
         lane = "frame" if schema is None or one.transform.no_arrow_form(schema) is not None else "direct"
@@ -363,7 +363,7 @@ def _steps(schema: pa.Schema | None, placed: Sequence[Placed]) -> tuple[PlannedS
     return tuple(steps.values())
 
 
-def _step(one: Placed, lane: str, columns: tuple[str, ...] | None) -> PlannedStep:
+def _step(one: PlacedStep, lane: str, columns: tuple[str, ...] | None) -> PlannedStep:
     step = one.transform
     state = f"remembers {step.keeps}; {step.bound}" if isinstance(step, StatefulTransform) else None
     return PlannedStep(one.place, repr(step), lane, columns, state)

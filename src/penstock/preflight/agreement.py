@@ -46,7 +46,7 @@ def compare_sinks(
         if one.sparse:
             found += _quarantine_findings(one, token, standings)
             found += _compared(path, files, one, token, committed) if one.position is not None else ()
-        elif one.position is None and one.begun is None:
+        elif one.furthest is None:
             if committed is not None and one.sink not in renamed:
                 found.append(_empty(one, committed, token, (noted or {}).get(one.sink)))
         else:
@@ -62,7 +62,7 @@ def rename_findings(
     Without a token the checkpoint is fresh, and nothing tells where its first batch starts.
     """
     found = [_unreachable(each.held) for each in former if each.held.error is not None]
-    own = {one.sink: one.begun or one.position for one in standings}
+    own = {one.sink: one.furthest for one in standings}
     for each, position in _furthest(former, own):
         held = own.get(each.sink)
         fine = [Verdict.NEXT] if held is None else [Verdict.NEXT, Verdict.TARGET_WENT_BACK]
@@ -81,7 +81,7 @@ def _furthest(
 
     What is covered was renamed in order: every commit since started where it, or a later name, had ended.
     """
-    known = [(each, p) for each in former if (p := each.held.begun or each.held.position) is not None]
+    known = [(each, p) for each in former if (p := each.held.furthest) is not None]
     covering = {sink: [position] for sink, position in own.items() if position is not None}
     for each, position in sorted(known, key=lambda pair: sum(pair[1].next.values()), reverse=True):
         others = covering.setdefault(each.sink, [])
@@ -232,8 +232,8 @@ def _unreachable(one: Standing) -> Finding:
         True,
         f"sink {one.sink} cannot be asked which batch it holds",
         {"sink": one.error or ""},
-        "Whether it agrees with the checkpoint cannot be told. A run would stop at it too.",
-        "bring it back, or correct its settings, and look again: penstock checkpoint verify FILE",
+        "It is unknown whether it agrees with the checkpoint. A run would fail on it too.",
+        "make it reachable or correct its settings, then check again: penstock checkpoint verify FILE",
     )
 
 

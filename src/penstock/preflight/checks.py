@@ -12,8 +12,8 @@ from datetime import datetime
 
 from penstock.assembly.build import Pipeline
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.checkpoint.findings import file_findings
-from penstock.checkpoint.logs import read_files
+from penstock.checkpoint.findings import Finding, file_findings
+from penstock.checkpoint.logs import CheckpointFiles, read_files
 from penstock.errors import MissingError, TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.failures import REFUSALS
@@ -102,59 +102,9 @@ def check_agreement(
     And where partitions were left out: before Spark begins a batch without them, which would stay begun.
     """
     held = standings(pipeline.targets)
-    agreed = _agree(pipeline, checkpoint, held, bounds, recreated, options, topic_ids)
+    agreed = _AgreementCheck(pipeline, checkpoint, held, bounds, recreated, options, topic_ids or {}).agree()
     moved = agreed.moved is not None
     return agreed if moved else replace(agreed, numbers={s.sink: s.position.number for s in held if s.position})
-
-
-def _agree(
-    pipeline: Pipeline,
-    checkpoint: SparkCheckpoint,
-    held: Sequence[Standing],
-    bounds: Mapping[TopicPartition, LogBounds] | None,
-    recreated: frozenset[str],
-    options: RunOptions,
-    topic_ids: Mapping[str, str] | None,
-) -> Agreement:
-    files = read_files(checkpoint.path, checkpoint.storage)
-    for one in held:
-        if one.fault is not None and (one.fault.code in REFUSALS or files.begun is None):
-            with transient_is_fatal():
-                raise one.fault
-    initial, noted = checkpoint.initial(), checkpoint.sinks_noted()
-    former = former_names(pipeline.config, pipeline.settings, pipeline.sinks, held, noted)
-    if files.begun is None and initial is None:
-        for finding in rename_findings(former, held, None):
-            raise finding.as_error()
-        return _agree_fresh(pipeline, checkpoint, held, bounds or {}, options, topic_ids or {})
-    found = compare_sinks(checkpoint.path, files, held, files.committed, noted, former)
-    if bounds is not None and files.begun is not None:
-        found += partition_findings(checkpoint.path, files, held, bounds, recreated)
-        begun = files.begun
-        position = checkpoint.ends(begun) if files.committed == begun else checkpoint.starts(begun)
-        lost = log_findings(position, bounds, pipeline.config.source.on_data_loss)
-        found += [one for one in lost if one.code == "PARTITION_GONE" and one.blocks]
-    blocking = [one for one in found if one.blocks]
-    notices = tuple(f"{one.summary}; {one.way_out}" for one in found if not one.blocks)
-    token = next_token(files, files.committed)
-    if options.catch_up and token is not None:
-        lacking = _lacking(held, token.starts, initial or {at: log.start for at, log in (bounds or {}).items()})
-        # The target of a renamed sink ends where the next batch starts: nothing is missing in it.
-        lacking = {name: r for name, r in lacking.items() if name not in renamed_sinks(former, held)}
-        blocking = [one for one in blocking if one.code != Verdict.TARGET_WENT_BACK.value]
-        if not blocking and any(lacking.values()) and pipeline.stateful:
-            raise _sinks_disagree(pipeline, held)
-        if not blocking:
-            return Agreement(behind=lacking, next=token, notices=notices)
-    if options.accept_duplicates and all(one.code in _MOVABLE for one in blocking):
-        return Agreement(moved=_ACCEPTED if blocking else None, notices=notices)
-    if blocking and options.resume_from_table and all(one.code in _MOVABLE for one in blocking):
-        raise _needs_fresh(checkpoint, files.begun)
-    for finding in blocking:
-        if files.begun is None and finding.code in _MOVABLE:
-            raise _other_run(checkpoint, held)
-        raise finding.as_error()
-    return Agreement(notices=notices)
 
 
 _MOVABLE = frozenset(
@@ -169,57 +119,110 @@ _MOVABLE = frozenset(
 _ACCEPTED = "--accept-duplicates"
 
 
-def _agree_fresh(
-    pipeline: Pipeline,
-    checkpoint: SparkCheckpoint,
-    held: Sequence[Standing],
-    bounds: Mapping[TopicPartition, LogBounds],
-    options: RunOptions,
-    topic_ids: Mapping[str, str],
-) -> Agreement:
-    """A fresh checkpoint: the targets must hold nothing of this pipeline, unless the options say how to go on."""
-    exact = [one for one in held if one.guarantee is Guarantee.EXACTLY_ONCE]
-    if all(one.position is None and one.begun is None for one in exact):
-        return Agreement()
-    if options.resume_from_table:
-        return _resume(pipeline, exact, bounds, options, topic_ids)
-    if options.accept_duplicates:
-        return Agreement(moved=_ACCEPTED)
-    raise _other_run(checkpoint, held)
+@dataclass(frozen=True)
+class _AgreementCheck:
+    """What `check_agreement` compares."""
 
+    pipeline: Pipeline
+    checkpoint: SparkCheckpoint
+    held: Sequence[Standing]
+    bounds: Mapping[TopicPartition, LogBounds] | None
+    recreated: frozenset[str]
+    options: RunOptions
+    topic_ids: Mapping[str, str]
 
-def _resume(
-    pipeline: Pipeline,
-    held: Sequence[Standing],
-    bounds: Mapping[TopicPartition, LogBounds],
-    options: RunOptions,
-    topic_ids: Mapping[str, str],
-) -> Agreement:
-    """Begin where the furthest target ends; the others are brought there first."""
-    positions = {one.sink: (one.begun or one.position) for one in held}
-    furthest = _furthest(positions.values())
-    known = {topic: ids[-1] for p in positions.values() if p is not None for topic, ids in p.topic_ids.items() if ids}
-    changed = recreated_topics(known, dict(topic_ids))
-    if changed and (pipeline.stateful or pipeline.config.source.on_data_loss == "fail"):
-        raise topic_recreated(changed, known, dict(topic_ids), stateful=pipeline.stateful)
-    furthest = {at: end for at, end in furthest.items() if at.topic not in changed}
-    empty = [one.sink for one in held if positions[one.sink] is None and not one.sparse]
-    beginning: Offsets = {at: log.start for at, log in bounds.items()}
-    first = _first_batch(held)
-    if first is not None:
-        # The run died in its first batch, when only the quarantine was committed: that batch is what the sinks lack.
-        empty, beginning = [], {**beginning, **first.starts}
-    lacking = _lacking(held, furthest, beginning)
-    for one in held:
-        if one.sparse and one.sink in lacking and not options.catch_up:
-            token = BatchToken("", "", 0, tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in furthest.items()))
-            options_needed = "--resume-from-table --catch-up"
-            raise contradiction(one.sink, Verdict.TARGET_WENT_BACK, one.position, token, options_needed)
-    torn = {one.sink: one.begun.last for one in held if one.begun is not None and one.torn is not None}
-    if (empty and not options.catch_up) or (pipeline.stateful and (any(lacking.values()) or torn)):
-        raise _sinks_disagree(pipeline, held)
-    notices = [f"sink {name} is caught up first: {len(r)} ranges" for name, r in lacking.items() if r]
-    return Agreement(resumed=furthest, behind=lacking, torn=torn, notices=tuple(notices))
+    @property
+    def log_starts(self) -> Offsets:
+        """Where the logs begin, as far as the brokers were asked."""
+        return {at: log.start for at, log in (self.bounds or {}).items()}
+
+    def agree(self) -> Agreement:
+        """Compare the targets with the batches of the checkpoint."""
+        pipeline, checkpoint, held, options = self.pipeline, self.checkpoint, self.held, self.options
+        files = read_files(checkpoint.path, checkpoint.storage)
+        for one in held:
+            if one.fault is not None and (one.fault.code in REFUSALS or files.begun is None):
+                with transient_is_fatal():
+                    raise one.fault
+        initial, noted = checkpoint.initial(), checkpoint.sinks_noted()
+        former = former_names(pipeline.config, pipeline.settings, pipeline.sinks, held, noted)
+        if files.begun is None and initial is None:
+            for finding in rename_findings(former, held, None):
+                raise finding.as_error()
+            return self._agree_fresh()
+        found = compare_sinks(checkpoint.path, files, held, files.committed, noted, former)
+        if self.bounds is not None and files.begun is not None:
+            found += self._partition_findings(files, files.begun)
+        blocking = [one for one in found if one.blocks]
+        notices = tuple(f"{one.summary}; {one.way_out}" for one in found if not one.blocks)
+        token = next_token(files, files.committed)
+        if options.catch_up and token is not None:
+            lacking = _lacking(held, token.starts, initial or self.log_starts)
+            # The target of a renamed sink ends where the next batch starts: nothing is missing in it.
+            lacking = {name: r for name, r in lacking.items() if name not in renamed_sinks(former, held)}
+            blocking = [one for one in blocking if one.code != Verdict.TARGET_WENT_BACK.value]
+            if not blocking and any(lacking.values()) and pipeline.stateful:
+                raise _sinks_disagree(pipeline, held)
+            if not blocking:
+                return Agreement(behind=lacking, next=token, notices=notices)
+        movable = all(one.code in _MOVABLE for one in blocking)
+        if options.accept_duplicates and movable:
+            return Agreement(moved=_ACCEPTED if blocking else None, notices=notices)
+        if blocking and options.resume_from_table and movable:
+            raise _needs_fresh(checkpoint, files.begun)
+        for finding in blocking:
+            if files.begun is None and finding.code in _MOVABLE:
+                raise _other_run(checkpoint, held)
+            raise finding.as_error()
+        return Agreement(notices=notices)
+
+    def _partition_findings(self, files: CheckpointFiles, begun: int) -> list[Finding]:
+        """Partitions that were left out, or are gone."""
+        bounds, checkpoint = self.bounds or {}, self.checkpoint
+        found = partition_findings(checkpoint.path, files, self.held, bounds, self.recreated)
+        position = checkpoint.ends(begun) if files.committed == begun else checkpoint.starts(begun)
+        lost = log_findings(position, bounds, self.pipeline.config.source.on_data_loss)
+        return found + [one for one in lost if one.code == "PARTITION_GONE" and one.blocks]
+
+    def _agree_fresh(self) -> Agreement:
+        """A fresh checkpoint: the targets must hold nothing of this pipeline, unless the options say how to go on."""
+        exact = [one for one in self.held if one.guarantee is Guarantee.EXACTLY_ONCE]
+        if all(one.furthest is None for one in exact):
+            return Agreement()
+        if self.options.resume_from_table:
+            return self._resume(exact)
+        if self.options.accept_duplicates:
+            return Agreement(moved=_ACCEPTED)
+        raise _other_run(self.checkpoint, self.held)
+
+    def _resume(self, held: Sequence[Standing]) -> Agreement:
+        """Begin where the furthest target ends; the others are brought there first."""
+        pipeline, options = self.pipeline, self.options
+        positions = {one.sink: one.furthest for one in held}
+        furthest = _furthest(positions.values())
+        known = {topic: i[-1] for p in positions.values() if p is not None for topic, i in p.topic_ids.items() if i}
+        changed = recreated_topics(known, dict(self.topic_ids))
+        if changed and (pipeline.stateful or pipeline.config.source.on_data_loss == "fail"):
+            raise topic_recreated(changed, known, dict(self.topic_ids), stateful=pipeline.stateful)
+        furthest = {at: end for at, end in furthest.items() if at.topic not in changed}
+        empty = [one.sink for one in held if positions[one.sink] is None and not one.sparse]
+        beginning = self.log_starts
+        first = _first_batch(held)
+        if first is not None:
+            # The run died in its first batch, when only the quarantine was committed: that is what the sinks lack.
+            empty, beginning = [], {**beginning, **first.starts}
+        lacking = _lacking(held, furthest, beginning)
+        for one in held:
+            if one.sparse and one.sink in lacking and not options.catch_up:
+                ranges = tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in furthest.items())
+                options_needed = "--resume-from-table --catch-up"
+                token = BatchToken("", "", 0, ranges)
+                raise contradiction(one.sink, Verdict.TARGET_WENT_BACK, one.position, token, options_needed)
+        torn = {one.sink: one.begun.last for one in held if one.begun is not None and one.torn is not None}
+        if (empty and not options.catch_up) or (pipeline.stateful and (any(lacking.values()) or torn)):
+            raise _sinks_disagree(pipeline, held)
+        notices = [f"sink {name} is caught up first: {len(r)} ranges" for name, r in lacking.items() if r]
+        return Agreement(resumed=furthest, behind=lacking, torn=torn, notices=tuple(notices))
 
 
 def _furthest(positions: Iterable[Position | None]) -> Offsets:
@@ -232,7 +235,7 @@ def _furthest(positions: Iterable[Position | None]) -> Offsets:
 
 
 def _sinks_disagree(pipeline: Pipeline, held: Sequence[Standing]) -> TerminalError:
-    positions = {one.sink: one.begun or one.position for one in held}
+    positions = {one.sink: one.furthest for one in held}
     return TerminalError(
         "RESUME_SINKS_DISAGREE",
         "the targets do not end at the same offsets"
@@ -248,7 +251,7 @@ def _sinks_disagree(pipeline: Pipeline, held: Sequence[Standing]) -> TerminalErr
 
 def _first_batch(held: Sequence[Standing]) -> BatchToken | None:
     """The first batch of a run, where a quarantine is all that holds something of it."""
-    if any(one.position is not None or one.begun is not None for one in held if not one.sparse):
+    if any(one.furthest is not None for one in held if not one.sparse):
         return None
     found = [one.token for one in held if one.sparse and one.token is not None]
     return next((token for token in found if token.batch_id == 0), None)
@@ -261,7 +264,7 @@ def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[
     to the furthest sink, including in a batch that only some sinks have committed.
     """
     found = {}
-    sinks = _furthest(one.begun or one.position for one in held if not one.sparse)
+    sinks = _furthest(one.furthest for one in held if not one.sparse)
     furthest = {at: max(end, sinks.get(at, 0)) for at, end in to.items()}
     for one in held:
         if one.guarantee is not Guarantee.EXACTLY_ONCE or one.torn is not None:
@@ -275,8 +278,7 @@ def _lacking(held: Sequence[Standing], to: Offsets, beginning: Offsets) -> dict[
 
 
 def _other_run(checkpoint: SparkCheckpoint, held: Sequence[Standing]) -> TerminalError:
-    one = next(one for one in held if one.position is not None or one.begun is not None)
-    position = one.begun or one.position
+    one, position = next((one, one.furthest) for one in held if one.furthest is not None)
     assert position is not None
     return TerminalError(
         "SINK_HOLDS_OTHER_RUN",
@@ -319,8 +321,8 @@ def start_point(
         used = checkpoint.start_used()
         if used is not None and used != describe_start(start):
             notice = (
-                f"`start: {describe_start(start)}` is for a first run only and is not used: this checkpoint began with "
-                f"`{used}` and goes on where it stands"
+                f"`start: {describe_start(start)}` applies to the first run only and is ignored: this checkpoint began "
+                f"with `{used}` and continues from its own offsets"
             )
         return StartPoint(f"checkpoint, after batch {done if done is not None else 'none'}", offsets, None, notice)
     initial = checkpoint.initial()

@@ -159,7 +159,7 @@ def partition_findings(
                 f"checkpoint {path}: batch {begun} was begun without {len(left_out)} of its partitions",
                 where,
                 "They were not in the file then, or not at the brokers, and now they are. Carried out as it is, the "
-                "batch would leave them behind, and the next would read them from their beginning.",
+                "batch would skip them, and the next would read them from their beginning.",
                 REPAIR,
             )
         ]
@@ -186,14 +186,15 @@ _RECORD_IT = (
 )
 _SAID = {
     "OFFSETS_BEFORE_LOG": (
-        "the checkpoint stands before the beginning of the log",
+        "the checkpoint is before the start of the log",
         "Retention removed records that were not read yet.",
         _RECORD_IT,
     ),
     "OFFSETS_BEYOND_LOG": (
-        "the checkpoint stands beyond the end of the log",
-        "The topic was re-created or cut, or its brokers lost records; for a moment also after a broker was lost.",
-        f"look again in two minutes, where a broker was lost: penstock checkpoint verify FILE\n{_RECORD_IT}",
+        "the checkpoint is beyond the end of the log",
+        "The topic was re-created or truncated, or its brokers lost records. It may also show briefly after a broker "
+        "failure.",
+        f"after a broker failure, check again in two minutes: penstock checkpoint verify FILE\n{_RECORD_IT}",
     ),
     "PARTITION_GONE": (
         "the checkpoint has offsets of partitions that are not read any more",

@@ -1,4 +1,4 @@
-"""What a run is asked besides its file, and what it did."""
+"""The options of a run that are not in its file, and its summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RunOptions:
     resume_from_table: bool = False
     accept_duplicates: bool = False
     catch_up: bool = False
-    """Bring targets that went back to where the checkpoint stands, before the first batch."""
+    """Before the first batch, bring targets that went back forward to the position of the checkpoint."""
     give_up_after: float = 300.0
     stalled_after: float = 3600.0
     """Seconds without any progress until a batch is given up, with exit code 75; 0 for never."""

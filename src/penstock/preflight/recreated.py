@@ -8,22 +8,19 @@ the rest of the old one is a gap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.findings import Finding, from_error
 from penstock.checkpoint.writing import remove_file
+from penstock.contracts import Sink
 from penstock.errors import PenstockError, TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster, KafkaSettings
-from penstock.model import BatchToken, Position
+from penstock.model import BatchToken
 from penstock.preflight.loss import ranges_of_batch
 from penstock.preflight.standings import standings
-
-if TYPE_CHECKING:
-    from penstock.engine.batch import BatchRunner
 
 
 def recreated_topics(noted: dict[str, str], now: dict[str, str]) -> frozenset[str]:
@@ -43,7 +40,7 @@ class TopicIds:
     _now: dict[str, str] = field(default_factory=dict)
     """The ids of the topics that this run reads."""
     _former: dict[str, str] = field(default_factory=dict)
-    """For the batch in hand: the ids of topics that are gone, and that the batch was planned for."""
+    """For the current batch: the ids of topics that are gone, and that the batch was planned for."""
     _stateful: bool = False
 
     def compare(self, topics: set[str], *, stateful: bool) -> None:
@@ -68,7 +65,7 @@ class TopicIds:
         self.compare(set(self._now), stateful=self._stateful)
 
     def forget_open_batch(self, targets: Targets) -> None:
-        """A batch that was begun on the old topics, and of which no sink has anything, never was: Spark begins it anew.
+        """Drop a batch that was begun on the old topics and that no sink has any part of: Spark begins it anew.
 
         Its ends say nothing of the new logs, which may be shorter.
         """
@@ -81,17 +78,21 @@ class TopicIds:
         if not any(token is not None and (token.query_id, token.batch_id) == (query_id, begun) for token in held):
             remove_file(self.checkpoint.path, f"offsets/{begun}", self.checkpoint.storage)
 
-    def of_batch(self, batch_id: int, runner: BatchRunner) -> tuple[frozenset[str], frozenset[str]]:
+    def of_batch(
+        self, batch_id: int, token: BatchToken, sinks: Sequence[Sink]
+    ) -> tuple[frozenset[str], frozenset[str]]:
         """The topics from whose beginning a batch is to be read, and those of which nothing of it is left.
 
-        A batch that a sink holds with its own offsets was read before the topics were created again.
+        `token` is what the tokens of all batches have in common. A batch that a sink holds with its own offsets was
+        read before the topics were created again.
         """
         self._former = {}
         if not self.recreated:
             return self.recreated, frozenset()
         batch = ranges_of_batch(self.checkpoint.starts(batch_id), self.checkpoint.ends(batch_id))
-        plain = replace(runner.token, batch_id=batch_id, ranges=batch.ranges)
-        if any(position is not None and position.last == plain for position in _positions(runner)):
+        plain = replace(token, batch_id=batch_id, ranges=batch.ranges)
+        positions = [sink.position() for sink in sinks]
+        if any(position is not None and position.last == plain for position in positions):
             noted = self.checkpoint.topic_ids()
             self._former = {topic: noted[topic] for topic in self.recreated if topic in noted}
             return frozenset(), self.recreated
@@ -160,10 +161,6 @@ def topic_recreated(
         },
         hint=way_out,
     )
-
-
-def _positions(runner: BatchRunner) -> list[Position | None]:
-    return [sink.position() for sink in runner.sinks]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where each target stands, also under sink names that the file does not have any more. No JVM.
+"""The position of each target, also under sink names that the file does not have any more. No JVM.
 
 A target keeps one position for each name, so a sink that was renamed seems to hold nothing: it would write the open
 batch a second time. `agreement` therefore compares the next batch with the position under the former name too.
@@ -22,7 +22,7 @@ from penstock.quarantine import RefusingQuarantine
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one target stands, by what it stores itself."""
+    """The position of one target, by what it stores itself."""
 
     sink: str
     guarantee: Guarantee
@@ -42,6 +42,11 @@ class Standing:
     """Where redrives stand, and replays that hold them up."""
 
     @property
+    def furthest(self) -> Position | None:
+        """The position of the part that has come furthest: of a torn sink, its newest slot."""
+        return self.begun or self.position
+
+    @property
     def token(self) -> BatchToken | None:
         """The newest batch that it holds whole."""
         position = self.position
@@ -49,7 +54,7 @@ class Standing:
 
     @property
     def newest(self) -> BatchToken | None:
-        """The newest batch of which it holds anything."""
+        """The newest batch that it holds any part of."""
         return self.begun.last if self.begun is not None else self.token
 
 
@@ -68,7 +73,7 @@ def standings(targets: Targets) -> list[Standing]:
 
 def carried_number(quarantine: str, found: Iterable[Standing]) -> int:
     """How many commits a quarantine has had, by what the positions of the sinks carry."""
-    carrying = (p for one in found if not one.sparse for p in (one.begun or one.position, one.redriven))
+    carrying = (p for one in found if not one.sparse for p in (one.furthest, one.redriven))
     return max((p.last.quarantine.get(quarantine, 0) for p in carrying if p is not None), default=0)
 
 
@@ -93,7 +98,7 @@ def _standing(sink: Sink, sparse: bool, redriven: Sink | None) -> Standing:
 
 @dataclass(frozen=True)
 class FormerName:
-    """Where a target stands under a name that the file does not have any more."""
+    """The position of a target under a name that the file does not have any more."""
 
     sink: str
     """The sink of the file that writes to the target now."""
@@ -131,7 +136,7 @@ def former_names(
     def search(sink: Sink) -> list[FormerName]:
         one = standing[sink.name]
         names = {name for name, one_noted in noted.items() if one_noted.target == sink.target}
-        if isinstance(sink, SharedSink) and (not noted or (one.position is None and one.begun is None)):
+        if isinstance(sink, SharedSink) and (not noted or one.furthest is None):
             try:
                 names |= names_in_target(sink, config.name)
             except PenstockError as error:

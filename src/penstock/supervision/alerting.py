@@ -1,6 +1,6 @@
 """The alerts of a running pipeline: rules evaluated every few seconds, and alerts sent to a webhook or a topic.
 
-A rule that fires is noted beside the checkpoint once every receiver has its alert, so a run that is started again
+A rule that fires is recorded in the checkpoint folder once every receiver has its alert, so that a restarted run
 neither sends it twice nor forgets to resolve it. Senders deliver in order and retry for an hour. An alert that may have
 arrived is sent again: a receiver may see it twice and can tell by `rule`, `state` and `since`. Nothing here raises or
 blocks the run.
@@ -48,8 +48,8 @@ class QueuedAlert:
     left: int
 
 
-class NotTakenError(Exception):
-    """A receiver did not take an alert; the text says why, without its address."""
+class NotAcceptedError(Exception):
+    """A receiver did not accept an alert; the text says why, without its address."""
 
 
 class Webhook:
@@ -62,7 +62,7 @@ class Webhook:
         self._headers = config.headers
 
     def send(self, body: Body) -> None:
-        """POST an alert as JSON. Raises `NotTakenError` at any answer but 2xx; the same alert is then sent again."""
+        """POST an alert as JSON. Raises `NotAcceptedError` at any answer but 2xx; the same alert is then sent again."""
         import requests
 
         try:
@@ -75,9 +75,9 @@ class Webhook:
             )
         except (requests.RequestException, ValueError) as error:
             # Their texts have the URL in them.
-            raise NotTakenError(f"it cannot be reached ({type(error).__name__})") from None
+            raise NotAcceptedError(f"it cannot be reached ({type(error).__name__})") from None
         if not 200 <= answer.status_code < 300:
-            raise NotTakenError(f"it answers {answer.status_code}")
+            raise NotAcceptedError(f"it answered {answer.status_code}")
 
     def close(self) -> None:
         """Nothing is held between alerts."""
@@ -94,11 +94,11 @@ class AlertTopic:
         self._outcome: list[Any] = []
 
     def send(self, body: Body) -> None:
-        """Produce an alert, once however often it is asked for, and wait for the brokers. Raises `NotTakenError`."""
+        """Produce an alert, once however often it is asked for, and wait for the brokers. Raises `NotAcceptedError`."""
         try:
             producer = self._producer = self._producer or self._open()
         except PenstockError as error:
-            raise NotTakenError(error.summary) from None
+            raise NotAcceptedError(error.summary) from None
         if self._sent is not body:
             self._sent, self._outcome = body, []
             key = f"{body['pipeline']}/{body['rule']}"
@@ -110,15 +110,15 @@ class AlertTopic:
         while not self._outcome and time.monotonic() < deadline:
             producer.poll(0.1)
         if not self._outcome:
-            raise NotTakenError("the brokers do not answer")
+            raise NotAcceptedError("the brokers do not answer")
         self._sent = None
         if (fault := self._outcome[0]) is not None:
             # An idempotent producer may be done for after an error; another one begins anew.
             self._producer = None
-            raise NotTakenError(f"{fault.name()}: {fault.str()}")
+            raise NotAcceptedError(f"{fault.name()}: {fault.str()}")
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Drop what was not sent yet."""
         if self._producer is not None:
             self._producer.purge()
             self._producer = None
@@ -134,10 +134,11 @@ class AlertTopic:
 
 
 class AlertSender:
-    """Brings alerts to one receiver, one after the other, from a daemon thread.
+    """Sends alerts to one receiver, one after the other, from a daemon thread.
 
-    `delivered` hears of each that was taken; `notice` once that the receiver takes none, and once that it does again.
-    The oldest is dropped where a thousand wait, and one that was not taken for an hour.
+    `delivered` is called with each accepted alert; `notice` once when the receiver stops accepting alerts, and once
+    when it accepts them again. The oldest is dropped when a thousand are queued, and one that was not accepted for an
+    hour.
     """
 
     def __init__(
@@ -151,12 +152,12 @@ class AlertSender:
         self._thread.start()
 
     def put(self, alert: QueuedAlert) -> None:
-        """Take an alert; returns at once."""
+        """Queue an alert; returns at once."""
         self._waiting.append(alert)
         self._changed.set()
 
     def finish(self) -> None:
-        """Take no more, and try each that waits once more."""
+        """Accept no more, and try each queued alert once more."""
         self._ending.set()
         self._changed.set()
 
@@ -179,12 +180,12 @@ class AlertSender:
         for attempt in itertools.count(1):
             try:
                 self._receiver.send(alert.body)
-            except Exception as error:  # a receiver of whatever kind never ends the thread
+            except Exception as error:  # no receiver ends the thread
                 ended = self._ending.is_set()
-                reason = str(error) if isinstance(error, NotTakenError) else type(error).__name__
+                reason = str(error) if isinstance(error, NotAcceptedError) else type(error).__name__
                 self._tell(failing=True, text=f"sending an alert to {self._receiver.name}: {reason}; trying again")
             else:
-                self._tell(failing=False, text=f"{self._receiver.name} takes alerts again")
+                self._tell(failing=False, text=f"{self._receiver.name} accepts alerts again")
                 self._delivered(alert)
                 return
             if ended or time.monotonic() - began > _PATIENCE_SECONDS:
@@ -203,10 +204,10 @@ _CLOSE_SECONDS = 5.0
 
 
 class Alerting:
-    """Looks after `config.alerts` from a daemon thread until it is closed.
+    """Evaluates `config.alerts` from a daemon thread until it is closed.
 
-    `settings` reach the brokers of the source, for the topic. `observe` gives the figures; `tell` hears of each alert,
-    `notice` that a receiver does not take them.
+    `settings` are those of the source's brokers, for the alert topic. `observe` gives the figures; `tell` is called
+    with each alert, `notice` when a receiver does not accept them.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class Alerting:
         self._thread.start()
 
     def close(self) -> None:
-        """Look once more, and let what is under way arrive, for at most some seconds."""
+        """Evaluate the rules once more, and wait a few seconds for what is being sent."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         self._over.set()
         self._thread.join(_CLOSE_SECONDS)
@@ -253,7 +254,7 @@ class Alerting:
         # The next look may find figures where this one found none.
         with suppress(TypeError, ValueError, ArithmeticError):
             for alert in self._book.look(self._observe()):
-                with suppress(Exception):  # a listener of whatever kind keeps no alert back
+                with suppress(Exception):  # no listener keeps an alert back
                     self._tell(alert)
                 self._send(alert)
 

@@ -24,12 +24,13 @@ from penstock.checkpoint import checkpoint_lock
 from penstock.contracts import Reader, RecordSink, Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
+from penstock.engine.committer import Committer, Purpose
 from penstock.engine.flows import CurrentFlows
-from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping, telling_once
+from penstock.engine.listener import BatchDone, Listener, Notice, Started, Stopping, notify_once
 from penstock.engine.orphans import Orphans
-from penstock.engine.patience import Patience, StopRequest
+from penstock.engine.patience import Retries, StopRequest
 from penstock.engine.refused import Excluded
-from penstock.engine.slot import cut_ranges
+from penstock.engine.work import cut_ranges
 from penstock.errors import TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
@@ -62,7 +63,7 @@ class BoundedRun:
     """Whether every sink is committed once, at the end, with one token over all the ranges."""
     rule: Rule = Rule.FOLLOWS
     excluded: Callable[[BatchToken, Sequence[Sink]], Excluded] = lambda token, sinks: Excluded()
-    """For a batch: which of its records stay out of which sinks, by what these hold."""
+    """For a batch: which of its records stay out of which sinks, because these have them already."""
     settle: Callable[[], object] = lambda: None
     """Called once every batch is carried, before what is committed at the end."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -154,29 +155,26 @@ def _carry(
         listener(Notice(notice))
     first = batches_done(run)
     with session_for(pipeline, log, session, tell=lambda text: listener(Notice(text))) as spark:
-        executors, tell = Executors(spark), telling_once(listener)
+        executors, tell = Executors(spark), notify_once(listener)
         flows = CurrentFlows(pipeline, spark, tell)
         flows.prepare(executors.slots())
         partitions = len({r.topic_partition for batch in run.batches for r in batch})
         listener(Started(pipeline.config.name, pipeline.lane.lane, pipeline.lane.reason, partitions, run.run_id))
+        targets = replace(pipeline.targets, gaps=None)
+        if run.marks is not None:
+            targets = replace(targets, sinks=(*pipeline.sinks, run.marks), quarantines=())
+        table_lock = partial(lock_of, run.beside or pipeline.config.checkpoint)
         runner = BatchRunner(
-            token=BatchToken(pipeline.config.name, run.run_id, 0, (), rule=run.rule),
-            flows=flows.now,
-            sinks=pipeline.sinks if run.marks is None else (*pipeline.sinks, run.marks),
-            quarantines=pipeline.quarantines if run.marks is None else (),
-            batches=GivenBatches(run.batches, cluster),
-            reader=pipeline.reader,
-            gaps=None,
-            cores=executors.slots,
-            tell=tell,
-            marks=run.marks,
-            table_lock=partial(lock_of, run.beside or pipeline.config.checkpoint),
+            BatchToken(pipeline.config.name, run.run_id, 0, (), rule=run.rule),
+            flows,
+            GivenBatches(run.batches, cluster),
+            Committer(targets, Purpose.REWRITE, run.marks, table_lock=table_lock),
+            executors.slots,
             orphans=Orphans(Attempts(spark)),
             excluded=run.excluded,
             topic_ids=_pinned_ids(run, cluster),
             same_topics=partial(SameTopics, pipeline.settings) if cluster is not None else None,
             stopped=stop.asked,
-            claims=False,
         )
         whole = _all_batches(run, first, runner, flows, listener, stop, summary)
         runner.end()
@@ -197,7 +195,7 @@ def _all_batches(
     stop: StopRequest,
     summary: RunSummary,
 ) -> bool:
-    patience, progress = Patience(run.give_up_after, listener, stop), False
+    retries, progress = Retries(run.give_up_after, listener, stop), False
     while number < len(run.batches):
         if stop.asked():
             listener(Stopping())
@@ -205,11 +203,10 @@ def _all_batches(
         try:
             metrics = runner.run(OfSession(flows.session), number)
         except Exception as error:
-            told = translate_error(error, run.pipeline.settings.brokers)
-            runner.after_restart = True
-            if not isinstance(told, TransientError):
-                raise told from error
-            if not patience.met(told, progress=progress):
+            translated = translate_error(error, run.pipeline.settings.brokers)
+            if not isinstance(translated, TransientError):
+                raise translated from error
+            if not retries.wait(translated, progress=progress):
                 return False
             flows.try_again()
             runner.token = replace(runner.token, query_id=_attempt(run).run_id)

@@ -5,9 +5,9 @@ remembered, so a catch-up that was killed goes on where the target stands. Recor
 of the target. A quarantine that went back gets again what is bad today; a record of the ranges that is good today and
 that its target does not hold was quarantined before, and is quarantined again, so that a redrive can bring it.
 
-A checkpoint that was restored from a copy has the state of an older batch than the sinks hold. A note beside it names
-the batches between. Each is put into Spark's log in turn and run again with exactly its offsets: the sinks have it
-already, and its rows go through the state once more.
+A checkpoint that was restored from a copy has the state of an older batch than the sinks hold. A note in its folder
+names the batches between. Each is put into Spark's log in turn and run again with exactly its offsets: the sinks have
+it already, and its rows go through the state once more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.assembly.build import Pipeline
 from penstock.checkpoint import SparkCheckpoint
@@ -26,14 +25,13 @@ from penstock.checkpoint.writing import put_offsets
 from penstock.contracts import RecordSink, Sink, SlotSink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
+from penstock.engine.committer import Committer, Purpose
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.patience import StopRequest
-from penstock.engine.refused import Excluded, Place
+from penstock.engine.refused import Excluded, RecordPlace, record_places, single_record
 from penstock.errors import MissingError
-from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import (
-    COORDINATES,
     BatchToken,
     Guarantee,
     Manifest,
@@ -64,7 +62,6 @@ class CatchUp:
     """Catches the targets of a run up."""
 
     flows: CurrentFlows
-    cluster: Cluster
     topics: TopicIds
     cores: Callable[[], int]
     count: Callable[[BatchMetrics], None]
@@ -80,8 +77,10 @@ class CatchUp:
             # Targets that lack the same batch get it with the others: a bad record is then quarantined once for all.
             sinks = [s for s in self.pipeline.sinks if s.name == name or _begins(behind.get(s.name, ()), token)]
             behind |= {s.name: _without(behind[s.name], token) for s in sinks if s.name in behind}
-            self.tell(f"sink {name}: batch {token.batch_id} is carried out again: not every slot holds it")
-            runner = self._runner(self.flows, sinks, GivenBatches([token.ranges], self.cluster, token.batch_id), token)
+            self.tell(f"sink {name}: batch {token.batch_id} is run again: some slots do not have it")
+            runner = self._runner(
+                self.flows, sinks, GivenBatches([token.ranges], self.topics.cluster, token.batch_id), token
+            )
             self.count(runner.run(self.frame, token.batch_id))
         # The quarantine first: what the sinks lack is brought without the records that it holds.
         for quarantine in self.pipeline.quarantines:
@@ -111,7 +110,7 @@ class CatchUp:
                 starts = tuple(replace(r, end=r.start) for r in ranges)
                 moved = replace(token, query_id=f"moved-{uuid4()}", ranges=starts)
                 move(sink, moved, "caught up from where the checkpoint begins")
-        runner = self._runner(flows, sinks, GivenBatches(batches, self.cluster), token)
+        runner = self._runner(flows, sinks, GivenBatches(batches, self.topics.cluster), token)
         for batch_id in range(len(batches)):
             if self.stop.asked():
                 return False
@@ -142,7 +141,7 @@ class CatchUp:
         name = self.pipeline.config.name
         token = BatchToken(name, f"catch-up-{quarantine.name}", carried, (), rule=Rule.MOVES)
         if batch is not None and any(r.end > batch.starts.get(r.topic_partition, r.end) for r in ranges):
-            # It stands as after the first attempt of the batch, which is bound by what was quarantined.
+            # Its position is that after the first attempt of the batch, which is bound by what was quarantined.
             token = replace(batch, pipeline=name, rule=Rule.FORWARD)
         token = replace(token, reason="caught up")
         quarantine.land(Position.after(position, token, carried), (), position)
@@ -151,22 +150,16 @@ class CatchUp:
         self, flows: CurrentFlows, sinks: Sequence[Sink], batches: GivenBatches, token: BatchToken
     ) -> BatchRunner:
         recovers = any(isinstance(sink, LostRecords) for sink in sinks)
+        targets = replace(self.pipeline.targets, sinks=tuple(sinks))
         return BatchRunner(
             token,
-            flows.now,
-            sinks,
-            self.pipeline.quarantines,
+            flows,
             batches,
-            self.pipeline.reader,
-            self.pipeline.targets.gaps,
+            Committer(targets, Purpose.RECOVER if recovers else Purpose.CATCH_UP),
             self.cores,
-            self.tell,
             excluded=_held_already,
             topic_ids=self.topics.of_token,
             stopped=self.stop.asked,
-            late=True,
-            recovers=recovers,
-            claims=not recovers,
         )
 
 
@@ -201,13 +194,9 @@ class _RefuseLost:
     next: Mapping[TopicPartition, int]
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        coordinates = rows.column(COORDINATES)
-        places = zip(
-            *(pc.struct_field(coordinates, part).to_pylist() for part in ("topic", "partition", "offset")), strict=True
-        )
         message = f"sink {self.sink} does not hold it, and the quarantine that held it went back"
-        lost = [(t, p, o) for t, p, o in places if o < self.next.get(TopicPartition(t, p), 0)]
-        return [Refusal(OffsetRange(t, p, o, o + 1), QUARANTINED_BEFORE, message) for t, p, o in lost]
+        lost = [(t, p, o) for t, p, o in record_places(rows) if o < self.next.get(TopicPartition(t, p), 0)]
+        return [Refusal(single_record(place), QUARANTINED_BEFORE, message) for place in lost]
 
     def finish(self) -> Manifest:
         return Manifest(self.sink, self.writer, 0, 0)
@@ -234,7 +223,7 @@ def _without(ranges: Sequence[OffsetRange], token: BatchToken) -> tuple[OffsetRa
     return tuple(r for r in left if len(r))
 
 
-def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[Place] | None:
+def _records_held(sink: Sink, ranges: Sequence[OffsetRange]) -> set[RecordPlace] | None:
     return sink.records_held(ranges) if isinstance(sink, RecordSink) else None
 
 
@@ -265,7 +254,7 @@ def move_positions(
             continue
         rule = Rule.FORWARD if standing.sparse else Rule.FOLLOWS
         least = carried_number(standing.sink, found) if standing.sparse else 0
-        position = standing.begun or standing.position
+        position = standing.furthest
         if decide(position, replace(token, rule=rule), least) is not Verdict.NEXT:
             moved = replace(token, rule=Rule.MOVES, reason=reason)
             target.land(Position.after(position, moved, least), (), position)

@@ -114,7 +114,7 @@ class Fleet:
                 self._stop.asked(within=_TICK)
 
     def _is_over(self) -> bool:
-        """Whether nothing runs, nothing will, and nobody looks for more."""
+        """Whether nothing runs, nothing will, and no files are watched."""
         return not self._options.watch and all(member.due == NEVER for member in self.members.values())
 
     def _see_to(self, member: Member, session: Any, now: float) -> None:

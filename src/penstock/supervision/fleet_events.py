@@ -1,4 +1,4 @@
-"""What a fleet is asked, what it reports besides the events of its runs, and what became of it."""
+"""The options of a fleet, its events besides those of its runs, and its summary."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class FileChanged:
-    """A file was taken up, or let go."""
+    """A file was added, changed or removed."""
 
     file: Path
     change: Literal["added", "changed", "removed"]

@@ -38,7 +38,7 @@ def note_end(file: Path, facts: Mapping[str, Any]) -> None:
 
 
 def jobs_in(root: Path) -> list[Path]:
-    """The folders of the jobs that were planned here, by name; one whose plan is still being written is none."""
+    """The folders of the jobs that were planned here, by name; not one whose plan is still being written."""
     return sorted(plan.parent for plan in root.glob(f"*/{PLAN}") if not plan.parent.name.startswith("."))
 
 

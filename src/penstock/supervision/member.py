@@ -67,7 +67,7 @@ class Member:
         return self._thread is not None
 
     def take(self, config: PipelineConfig, now: float) -> None:
-        """Go on with this definition: at once, or when the run in hand has stopped."""
+        """Go on with this definition: at once, or when the current run has stopped."""
         self._attempt, self._told, self.removed = 0, None, False
         if self.running:
             self.next = config
@@ -83,7 +83,7 @@ class Member:
         self._wait(error, delay)
 
     def start(self, session: Any, sharing: int) -> None:
-        """Start its run, in a session of its own beside this one."""
+        """Start its run, in a new session of the same application."""
         assert self.config is not None and self._thread is None
         self.due, self._stop, self._ended, self._batches = NEVER, StopRequest(), (None, None), 0
         self._thread = threading.Thread(
@@ -95,18 +95,18 @@ class Member:
         self._thread.start()
 
     def ask_stop(self) -> None:
-        """Finish the batch in hand, and start no more."""
+        """Finish the current batch, and start no more runs."""
         self.due, self.next = NEVER, None
         self._stop.ask()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the run; whether there is none any more."""
+        """Wait for the run; whether it has ended."""
         if self._thread is not None:
             self._thread.join(seconds)
         return self._thread is None or not self._thread.is_alive()
 
     def settle(self, now: float) -> bool:
-        """Look whether the run has ended, and see to what comes of it; whether it has."""
+        """Check whether the run has ended, and decide what follows; whether it has."""
         if self._thread is None or self._thread.is_alive():
             return False
         self._thread = None
@@ -203,7 +203,7 @@ class FleetApplication:
                 self.problems.append(
                     config.positions.problem(
                         ("storage",),
-                        "a store that other pipelines reach too is reached in another way",
+                        "this store is shared with other pipelines, which connect to it with other settings",
                         hint="write the same `storage` for the same buckets, or run them apart",
                     )
                 )
@@ -228,7 +228,7 @@ class FleetApplication:
         found = [
             config.positions.problem(
                 ("spark", name),
-                f"{name} is the application's, which runs already with another one",
+                f"{name} belongs to the Spark application, which already runs with another value",
                 hint="stop all of them and start again, or leave it out",
             )
             for name, value in own.items()
@@ -238,7 +238,7 @@ class FleetApplication:
             found.append(
                 config.positions.problem(
                     ("storage",),
-                    "it needs a store that the application, which runs already, was not started for",
+                    "it needs a store that the running application was not started with",
                     hint="stop all of them and start again",
                 )
             )
@@ -253,7 +253,7 @@ class FleetApplication:
                 "SPARK_LOST",
                 "running the pipelines: Spark's process has ended",
                 context={"exit code": process.returncode, **log},
-                hint="its log says why, memory is the usual cause; started again, each goes on where it was",
+                hint="see its log, memory is the usual cause; after a restart each continues where it stopped",
             )
 
     def _needs(self) -> list[Needs]:

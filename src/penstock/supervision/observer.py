@@ -1,20 +1,20 @@
-"""What a run shows of itself: its history, its consumer group, its metrics, its alerts. Nothing here can stop it."""
+"""What others see of a run: its note in the checkpoint folder, history, consumer group, metrics and alerts.
+
+Once the run has begun, nothing here can stop it.
+"""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-
-from confluent_kafka import KafkaException
 
 from penstock.assembly.build import Pipeline
 from penstock.assembly.reaching import checkpoint_of
 from penstock.checkpoint import Offsets
+from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.config import MetricsConfig
 from penstock.engine.listener import (
     AlertChanged,
@@ -24,11 +24,11 @@ from penstock.engine.listener import (
     Listener,
     Notice,
     Retrying,
+    Stalled,
     Started,
+    Stopping,
 )
 from penstock.errors import PenstockError
-from penstock.kafka import Cluster, KafkaSettings
-from penstock.kafka.ages import first_unread
 from penstock.kafka.groups import GroupCommitter
 from penstock.metrics.alerts import Alert, Observation
 from penstock.metrics.history import (
@@ -45,12 +45,13 @@ from penstock.metrics.history import (
 )
 from penstock.metrics.otel import OtelPush
 from penstock.metrics.prometheus import Exposition
-from penstock.model import TopicPartition, lags_of
+from penstock.model import TopicPartition
 from penstock.supervision.alerting import Alerting
+from penstock.supervision.lag_monitor import LagMonitor, LagSample
 
 
 class Figures:
-    """Exposes what it hears, until it is closed."""
+    """Exports the metrics of a run until it is closed."""
 
     def __init__(self, pipeline: str, config: MetricsConfig, tell: Callable[[str], None]) -> None:
         self._exposition = Exposition(pipeline)
@@ -81,46 +82,91 @@ class Figures:
                 self._exposition.retried(error.code)
 
     def see(self, seen: LagSample) -> None:
-        """Take in where the logs are."""
+        """Take in the lag."""
         self._exposition.lag(seen.lags, seen.behind)
 
     def group(self, ok: bool) -> None:
-        """Take in whether the consumer group is told."""
+        """Take in whether the consumer group gets the offsets."""
         self._exposition.group(ok)
 
     def close(self) -> None:
-        """Push what there is, and answer no longer."""
+        """Push the last metrics, and stop serving them."""
         if self._push is not None:
             self._push.close()
         self._exposition.close()
 
 
 _OLD = timedelta(seconds=30)
-"""A look at the brokers that is older says nothing about the lag of now."""
+"""A lag sample that is older says nothing about the current lag."""
 
 
 @contextmanager
-def observed(pipeline: Pipeline, history: History, listener: Listener) -> Iterator[Listener]:
-    """The listener of the run, which also shows what it hears."""
+def observe_run(
+    pipeline: Pipeline, history: History, listener: Listener, on_stop: Callable[[], None]
+) -> Iterator[Listener]:
+    """The listener of the run, which also shows what it hears. A stop request at the checkpoint calls `on_stop`."""
+    presence = Presence(pipeline.config.checkpoint, pipeline.storage)
+    presence.begin(RunFacts(pipeline=pipeline.config.name, lane=pipeline.lane.lane))
+    with _ending(presence.end), presence.heartbeat(on_stop):
+        observer = RunObserver(pipeline, history, presence, listener)
+        with _ending(lambda error: history.add(RunEnded(error))):
+            try:
+                yield observer.hear
+            finally:
+                observer.close()
+
+
+@contextmanager
+def _ending(note: Callable[[str | None], None]) -> Iterator[None]:
+    """Note how the work inside ended: by which error, if by one."""
     error: str | None = "INTERRUPTED"
-    observer = RunObserver(pipeline, history, listener)
     try:
-        yield observer.hear
+        yield
         error = None
     except PenstockError as fault:
         error = fault.code
         raise
     finally:
-        observer.close()
-        history.add(RunEnded(error))
+        note(error)
+
+
+def _after(facts: RunFacts, event: Event) -> RunFacts:
+    match event:
+        case Started():
+            return replace(facts, doing="running")
+        case Retrying():
+            return replace(facts, doing=f"waiting to try again: {event.error.code}", stalled=None)
+        case Stalled(text):
+            return replace(facts, stalled=text)
+        case Stopping():
+            return replace(facts, doing="stopping")
+        case BatchPhase(_, phase):
+            return replace(facts, phase=phase)
+        case BatchDone(metrics):
+            return replace(
+                facts,
+                phase=None,
+                stalled=None,
+                doing=facts.doing if facts.doing == "stopping" else "running",
+                batches=facts.batches + 1,
+                batch_id=metrics.batch_id,
+                batch_at=metrics.finished_at.isoformat(),
+                batch_seconds=round(metrics.seconds, 3),
+                rows_in=metrics.rows_in,
+                rows_out=metrics.rows_out,
+                quarantined=metrics.quarantined,
+                lag=metrics.lag,
+            )
+    return facts
 
 
 class RunObserver:
-    """Hears a run, tells its listener, and shows what others may see."""
+    """Takes the events of a run, publishes what others may see of them, and passes them on to the listener."""
 
-    def __init__(self, pipeline: Pipeline, history: History, listener: Listener) -> None:
+    def __init__(self, pipeline: Pipeline, history: History, presence: Presence, listener: Listener) -> None:
         config = pipeline.config
         self._pipeline, self._history, self._listener = pipeline, history, listener
+        self._presence, self._facts = presence, RunFacts(pipeline=config.name, lane=pipeline.lane.lane)
         self._committed: Offsets = {}
         self._seen: LagSample | None = None
         self._rows_in = self._quarantined = 0
@@ -142,7 +188,7 @@ class RunObserver:
                 self._history.add(RunStarted(event.lane, event.partitions, event.cores, os.getpid()))
                 self._start()
             case BatchPhase(batch_id, _) if not self._committed:
-                # A pipeline that has committed nothing is where its first batch begins.
+                # Before its first commit a pipeline is at the start of its first batch.
                 with suppress(PenstockError):
                     self._know(checkpoint_of(self._pipeline.config).starts(batch_id))
             case BatchDone(metrics):
@@ -161,6 +207,11 @@ class RunObserver:
             case Retrying(error, attempt, delay):
                 self._restarts += (datetime.now(UTC),)
                 self._history.add(RetryNoted(error.code, error.summary, attempt, delay))
+        facts = _after(self._facts, event)
+        if facts != self._facts:
+            self._facts = facts
+            # A phase is over soon: it is written with the next beat.
+            self._presence.beat(facts, now=not isinstance(event, BatchPhase))
         self._listener(event)
 
     def close(self) -> None:
@@ -170,7 +221,7 @@ class RunObserver:
                 part.close()
 
     def _start(self) -> None:
-        """Begin to look: there is something to see once the query runs."""
+        """Start what needs a running query: consumer group, lag, alerts."""
         config, settings = self._pipeline.config, self._pipeline.settings
         checkpoint = checkpoint_of(config)
         if config.group is not None:
@@ -245,104 +296,3 @@ def _restarts(history: History, now: datetime) -> tuple[datetime, ...]:
                 found.append(entry.at)
         ended_well = entry.fact == RunEnded(None)
     return (*found, now) if not ended_well else tuple(found)
-
-
-# The brokers, looked at every few seconds while a pipeline runs: lag is true also while a batch is long or hangs.
-
-LOOK_SECONDS = 5.0
-_AGES_EVERY = 4
-"""Reading records for their times is dearer than asking for offsets: it is done at every fourth look, and not for a
-partition whose first unread record is still the one that was read."""
-_BROKER_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class LagSample:
-    """Where the sinks and the logs are at one moment."""
-
-    at: datetime
-    committed: Offsets
-    ends: Offsets
-    behind: Mapping[TopicPartition, float] = field(default_factory=dict)
-    """The age in seconds of the first unread record, or the most that it can be; where one waits, and that is known."""
-
-    @property
-    def lags(self) -> Offsets:
-        """The offsets that wait in each partition."""
-        return lags_of(self.ends, self.committed)
-
-    @property
-    def behind_seconds(self) -> float | None:
-        """The age of the worst partition; none where nothing waits."""
-        return max(self.behind.values(), default=None)
-
-
-class LagMonitor:
-    """Looks from a thread of its own, first when it is woken. What cannot be seen is left out."""
-
-    def __init__(
-        self, settings: KafkaSettings, committed: Callable[[], Offsets], tell: Callable[[LagSample], None]
-    ) -> None:
-        self._settings, self._committed, self._tell = settings, committed, tell
-        self._first: dict[TopicPartition, tuple[int, datetime]] = {}
-        self._earlier: deque[tuple[datetime, Offsets]] = deque(maxlen=2 * _AGES_EVERY)
-        self._woken, self._over = threading.Event(), threading.Event()
-        self._telling = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="penstock-lag", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        """There is something to look at."""
-        self._woken.set()
-
-    def close(self) -> None:
-        """Stop looking. A look at brokers that are away is not waited for, and its result is dropped."""
-        with self._telling:
-            self._over.set()
-        self._woken.set()
-        self._thread.join(1)
-
-    def _run(self) -> None:
-        self._woken.wait()
-        cluster: Cluster | None = None
-        looks = 0
-        while not self._over.is_set():
-            with suppress(PenstockError, KafkaException):
-                cluster = cluster or Cluster(self._settings, _BROKER_SECONDS)
-                self._look(cluster, with_ages=looks % _AGES_EVERY == 0)
-            looks += 1
-            self._over.wait(LOOK_SECONDS)
-
-    def _look(self, cluster: Cluster, *, with_ages: bool) -> None:
-        committed = self._committed()
-        ends = {at: bounds.end for at, bounds in cluster.bounds(committed).items()}
-        unread = {at: committed[at] for at, end in ends.items() if end > committed[at]}
-        now = datetime.now(UTC)
-        if with_ages:
-            moved = {at: start for at, start in unread.items() if self._first.get(at, (None,))[0] != start}
-            found = first_unread(self._settings, moved) if moved else {}
-            self._first |= {at: (moved[at], when) for at, when in found.items()}
-        since = {
-            at: when
-            for at, start in unread.items()
-            if (when := unread_since(start, self._first.get(at), [(seen, e.get(at)) for seen, e in self._earlier]))
-        }
-        self._earlier.append((now, ends))
-        behind = {at: max(0.0, (now - when).total_seconds()) for at, when in since.items()}
-        with self._telling:
-            if not self._over.is_set():
-                self._tell(LagSample(now, committed, ends, behind))
-
-
-def unread_since(
-    start: int, read: tuple[int, datetime] | None, ends: Iterable[tuple[datetime, int | None]]
-) -> datetime | None:
-    """The time of the record at `start`, or the latest that it is known to be no older than.
-
-    `read` is the offset and the time of the record that was read last, `ends` where the log ended at earlier looks:
-    what comes after either is newer.
-    """
-    if read is not None and read[0] == start:
-        return read[1]
-    before = [seen for seen, end in ends if end is not None and end <= start]
-    return max([*before, read[1]] if read is not None and read[0] < start else before, default=None)

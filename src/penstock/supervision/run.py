@@ -1,15 +1,13 @@
 """A run from start to stop: lock, checks, session, query; transient faults are retried.
 
-A stop (SIGTERM, Ctrl-C, `StopRequest.ask`, a request beside the checkpoint) finishes the current batch. A crash at any
-moment is repaired by the next run: Spark runs the open batch again with the same offsets, and a sink that already has
-it says so. The run writes down beside its checkpoint what it does, for `status` and `stop`.
+A stop (SIGTERM, Ctrl-C, `StopRequest.ask`, a request in the checkpoint folder) finishes the current batch. A crash at
+any moment is repaired by the next run: Spark runs the open batch again with the same offsets, and a sink that already
+has it says so. The run notes in its checkpoint folder what it does, for `status` and `stop`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,23 +18,11 @@ from penstock.assembly.reaching import committed_places_of, places_of, storage_o
 from penstock.assembly.starting import session_for
 from penstock.assembly.state import check_state, note_state
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
-from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.config import PipelineConfig
 from penstock.engine.flows import CurrentFlows
-from penstock.engine.listener import (
-    BatchDone,
-    BatchPhase,
-    Event,
-    Listener,
-    Notice,
-    Retrying,
-    Stalled,
-    Started,
-    Stopping,
-    telling_once,
-)
-from penstock.engine.patience import Patience, StopRequest
-from penstock.errors import PenstockError, TransientError, transient_is_fatal
+from penstock.engine.listener import BatchDone, Listener, Notice, notify_once
+from penstock.engine.patience import Retries, StopRequest
+from penstock.errors import TransientError, transient_is_fatal
 from penstock.kafka import Cluster
 from penstock.metrics.history import history_of
 from penstock.model import BAD_SCHEMA
@@ -56,67 +42,9 @@ from penstock.spark.placement import Placement
 from penstock.storage.reaching import check_conditional_writes, check_reachable
 from penstock.supervision.catch_up import CatchUp, move_positions, next_rerun, pending_reruns
 from penstock.supervision.flow_control import FlowControl
-from penstock.supervision.observer import observed
+from penstock.supervision.observer import observe_run
 from penstock.supervision.running_query import RunContext, RunningQuery
 from penstock.supervision.upkeep import Chores
-
-
-@contextmanager
-def heartbeat(pipeline: Pipeline, stop: StopRequest, listener: Listener) -> Iterator[Listener]:
-    """The listener of the run, which also writes down what it hears. A stop asked for beside the checkpoint is one."""
-    presence = Presence(pipeline.config.checkpoint, pipeline.storage)
-    facts = RunFacts(pipeline=pipeline.config.name, lane=pipeline.lane.lane)
-    presence.begin(facts)
-
-    def listen(event: Event) -> None:
-        nonlocal facts
-        heard = _after(facts, event)
-        if heard != facts:
-            facts = heard
-            # A phase is over soon: it is written with the next beat.
-            presence.beat(facts, now=not isinstance(event, BatchPhase))
-        listener(event)
-
-    error: str | None = "INTERRUPTED"
-    try:
-        with presence.heartbeat(stop.ask):
-            yield listen
-        error = None
-    except PenstockError as fault:
-        error = fault.code
-        raise
-    finally:
-        presence.end(error)
-
-
-def _after(facts: RunFacts, event: Event) -> RunFacts:
-    match event:
-        case Started():
-            return replace(facts, doing="running")
-        case Retrying():
-            return replace(facts, doing=f"waiting to try again: {event.error.code}", stalled=None)
-        case Stalled(text):
-            return replace(facts, stalled=text)
-        case Stopping():
-            return replace(facts, doing="stopping")
-        case BatchPhase(_, phase):
-            return replace(facts, phase=phase)
-        case BatchDone(metrics):
-            return replace(
-                facts,
-                phase=None,
-                stalled=None,
-                doing=facts.doing if facts.doing == "stopping" else "running",
-                batches=facts.batches + 1,
-                batch_id=metrics.batch_id,
-                batch_at=metrics.finished_at.isoformat(),
-                batch_seconds=round(metrics.seconds, 3),
-                rows_in=metrics.rows_in,
-                rows_out=metrics.rows_out,
-                quarantined=metrics.quarantined,
-                lag=metrics.lag,
-            )
-    return facts
 
 
 def run(
@@ -137,64 +65,56 @@ def run(
     with (
         full_disks_named(config),
         checkpoint_lock(config.checkpoint, pipeline.storage, lambda text: listener(Notice(text))) as hold,
-        heartbeat(pipeline, stop, listener) as listener,
-        observed(pipeline, history, listener) as listener,
+        observe_run(pipeline, history, listener, stop.ask) as listener,
     ):
-        cluster = Cluster(pipeline.settings)
-        topics = TopicIds(checkpoint, cluster, config.source.on_data_loss)
-        start, agreed = _check(pipeline, checkpoint, cluster, topics, options, listener)
-        tell = telling_once(listener)
+        topics = TopicIds(checkpoint, Cluster(pipeline.settings), config.source.on_data_loss)
+        start, agreed = _check(pipeline, topics, options, listener)
+        tell = notify_once(listener)
         for notice in notices:
             tell(notice)
         with (
             session_for(pipeline, options.log, session, tables=Chores.need_tables(pipeline), tell=tell) as spark,
             Chores(pipeline, spark, lambda text: listener(Notice(text))) as chores,
         ):
-            control = FlowControl(config, history, Executors(spark).slots, options.sharing)
             context = RunContext(
-                pipeline,
-                checkpoint,
-                cluster,
-                topics,
-                start,
-                agreed,
-                options,
-                listener,
-                stop,
-                spark,
-                chores,
-                control,
-                hold,
-                summary,
+                flows=CurrentFlows(pipeline, spark, tell, checkpoint.late_by),
+                topics=topics,
+                start=start,
+                agreed=agreed,
+                options=options,
+                listener=listener,
+                stop=stop,
+                hold=hold,
+                chores=chores,
+                control=FlowControl(config, history, Executors(spark).slots, options.sharing),
+                summary=summary,
             )
-            _run_queries(context, CurrentFlows(pipeline, spark, tell, checkpoint.late_by))
+            _run_queries(context)
     summary.seconds = time.monotonic() - began
     return summary
 
 
-def _run_queries(run: RunContext, flows: CurrentFlows) -> None:
-    """Run the query, again after a fault that may pass, until the end."""
-    slots = Executors(run.session).slots
+def _run_queries(run: RunContext) -> None:
+    """Run the query, again after a transient fault, until the end."""
+    flows, slots = run.flows, Executors(run.session).slots
     flows.prepare(slots())
-    patience = Patience(run.options.give_up_after, run.listener, run.stop)
+    retries = Retries(run.options.give_up_after, run.listener, run.stop)
     agreed, checkpoint = run.agreed, run.checkpoint
     if agreed.moved is not None:
         move_positions(run.pipeline, checkpoint, run.start, run.topics.now, agreed.moved, flows.tell)
     if agreed.behind or agreed.torn:
-        catch_up = CatchUp(
-            flows, run.cluster, run.topics, slots, lambda metrics: run.listener(BatchDone(metrics)), run.stop
-        )
+        catch_up = CatchUp(flows, run.topics, slots, lambda metrics: run.listener(BatchDone(metrics)), run.stop)
         if not catch_up.run(agreed):
             return
     checkpoint.note_sinks({sink.name: sink.target for sink in run.pipeline.sinks}, agreed.numbers)
     if again := pending_reruns(checkpoint):
-        flows.tell(f"{len(again)} batches are run again for the state: the checkpoint was restored from a copy")
+        flows.tell(f"{len(again)} batches are run again to rebuild the state: the checkpoint was restored from a copy")
     while True:
         done_before = run.summary.batches
         query: RunningQuery | None = None
         try:
             until = next_rerun(checkpoint)
-            query = RunningQuery(run, flows, until)
+            query = RunningQuery(run, until)
             if not query.run():
                 flows.stage()
             elif until is None:
@@ -204,7 +124,7 @@ def _run_queries(run: RunContext, flows: CurrentFlows) -> None:
         except TransientError as error:
             if query is not None and query.stuck:
                 raise
-            if not patience.met(error, progress=run.summary.batches > done_before):
+            if not retries.wait(error, progress=run.summary.batches > done_before):
                 return
             flows.try_again()
             if error.code == "TOPIC_RECREATED":
@@ -213,13 +133,9 @@ def _run_queries(run: RunContext, flows: CurrentFlows) -> None:
 
 
 def _check(
-    pipeline: Pipeline,
-    checkpoint: SparkCheckpoint,
-    cluster: Cluster,
-    topics: TopicIds,
-    options: RunOptions,
-    listener: Listener,
+    pipeline: Pipeline, topics: TopicIds, options: RunOptions, listener: Listener
 ) -> tuple[StartPoint, Agreement]:
+    checkpoint, cluster = topics.checkpoint, topics.cluster
     bounds = check_brokers(cluster, pipeline)
     check_checkpoint(checkpoint)
     topics.compare({at.topic for at in bounds}, stateful=pipeline.stateful)

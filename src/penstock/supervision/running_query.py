@@ -21,6 +21,7 @@ from penstock.checkpoint.lock import Hold
 from penstock.contracts import Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import LoggedBatches
+from penstock.engine.committer import Committer
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.listener import (
     BatchDone,
@@ -37,7 +38,6 @@ from penstock.engine.orphans import Orphans
 from penstock.engine.patience import StopRequest
 from penstock.engine.query import BatchGate, start_query
 from penstock.errors import PenstockError, TransientError
-from penstock.kafka import Cluster
 from penstock.metrics import BatchMetrics
 from penstock.model import BatchToken
 from penstock.preflight.checks import Agreement, StartPoint
@@ -56,38 +56,52 @@ _ASK_SECONDS = 5.0
 _QUERY_SECONDS = 10.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunContext:
-    """What everything in one run works with."""
+    """What all starts of the query in one run share."""
 
-    pipeline: Pipeline
-    checkpoint: SparkCheckpoint
-    cluster: Cluster
+    flows: CurrentFlows
     topics: TopicIds
     start: StartPoint
     agreed: Agreement
     options: RunOptions
     listener: Listener
     stop: StopRequest
-    session: Any
+    hold: Hold
+    """The lock of the checkpoint."""
     chores: Chores
     control: FlowControl
-    hold: Hold
     summary: RunSummary
     started: bool = False
     """Whether the listener knows that the query runs."""
     revived_at: float | None = None
-    """When it was told last that Spark could not call back."""
+    """When it was last reported that Spark could not call back."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The parts of the pipeline, with the schemas as they are now."""
+        return self.flows.pipeline
+
+    @property
+    def session(self) -> Any:
+        """The Spark session."""
+        return self.flows.session
+
+    @property
+    def checkpoint(self) -> SparkCheckpoint:
+        """The checkpoint, which this run has locked."""
+        return self.topics.checkpoint
 
 
 class RunningQuery:
     """One start of the query."""
 
-    def __init__(self, run: RunContext, flows: CurrentFlows, until: int | None) -> None:
-        self._run, self._flows = run, flows
+    def __init__(self, run: RunContext, until: int | None) -> None:
+        self._run, self._flows = run, run.flows
         self._gate = BatchGate(self._carry, until)
-        self._batches = LoggedBatches(run.checkpoint, run.cluster)
+        self._batches = LoggedBatches(run.checkpoint, run.topics.cluster)
         self._runner: BatchRunner | None = None
+        self._garbage: Garbage | None = None
         self._query: Any = None
         self._known = threading.Event()
         """Set once Spark has given the query; its first batch may have begun before."""
@@ -130,7 +144,7 @@ class RunningQuery:
             self._gate.release()
             self._stop()
             self._gate.end()
-            # Clear up after the batches, and let go of what knows this query in turn.
+            # Clear up after the batches, and drop what refers to this query in turn.
             runner, self._runner = self._runner, None
             if runner is not None and not self.stuck:
                 runner.end()
@@ -143,8 +157,10 @@ class RunningQuery:
         waited = time.monotonic() - self._idle_since if self._idle_since is not None else 0.0
         run.chores.between_batches()
         runner = self._runner = self._runner or self._batch_runner()
-        self._batches.recreated, self._batches.gone = run.topics.of_batch(batch_id, runner)
-        metrics = replace(runner.run(frame, batch_id), waited=waited, cap=run.control.cap)
+        garbage = self._garbage = self._garbage or Garbage(run.session)
+        self._batches.recreated, self._batches.gone = run.topics.of_batch(batch_id, runner.token, run.pipeline.sinks)
+        metrics = runner.run(frame, batch_id)
+        metrics = replace(metrics, waited=waited, cap=run.control.cap, gc_seconds=garbage())
         run.topics.settle(self._batches.recreated)
         run.summary.add(metrics)
         self._hear(BatchDone(metrics))
@@ -157,26 +173,19 @@ class RunningQuery:
         assert query_id is not None, "Spark writes the metadata before the first batch"
         return BatchRunner(
             BatchToken(pipeline.config.name, query_id, 0, ()),
-            self._flows.now,
-            pipeline.sinks,
-            pipeline.quarantines,
+            self._flows,
             self._batches,
-            pipeline.reader,
-            pipeline.targets.gaps,
+            Committer(pipeline.targets, numbers=run.agreed.numbers, table_lock=self._table_lock),
             Executors(run.session).slots,
-            self._flows.tell,
-            table_lock=self._table_lock,
-            garbage=Garbage(run.session),
             enter=lambda batch_id, phase: self._hear(BatchPhase(batch_id, phase)),
             orphans=Orphans(Attempts(run.session)),
             topic_ids=run.topics.of_token,
             same_topics=partial(SameTopics, pipeline.settings),
             stopped=run.stop.asked,
-            numbers=run.agreed.numbers,
         )
 
     def _table_lock(self, sink: Sink) -> AbstractContextManager[None]:
-        """What a commit is made in; none is made on a checkpoint that another run may have by now."""
+        """The lock for a commit; no commit is made once another run may have the checkpoint."""
         self._run.hold.check()
         return lock_of(self._run.checkpoint.path, sink)
 
@@ -192,7 +201,7 @@ class RunningQuery:
         self._hear(changed)
 
     def _hear(self, event: Event) -> None:
-        """Tell of a batch; that is progress too."""
+        """Report an event of a batch, which counts as progress."""
         if isinstance(event, BatchPhase | BatchDone):
             self._phase = event.phase if isinstance(event, BatchPhase) else None
         if self._watchdog is not None:
@@ -200,7 +209,7 @@ class RunningQuery:
         self._run.listener(event)
 
     def _named(self, error: PenstockError) -> PenstockError:
-        """The error, or that the checkpoint is gone, which Spark and the sinks tell in many ways."""
+        """The error, or that the checkpoint is gone, which Spark and the sinks report in many ways."""
         checkpoint = self._run.checkpoint
         if error.code == "BATCH_FAILED" and checkpoint.query_id() is None:
             return checkpoint_gone(checkpoint.path, error)
@@ -233,9 +242,9 @@ class RunningQuery:
 
     def _watch(self) -> None:
         run, query, gate = self._run, self._query, self._gate
-        told = -1
+        reported = -1
         while not query.awaitTermination(0.2):
-            told = self._tell_state(told)
+            reported = self._report_state(reported)
             self._look_after()
             if (lost := run.hold.lost()) is not None:
                 raise lost
@@ -248,18 +257,18 @@ class RunningQuery:
                 gate.release()
                 query.stop()
                 return
-        self._tell_state(told)
+        self._report_state(reported)
 
     def _look_after(self) -> None:
-        """Whether Spark can call back, and its batches make progress. Raises where one is given up."""
+        """Check that Spark can call back and its batches make progress. Raises where one is given up."""
         run = self._run
         if revive_callback_server(run.session):
             now = time.monotonic()
             if run.revived_at is None or now - run.revived_at > _TELL_AGAIN_SECONDS:
                 run.revived_at = now
                 text = (
-                    "Spark could not call into this process any more, probably because it had no file descriptor left "
-                    "(ulimit -n); it can again"
+                    "Spark lost its callback connection to this process, probably because no file descriptor was left "
+                    "(ulimit -n); the connection is restored"
                 )
                 run.listener(Stalled(text))
                 run.listener(Notice(text))
@@ -271,11 +280,11 @@ class RunningQuery:
             self._stalled, self.stuck = True, self._gate.in_hand
             raise
 
-    def _tell_state(self, told: int) -> int:
-        """Tell what the steps remember, once for each batch; Spark counts it when the batch is over."""
+    def _report_state(self, reported: int) -> int:
+        """Report the size of the state once for each batch; Spark counts it when the batch is over."""
         progress = self._query.lastProgress if self._run.pipeline.stateful else None
-        if progress is None or progress["batchId"] <= told or not progress["stateOperators"]:
-            return told
+        if progress is None or progress["batchId"] <= reported or not progress["stateOperators"]:
+            return reported
         operators, watermark = progress["stateOperators"], progress["eventTime"].get("watermark")
         if watermark is not None and watermark.startswith("1970-01-01T00:00:00"):
             watermark = None  # Spark's way to say that there is none yet

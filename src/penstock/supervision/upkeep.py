@@ -3,7 +3,7 @@
 In a running pipeline nothing here can stop the stream: an error is reported in a line, and tried again the next time.
 The stream and a compaction lock a table, and the stream comes first. Two kernel locks in the checkpoint folder
 do this, and a crash frees them: whoever changes the table holds one, and the stream holds the other from when it
-wants the first until it is done. A compaction that sees it taken gives way. The stream waits for that for a moment
+wants the first until it is done. A compaction that sees it taken yields. The stream waits for that for a moment
 only; a conflict after that is an ordinary one, and its commit is retried.
 """
 
@@ -35,7 +35,7 @@ from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 
 STREAM_PATIENCE = 2.0
-"""Seconds that the stream waits at most for a compaction to give way."""
+"""Maximum number of seconds that the stream waits for a compaction to yield."""
 
 _POLL = 0.01
 
@@ -103,7 +103,7 @@ def _await(file: IO[str], deadline: float) -> bool:
 
 
 def _held(file: IO[str], how: int = fcntl.LOCK_EX) -> bool:
-    """Try to take a lock. A file system without locks has nobody who could hold one."""
+    """Try to take a lock. On a file system without locks no other process could hold one."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -114,10 +114,10 @@ def _held(file: IO[str], how: int = fcntl.LOCK_EX) -> bool:
 
 
 FEW_FILES = 8
-"""Up to so many small files a running pipeline leaves alone until they are more."""
+"""A running pipeline compacts a table with more small files than this."""
 
 SHORTEST_KEEP = timedelta(hours=1)
-"""No clean-up removes what was current since: readers and batches in hand may still look at it."""
+"""No clean-up removes what was current within this time: readers and running batches may still need it."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
 
 
 def lock_of(checkpoint: str, sink: Sink) -> AbstractContextManager[None]:
-    """What a stream holds while it commits to a sink."""
+    """The lock that a stream takes while it commits to a sink."""
     if isinstance(sink, MaintainedSink) and sink.commits_under_lock:
         return TableLock(checkpoint, sink.name).stream()
     return nullcontext()
@@ -234,18 +234,18 @@ def tend(
     except Exception as error:
         if not isinstance(error, PenstockError):
             error = PenstockError(
-                "UNEXPECTED", f"sink {table.name}: looking after the table: {type(error).__name__}: {error}"
+                "UNEXPECTED", f"sink {table.name}: maintaining the table: {type(error).__name__}: {error}"
             )
         return replace(done, error=error, seconds=time.monotonic() - began)
 
 
-# What a running pipeline does for itself on a schedule: copies of its checkpoint, care of its tables.
+# What a running pipeline does on a schedule: back up its checkpoint, maintain its tables.
 #
-# Neither can stop the stream: what goes wrong is told, and tried again when it is due the next time.
+# Neither can stop the stream: an error is reported, and the task is tried again when it is due the next time.
 
 
 class Chores:
-    """The chores of one run: entered before its first batch, left after its last."""
+    """The scheduled tasks of one run: entered before its first batch, left after its last."""
 
     def __init__(self, pipeline: Pipeline, session: Any, tell: Callable[[str], None]) -> None:
         self._pipeline = pipeline

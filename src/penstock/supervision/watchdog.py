@@ -32,7 +32,7 @@ class Watchdog:
     """Seconds; 0 for a warning alone."""
     listener: Listener
     work: Callable[[], Work]
-    """What is done for the query; asked every few seconds while a batch is in hand."""
+    """What is done for the query; asked every few seconds while a batch runs in this process."""
     clock: Callable[[], float] = time.monotonic
     _steps: int = 0
     _seen: tuple[int, int, bool] | None = None
@@ -44,7 +44,7 @@ class Watchdog:
         self._since = self._next = self.clock()
 
     def progressed(self) -> None:
-        """A batch has come a step further."""
+        """A batch has made progress."""
         self._steps += 1
 
     def look(self, is_open: Callable[[], bool], in_hand: bool, phase: str | None) -> None:
@@ -63,7 +63,8 @@ class Watchdog:
             return
         quiet = now - self._since
         limit = self.stalled_after if in_hand else min(self.stalled_after or HANDOVER_SECONDS, HANDOVER_SECONDS)
-        where = f"in the phase {phase}" if in_hand and phase else "in hand" if in_hand else "not handed over by Spark"
+        running = f"in the phase {phase}" if phase else "running in this process"
+        where = running if in_hand else "not handed over by Spark"
         text = f"the open batch has shown no progress for {quiet:.0f} s: it is {where}"
         if not self._warned and quiet >= min(WARN_SECONDS, limit / 2 if limit else WARN_SECONDS):
             self._warned = True

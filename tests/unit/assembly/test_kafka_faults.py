@@ -17,7 +17,7 @@ STREAM = f"[STREAM_FAILED] Query terminated with exception: java.util.concurrent
         (
             f"{STREAM}.SaslAuthenticationException: Authentication failed due to invalid credentials",
             "KAFKA_NOT_AUTHENTICATED",
-            "do not let the user of this pipeline in",
+            "the brokers rejected the credentials of this pipeline",
         ),
         (
             f"{STREAM}.TopicAuthorizationException: Not authorized to access topics: [orders]",

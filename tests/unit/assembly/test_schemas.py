@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.assembly import schemas
-from penstock.assembly.schemas import Following
+from penstock.assembly.schemas import SchemaUpdates
 from penstock.errors import TransientError
 from penstock.registry import RegisteredSchema
 
@@ -45,7 +45,7 @@ def known(_: object) -> RegisteredSchema:
 
 
 def following(decoder: Any) -> Callable[[], dict[Any, RegisteredSchema] | None]:
-    made = Following({PLACE: decoder})
+    made = SchemaUpdates({PLACE: decoder})
     return lambda: made.newest(known)
 
 
@@ -60,7 +60,7 @@ def test_registry_away_is_asked_for_a_third_of_the_time(clock: list[float]) -> N
 
 def test_registry_back_is_found_by_the_next_question(clock: list[float]) -> None:
     decoder = Asked(clock)
-    made = Following({PLACE: decoder})
+    made = SchemaUpdates({PLACE: decoder})
     assert made.newest(known) is None
     assert made.away is not None
     decoder.answer = SECOND
@@ -72,7 +72,7 @@ def test_registry_back_is_found_by_the_next_question(clock: list[float]) -> None
 
 def test_registry_away_is_asked_at_once_for_a_batch_that_waits_for_it(clock: list[float]) -> None:
     decoder = Asked(clock)
-    made = Following({PLACE: decoder})
+    made = SchemaUpdates({PLACE: decoder})
     made.newest(known)
     decoder.answer = SECOND
     made.ask_at_once()

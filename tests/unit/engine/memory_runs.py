@@ -23,6 +23,7 @@ from tests.unit.ops.quarantines import pipeline
 from penstock.assembly.build import build
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
+from penstock.engine.committer import Committer
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.memory import MemoryReader
 from penstock.metrics import BatchMetrics
@@ -87,12 +88,9 @@ class MemoryRun:
         batches = BatchesWithGaps(self.batches(), None, gaps=self.gaps)
         runner = BatchRunner(
             BatchToken(config.name, "query", 0, ()),
-            flows.now,
-            made.sinks,
-            made.quarantines,
+            flows,
             batches,
-            made.reader,
-            made.targets.gaps,
+            Committer(made.targets),
             lambda: self.cores,
             enter=enter,
         )

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from penstock.assembly.inlet import Inlet
 from penstock.contracts import Reader
-from penstock.engine.outlet import SlotWork
+from penstock.engine.work import SlotWork
 from penstock.model import (
     COORDINATES,
     COORDINATES_FIELD,

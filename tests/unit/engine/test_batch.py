@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.engine.slots import SCHEMA, Collected, Numbers
 
 from penstock.assembly.inlet import Inlet
+from penstock.assembly.targets import Targets
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import Bounds, GivenBatches
-from penstock.engine.outlet import SlotWork, StagedFlow
-from penstock.engine.slot import SlotReport
+from penstock.engine.committer import Committer
+from penstock.engine.work import SlotReport, SlotWork, StagedFlow
 from penstock.errors import TerminalError, TransientError
 from penstock.kafka import LogBounds
 from penstock.model import BatchToken, OffsetRange, Position, TopicPartition
@@ -51,8 +53,8 @@ def runner(log: Log, lane: Pass, sink: Collected, **more: Any) -> BatchRunner:
     token = BatchToken("orders", "q", 0, ())
     work = SlotWork(token, NO_READER, Numbers(), (), (Inlet(sink),), (), schema=SCHEMA)
     batches = GivenBatches([(OffsetRange("orders", 0, 0, 10),)], log)  # type: ignore[arg-type]
-    flows = (StagedFlow(lane, (work,), direct=True),)
-    return BatchRunner(token, lambda: flows, [sink], [], batches, NO_READER, None, lambda: 1, **more)
+    flows: Any = SimpleNamespace(now=lambda: (StagedFlow(lane, (work,), direct=True),), tell=print)
+    return BatchRunner(token, flows, batches, Committer(Targets((sink,), (), None)), lambda: 1, **more)
 
 
 def test_batch_beyond_the_end_of_the_log_waits_until_it_is_there() -> None:

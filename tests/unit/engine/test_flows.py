@@ -13,7 +13,7 @@ import yaml
 from deltalake import write_deltalake
 
 from penstock.assembly.build import Pipeline, build
-from penstock.assembly.schemas import Following
+from penstock.assembly.schemas import SchemaUpdates
 from penstock.config import load
 from penstock.engine.flows import CurrentFlows
 from penstock.errors import TransientError
@@ -59,7 +59,7 @@ def test_schema_that_needs_the_other_lane_is_left_to_a_restart_and_said(tmp_path
     first = avro(1, "double")
     flows = CurrentFlows(pipeline(tmp_path, first, transforms=[{"where": "amount > 1"}]), None, told.append)
     registry = Registry(first)
-    flows._following = Following({PLACE: registry})  # type: ignore[dict-item]
+    flows._updates = SchemaUpdates({PLACE: registry})  # type: ignore[dict-item]
     flows.prepare()
     registry.newest = avro(2, "string")
     assert [flow.direct for flow in flows.now()] == [True]

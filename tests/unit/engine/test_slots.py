@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.slot import pin_slots, pinned_slot, plan_slots
+from penstock.engine.work import pin_slots, pinned_slot, plan_slots
 from penstock.model import OffsetRange
 
 

@@ -126,8 +126,8 @@ def test_webhook_that_fails_first_gets_each_alert_once_and_in_order(pipeline: Pi
     assert states(receiver) == [("lag_over", "firing"), ("lag_over", "resolved"), ("restarts_over", "firing")]
     assert len(receiver.refused) == 4
     assert run.notices == [
-        "sending an alert to the webhook: it answers 500; trying again",
-        "the webhook takes alerts again",
+        "sending an alert to the webhook: it answered 500; trying again",
+        "the webhook accepts alerts again",
     ]
 
 

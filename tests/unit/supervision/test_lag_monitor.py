@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.kafka import KafkaSettings
-from penstock.supervision import observer
-from penstock.supervision.observer import LagMonitor, LagSample, unread_since
+from penstock.supervision import lag_monitor
+from penstock.supervision.lag_monitor import LagMonitor, LagSample, unread_since
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -51,7 +51,7 @@ def test_look_that_outlives_the_run_tells_nothing(monkeypatch: pytest.MonkeyPatc
             answered.wait(30)
             return {}
 
-    monkeypatch.setattr(observer, "Cluster", SlowCluster)
+    monkeypatch.setattr(lag_monitor, "Cluster", SlowCluster)
     told: list[LagSample] = []
     monitor = LagMonitor(KafkaSettings("127.0.0.1:9"), dict, told.append)
     monitor.wake()

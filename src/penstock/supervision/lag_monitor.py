@@ -1,0 +1,116 @@
+"""The lag of a running pipeline, asked of the brokers every few seconds, also while a batch is long or hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from confluent_kafka import KafkaException
+
+from penstock.checkpoint import Offsets
+from penstock.errors import PenstockError
+from penstock.kafka import Cluster, KafkaSettings
+from penstock.kafka.ages import first_unread
+from penstock.model import TopicPartition, lags_of
+
+LOOK_SECONDS = 5.0
+_AGES_EVERY = 4
+"""Reading records for their timestamps costs more than asking for offsets: it is done every fourth time, and not for a
+partition whose first unread record is still the one that was read."""
+_BROKER_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class LagSample:
+    """Where the sinks and the logs are at one moment."""
+
+    at: datetime
+    committed: Offsets
+    ends: Offsets
+    behind: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """The age in seconds of the first unread record, or the most that it can be; where one waits, and that is known."""
+
+    @property
+    def lags(self) -> Offsets:
+        """The offsets that wait in each partition."""
+        return lags_of(self.ends, self.committed)
+
+    @property
+    def behind_seconds(self) -> float | None:
+        """The age of the worst partition; none where nothing waits."""
+        return max(self.behind.values(), default=None)
+
+
+class LagMonitor:
+    """Samples the lag from a thread of its own, first when it is woken. Partitions without an answer are left out."""
+
+    def __init__(
+        self, settings: KafkaSettings, committed: Callable[[], Offsets], tell: Callable[[LagSample], None]
+    ) -> None:
+        self._settings, self._committed, self._tell = settings, committed, tell
+        self._first: dict[TopicPartition, tuple[int, datetime]] = {}
+        self._earlier: deque[tuple[datetime, Offsets]] = deque(maxlen=2 * _AGES_EVERY)
+        self._woken, self._over = threading.Event(), threading.Event()
+        self._telling = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="penstock-lag", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Start sampling: there is something to measure."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Stop sampling. A request to brokers that are away is not waited for, and its result is dropped."""
+        with self._telling:
+            self._over.set()
+        self._woken.set()
+        self._thread.join(1)
+
+    def _run(self) -> None:
+        self._woken.wait()
+        cluster: Cluster | None = None
+        looks = 0
+        while not self._over.is_set():
+            with suppress(PenstockError, KafkaException):
+                cluster = cluster or Cluster(self._settings, _BROKER_SECONDS)
+                self._look(cluster, with_ages=looks % _AGES_EVERY == 0)
+            looks += 1
+            self._over.wait(LOOK_SECONDS)
+
+    def _look(self, cluster: Cluster, *, with_ages: bool) -> None:
+        committed = self._committed()
+        ends = {at: bounds.end for at, bounds in cluster.bounds(committed).items()}
+        unread = {at: committed[at] for at, end in ends.items() if end > committed[at]}
+        now = datetime.now(UTC)
+        if with_ages:
+            moved = {at: start for at, start in unread.items() if self._first.get(at, (None,))[0] != start}
+            found = first_unread(self._settings, moved) if moved else {}
+            self._first |= {at: (moved[at], when) for at, when in found.items()}
+        since = {
+            at: when
+            for at, start in unread.items()
+            if (when := unread_since(start, self._first.get(at), [(seen, e.get(at)) for seen, e in self._earlier]))
+        }
+        self._earlier.append((now, ends))
+        behind = {at: max(0.0, (now - when).total_seconds()) for at, when in since.items()}
+        with self._telling:
+            if not self._over.is_set():
+                self._tell(LagSample(now, committed, ends, behind))
+
+
+def unread_since(
+    start: int, read: tuple[int, datetime] | None, ends: Iterable[tuple[datetime, int | None]]
+) -> datetime | None:
+    """The time of the record at `start`, or the latest that it is known to be no older than.
+
+    `read` is the offset and the time of the record that was read last, `ends` where the log ended at earlier looks:
+    what comes after either is newer.
+    """
+    if read is not None and read[0] == start:
+        return read[1]
+    before = [seen for seen, end in ends if end is not None and end <= start]
+    return max([*before, read[1]] if read is not None and read[0] < start else before, default=None)
