@@ -34,7 +34,7 @@ from penstock.quarantine import RefusingQuarantine
 from penstock.readers import KafkaReader
 from penstock.storage import Storage
 from penstock.transforms import Join, Watermark
-from penstock.transforms.failing import OnError
+from penstock.transforms.step import OnError
 
 Lane = Literal["direct", "frame"]
 

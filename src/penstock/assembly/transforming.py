@@ -45,7 +45,7 @@ from penstock.transforms import (
     enrich_steps,
     expect_steps,
 )
-from penstock.transforms.failing import OnError
+from penstock.transforms.step import OnError
 from penstock.transforms.streaming import Streaming
 
 

@@ -6,7 +6,7 @@ Every transform has an Arrow form (`apply`), where it is exact, and a Spark form
 from penstock.transforms.dedupe import Dedupe
 from penstock.transforms.derive import Cast, Derive
 from penstock.transforms.enrich import Enrich, OnMiss, Unmatched, enrich_steps
-from penstock.transforms.expect import Expect, ExpectRule, Judge, expect_steps
+from penstock.transforms.expect import ApplyRules, Expect, ExpectRule, expect_steps
 from penstock.transforms.explode import Explode, Flatten
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compile_expression
 from penstock.transforms.expressions.parsing import check_columns
@@ -19,6 +19,7 @@ from penstock.transforms.streaming import DedupeWithin, Watermark, Window
 from penstock.transforms.where import Drop, Rename, Where
 
 __all__ = [
+    "ApplyRules",
     "ArrowExpression",
     "Cast",
     "Dedupe",
@@ -33,7 +34,6 @@ __all__ = [
     "HeldRows",
     "Join",
     "Joined",
-    "Judge",
     "MapArrow",
     "Mask",
     "MaskRule",

@@ -20,8 +20,7 @@ from penstock.contracts import Transform
 from penstock.errors import DefinitionError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, OffsetRange, Refusal, Split
 from penstock.transforms.columns import check_distinct, check_reserved, check_there, find_column, quote
-from penstock.transforms.expressions.conversion import common_type
-from penstock.transforms.expressions.terms import NoFormError, sql_name
+from penstock.transforms.expressions.terms import NoFormError, common_type, sql_name
 from penstock.transforms.lookup import (
     KeyIndex,
     OnDuplicate,
@@ -33,6 +32,7 @@ from penstock.transforms.lookup import (
     read_rows,
     write_rows,
 )
+from penstock.transforms.step import Step
 
 T = TypeVar("T")
 FOUND = f"{COMPUTED}found"
@@ -41,7 +41,7 @@ MISS = "ENRICH_MISS"
 """The code of a row that goes to the quarantine."""
 
 
-class Unmatched:
+class Unmatched(Step):
     """Refuses the rows that `Enrich` found no match for."""
 
     def __init__(self, table: str, keys: Sequence[str]) -> None:
@@ -50,14 +50,6 @@ class Unmatched:
 
     def __repr__(self) -> str:
         return f"quarantine rows without a match in {self.table}"
-
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None: this is a step over Arrow in both lanes."""
-        return None
-
-    def select(self, columns: Sequence[str]) -> str | None:
-        """None: this is a step over Arrow in both lanes."""
-        return None
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns without the mark. Raises where the rows do not say which record they are of."""
@@ -114,7 +106,7 @@ def enrich_steps(
     return (step, Unmatched(table, list(on))) if on_miss == "quarantine" else (step,)
 
 
-class Enrich:
+class Enrich(Step):
     """Adds columns of a table. `on` is row column: table column; `take` is new column: table column, None for all."""
 
     def __init__(

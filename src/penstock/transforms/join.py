@@ -13,7 +13,7 @@ from penstock.config import show_duration
 from penstock.config.step_columns import joined
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import quote
-from penstock.transforms.streaming import Streaming, millis, needs_stream
+from penstock.transforms.streaming import Streaming, millis
 
 JoinType = Literal["inner", "left", "right", "full"]
 
@@ -81,7 +81,7 @@ class Join(Streaming):
 
     def frame(self, frame: Any) -> Any:
         """Asked of both sides only."""
-        raise needs_stream()
+        raise self.needs_spark()
 
     def frames(self, left: Any, right: Any) -> Any:
         """The join of two frames."""

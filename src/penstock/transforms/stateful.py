@@ -26,9 +26,8 @@ from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import DefinitionError, PenstockError, TerminalError, wire_key
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import check_reserved, find_column, quote
-from penstock.transforms.failing import told
 from penstock.transforms.streaming import Streaming
-from penstock.transforms.user import load
+from penstock.transforms.user import load, user_errors
 
 # ruff: noqa: N802, N803 -- the names are Spark's
 
@@ -107,7 +106,7 @@ class Carrying:
         if self.tracked and self.timed:
             self._newest = handle.getValueState(COORDINATES, _STORED)
         given = handle if self.ttl is None else WithTtl(handle, self.ttl // timedelta(milliseconds=1))
-        with self._told():
+        with self._errors_for_spark():
             self._user = load(self.folder, self.cls)()
             self._user.init(given)
 
@@ -119,7 +118,7 @@ class Carrying:
             taken.sort(key=lambda row: (row[-1]["topic"], row[-1]["partition"], row[-1]["offset"]))
             at = max((row[-1] for row in taken), key=lambda place: [place[name] for name in _NEWEST])
         given = self._given(taken)
-        with self._told():
+        with self._errors_for_spark():
             yield from self._emitted(self._user.handleInputRows(tuple(key), given, timerValues), at)
         if self._newest is not None and list(self._handle.listTimers()):
             self._newest.update(_stored(at))
@@ -127,7 +126,7 @@ class Carrying:
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Emitted]:
         """A timer of a key."""
         at = _restored(self._newest.get()) if self._newest is not None else None
-        with self._told():
+        with self._errors_for_spark():
             given = self._user.handleExpiredTimer(
                 key=tuple(key), timerValues=timerValues, expiredTimerInfo=expiredTimerInfo
             )
@@ -137,7 +136,7 @@ class Carrying:
 
     def close(self) -> None:
         """The end of a partition's batch."""
-        with self._told():
+        with self._errors_for_spark():
             self._user.close()
 
     def _given(self, taken: list[Any]) -> Iterator[Any]:
@@ -205,10 +204,10 @@ class Carrying:
         return TerminalError("STEP_WRONG_COLUMNS", f"running {self.step}: {what}", context=context)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_for_spark(self) -> Iterator[None]:
         """What the user's code raises, in a form that Spark keeps."""
         try:
-            with told(self.step, self.folder):
+            with user_errors(self.step, self.folder):
                 yield
         except PenstockError as error:
             raise RuntimeError(error.to_wire(self.key)) from None

@@ -16,42 +16,31 @@ import pyarrow.compute as pc
 
 from penstock.config import show_duration
 from penstock.config.step_columns import windowed
-from penstock.errors import TerminalError
-from penstock.model import COORDINATES, COORDINATES_FIELD, TIMESTAMP, Split
+from penstock.model import COORDINATES, COORDINATES_FIELD, TIMESTAMP
 from penstock.transforms.columns import find_column, quote
 from penstock.transforms.expressions.expression import aggregate_type
+from penstock.transforms.step import SparkStep
 
 _PARTITIONS = 16384
 _DELAY = "spark.watermarkDelayMs"
 """Spark's own key, in the metadata of a column of event time."""
 
 
-@dataclass(frozen=True)
-class Streaming:
-    """What the steps have in common: no Arrow form, and a frame for a query."""
+class Streaming(SparkStep):
+    """A step with state: one over Spark's streaming frame."""
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """Why this needs Spark."""
-        return "it keeps state from batch to batch, which is Spark's"
-
-    def select(self, columns: Sequence[str]) -> str | None:
-        """Never asked: the step is one over a frame."""
-        raise needs_stream()
+    reason = "it keeps state from batch to batch, which is Spark's"
 
     def known_output(self, schema: pa.Schema) -> pa.Schema | None:
         """The columns that leave, where they are known without Spark: the same, unless a step says otherwise."""
         return schema
 
     def output(self, schema: pa.Schema) -> pa.Schema:
-        """The columns that leave. Raises where only Spark can say."""
+        """The columns that leave. Raises where only Spark knows them."""
         found = self.known_output(schema)
         if found is None:
-            raise needs_stream()
+            raise self.needs_spark()
         return found
-
-    def apply(self, rows: pa.RecordBatch) -> Split:
-        """Never run here."""
-        raise needs_stream()
 
 
 @dataclass(frozen=True)
@@ -214,11 +203,6 @@ class DedupeWithin(Streaming):
         name = frame.columns[at]
         kept = frame.withMetadata(name, longer).dropDuplicatesWithinWatermark(keys)
         return kept.withMetadata(name, metadata)
-
-
-def needs_stream() -> TerminalError:
-    """The error for a step that was asked for what only a stream has."""
-    return TerminalError("TRANSFORM_NEEDS_SPARK", "a step with state is run by Spark", hint="run it in the frame lane")
 
 
 def micros(span: timedelta) -> int:

@@ -55,7 +55,7 @@ LEFT_TO_SPARK = [
     ("count + 1 / id > 0 OR count - 1 / id > 0", "there twice"),
     ("if(1 / id > 0, 1, 1)", "equal values"),
     ("1 / id <=> 1 / id", "equal conditions or operands"),
-    ("FALSE AND 1 / id > 0", "a constant beside"),
+    ("FALSE AND 1 / id > 0", "a constant next to"),
     ("1 / id BETWEEN 1 AND 2", "may fail"),
     ("nullif(1 / id, 1)", "may fail"),
     ("id IN (1 / id, 2)", "may fail"),

@@ -14,10 +14,11 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.casts import OUT_OF_RANGE, days_of, floor_divide, near_1970, years
+from penstock.transforms.expressions.dates import days_of, floor_divide, near_1970, years
 from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome
 
 INVALID = "CAST_INVALID_INPUT"
+OUT_OF_RANGE = "NUMERIC_VALUE_OUT_OF_RANGE"
 _BLANKS = "".join(map(chr, range(0x21)))
 _BLANKS_OF_BYTES = _BLANKS + "\x7f"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -112,7 +113,7 @@ def read_booleans(texts: Datum, kind: pa.DataType) -> Outcome:
 
 
 def read_dates(texts: Datum, kind: pa.DataType) -> Outcome:
-    """`yyyy`, `yyyy-m` or `yyyy-m-d`, the last one with anything behind a blank or a `T`."""
+    """`yyyy`, `yyyy-m` or `yyyy-m-d`, the last one with anything after a blank or a `T`."""
 
     def read(text: str) -> int | None:
         found = _DATE.fullmatch(text.strip(_BLANKS_OF_BYTES))
@@ -175,7 +176,7 @@ def date_text(dates: Datum) -> Datum:
 
 
 def timestamp_text(times: Datum) -> Datum:
-    """`2024-02-29 12:34:56.5`: as many digits behind the point as are needed."""
+    """`2024-02-29 12:34:56.5`: as many digits after the point as are needed."""
     days, clock = _day_and_clock(times)
     clock_text = pc.binary_join_element_wise(*(_two(_unit(clock, name)) for name in ("HH", "mm", "ss")), ":")
     fraction = pc.utf8_rtrim(pc.utf8_rtrim(_join(".", _fraction(clock)), characters="0"), characters=".")
