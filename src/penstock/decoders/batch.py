@@ -17,8 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.refusal import INVALID_UTF8, MESSAGE_TOO_LARGE, TOMBSTONE, Reason, RefusedError, refuse
-from penstock.model import Split, coordinates_of
+from penstock.decoders.refusal import (
+    INVALID_UTF8,
+    MESSAGE_TOO_LARGE,
+    TIMESTAMP_OUT_OF_RANGE,
+    TOMBSTONE,
+    Reason,
+    RefusedError,
+    refuse,
+)
+from penstock.model import Split, beyond_timestamps, coordinates_of
 
 Tombstones = Literal["quarantine", "pass", "drop"]
 """What becomes of a record without a value: a bad record, a row of nulls, or nothing."""
@@ -37,6 +45,42 @@ class BlockError(Exception):
         self.reason = Reason(code, message)
         self.bad = bad
         self.seen = seen
+
+
+class RecordDecoder(ABC):
+    """Implements `contracts.Decoder` for a frozen dataclass, which is pickled without what it has cached.
+
+    A record whose time is after the last timestamp is bad, whatever its format. Kafka's times are 64 bits of
+    milliseconds; a reader that cannot give one in microseconds gives the largest number, and the quarantine has null.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The decoded columns, with the coordinates as the last."""
+
+    @abstractmethod
+    def read(self, raw: pa.RecordBatch) -> Split:
+        """Split records, none of whose times is too late, into rows and bad records."""
+
+    def decode(self, raw: pa.RecordBatch) -> Split:
+        """Split raw records into rows and bad records."""
+        beyond = beyond_timestamps(raw.column("timestamp"))
+        if beyond is None:
+            return self.read(raw)
+        split = self.read(raw.filter(pc.invert(beyond)))
+        late = refuse(raw, dict.fromkeys(pc.indices_nonzero(beyond).to_pylist(), _BEYOND))
+        return Split(split.good, pa.concat_batches([split.bad, late]), split.refused, split.counts)
+
+    def notices(self) -> list[str]:
+        """Conditions not tied to a single record that were not reported before in this process."""
+        return []
+
+
+_BEYOND = Reason(TIMESTAMP_OUT_OF_RANGE, "the record's time is after the year 9999, which no timestamp can be")
 
 
 class Format(ABC):
@@ -269,10 +313,3 @@ def as_texts(
 
 
 _PART_ROWS = 256
-
-
-class PickledByFields:
-    """A dataclass that is sent without what it has cached: that is made again in the task."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from penstock.decoders.avro.format import avro_format
 from penstock.decoders.avro.schema import NAMED, PRIMITIVES, UnsupportedSchemaError, full_name, parse_avro
 from penstock.decoders.avro.types import columns_of
-from penstock.decoders.batch import DEFAULT_MAX_BYTES, Group, PickledByFields, Screened, Tombstones, decode_batch
+from penstock.decoders.batch import DEFAULT_MAX_BYTES, Group, RecordDecoder, Screened, Tombstones, decode_batch
 from penstock.decoders.framing import CONFLUENT, SINGLE_OBJECT, by_schema, unframe
 from penstock.decoders.refusal import SCHEMA_UNSUPPORTED, WRONG_FINGERPRINT, Reason
 from penstock.errors import DefinitionError
@@ -43,8 +43,8 @@ _told: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)
-class AvroDecoder(PickledByFields):
-    """Implements `contracts.Decoder`. `reader` is a self-contained schema; no record becomes one column, `value`.
+class AvroDecoder(RecordDecoder):
+    """`reader` is a self-contained schema; no record becomes one column, `value`.
 
     Without a registry, ids are not looked at, and values that name no schema have the first of `writers`, or the
     reader's. A single object may have the reader's schema or any of `writers`. With a `subject`, ids must be its own.
@@ -68,7 +68,7 @@ class AvroDecoder(PickledByFields):
         """The reader's columns, and the coordinates."""
         return pa.schema([*avro_columns(self.reader), COORDINATES_FIELD])
 
-    def decode(self, raw: pa.RecordBatch) -> Split:
+    def read(self, raw: pa.RecordBatch) -> Split:
         """Split raw records into rows and bad records."""
         return decode_batch(raw, self.schema, self.tombstones, self.max_bytes, self._groups)
 

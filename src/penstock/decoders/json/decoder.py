@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.decoders.batch import (
     DEFAULT_MAX_BYTES,
     Group,
-    PickledByFields,
+    RecordDecoder,
     Screened,
     Tombstones,
     as_texts,
@@ -36,7 +36,7 @@ JsonFraming = Literal["confluent", "none"]
 
 
 @dataclass(frozen=True)
-class JsonDecoder(PickledByFields):
+class JsonDecoder(RecordDecoder):
     """Strict JSON objects to columns. NOT NULL holds at every level; with tombstones passed on, below the top.
 
     `extra_fields` is about fields that the schema does not name: at the top level for `keep`, which puts them
@@ -74,7 +74,7 @@ class JsonDecoder(PickledByFields):
             fields = [field.with_nullable(True) for field in fields]
         return pa.schema([*fields, COORDINATES_FIELD])
 
-    def decode(self, raw: pa.RecordBatch) -> Split:
+    def read(self, raw: pa.RecordBatch) -> Split:
         """Split raw records into rows and bad records."""
         return decode_batch(raw, self.schema, self.tombstones, self.max_bytes, self._groups)
 

@@ -31,8 +31,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
 from penstock.decoders.batch import BlockError, Format
-from penstock.decoders.protobuf.single import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, SingleReader, json_text
-from penstock.decoders.protobuf.types import Field, Message, Narrowed, Shape, Value, message_of
+from penstock.decoders.protobuf.single import FIRST_SECOND, LAST_NANO, LAST_SECOND, SingleReader, json_text
+from penstock.decoders.protobuf.types import Field, Message, Narrowed, Shape, Value, message_of, range_of
 from penstock.decoders.protobuf.wire import MAX_CELLS, check_wire
 from penstock.decoders.refusal import MALFORMED_PROTOBUF, RefusedError
 from penstock.registry.protobuf import load, read_descriptors
@@ -193,7 +193,7 @@ class Finisher:
 
     def _scalar(self, value: Value, array: pa.Array, rows: Rows) -> pa.Array:
         if value.reads:
-            first, last = RANGES[value.reads]
+            first, last = range_of(value.reads)
             numbers = np.asarray(array.fill_null(0))
             self.suspect((numbers < first) | (numbers > last), rows)
             return array.cast(value.type, safe=False)

@@ -15,11 +15,20 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
 
-from penstock.decoders.batch import DEFAULT_MAX_BYTES, Group, PickledByFields, Screened, Tombstones, decode_batch
+from penstock.decoders.batch import DEFAULT_MAX_BYTES, Group, RecordDecoder, Screened, Tombstones, decode_batch
 from penstock.decoders.framing import CONFLUENT, by_schema, unframe
 from penstock.decoders.protobuf.block import protobuf_format
-from penstock.decoders.protobuf.single import RANGES, TYPE_NAMES
-from penstock.decoders.protobuf.types import MESSAGES, Message, Narrowed, Shape, message_of
+from penstock.decoders.protobuf.types import (
+    LEN,
+    MESSAGES,
+    SCALARS,
+    TYPE_NAMES,
+    Message,
+    Narrowed,
+    Shape,
+    message_of,
+    range_of,
+)
 from penstock.decoders.protobuf.wire import Indexes, by_message, messages_at
 from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE, SCHEMA_UNSUPPORTED, WRONG_MESSAGE_INDEX, Reason
 from penstock.errors import DefinitionError, MissingError
@@ -33,8 +42,8 @@ _said: set[str] = set()
 
 
 @dataclass(frozen=True)
-class ProtobufDecoder(PickledByFields):
-    """Implements `contracts.Decoder`. `descriptors` is a serialized `FileDescriptorSet` with all imports.
+class ProtobufDecoder(RecordDecoder):
+    """`descriptors` is a serialized `FileDescriptorSet` with all imports.
 
     With the framing `confluent` and no registry the ids are not looked at, and the message indexes are taken to be
     those of the file in which the message is.
@@ -57,7 +66,7 @@ class ProtobufDecoder(PickledByFields):
         """The fields of the message, and the coordinates."""
         return pa.schema([*self._message.schema, COORDINATES_FIELD])
 
-    def decode(self, raw: pa.RecordBatch) -> Split:
+    def read(self, raw: pa.RecordBatch) -> Split:
         """Split raw records into rows and bad records."""
         return decode_batch(raw, self.schema, self.tombstones, self.max_bytes, self._groups)
 
@@ -114,14 +123,6 @@ class ProtobufDecoder(PickledByFields):
 # number that does not fit makes its record bad.
 
 _F = FieldDescriptor
-_FAMILIES = (
-    {_F.TYPE_INT32, _F.TYPE_INT64, _F.TYPE_UINT32, _F.TYPE_UINT64, _F.TYPE_BOOL, _F.TYPE_ENUM},
-    {_F.TYPE_SINT32, _F.TYPE_SINT64},
-    {_F.TYPE_FIXED32, _F.TYPE_SFIXED32},
-    {_F.TYPE_FIXED64, _F.TYPE_SFIXED64},
-    {_F.TYPE_STRING, _F.TYPE_BYTES},
-)
-"""Types whose bytes can be read as each other's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ class _Comparison:
             self.messages(reader.message_type, writer.message_type, path)
         elif reader.type != writer.type and not _same_bytes(reader.type, writer.type):
             self._refuse(reader, writer, path)
-        elif reader.type in RANGES:
+        elif reader.type in SCALARS and SCALARS[reader.type].range is not None:
             had = _F.TYPE_INT32 if writer.type == _F.TYPE_ENUM else writer.type
             types = (had, reader.type)
             if not _within(*types) and self.wider.setdefault(reader.full_name, types) != types:
@@ -210,15 +211,20 @@ class _Comparison:
 
 
 def _same_bytes(reader: int, writer: int) -> bool:
+    """Whether the bytes of one type can be read as another's."""
     if reader == _F.TYPE_ENUM:
         return writer == _F.TYPE_INT32
-    if reader == _F.TYPE_BOOL:
+    if reader == _F.TYPE_BOOL or reader not in SCALARS or writer not in SCALARS:
         return False
-    return any(reader in family and writer in family for family in _FAMILIES)
+    one, other = SCALARS[reader], SCALARS[writer]
+    # A float or a double is like no other type; strings and bytes are like each other.
+    are_numbers = one.range is not None and other.range is not None
+    return (one.wire, one.zigzag) == (other.wire, other.zigzag) and (are_numbers or one.wire == LEN)
 
 
 def _within(had: int, reads: int) -> bool:
-    return RANGES[reads][0] <= RANGES[had][0] and RANGES[had][1] <= RANGES[reads][1]
+    (first, last), (least, most) = range_of(had), range_of(reads)
+    return least <= first and last <= most
 
 
 def _type(field: FieldDescriptor) -> str:
