@@ -37,7 +37,7 @@ DEFAULT_MAX_BYTES = 10 * 1024 * 1024
 class BlockError(Exception):
     """A block holds bad values. The message is the reason where the careful reader finds nothing wrong.
 
-    `bad` are values that are known to be bad, by their place, where the reader can tell: all among the first `seen`.
+    `bad` are values that are known to be bad, by their place, where the reader knows them: all among the first `seen`.
     """
 
     def __init__(self, code: str, message: str, bad: Sequence[int] = (), seen: int = 0) -> None:
@@ -76,10 +76,17 @@ class RecordDecoder(ABC):
         return Split(split.good, pa.concat_batches([split.bad, late]), split.refused, split.counts)
 
     def notices(self) -> list[str]:
-        """Conditions not tied to a single record that were not reported before in this process."""
+        """Conditions that were not reported before in this process."""
+        new = [condition for condition in self.conditions() if condition not in _reported]
+        _reported.update(new)
+        return new
+
+    def conditions(self) -> list[str]:
+        """What people should know that is not tied to a single record, such as falling back to a slow reader."""
         return []
 
 
+_reported: set[str] = set()
 _BEYOND = Reason(TIMESTAMP_OUT_OF_RANGE, "the record's time is after the year 9999, which no timestamp can be")
 
 
@@ -111,7 +118,7 @@ Group = tuple[Format, pa.Array, pa.UInt64Array]
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """The values that remain, the row of the batch that each came from, and what was held back."""
+    """The values that remain, the row of the batch that each came from, and why the others are bad."""
 
     values: pa.BinaryArray
     rows: pa.UInt64Array

@@ -70,8 +70,8 @@ def _restored(raw: pa.RecordBatch, good: pa.RecordBatch) -> pa.RecordBatch:
 class KeyedDecoder(RecordDecoder):
     """The columns of `value`, then `column` with what `key` reads out of the key.
 
-    A record without a key has null there. A key that cannot be read makes its record bad. Tombstones are the value's
-    business: their keys are read where the row is passed on.
+    A record without a key has null there. A key that cannot be read makes its record bad. The value's decoder
+    handles tombstones: their keys are read where the row is passed on.
     """
 
     value: RecordDecoder
@@ -117,9 +117,9 @@ class KeyedDecoder(RecordDecoder):
         """Why every record of a writer's schema would be refused, by its value alone."""
         return self.value.refuses(schema) if isinstance(self.value, JudgingDecoder) else None
 
-    def notices(self) -> list[str]:
+    def conditions(self) -> list[str]:
         """Those of both decoders."""
-        return [*self.value.notices(), *self.key.notices()]
+        return [*self.value.conditions(), *self.key.conditions()]
 
 
 @dataclass(frozen=True, slots=True)

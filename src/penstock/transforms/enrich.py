@@ -1,4 +1,4 @@
-"""`enrich`: columns of a table beside the rows whose keys it has.
+"""`enrich`: adds columns of a table to the rows whose keys it has.
 
 Keys are equal as Spark's `=` has them: NULL never matches. A table that fits in memory comes to the tasks as an Arrow
 stream (`holding`), and the step is one over Arrow in both lanes; without it Spark joins a relation of the table's name.
@@ -171,7 +171,7 @@ class Enrich(Step):
         return None if self.rows is not None else f"table {self.table} is larger than its `memory`: Spark joins it"
 
     def _columns(self, columns: Sequence[tuple[str, T]], made: Mapping[str, T]) -> list[tuple[str, T]]:
-        """The columns that leave: those of the table, and the mark, beside the others."""
+        """The columns that leave: those of the table, and the mark, added to the others."""
         names = [name for name, _ in columns]
         check_there(self.on, names)
         found = added(columns, made.items())
@@ -234,7 +234,7 @@ class Enrich(Step):
     def duplicates_query(self) -> str | None:
         """A query for the number of keys that have several rows; None where they may.
 
-        For a table that Spark joins: nobody else looks through it.
+        For a table that Spark joins, and that no task reads as a whole.
         """
         if self.on_duplicate != "fail":
             return None

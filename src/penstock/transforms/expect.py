@@ -79,7 +79,7 @@ class ApplyRules(Step):
         return f"act on broken rules: {', '.join(f'{rule.name} {rule.action}' for rule in self.rules)}"
 
     def output(self, schema: pa.Schema) -> pa.Schema:
-        """The columns that were there before the rules' own. Raises for a rule that is none, or cannot be held to."""
+        """The columns without those of the rules. Raises for a rule that is not BOOLEAN or cannot be applied."""
         for rule in self.rules:
             _check_boolean(rule, schema.field(find_column(rule.column, schema.names)).type)
         left = without(((field.name, field) for field in schema), (rule.column for rule in self.rules))

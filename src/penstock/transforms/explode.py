@@ -92,7 +92,7 @@ class Explode(Step):
         # Offsets are those of a slice, the values below them are not: places count from the whole's beginning.
         offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
         starts, lengths = offsets[:-1], np.diff(offsets)
-        # A NULL may lie over values that nobody is to see.
+        # A NULL may hide values that must not be read.
         lengths = np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
         copies = np.maximum(lengths, 1) if self.keep_empty else lengths
         parents = np.repeat(np.arange(len(array)), copies)

@@ -209,7 +209,7 @@ class MapArrow(Step):
             "STEP_NEEDS_SCHEMA",
             f"finding the columns of {self!r} by calling it with a batch without rows",
             context=context,
-            hint='write `schema: "name TYPE, ..."` beside `function:`, or let the function take a batch without rows',
+            hint='write `schema: "name TYPE, ..."` next to `function:`, or let the function take a batch without rows',
         )
 
 

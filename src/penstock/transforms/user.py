@@ -2,7 +2,7 @@
 
 Modules of the folder are imported under names of their own and are not left in `sys.modules`. So two pipelines in one
 process never get each other's, an edited module is read anew, and what Spark sends of them to its workers goes by
-value, not by a name that no worker knows. Which modules of the folder one imports, and which names it has, is told from
+value, not by a name that no worker knows. Which modules of the folder one imports, and which names it has, is read from
 its text: nothing is imported for that.
 """
 
@@ -76,7 +76,7 @@ def _imports(file: Path, package: str) -> Iterator[str]:
 
 
 def top_names(text: str) -> set[str] | None:
-    """Every name that the module may have; None where only running it could tell. Raises `SyntaxError`."""
+    """Every name that the module may have; None where only running it would show them. Raises `SyntaxError`."""
     names = {name for statement in ast.parse(text).body for name in _bound(statement)}
     return None if names & {"*", "__getattr__"} else names
 

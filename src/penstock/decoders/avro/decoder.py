@@ -32,21 +32,19 @@ from penstock.registry import RegisteredSchema, RegistrySettings
 
 @lru_cache(maxsize=1024)
 def avro_fingerprint(schema: str) -> bytes:
-    """The fingerprint of a schema's text, as it stands in a message."""
+    """The fingerprint of a schema's text, as a message has it."""
     return bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema)), "CRC-64-AVRO"))
 
 
 AvroFraming = Literal["confluent", "none", "single_object"]
-"""What stands before each value: a schema id, nothing, or a schema's fingerprint."""
-
-_told: set[tuple[str, str]] = set()
+"""The header of each value: a schema id, none, or a schema's fingerprint."""
 
 
 @dataclass(frozen=True)
 class AvroDecoder(RecordDecoder):
     """`reader` is a self-contained schema; no record becomes one column, `value`.
 
-    Without a registry, ids are not looked at, and values that name no schema have the first of `writers`, or the
+    Without a registry ids are ignored, and values that name no schema have the first of `writers`, or the
     reader's. A single object may have the reader's schema or any of `writers`. With a `subject`, ids must be its own.
     `frozen`: an id that this process has not seen waits (`TransientError`) instead of being asked for.
     """
@@ -80,10 +78,13 @@ class AvroDecoder(RecordDecoder):
             return Reason(SCHEMA_UNSUPPORTED, error.summary)
         return found if isinstance(found, Reason) else None
 
-    def notices(self) -> list[str]:
-        """What a person should know, said once a process: the schemas that take the slow reader."""
-        found, self._notices[:] = list(self._notices), []
-        return found
+    def conditions(self) -> list[str]:
+        """The schemas met so far that take the slow reader."""
+        return list(self._slow)
+
+    @cached_property
+    def _slow(self) -> dict[str, None]:
+        return {}
 
     def _groups(self, screened: Screened) -> Iterator[Group]:
         for name, writer, values, rows in self._written(screened):
@@ -94,7 +95,8 @@ class AvroDecoder(RecordDecoder):
                 screened.reasons.update(dict.fromkeys(rows.to_pylist(), found))
                 continue
             if found.slow:
-                self._tell(name or "the writer's schema", found.slow)
+                schema = name or "the writer's schema"
+                self._slow[f"{schema} is decoded by the slow reader: {found.slow}"] = None
             yield found, values, rows
 
     def _written(self, screened: Screened) -> Iterator[tuple[str, str | Reason, pa.BinaryArray, pa.UInt64Array]]:
@@ -114,15 +116,6 @@ class AvroDecoder(RecordDecoder):
             for schema, bodies, theirs in by_schema(framed, self.registry, self.subject, self.frozen, reasons):
                 name, writer = ("", given) if schema is None else (f"schema id {schema.id}", _text_of(schema))
                 yield name, writer, bodies, theirs
-
-    def _tell(self, name: str, why: str) -> None:
-        if (name, why) not in _told:
-            _told.add((name, why))
-            self._notices.append(f"{name} is decoded by the slow reader: {why}")
-
-    @cached_property
-    def _notices(self) -> list[str]:
-        return []
 
 
 def avro_columns(reader: str) -> pa.Schema:
@@ -146,7 +139,7 @@ def _text_of(schema: RegisteredSchema) -> str | Reason:
         return Reason(SCHEMA_UNSUPPORTED, error.summary)
 
 
-# A registered schema with its references put in, so that its text stands alone.
+# A registered schema with its references inlined.
 
 
 @lru_cache(maxsize=1024)
@@ -171,8 +164,7 @@ def inline(text: str, references: list[str]) -> str:
                     types[part["name"]] = part
         return json.dumps(_put_in(_absolute(json.loads(text), ""), types, set()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        said = str(exc)[:200]
-        raise UnsupportedSchemaError(f"the schema or one it refers to is not valid: {said}") from None
+        raise UnsupportedSchemaError(f"the schema or one it refers to is not valid: {str(exc)[:200]}") from None
 
 
 def _absolute(schema: Any, namespace: str) -> Any:

@@ -35,7 +35,7 @@ _FIXED_SIZES = {"duration": 12, "uuid": 16}
 
 @dataclass(frozen=True)
 class Primitive:
-    """A type without a name; `logical` is empty where there is none, or none that is known."""
+    """A type without a name; `logical` is empty without a known logical type."""
 
     kind: str
     logical: str = ""
@@ -45,7 +45,7 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Fixed:
-    """So many bytes."""
+    """A fixed number of bytes."""
 
     name: str
     aliases: tuple[str, ...]
@@ -98,7 +98,7 @@ class Union:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record. `default` is JSON, and is looked at only where `has_default`."""
+    """A field of a record. `default` is JSON, and counts only with `has_default`."""
 
     name: str
     aliases: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The JSON format: one strict object a record, as it is or behind the header of a schema registry.
+"""The JSON format: one strict object a record, bare or after the header of a schema registry.
 
 The columns are given, and a schema id does not change them: it is only checked to be one of the subject's.
 """
@@ -41,7 +41,7 @@ class JsonDecoder(RecordDecoder):
 
     `extra_fields` is about fields that the schema does not name: at the top level for `keep`, which puts them
     into a map column (NULL where there are none), at every level for `quarantine`. With the framing `confluent` and no
-    registry the ids are not looked at. Bad records keep their header.
+    registry the ids are ignored. Bad records keep their header.
     """
 
     columns: pa.Schema

@@ -281,13 +281,13 @@ class ProtobufFormat(Format):
         bad = self._too_heavy(values)
         values = _without(values, bad)
         if not _parses(self._many, _as_items(values)):
-            # To parse them one by one is cheap beside finding the bad ones in ever smaller blocks.
+            # Parsing them one by one is cheaper than finding the bad ones in ever smaller blocks.
             broken = np.array([not _parses(self._one, value) for value in values.to_pylist()])
             values, bad = _without(values, broken), bad | broken
         try:
             read = self._fast.array_to_record_batch(values)
         except BaseException as exc:
-            # A panic of the fast reader is no Exception. What the judge let through has to be read by somebody.
+            # A panic of the fast reader is not an Exception. The careful reader then reads these messages.
             if not isinstance(exc, ValueError) and type(exc).__name__ != "PanicException":
                 raise
             raise BlockError(MALFORMED_PROTOBUF, "the fast reader does not take the message") from None

@@ -38,14 +38,12 @@ from penstock.registry.protobuf import find_message, protobuf_reader, read_descr
 
 ProtobufFraming = Literal["confluent", "none"]
 
-_said: set[str] = set()
-
 
 @dataclass(frozen=True)
 class ProtobufDecoder(RecordDecoder):
     """`descriptors` is a serialized `FileDescriptorSet` with all imports.
 
-    With the framing `confluent` and no registry the ids are not looked at, and the message indexes are taken to be
+    With the framing `confluent` and no registry the ids are ignored, and the message indexes are taken to be
     those of the file in which the message is.
     """
 
@@ -74,12 +72,12 @@ class ProtobufDecoder(RecordDecoder):
         """Why every record of a writer's schema would be refused, where that is so."""
         return refusal(self.descriptors, self.message, schema)
 
-    def notices(self) -> list[str]:
-        """What costs speed in this message, once a process."""
-        found = [f"{self.message} is decoded message by message: {why}" for why in self._slow_parts()]
-        new = [notice for notice in found if notice not in _said]
-        _said.update(new)
-        return new
+    def conditions(self) -> list[str]:
+        """What in this message is slow to decode."""
+        why = protobuf_format(self.descriptors, self.message).no_fast_form
+        texts = [field.value.field.full_name for field in self._message.fields if field.value.shape is Shape.JSON]
+        reasons = [why] if why else [f"{name} becomes JSON" for name in texts]
+        return [f"{self.message} is decoded message by message: {reason}" for reason in reasons]
 
     @property
     def _message(self) -> Message:
@@ -107,19 +105,12 @@ class ProtobufDecoder(RecordDecoder):
             return Resolved(self.descriptors)
         return Reason(WRONG_MESSAGE_INDEX, f"{list(indexes)} is not {self.message} in the descriptors")
 
-    def _slow_parts(self) -> list[str]:
-        why = protobuf_format(self.descriptors, self.message).no_fast_form
-        if why:
-            return [why]
-        texts = [field for field in self._message.fields if field.value.shape is Shape.JSON]
-        return [f"{field.value.field.full_name} becomes JSON" for field in texts]
-
 
 # Schema resolution: whether bytes of the writer's schema can be read as the reader's message, and how.
 #
 # Protobuf reads any bytes by any schema, and where two schemas give one number to different things it reads nonsense.
-# So the two are compared, once a schema id: by number, down to the leaves. Whole numbers of one encoding may stand for
-# each other; where the writer's type holds numbers that the reader's does not, they are read by the writer's, and a
+# So the two are compared, once a schema id: by number, down to the leaves. Whole numbers of one encoding may be read
+# as each other; where the writer's type holds numbers that the reader's does not, they are read by the writer's, and a
 # number that does not fit makes its record bad.
 
 _F = FieldDescriptor

@@ -149,7 +149,7 @@ def _json_parts(parts: struct_pb2.Struct | struct_pb2.ListValue) -> Any:
 
 
 def timestamp_us(seconds: int, nanos: int) -> int:
-    """The microseconds since 1970 of a Timestamp. Raises `RefusedError` for what is none."""
+    """The microseconds since 1970 of a Timestamp. Raises `RefusedError` for an invalid one."""
     if not FIRST_SECOND <= seconds <= LAST_SECOND:
         raise RefusedError(OUT_OF_RANGE, "expected a Timestamp, found seconds outside the years 1 to 9999")
     if not 0 <= nanos <= LAST_NANO:

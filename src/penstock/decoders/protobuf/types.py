@@ -127,7 +127,7 @@ class Field:
     presence: bool
     required: bool
     default: Any = None
-    """What stands where a proto2 field with a default of its own is absent."""
+    """The value of an absent proto2 field that has a default."""
 
 
 @dataclass(frozen=True)

@@ -170,8 +170,8 @@ def by_message(
 ) -> Iterator[tuple[Indexes, pa.BinaryArray, pa.UInt64Array]]:
     """The messages without their indexes, by these; in their order within each. What has none gets its reason.
 
-    Indexes are the same where they have the same bytes, and no others begin with those bytes. So one message tells
-    about all that begin as it does, and only the first few kinds are asked for.
+    Indexes are the same where they have the same bytes, and no others begin with those bytes. So one message stands
+    for all that begin as it does, and only the first few kinds are looked for.
     """
     prefix = _FIRST
     for _ in range(_FEW_PREFIXES):

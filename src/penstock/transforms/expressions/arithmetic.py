@@ -1,9 +1,9 @@
 """Arithmetic: `+ - *`, the negative and the absolute value, `/`, `div`, `%` and their kin, `round`, `floor` and `ceil`.
 
 Each fails where Spark's fails: where the result does not fit its type, or the divisor is zero. Arrow's checked
-functions tell only that some row overflows; they are tried first, and where they raise, the rows are found by computing
-again with enough digits. Spark looks at the divisor first, and nothing else matters where it is NULL. Halves go away
-from zero, of a DOUBLE by its shortest decimal spelling.
+functions report only that some row overflows; they are tried first, and where they raise, the rows are found by
+computing again with enough digits. Spark evaluates the divisor first, and nothing else matters where it is NULL. Halves
+go away from zero, of a DOUBLE by its shortest decimal spelling.
 
 A DECIMAL result has the digits that Spark's rules give it. Its values are computed exactly with up to 76 digits, then
 rounded half up; those that do not fit fail.
@@ -277,11 +277,11 @@ def _as_decimal(term: Term) -> Term:
     if pa.types.is_decimal(term.type):
         return term
     if term.type == pa.null():
-        raise NoFormError("NULL beside a DECIMAL is left to Spark")
+        raise NoFormError("NULL next to a DECIMAL is left to Spark")
     if term.written and term.value is not None:
         return convert(term, pa.decimal128(len(str(abs(term.value.as_py()))), 0))
     if term.value is not None:
-        raise NoFormError("an integer constant with a type of its own beside a DECIMAL is left to Spark")
+        raise NoFormError("an integer constant with a type of its own next to a DECIMAL is left to Spark")
     whole, _ = digits(term.type)
     return convert(term, pa.decimal128(whole, 0))
 

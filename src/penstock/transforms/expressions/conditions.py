@@ -29,7 +29,7 @@ from penstock.transforms.expressions.terms import (
 functions = Functions()
 
 _BOOL = pa.bool_()
-# Above this many constants Spark looks a value up in a set that tells 0.0 from -0.0; below it compares.
+# Above this many constants Spark looks a value up in a set that distinguishes 0.0 from -0.0; below it compares.
 _SET_FROM = 10
 
 

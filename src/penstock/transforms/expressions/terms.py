@@ -115,7 +115,7 @@ def literal(value: object, kind: pa.DataType) -> Term:
 def call(kind: pa.DataType, function: Callable[..., Datum], *terms: Term, strict: bool = True) -> Term:
     """A term that applies an Arrow function to others. Constants are folded.
 
-    `strict` is how Spark evaluates most functions: an operand is NULL, so the operands after it are not looked at.
+    `strict` is how Spark evaluates most functions: an operand is NULL, so the operands after it are not evaluated.
     """
     values = [term.value for term in terms if term.value is not None]
     if len(values) == len(terms):

@@ -80,7 +80,7 @@ def read_decimals(texts: Datum, kind: pa.DataType) -> Outcome:
         with localcontext() as context:
             context.prec, context.Emax, context.Emin = 5_000, 10**10, -(10**10)
             value = Decimal(stripped)
-            # A zero has one digit, which may stand far in front of the point.
+            # A zero has one digit, which may be far in front of the point.
             if value.adjusted() + 1 > _MOST_DIGITS:
                 too_large.add(text)
                 return None
