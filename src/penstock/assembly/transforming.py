@@ -34,7 +34,7 @@ from penstock.transforms import (
     Explode,
     Flatten,
     Join,
-    Joined,
+    JoinSide,
     Mask,
     MaskRule,
     Rename,
@@ -160,13 +160,13 @@ def _enrich(step: cfg.EnrichConfig, tables: Tables) -> tuple[Transform, ...]:
         schema, fits = tables.schema(one.table), tables.may_fit(one.table)
     first, *others = enrich_steps(one.table, one.on, one.take, schema, one.on_miss, one.on_duplicate)
     assert isinstance(first, Enrich)
-    return (first.holding(Awaited()) if fits else first, *others)
+    return (first.with_rows(Awaited()) if fits else first, *others)
 
 
 def _join(step: cfg.JoinConfig, around: Surroundings) -> Join:
     settings = step.join
     before, after = settings.bounds or (timedelta(), timedelta())
-    left, right = (Joined(name, around.times[name]) for name in (settings.left, settings.right))
+    left, right = (JoinSide(name, around.times[name]) for name in (settings.left, settings.right))
     return Join(left, right, settings.on, before, after, settings.type)
 
 

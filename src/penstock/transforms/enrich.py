@@ -1,8 +1,8 @@
 """`enrich`: adds columns of a table to the rows whose keys it has.
 
 Keys are equal as Spark's `=` has them: NULL never matches. A table that fits in memory comes to the tasks as an Arrow
-stream (`holding`), and the step is one over Arrow in both lanes; without it Spark joins a relation of the table's name.
-Rows that are to go to the quarantine are only marked by the join: `Unmatched` then refuses them.
+stream (`with_rows`), and the step runs over Arrow in both lanes; without it Spark joins a relation of the table's name.
+Rows for the quarantine are only marked by the join: `Unmatched` then refuses them.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ class Enrich(Step):
     def __repr__(self) -> str:
         return f"enrich with {', '.join(self.take) or 'no columns'} of {self.table} by {', '.join(self.on)}"
 
-    def holding(self, rows: TableRows) -> Enrich:
+    def with_rows(self, rows: TableRows) -> Enrich:
         """The same step with the table in memory."""
         return Enrich(self.table, self.on, self.take, self.table_schema, self.on_miss, self.on_duplicate, rows)
 
-    def packed(self, table: pa.Table) -> bytes:
-        """On the driver: what this step needs of the table's rows, for `holding`.
+    def pack(self, table: pa.Table) -> bytes:
+        """On the driver: what this step needs of the table's rows, for `with_rows`.
 
         Raises where a key has several rows that are not allowed, and where a column is no longer what it was.
         """

@@ -186,18 +186,18 @@ class TableRows(Protocol):
 
     @property
     def value(self) -> bytes:
-        """What `Enrich.packed` gave."""
+        """What `Enrich.pack` gave."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class LocalRows:
     """The rows of a table in this process."""
 
     value: bytes
 
     def __repr__(self) -> str:
-        return f"HeldRows({len(self.value)} bytes)"
+        return f"LocalRows({len(self.value)} bytes)"
 
 
 def checked_keys(table: pa.Table, keys: Sequence[str], on_duplicate: OnDuplicate, name: str) -> tuple[pa.Table, int]:

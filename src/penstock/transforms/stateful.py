@@ -42,7 +42,7 @@ _PLAIN = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bo
 """Types whose Python values need no further look."""
 
 
-class Emitted(dict[str, Any]):
+class OutputRow(dict[str, Any]):
     """A row on its way out, in the one respect in which Spark looks at it."""
 
     def asDict(self, recursive: bool = False) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class WithTtl:
 
 
 @dataclass
-class Carrying:
+class ProcessorAdapter:
     """What Spark takes for the stateful class: the user's own, made where it runs."""
 
     step: str
@@ -110,7 +110,7 @@ class Carrying:
             self._user = load(self.folder, self.cls)()
             self._user.init(given)
 
-    def handleInputRows(self, key: Any, rows: Iterable[Any], timerValues: Any) -> Iterator[Emitted]:
+    def handleInputRows(self, key: Any, rows: Iterable[Any], timerValues: Any) -> Iterator[OutputRow]:
         """The rows of a key."""
         taken = list(rows)
         at = None
@@ -123,7 +123,7 @@ class Carrying:
         if self._newest is not None and list(self._handle.listTimers()):
             self._newest.update(_stored(at))
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Emitted]:
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[OutputRow]:
         """A timer of a key."""
         at = _restored(self._newest.get()) if self._newest is not None else None
         with self._errors_for_spark():
@@ -150,10 +150,10 @@ class Carrying:
         named = type(taken[0])(*self.columns)
         return iter([named(*row) for row in values])
 
-    def _emitted(self, given: Iterable[Any] | None, at: Coordinates | None) -> Iterator[Emitted]:
+    def _emitted(self, given: Iterable[Any] | None, at: Coordinates | None) -> Iterator[OutputRow]:
         for one in given or ():
             for row in self._rows_of(one):
-                yield Emitted(row, **{COORDINATES: at}) if self.tracked else Emitted(row)
+                yield OutputRow(row, **{COORDINATES: at}) if self.tracked else OutputRow(row)
 
     def _rows_of(self, given: Any) -> list[dict[str, Any]]:
         if self.rows == "pandas":
@@ -262,10 +262,6 @@ class Stateful(Streaming):
     def __repr__(self) -> str:
         return f"stateful {self.cls} by {', '.join(self.keys)}"
 
-    def describe_state(self) -> str:
-        """What is kept and what ends it."""
-        return f"{self.keeps}; {self.bound}"
-
     @property
     def keeps(self) -> str:
         """What the state holds."""
@@ -304,7 +300,7 @@ class Stateful(Streaming):
         keys = [find_column(key, columns) for key in self.keys]
         aliases = [f"key_{keys.index(at)}" if at in keys else f"column_{at}" for at in range(len(columns))]
         renamed = [f"{quote(name)} AS {alias}" for name, alias in zip(columns, aliases, strict=True)]
-        carrying = Carrying(
+        carrying = ProcessorAdapter(
             step=repr(self),
             folder=self.folder,
             cls=self.cls,

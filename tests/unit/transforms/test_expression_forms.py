@@ -62,7 +62,7 @@ LEFT_TO_SPARK = [
     ("try_add(id + 1, 2)", "may fail"),
     ("try_add(id, 1) + 2", "try"),
     ("price * 2L", "type of its own"),
-    ("price + NULL", "NULL beside"),
+    ("price + NULL", "NULL next to"),
     ("amount div 2", "floating-point"),
     ("round(id, -1)", "places"),
     ("round(id, count)", "INT constant"),

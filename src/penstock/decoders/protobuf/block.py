@@ -31,7 +31,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
 from penstock.decoders.batch import BlockError, Format
-from penstock.decoders.protobuf.single import FIRST_SECOND, LAST_NANO, LAST_SECOND, SingleReader, json_text
+from penstock.decoders.protobuf.single import FIRST_SECOND, LAST_NANO, LAST_SECOND, json_text, read_message
 from penstock.decoders.protobuf.types import Field, Message, Narrowed, Shape, Value, message_of, range_of
 from penstock.decoders.protobuf.wire import MAX_CELLS, check_wire
 from penstock.decoders.refusal import MALFORMED_PROTOBUF, RefusedError
@@ -270,11 +270,10 @@ class ProtobufFormat(Format):
         self.block_bytes = min(Format.block_bytes, 4 * MAX_CELLS // self.message.most_cells)
         self._fast: Any = fast_reader(self.message) if self.is_fast else None
         self._one, self._many = _classes(descriptors, message)
-        self._single = SingleReader(self.message, self._one)
 
     def read_single(self, value: bytes) -> tuple[Any, ...]:
         """The values of the columns. Raises `RefusedError`."""
-        return self._single.read(value)
+        return read_message(self.message, self._one, value)
 
     def read_block(self, values: pa.BinaryArray) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
         """The columns, and the messages for which they may be wrong. Raises `BlockError`."""

@@ -23,23 +23,16 @@ from penstock.decoders.protobuf.wire import MAX_CELLS, NOT_UTF8, check_wire
 from penstock.decoders.refusal import INVALID_UTF8, MALFORMED_PROTOBUF, MISSING_FIELD, OUT_OF_RANGE, RefusedError
 
 
-class SingleReader:
-    """Reads messages one by one into the columns of the schema."""
-
-    def __init__(self, message: Message, read_as: type[Read]) -> None:
-        self._message = message
-        self._read_as = read_as
-
-    def read(self, encoded: bytes) -> tuple[Any, ...]:
-        """The values of the columns. Raises `RefusedError`."""
-        if len(encoded) * self._message.most_cells > MAX_CELLS:
-            check_wire(encoded, self._message.descriptor)
-        try:
-            found = self._read_as.FromString(encoded)
-        except DecodeError as exc:
-            check_wire(encoded, self._message.descriptor)
-            raise RefusedError(MALFORMED_PROTOBUF, str(exc).rpartition(": ")[2]) from None
-        return tuple(_fields(self._message, found))
+def read_message(message: Message, read_as: type[Read], encoded: bytes) -> tuple[Any, ...]:
+    """The values of the columns. Raises `RefusedError`."""
+    if len(encoded) * message.most_cells > MAX_CELLS:
+        check_wire(encoded, message.descriptor)
+    try:
+        found = read_as.FromString(encoded)
+    except DecodeError as exc:
+        check_wire(encoded, message.descriptor)
+        raise RefusedError(MALFORMED_PROTOBUF, str(exc).rpartition(": ")[2]) from None
+    return tuple(_fields(message, found))
 
 
 def _fields(message: Message, found: Read) -> Iterator[Any]:

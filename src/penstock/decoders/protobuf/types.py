@@ -154,11 +154,6 @@ Narrowed = frozenset[tuple[str, int]]
 """Full names of fields whose type is the writer's, with the protobuf type that the reader has for them."""
 
 
-def protobuf_columns(descriptors: bytes, message: str) -> pa.Schema:
-    """The columns of a message. Raises `DefinitionError` for one that has none."""
-    return message_of(descriptors, message).schema
-
-
 @lru_cache(maxsize=64)
 def message_of(descriptors: bytes, message: str, narrowed: Narrowed = frozenset()) -> Message:
     """A message with all that is inside it. Raises `DefinitionError`."""
