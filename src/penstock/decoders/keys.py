@@ -175,16 +175,8 @@ class TombstoneDecoder(RecordDecoder):
 
     def read(self, raw: pa.RecordBatch) -> Split:
         """Split tombstones into deletes and bad records."""
-        read = self._by_decoder(raw, self.key) if self.key is not None else self._by_json(raw)
-        rows = pa.array(read.rows, pa.int64())
-        marks = pa.repeat(pa.scalar(True), len(rows))
-        deletes = [*read.columns, coordinates_of(raw).take(rows), marks]
-        lead = f"the key of this tombstone does not give {', '.join(self.keys.names)}: "
-        reasons = {row: Reason(TOMBSTONE_KEY, lead + why) for row, why in read.problems.items()}
-        return Split(pa.RecordBatch.from_arrays(deletes, schema=self.schema), refuse(raw, reasons))
-
-    def _by_decoder(self, raw: pa.RecordBatch, decoder: RecordDecoder) -> _Read:
-        found = _read_keys(decoder, _numbered(raw))
+        numbered = _numbered(raw)
+        found = _read_keys(self.key, numbered) if self.key is not None else self._read_json(numbered)
         problems = {row: reason.message for row, reason in found.reasons.items()}
         problems |= dict.fromkeys(np.flatnonzero(raw.column("key").is_null()).tolist(), "the record has no key")
         parts = {name.lower(): part for name, part in self._parts(found.values).items()}
@@ -202,7 +194,12 @@ class TombstoneDecoder(RecordDecoder):
                 why = f"{field.name}: the {found_type} is null, or not exactly a value of {wanted}"
             problems |= dict.fromkeys(found.rows[fits & ~fit].tolist(), why)
             fits &= fit
-        return _Read([column.filter(pa.array(fits)) for column in columns], found.rows[fits], problems)
+        rows = pa.array(found.rows[fits], pa.int64())
+        marks = pa.repeat(pa.scalar(True), len(rows))
+        deletes = [*(column.filter(pa.array(fits)) for column in columns), coordinates_of(raw).take(rows), marks]
+        lead = f"the key of this tombstone does not give {', '.join(self.keys.names)}: "
+        reasons = {row: Reason(TOMBSTONE_KEY, lead + why) for row, why in problems.items()}
+        return Split(pa.RecordBatch.from_arrays(deletes, schema=self.schema), refuse(raw, reasons))
 
     def _parts(self, values: pa.Array) -> dict[str, pa.Array]:
         """What may fill a key column, by name: a struct's fields, or the one value that there is."""
@@ -210,18 +207,19 @@ class TombstoneDecoder(RecordDecoder):
             return dict(zip((field.name for field in values.type), values.flatten(), strict=True))
         return {self.keys.names[0]: values} if len(self.keys) == 1 else {}
 
-    def _by_json(self, raw: pa.RecordBatch) -> _Read:
-        objects = pa.array([self._object(key) for key in raw.column("key").to_pylist()], pa.binary())
-        read = self._json.read(_with_values(_numbered(raw), objects))
-        problems = {row: reason.message for row, reason in _reasons_of(read.bad).items()}
-        return _Read(read.good.columns[:-1], _rows_of(read.good).to_numpy(), problems)
+    def _read_json(self, records: pa.RecordBatch) -> _Keys:
+        records = records.filter(records.column("key").is_valid())
+        objects = pa.array([self._object(key) for key in records.column("key").to_pylist()], pa.binary())
+        read = self._json.read(_with_values(records, objects))
+        values = pa.StructArray.from_arrays(read.good.columns[:-1], fields=list(self._json.columns))
+        return _Keys(values, _rows_of(read.good).to_numpy(), _reasons_of(read.bad))
 
     @cached_property
     def _json(self) -> JsonDecoder:
         return JsonDecoder(pa.schema([field.with_nullable(False) for field in self.keys]))
 
-    def _object(self, key: bytes | None) -> bytes | None:
-        if key is None or key.lstrip().startswith(b"{") or len(self.keys) > 1:
+    def _object(self, key: bytes) -> bytes:
+        if key.lstrip().startswith(b"{") or len(self.keys) > 1:
             return key
         [column] = self.keys
         name = json.dumps(column.name).encode()
@@ -230,15 +228,6 @@ class TombstoneDecoder(RecordDecoder):
             # What is not UTF-8 stays so, and is refused with the reason.
             return b"{%b:%b}" % (name, json.dumps(text, ensure_ascii=False).encode(errors="surrogateescape"))
         return b"{%b:%b}" % (name, key)
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The key columns of the tombstones that have them, which tombstones those are, and what is wrong with the rest."""
-
-    columns: list[pa.Array]
-    rows: npt.NDArray[np.int64]
-    problems: dict[int, str]
 
 
 def _exactly(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.transforms.expressions.terms import Datum
 
+DAY_MICROSECONDS = 86_400_000_000
 _CYCLE_DAYS = 146_097
 _CYCLE_YEARS = 400
 _OFFSET_CYCLES = 15_000
@@ -41,6 +42,14 @@ def floor_divide(longs: Datum, divisor: int) -> Datum:
     quotient = pc.divide(longs, divisor)
     rest = pc.subtract(longs, pc.multiply(quotient, divisor))
     return pc.subtract(quotient, pc.cast(pc.less(rest, 0), pa.int64()))
+
+
+def day_and_clock(times: Datum) -> tuple[Datum, Datum]:
+    """The day of a time, and the microseconds since that day began."""
+    micros = pc.cast(times, pa.int64())
+    days = floor_divide(micros, DAY_MICROSECONDS)
+    clock = pc.subtract(micros, pc.multiply(days, pa.scalar(DAY_MICROSECONDS, pa.int64())))
+    return pc.cast(pc.cast(days, pa.int32()), pa.date32()), clock
 
 
 def days_of(year: int, month: int, day: int) -> int | None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.transforms.expressions import texts
 from penstock.transforms.expressions.casts import convert
-from penstock.transforms.expressions.dates import floor_divide, near_1970, years
+from penstock.transforms.expressions.dates import DAY_MICROSECONDS, day_and_clock, floor_divide, near_1970, years
 from penstock.transforms.expressions.terms import (
     INTEGERS,
     TIMESTAMP,
@@ -34,10 +34,9 @@ from penstock.transforms.expressions.terms import (
 functions = Functions()
 
 _DATE, _INT, _LONG = pa.date32(), pa.int32(), pa.int64()
-_DAY_MICROSECONDS = 86_400_000_000
 _SPANS = {
-    "WEEK": 7 * _DAY_MICROSECONDS,
-    "DAY": _DAY_MICROSECONDS,
+    "WEEK": 7 * DAY_MICROSECONDS,
+    "DAY": DAY_MICROSECONDS,
     "HOUR": 3_600_000_000,
     "MINUTE": 60_000_000,
     "SECOND": 1_000_000,
@@ -163,10 +162,8 @@ def _add_months(moment: Term, months: int) -> Term:
         return attempt(_DATE, lambda days: _by_month(days, months), moment)
 
     def run(times: Datum) -> Outcome:
-        micros = pc.cast(times, _LONG)
-        days = floor_divide(micros, _DAY_MICROSECONDS)
-        clock = pc.subtract(micros, pc.multiply(days, _DAY_MICROSECONDS))
-        moved, _ = _by_month(pc.cast(pc.cast(days, _INT), _DATE), months)
+        days, clock = day_and_clock(times)
+        moved, _ = _by_month(days, months)
         return _shift_days(pc.cast(moved, _INT), clock)
 
     return attempt(TIMESTAMP, run, moment)
@@ -196,7 +193,7 @@ def _shift(times: Datum, span: int) -> Outcome:
 def _shift_days(days: Datum, clock: Datum) -> Outcome:
     outside = pc.greater(pc.abs(days), _MOST_DAYS)
     inside = pc.if_else(pc.fill_null(outside, False), pa.scalar(0, _INT), days)
-    micros = pc.add(pc.multiply(pc.cast(inside, _LONG), pa.scalar(_DAY_MICROSECONDS, _LONG)), clock)
+    micros = pc.add(pc.multiply(pc.cast(inside, _LONG), pa.scalar(DAY_MICROSECONDS, _LONG)), clock)
     return _times(micros), {"ARITHMETIC_OVERFLOW": outside}
 
 
