@@ -27,7 +27,7 @@ from penstock.sinks.iceberg import partitions
 from penstock.sinks.kafka import fitting
 from penstock.sinks.postgres import stage as postgres
 from penstock.transforms import ArrowExpression, NoArrowForm, compile_expression
-from penstock.transforms.expressions.forms import _FORMS
+from penstock.transforms.expressions.forms import FORMS
 
 FOLDER = Path(__file__).parent / "reference"
 SOURCE = Path(penstock.__file__).parent
@@ -186,7 +186,7 @@ def _expressions() -> str:
             assert isinstance(form, ArrowExpression), form
             covered |= {type(node) for node in sqlglot.parse_one(sample, dialect="spark").walk()}
     # A Dot is a column again, more than four levels deep.
-    forgotten = [kind.__name__ for kind in _FORMS if kind not in covered and kind is not exp.Dot]
+    forgotten = [kind.__name__ for kind in FORMS if kind not in covered and kind is not exp.Dot]
     assert not forgotten, f"docs/expression_samples.py shows no {forgotten}"
     parts.append("## Left to Spark, for example\n\n| expression | because |\n|---|---|")
     for sample in LEFT_TO_SPARK:

@@ -23,7 +23,7 @@ from penstock.decoders.avro.decoder import AvroDecoder
 from penstock.decoders.dropped import with_dropped
 from penstock.decoders.json.schema import json_schema_columns
 from penstock.decoders.protobuf import decoder
-from penstock.decoders.protobuf.types import protobuf_columns
+from penstock.decoders.protobuf.types import message_of
 from penstock.errors import PenstockError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import protobuf_reader, read_descriptors
@@ -116,7 +116,7 @@ def _use_protobuf(text: str) -> None:
     decoder.resolve(DESCRIPTORS, "shop.Order", schema, (0,))
     with_dropped(schema, [RegisteredSchema(2, "PROTOBUF", text)], "shop.Order")
     found = protobuf_reader(schema)
-    protobuf_columns(found, first_message(found))
+    message_of(found, first_message(found))
 
 
 def _changed_json(whole: dict[str, Any]) -> Callable[[random.Random, int], str]:

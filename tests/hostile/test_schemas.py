@@ -16,7 +16,7 @@ from tests.protos import first_message
 
 from penstock.decoders.avro.decoder import AvroDecoder, avro_columns
 from penstock.decoders.json.schema import json_schema_columns
-from penstock.decoders.protobuf.types import protobuf_columns
+from penstock.decoders.protobuf.types import message_of
 from penstock.errors import PenstockError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import protobuf_reader
@@ -148,7 +148,7 @@ def outcome_of(kind: str, text: str, references: tuple[ReferencedSchema, ...] = 
             json_schema_columns(text, references)
         else:
             found = protobuf_reader(RegisteredSchema(1, "PROTOBUF", text, references))
-            protobuf_columns(found, first_message(found))
+            message_of(found, first_message(found))
     except PenstockError as error:
         assert len(str(error)) < 5_000
         return error.code

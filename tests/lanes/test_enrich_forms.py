@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.model import COORDINATES, COORDINATES_FIELD
-from penstock.transforms import Enrich, HeldRows, enrich_steps
+from penstock.transforms import Enrich, LocalRows, enrich_steps
 from penstock.transforms.enrich import FOUND
 
 NAN = float("nan")
@@ -88,7 +88,7 @@ def sorted_rows(table: Any) -> list[str]:
 
 
 def in_arrow(step: Enrich, table: pa.Table, rows: pa.RecordBatch) -> pa.RecordBatch:
-    held = step.holding(HeldRows(step.packed(table)))
+    held = step.with_rows(LocalRows(step.pack(table)))
     assert held.no_arrow_form(rows.schema) is None
     good = held.apply(rows).good
     assert good.schema.equals(step.output(rows.schema))

@@ -25,7 +25,7 @@ from penstock.transforms import (
     compile_expression,
     expect_steps,
 )
-from penstock.transforms.failing import FromSpark
+from penstock.transforms.step import FromSpark
 
 PlacedStep = Callable[[pa.Table], tuple[pa.RecordBatch, Any]]
 

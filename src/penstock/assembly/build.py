@@ -26,7 +26,7 @@ from penstock.assembly.transforming import (
 )
 from penstock.assembly.user_code import folder_of, refuse_missing_code
 from penstock.contracts import Decoder, Reader, Sink, SlotSink, SqlSink, Transform
-from penstock.decoders import TombstoneDecoder, Tombstones, timed
+from penstock.decoders import RecordDecoder, TombstoneDecoder, Tombstones
 from penstock.errors import MissingError, transient_is_fatal
 from penstock.kafka import KafkaSettings, Subscription
 from penstock.model import COORDINATES, COORDINATES_FIELD, NEVER_NULL
@@ -34,7 +34,7 @@ from penstock.quarantine import RefusingQuarantine
 from penstock.readers import KafkaReader
 from penstock.storage import Storage
 from penstock.transforms import Join, Watermark
-from penstock.transforms.failing import OnError
+from penstock.transforms.step import OnError
 
 Lane = Literal["direct", "frame"]
 
@@ -76,7 +76,7 @@ class Flow:
     """The sinks in which tombstones delete."""
     delete_by: tuple[str, ...]
     """The keys by which they do; none where they do not."""
-    key: Decoder | None
+    key: RecordDecoder | None
     lane: LaneChoice
     sides: tuple[Side, ...] = ()
 
@@ -112,7 +112,7 @@ class Flow:
         if not self.delete_by:
             return None
         fields = {field.name.lower(): field for field in schema}
-        return timed(TombstoneDecoder(pa.schema([fields[name.lower()] for name in self.delete_by]), self.key))
+        return TombstoneDecoder(pa.schema([fields[name.lower()] for name in self.delete_by]), self.key)
 
 
 @dataclass(frozen=True)

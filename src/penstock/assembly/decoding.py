@@ -7,29 +7,30 @@ from dataclasses import dataclass
 from penstock import config as cfg
 from penstock.assembly.schemas import Place, Schemas, read_schema_file, registry_settings
 from penstock.config.arrow_types import parse_columns
-from penstock.contracts import Decoder
-from penstock.decoders import JsonDecoder, KeyedDecoder, RawDecoder, TextDecoder, Tombstones, timed
+from penstock.decoders import JsonDecoder, KeyedDecoder, RawDecoder, RecordDecoder, TextDecoder, Tombstones
 
 
-def build_decoder(flow: cfg.Flow, tombstones: Tombstones, topic: str | None, schemas: Schemas, frozen: bool) -> Decoder:
+def build_decoder(
+    flow: cfg.Flow, tombstones: Tombstones, topic: str | None, schemas: Schemas, frozen: bool
+) -> RecordDecoder:
     """The decoder of a flow. `frozen`: the registry could not be asked, so no schema that is new to a task is used."""
     decode = flow.decode
     assert decode is not None, "a loaded pipeline has all its decoders"
     value = _DecoderBuilder(decode, flow.decode_path, topic, "value", tombstones, schemas, frozen).decoder()
     key = build_key(flow, topic, schemas, frozen)
     if key is None or isinstance(decode, cfg.RawDecodeConfig) or decode.key is None:
-        return timed(value)
-    return timed(KeyedDecoder(value, key, decode.key.column))
+        return value
+    return KeyedDecoder(value, key, decode.key.column)
 
 
-def build_side_decoder(side: cfg.Side, topic: str | None, schemas: Schemas, frozen: bool) -> Decoder:
+def build_side_decoder(side: cfg.Side, topic: str | None, schemas: Schemas, frozen: bool) -> RecordDecoder:
     """The decoder of one of the sources that a flow joins."""
     flow = cfg.Flow((), side.topics, side.decode, side.decode_path, None, False, (), ())
     asked = getattr(side.decode, "tombstones", None)
     return build_decoder(flow, asked if asked in ("pass", "drop") else "quarantine", topic, schemas, frozen)
 
 
-def build_key(flow: cfg.Flow, topic: str | None, schemas: Schemas, frozen: bool) -> Decoder | None:
+def build_key(flow: cfg.Flow, topic: str | None, schemas: Schemas, frozen: bool) -> RecordDecoder | None:
     """The decoder of a flow's keys, where the file has one."""
     key = getattr(flow.decode, "key", None)
     if key is None:
@@ -49,7 +50,7 @@ class _DecoderBuilder:
     schemas: Schemas
     frozen: bool
 
-    def decoder(self) -> Decoder:
+    def decoder(self) -> RecordDecoder:
         decode = self.decode
         match decode:
             case cfg.RawDecodeConfig() | cfg.RawKeyConfig():
@@ -65,7 +66,7 @@ class _DecoderBuilder:
             case cfg.ProtobufDecodeConfig() | cfg.ProtobufKeyConfig():
                 return self._protobuf(decode)
 
-    def _json(self, decode: cfg.JsonDecodeConfig | cfg.JsonKeyConfig) -> Decoder:
+    def _json(self, decode: cfg.JsonDecodeConfig | cfg.JsonKeyConfig) -> RecordDecoder:
         text = decode.columns or (_text(decode.schema_file) if decode.schema_file is not None else None)
         if text is not None or decode.registry is None:
             columns = parse_columns(text or "")
@@ -87,7 +88,7 @@ class _DecoderBuilder:
             frozen=self.frozen,
         )
 
-    def _avro(self, decode: cfg.AvroDecodeConfig | cfg.AvroKeyConfig) -> Decoder:
+    def _avro(self, decode: cfg.AvroDecodeConfig | cfg.AvroKeyConfig) -> RecordDecoder:
         from penstock.decoders.avro import AvroDecoder, avro_reader
 
         reader = _text(decode.schema_file) if decode.schema_file is not None else avro_reader(self.schemas[self.place])
@@ -103,7 +104,7 @@ class _DecoderBuilder:
             frozen=self.frozen,
         )
 
-    def _protobuf(self, decode: cfg.ProtobufDecodeConfig | cfg.ProtobufKeyConfig) -> Decoder:
+    def _protobuf(self, decode: cfg.ProtobufDecodeConfig | cfg.ProtobufKeyConfig) -> RecordDecoder:
         from penstock.decoders.protobuf import ProtobufDecoder
         from penstock.registry.protobuf import protobuf_reader
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.contracts import Sink
 from penstock.model import COMPUTED, COORDINATES, DELETES
 from penstock.transforms import Derive, Where
-from penstock.transforms.failing import Tried
+from penstock.transforms.step import StepExpression
 
 
 class SinkExpressions(Derive):
@@ -25,9 +25,9 @@ class SinkExpressions(Derive):
         return f"for the sinks: {', '.join(self.columns.values())}"
 
     @property
-    def tried(self) -> list[Tried]:
+    def expressions(self) -> list[StepExpression]:
         """The expressions."""
-        return [Tried(f"for the sinks: {text.strip()}", text) for text in self.columns.values()]
+        return [StepExpression(f"for the sinks: {text.strip()}", text) for text in self.columns.values()]
 
 
 class RouteCondition(Where):
@@ -37,9 +37,9 @@ class RouteCondition(Where):
         return f"the route's where {self.condition}"
 
     @property
-    def tried(self) -> list[Tried]:
+    def expressions(self) -> list[StepExpression]:
         """The condition."""
-        return [Tried(f"the route's where {self.condition.strip()}", self.condition, condition=True)]
+        return [StepExpression(f"the route's where {self.condition.strip()}", self.condition, condition=True)]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from penstock.errors import MissingError
 from penstock.spark.internals import same_session
 from penstock.storage import Storage
 from penstock.tables import LookupTable
-from penstock.transforms import Enrich, HeldRows, Sql, TableRows
+from penstock.transforms import Enrich, LocalRows, Sql, TableRows
 from penstock.transforms.lookup import duplicate_keys
 
 _MOST_BYTES = 2**31 - 1
@@ -316,10 +316,10 @@ class Lookups:
         key = (repr(step), table.version)
         if key not in self._carried:
             self._carried = {k: rows for k, rows in self._carried.items() if k[0] != key[0]}
-            packed = step.packed(table.rows)
+            packed = step.pack(table.rows)
             session = self.session
-            self._carried[key] = HeldRows(packed) if session is None else session.sparkContext.broadcast(packed)
-        return step.holding(self._carried[key])
+            self._carried[key] = LocalRows(packed) if session is None else session.sparkContext.broadcast(packed)
+        return step.with_rows(self._carried[key])
 
     def _by_spark(self) -> set[str]:
         """The tables that SQL names, or that are too large for the tasks."""

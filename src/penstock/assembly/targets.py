@@ -22,7 +22,7 @@ from penstock.model import COMPUTED, DELETES, MergeRules, redrives_of
 from penstock.quarantine import Quarantine, RefusingQuarantine
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
 from penstock.storage import Storage
-from penstock.transforms.failing import OnError
+from penstock.transforms.step import OnError
 
 if TYPE_CHECKING:
     from penstock.quarantine.records import Held

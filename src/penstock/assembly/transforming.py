@@ -33,7 +33,7 @@ from penstock.transforms import (
     Explode,
     Flatten,
     Join,
-    Joined,
+    JoinSide,
     Mask,
     MaskRule,
     Rename,
@@ -44,7 +44,7 @@ from penstock.transforms import (
     enrich_steps,
     expect_steps,
 )
-from penstock.transforms.failing import OnError
+from penstock.transforms.step import OnError
 from penstock.transforms.streaming import Streaming
 
 
@@ -159,13 +159,13 @@ def _enrich(step: cfg.EnrichConfig, tables: Tables) -> tuple[Transform, ...]:
         schema, fits = tables.schema(one.table), tables.may_fit(one.table)
     first, *others = enrich_steps(one.table, one.on, one.take, schema, one.on_miss, one.on_duplicate)
     assert isinstance(first, Enrich)
-    return (first.holding(PendingRows()) if fits else first, *others)
+    return (first.with_rows(PendingRows()) if fits else first, *others)
 
 
 def _join(step: cfg.JoinConfig, around: StepContext) -> Join:
     settings = step.join
     before, after = settings.bounds or (timedelta(), timedelta())
-    left, right = (Joined(name, around.times[name]) for name in (settings.left, settings.right))
+    left, right = (JoinSide(name, around.times[name]) for name in (settings.left, settings.right))
     return Join(left, right, settings.on, before, after, settings.type)
 
 

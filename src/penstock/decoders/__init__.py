@@ -1,12 +1,11 @@
 """Bytes to columns: record batches in `RAW_SCHEMA` in, good rows and bad records out."""
 
-from penstock.decoders.batch import Tombstones
+from penstock.decoders.batch import RecordDecoder, Tombstones
 from penstock.decoders.framing import JudgingDecoder
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.reason import ExtraFields
 from penstock.decoders.keys import KeyedDecoder, TombstoneDecoder
 from penstock.decoders.text import RawDecoder, TextDecoder
-from penstock.decoders.timed import timed
 
 __all__ = [
     "ExtraFields",
@@ -14,8 +13,8 @@ __all__ = [
     "JudgingDecoder",
     "KeyedDecoder",
     "RawDecoder",
+    "RecordDecoder",
     "TextDecoder",
     "TombstoneDecoder",
     "Tombstones",
-    "timed",
 ]

@@ -17,8 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoders.refusal import INVALID_UTF8, MESSAGE_TOO_LARGE, TOMBSTONE, Reason, RefusedError, refuse
-from penstock.model import Split, coordinates_of
+from penstock.decoders.refusal import (
+    INVALID_UTF8,
+    MESSAGE_TOO_LARGE,
+    TIMESTAMP_OUT_OF_RANGE,
+    TOMBSTONE,
+    Reason,
+    RefusedError,
+    refuse,
+)
+from penstock.model import Split, beyond_timestamps, coordinates_of
 
 Tombstones = Literal["quarantine", "pass", "drop"]
 """What becomes of a record without a value: a bad record, a row of nulls, or nothing."""
@@ -29,7 +37,7 @@ DEFAULT_MAX_BYTES = 10 * 1024 * 1024
 class BlockError(Exception):
     """A block holds bad values. The message is the reason where the careful reader finds nothing wrong.
 
-    `bad` are values that are known to be bad, by their place, where the reader can tell: all among the first `seen`.
+    `bad` are values that are known to be bad, by their place, where the reader knows them: all among the first `seen`.
     """
 
     def __init__(self, code: str, message: str, bad: Sequence[int] = (), seen: int = 0) -> None:
@@ -37,6 +45,49 @@ class BlockError(Exception):
         self.reason = Reason(code, message)
         self.bad = bad
         self.seen = seen
+
+
+class RecordDecoder(ABC):
+    """Implements `contracts.Decoder` for a frozen dataclass, which is pickled without what it has cached.
+
+    A record whose time is after the last timestamp is bad, whatever its format. Kafka's times are 64 bits of
+    milliseconds; a reader that cannot give one in microseconds gives the largest number, and the quarantine has null.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The decoded columns, with the coordinates as the last."""
+
+    @abstractmethod
+    def read(self, raw: pa.RecordBatch) -> Split:
+        """Split records, none of whose times is too late, into rows and bad records."""
+
+    def decode(self, raw: pa.RecordBatch) -> Split:
+        """Split raw records into rows and bad records."""
+        beyond = beyond_timestamps(raw.column("timestamp"))
+        if beyond is None:
+            return self.read(raw)
+        split = self.read(raw.filter(pc.invert(beyond)))
+        late = refuse(raw, dict.fromkeys(pc.indices_nonzero(beyond).to_pylist(), _BEYOND))
+        return Split(split.good, pa.concat_batches([split.bad, late]), split.refused, split.counts)
+
+    def notices(self) -> list[str]:
+        """Conditions that were not reported before in this process."""
+        new = [condition for condition in self.conditions() if condition not in _reported]
+        _reported.update(new)
+        return new
+
+    def conditions(self) -> list[str]:
+        """What people should know that is not tied to a single record, such as falling back to a slow reader."""
+        return []
+
+
+_reported: set[str] = set()
+_BEYOND = Reason(TIMESTAMP_OUT_OF_RANGE, "the record's time is after the year 9999, which no timestamp can be")
 
 
 class Format(ABC):
@@ -67,7 +118,7 @@ Group = tuple[Format, pa.Array, pa.UInt64Array]
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """The values that remain, the row of the batch that each came from, and what was held back."""
+    """The values that remain, the row of the batch that each came from, and why the others are bad."""
 
     values: pa.BinaryArray
     rows: pa.UInt64Array
@@ -269,10 +320,3 @@ def as_texts(
 
 
 _PART_ROWS = 256
-
-
-class PickledByFields:
-    """A dataclass that is sent without what it has cached: that is made again in the task."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """Fields that a later version of a schema dropped stay columns, null where a record has none.
 
 Records of the earlier version are still in the topic, and their values must not be lost because the newest version
-no longer names them. Only the top level is looked at; a dropped field whose type leans on other named types that the
-newest version lacks, or has otherwise, is left out.
+no longer names them. Only the top level counts; a dropped field whose type refers to named types that the newest
+version lacks, or defines differently, is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def with_dropped(
             return _json(newest, older)
         return _protobuf(newest, older, message) if message is not None else newest
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DefinitionError):
-        # No schema at all, or none of its kind: the decoder says so better.
+        # Not a valid schema: the decoder reports it better.
         return newest
 
 

@@ -1,12 +1,12 @@
-"""What stands before the messages, and the schemas that it names.
+"""The headers of messages, and the schemas that they name.
 
 Confluent's framing is a zero byte and a schema id in four bytes, big endian. Avro's single-object encoding is two bytes
 that mark it and the fingerprint of the schema in eight bytes, little endian.
 
 Enters: values as they are in Kafka. Leaves: the ids as one array and the messages without their headers, found by
-column operations alone. What is no frame gets its reason. An id that the registry does not know, or that belongs to
-another subject, is a reason to refuse its records. A registry that does not answer is not: then the batch is tried
-again.
+column operations alone. A value without a valid header gets its reason. An id that the registry does not know, or that
+belongs to another subject, is a reason to refuse its records. A registry that does not answer is not: then the batch is
+tried again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def by_schema(
 ) -> Iterator[tuple[RegisteredSchema | None, pa.BinaryArray, pa.UInt64Array]]:
     """The messages of each schema. Those whose schema is refused get the reason.
 
-    Without a registry the ids are not looked at, and there is no schema.
+    Without a registry the ids are ignored, and there is no schema.
     """
     if registry is None:
         yield None, framed.bodies, framed.rows

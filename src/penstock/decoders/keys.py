@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from penstock.contracts import Decoder, TellingDecoder
-from penstock.decoders.batch import PickledByFields
+from penstock.decoders.batch import RecordDecoder
 from penstock.decoders.framing import JudgingDecoder
 from penstock.decoders.json.decoder import JsonDecoder
 from penstock.decoders.json.values import type_name
@@ -68,15 +67,15 @@ def _restored(raw: pa.RecordBatch, good: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True)
-class KeyedDecoder(PickledByFields):
-    """Implements `contracts.Decoder`: the columns of `value`, then `column` with what `key` reads out of the key.
+class KeyedDecoder(RecordDecoder):
+    """The columns of `value`, then `column` with what `key` reads out of the key.
 
-    A record without a key has null there. A key that cannot be read makes its record bad. Tombstones are the value's
-    business: their keys are read where the row is passed on.
+    A record without a key has null there. A key that cannot be read makes its record bad. The value's decoder
+    handles tombstones: their keys are read where the row is passed on.
     """
 
-    value: Decoder
-    key: Decoder
+    value: RecordDecoder
+    key: RecordDecoder
     column: str
 
     def __post_init__(self) -> None:
@@ -93,10 +92,10 @@ class KeyedDecoder(PickledByFields):
         """The value's columns, the key, and the coordinates."""
         return pa.schema([*list(self.value.schema)[:-1], pa.field(self.column, _key_type(self.key)), COORDINATES_FIELD])
 
-    def decode(self, raw: pa.RecordBatch) -> Split:
+    def read(self, raw: pa.RecordBatch) -> Split:
         """Split raw records; the key is read only where the value was."""
         inside = _numbered(raw)
-        values = self.value.decode(inside)
+        values = self.value.read(inside)
         good, rows = values.good, _rows_of(values.good)
         reasons = _reasons_of(values.bad)
         keys = _read_keys(self.key, inside if len(rows) == inside.num_rows else inside.take(rows))
@@ -115,13 +114,12 @@ class KeyedDecoder(PickledByFields):
         return Split(pa.RecordBatch.from_arrays(columns, schema=self.schema), refuse(raw, reasons))
 
     def refuses(self, schema: RegisteredSchema) -> Reason | None:
-        """What the value's decoder says."""
+        """Why every record of a writer's schema would be refused, by its value alone."""
         return self.value.refuses(schema) if isinstance(self.value, JudgingDecoder) else None
 
-    def notices(self) -> list[str]:
-        """What either decoder has to say since it was last asked."""
-        telling = (part for part in (self.value, self.key) if isinstance(part, TellingDecoder))
-        return [notice for part in telling for notice in part.notices()]
+    def conditions(self) -> list[str]:
+        """Those of both decoders."""
+        return [*self.value.conditions(), *self.key.conditions()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +131,17 @@ class _Keys:
     reasons: dict[int, Reason]
 
 
-def _key_type(key: Decoder) -> pa.DataType:
+def _key_type(key: RecordDecoder) -> pa.DataType:
     """The type of the one column that a key becomes."""
     return key.schema.field(_VALUE).type if _is_single(key) else pa.struct(list(key.schema)[:-1])
 
 
-def _read_keys(key: Decoder, records: pa.RecordBatch) -> _Keys:
+def _read_keys(key: RecordDecoder, records: pa.RecordBatch) -> _Keys:
     """The keys of numbered `records`, where they have one."""
     found = records.column("key")
     if found.null_count:
         records = records.filter(found.is_valid())
-    read = key.decode(_with_values(records, records.column("key")))
+    read = key.read(_with_values(records, records.column("key")))
     if _is_single(key):
         values = read.good.column(_VALUE)
     else:
@@ -151,13 +149,13 @@ def _read_keys(key: Decoder, records: pa.RecordBatch) -> _Keys:
     return _Keys(values, _rows_of(read.good).to_numpy(), _reasons_of(read.bad))
 
 
-def _is_single(key: Decoder) -> bool:
+def _is_single(key: RecordDecoder) -> bool:
     return isinstance(key, RawDecoder) or key.schema.names[:-1] == [_VALUE]
 
 
 @dataclass(frozen=True)
-class TombstoneDecoder(PickledByFields):
-    """Implements `contracts.Decoder` over records without a value, for sinks that merge by `keys`.
+class TombstoneDecoder(RecordDecoder):
+    """Decodes records without a value, for sinks that merge by `keys`.
 
     Without a decoder for keys, the key is a JSON object with the key columns or, for a single column, its plain text or
     JSON value. With one, it is what that decoder gives: fields by name, case aside, or for a single column the value
@@ -167,7 +165,7 @@ class TombstoneDecoder(PickledByFields):
     """
 
     keys: pa.Schema
-    key: Decoder | None = None
+    key: RecordDecoder | None = None
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -175,18 +173,10 @@ class TombstoneDecoder(PickledByFields):
         fields = [field.with_nullable(True) for field in self.keys]
         return pa.schema([*fields, COORDINATES_FIELD, pa.field(DELETES, pa.bool_())])
 
-    def decode(self, raw: pa.RecordBatch) -> Split:
+    def read(self, raw: pa.RecordBatch) -> Split:
         """Split tombstones into deletes and bad records."""
-        read = self._by_decoder(raw, self.key) if self.key is not None else self._by_json(raw)
-        rows = pa.array(read.rows, pa.int64())
-        marks = pa.repeat(pa.scalar(True), len(rows))
-        deletes = [*read.columns, coordinates_of(raw).take(rows), marks]
-        lead = f"the key of this tombstone does not give {', '.join(self.keys.names)}: "
-        reasons = {row: Reason(TOMBSTONE_KEY, lead + why) for row, why in read.problems.items()}
-        return Split(pa.RecordBatch.from_arrays(deletes, schema=self.schema), refuse(raw, reasons))
-
-    def _by_decoder(self, raw: pa.RecordBatch, decoder: Decoder) -> _Read:
-        found = _read_keys(decoder, _numbered(raw))
+        numbered = _numbered(raw)
+        found = _read_keys(self.key, numbered) if self.key is not None else self._read_json(numbered)
         problems = {row: reason.message for row, reason in found.reasons.items()}
         problems |= dict.fromkeys(np.flatnonzero(raw.column("key").is_null()).tolist(), "the record has no key")
         parts = {name.lower(): part for name, part in self._parts(found.values).items()}
@@ -204,7 +194,12 @@ class TombstoneDecoder(PickledByFields):
                 why = f"{field.name}: the {found_type} is null, or not exactly a value of {wanted}"
             problems |= dict.fromkeys(found.rows[fits & ~fit].tolist(), why)
             fits &= fit
-        return _Read([column.filter(pa.array(fits)) for column in columns], found.rows[fits], problems)
+        rows = pa.array(found.rows[fits], pa.int64())
+        marks = pa.repeat(pa.scalar(True), len(rows))
+        deletes = [*(column.filter(pa.array(fits)) for column in columns), coordinates_of(raw).take(rows), marks]
+        lead = f"the key of this tombstone does not give {', '.join(self.keys.names)}: "
+        reasons = {row: Reason(TOMBSTONE_KEY, lead + why) for row, why in problems.items()}
+        return Split(pa.RecordBatch.from_arrays(deletes, schema=self.schema), refuse(raw, reasons))
 
     def _parts(self, values: pa.Array) -> dict[str, pa.Array]:
         """What may fill a key column, by name: a struct's fields, or the one value that there is."""
@@ -212,18 +207,19 @@ class TombstoneDecoder(PickledByFields):
             return dict(zip((field.name for field in values.type), values.flatten(), strict=True))
         return {self.keys.names[0]: values} if len(self.keys) == 1 else {}
 
-    def _by_json(self, raw: pa.RecordBatch) -> _Read:
-        objects = pa.array([self._object(key) for key in raw.column("key").to_pylist()], pa.binary())
-        read = self._json.decode(_with_values(_numbered(raw), objects))
-        problems = {row: reason.message for row, reason in _reasons_of(read.bad).items()}
-        return _Read(read.good.columns[:-1], _rows_of(read.good).to_numpy(), problems)
+    def _read_json(self, records: pa.RecordBatch) -> _Keys:
+        records = records.filter(records.column("key").is_valid())
+        objects = pa.array([self._object(key) for key in records.column("key").to_pylist()], pa.binary())
+        read = self._json.read(_with_values(records, objects))
+        values = pa.StructArray.from_arrays(read.good.columns[:-1], fields=list(self._json.columns))
+        return _Keys(values, _rows_of(read.good).to_numpy(), _reasons_of(read.bad))
 
     @cached_property
     def _json(self) -> JsonDecoder:
         return JsonDecoder(pa.schema([field.with_nullable(False) for field in self.keys]))
 
-    def _object(self, key: bytes | None) -> bytes | None:
-        if key is None or key.lstrip().startswith(b"{") or len(self.keys) > 1:
+    def _object(self, key: bytes) -> bytes:
+        if key.lstrip().startswith(b"{") or len(self.keys) > 1:
             return key
         [column] = self.keys
         name = json.dumps(column.name).encode()
@@ -232,15 +228,6 @@ class TombstoneDecoder(PickledByFields):
             # What is not UTF-8 stays so, and is refused with the reason.
             return b"{%b:%b}" % (name, json.dumps(text, ensure_ascii=False).encode(errors="surrogateescape"))
         return b"{%b:%b}" % (name, key)
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The key columns of the tombstones that have them, which tombstones those are, and what is wrong with the rest."""
-
-    columns: list[pa.Array]
-    rows: npt.NDArray[np.int64]
-    problems: dict[int, str]
 
 
 def _exactly(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:

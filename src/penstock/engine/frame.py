@@ -33,7 +33,7 @@ from penstock.errors import wire_key
 from penstock.model import COORDINATES, OffsetRange, Refusal
 from penstock.spark.internals import forget_accumulator, tried_column
 from penstock.transforms import Join
-from penstock.transforms.failing import ComputingStep, FromSpark
+from penstock.transforms.step import ExpressionStep, FromSpark
 
 Slots = Sequence[tuple[OffsetRange, ...]]
 Views = Callable[[Any], None]
@@ -120,7 +120,7 @@ def _staging(work: SlotWork) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatc
 _ONCE_FOR_SEVERAL = "spark.sql.subexpressionElimination.enabled"
 
 
-def with_tried(frame: Any, step: ComputingStep) -> Any | None:
+def with_tried(frame: Any, step: ExpressionStep) -> Any | None:
     """The frame with a struct in each row for each expression of a step, NULL where it fails.
 
     None where Spark accepts them only as they are: one that generates rows, or one that is invalid.
@@ -131,7 +131,7 @@ def with_tried(frame: Any, step: ComputingStep) -> Any | None:
     try:
         tried = [
             tried_column(frame.sparkSession, one.text, condition=one.condition).alias(FromSpark.column(n))
-            for n, one in enumerate(step.tried)
+            for n, one in enumerate(step.expressions)
         ]
         return frame.alias("input").select("*", *tried)
     except AnalysisException:
@@ -194,7 +194,7 @@ def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], reports: T
     over_arrow: list[Transform] = []
     columns: Sequence[str] = frame.columns
     for step in steps:
-        if isinstance(step, ComputingStep) and step.on_error == "quarantine":
+        if isinstance(step, ExpressionStep) and step.on_error == "quarantine":
             frame, over_arrow, done = _refusing(frame, over_arrow, step, reports)
             if done:
                 columns = _after(frame, over_arrow).names
@@ -215,7 +215,7 @@ def apply_steps(session: Any, frame: Any, steps: Sequence[Transform], reports: T
 
 
 def _refusing(
-    frame: Any, over_arrow: list[Transform], step: ComputingStep, reports: TaskReports | None
+    frame: Any, over_arrow: list[Transform], step: ExpressionStep, reports: TaskReports | None
 ) -> tuple[Any, list[Transform], bool]:
     """The frame and the steps over it, with a step that refuses the rows it fails on; false where it is left to Spark.
 

@@ -2,7 +2,7 @@
 
 A range ends by position, never by count: compaction and aborted transactions leave holes. The consumer is
 kept in the worker between batches; a partition is unassigned as soon as its end is reached, so that nothing
-is fetched that nobody wants. An offset that the broker no longer has is an error, never a silent jump.
+is fetched in vain. An offset that the broker no longer has is an error, never a silent jump.
 
 A batch that leaves has at most `chunk_bytes`, or a single record, whatever producers send. The client unpacks a
 producer's batch whole, though: what one fetch brings is bounded by `fetch.max.bytes`, before it is unpacked.
@@ -39,7 +39,7 @@ MOST_IDLE = 8
 
 
 class IdleConsumers:
-    """Lends consumers, and keeps at most `most` that nobody has."""
+    """Lends consumers, and keeps at most `most` idle ones."""
 
     def __init__(self, most: int = MOST_IDLE) -> None:
         self._most = most
@@ -49,7 +49,7 @@ class IdleConsumers:
 
     @contextmanager
     def lent(self, key: Hashable, make: Callable[[], Any]) -> Iterator[Any]:
-        """A consumer that nobody else has until it is given back: one that is idle, or a new one."""
+        """A consumer for exclusive use until it is given back: an idle one, or a new one."""
         consumer = self._take(key) or make()
         try:
             yield consumer
@@ -200,7 +200,7 @@ class KafkaReader:
         return _to_arrow(messages, names, topics[0], partitions.astype(np.int32), offsets), ended
 
     def _ended(self, troubled: list[Any], pending: dict[TopicPartition, int]) -> set[TopicPartition]:
-        """The partitions whose end is told; their end may be told more than once. Raises what is no such word."""
+        """The partitions whose end was reported, perhaps again. Raises every other error that does not pass."""
         ended = set()
         for message in troubled:
             error: KafkaError = message.error()
@@ -215,7 +215,7 @@ class KafkaReader:
                     context={"client": error.str()},
                 )
             elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
-                # Whether it is gone for good is seen when the batch is looked at again, before it is read.
+                # The check of the ranges before the next attempt finds out whether it is gone for good.
                 raise TransientError("PARTITION_GONE", f"reading {partition}: the broker does not know it")
             elif not (error.retriable() or error.code() in _PASSING):
                 raise explain(error, f"reading {partition}", self.settings.brokers)
@@ -279,7 +279,7 @@ _PASSING = BROKERS_CHANGED | frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._RESOLVE,
         KafkaError._SSL,
-        # No group is used: that one may not look at it concerns nobody.
+        # No group is used, so a missing right on it does not matter.
         KafkaError.GROUP_AUTHORIZATION_FAILED,
     }
 )

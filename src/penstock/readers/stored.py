@@ -38,7 +38,7 @@ class StoredReader:
             )
 
     def columns(self, ranges: Sequence[OffsetRange], names: Sequence[str]) -> pa.Table:
-        """Some columns of the records that lie in `ranges`, those beside the record's own among them."""
+        """Some columns of the records that lie in `ranges`, also those that are not the record's own."""
         schema = pa.schema([self._file.schema.field(name) for name in names])
         return pa.Table.from_batches(self._batches(ranges, names), schema)
 

@@ -6,19 +6,19 @@ Every transform has an Arrow form (`apply`), where it is exact, and a Spark form
 from penstock.transforms.dedupe import Dedupe
 from penstock.transforms.derive import Cast, Derive
 from penstock.transforms.enrich import Enrich, OnMiss, Unmatched, enrich_steps
-from penstock.transforms.expect import Expect, ExpectRule, Judge, expect_steps
+from penstock.transforms.expect import ApplyRules, Expect, ExpectRule, expect_steps
 from penstock.transforms.explode import Explode, Flatten
 from penstock.transforms.expressions import ArrowExpression, NoArrowForm, compile_expression
 from penstock.transforms.expressions.parsing import check_columns
-from penstock.transforms.join import Join, Joined
-from penstock.transforms.lookup import HeldRows, OnDuplicate, TableRows, checked_keys
+from penstock.transforms.lookup import LocalRows, OnDuplicate, TableRows, checked_keys
 from penstock.transforms.map_arrow import MapArrow, PythonFrame, Sql
 from penstock.transforms.mask import Mask, MaskRule
 from penstock.transforms.stateful import Stateful
-from penstock.transforms.streaming import DedupeWithin, Watermark, Window
+from penstock.transforms.streaming import DedupeWithin, Join, JoinSide, Watermark, Window
 from penstock.transforms.where import Drop, Rename, Where
 
 __all__ = [
+    "ApplyRules",
     "ArrowExpression",
     "Cast",
     "Dedupe",
@@ -30,10 +30,9 @@ __all__ = [
     "ExpectRule",
     "Explode",
     "Flatten",
-    "HeldRows",
     "Join",
-    "Joined",
-    "Judge",
+    "JoinSide",
+    "LocalRows",
     "MapArrow",
     "Mask",
     "MaskRule",

@@ -16,11 +16,12 @@ from penstock.model import COORDINATES, Split
 from penstock.transforms.columns import find_column, quote, select_list
 from penstock.transforms.expressions.terms import sql_name
 from penstock.transforms.hashing import can_hash, group_numbers, hash_rows
+from penstock.transforms.step import Step
 
 _NEWEST = ("offset", "timestamp", "topic", "partition")
 
 
-class Dedupe:
+class Dedupe(Step):
     """Keeps the newest row of each key."""
 
     def __init__(self, keys: Sequence[str]) -> None:

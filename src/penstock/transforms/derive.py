@@ -1,6 +1,6 @@
 """`derive` and `cast`: columns computed from the columns that enter.
 
-A column that is there already is replaced where it stands; a new one goes behind the others, before the
+A column that is there already is replaced where it stands; a new one goes after the others, before the
 coordinates, which stay last. Expressions see the columns that enter, not each other.
 """
 
@@ -11,53 +11,33 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from penstock.config.step_columns import computed
-from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, quote, select_list
-from penstock.transforms.expressions import ArrowExpression, NoArrowForm
-from penstock.transforms.expressions.expression import LazyExpressions
-from penstock.transforms.failing import OnError, Tried, apply_computing
+from penstock.transforms.step import ExpressionStep, OnError, StepExpression
 
 
-class Derive:
+class Derive(ExpressionStep):
     """Adds or replaces columns by Spark SQL expressions."""
 
     def __init__(self, columns: Mapping[str, str], on_error: OnError = "fail") -> None:
         check_distinct(list(columns))
         check_reserved(columns)
         self.columns = dict(columns)
-        self.on_error: OnError = on_error
-        self._compiled = LazyExpressions(list(columns.values()))
+        super().__init__(list(columns.values()), on_error)
 
     def __repr__(self) -> str:
         return f"derive {', '.join(self.columns)}"
 
     @property
-    def tried(self) -> list[Tried]:
+    def expressions(self) -> list[StepExpression]:
         """The expressions, in the order of the file."""
-        return [Tried(f"derive {name}", text) for name, text in self.columns.items()]
+        return [StepExpression(f"derive {name}", text) for name, text in self.columns.items()]
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """Why this needs Spark, or None where Arrow gives exactly the same values."""
-        return next((c.reason for c in self._compiled.over(schema) if isinstance(c, NoArrowForm)), None)
-
-    def may_fail(self, schema: pa.Schema) -> bool:
-        """Whether some row may fail, where there is an Arrow form."""
-        return any(isinstance(c, ArrowExpression) and c.failures for c in self._compiled.over(schema))
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """The columns that leave. Only where there is an Arrow form; otherwise the types are Spark's to say."""
-        return self.given(schema, [pa.field("", c.type) for c in self._compiled.arrow(schema)])
-
-    def apply(self, rows: pa.RecordBatch) -> Split:
-        """Compute the columns."""
-        return apply_computing(self, self._compiled.arrow(rows.schema), rows)
-
-    def given(self, schema: pa.Schema, values: Sequence[pa.Field]) -> pa.Schema:
+    def output_with(self, schema: pa.Schema, values: Sequence[pa.Field]) -> pa.Schema:
         """The columns that leave, given the fields of the computed ones."""
         made = zip(self.columns, values, strict=True)
         return pa.schema(field.with_name(name) for name, field in computed(((f.name, f) for f in schema), made))
 
-    def finished(self, rows: pa.RecordBatch, values: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    def rows_with(self, rows: pa.RecordBatch, values: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
         """The rows with the computed columns."""
         made = zip(self.columns, values, strict=True)
         columns = computed(zip(rows.schema.names, rows.columns, strict=True), made)
@@ -81,6 +61,6 @@ class Cast(Derive):
         return f"cast {', '.join(self.columns)}"
 
     @property
-    def tried(self) -> list[Tried]:
+    def expressions(self) -> list[StepExpression]:
         """The casts, in the order of the file."""
-        return [Tried(f"cast {name} to {self.types[name]}", text) for name, text in self.columns.items()]
+        return [StepExpression(f"cast {name} to {self.types[name]}", text) for name, text in self.columns.items()]

@@ -1,8 +1,8 @@
-"""`enrich`: columns of a table beside the rows whose keys it has.
+"""`enrich`: adds columns of a table to the rows whose keys it has.
 
 Keys are equal as Spark's `=` has them: NULL never matches. A table that fits in memory comes to the tasks as an Arrow
-stream (`holding`), and the step is one over Arrow in both lanes; without it Spark joins a relation of the table's name.
-Rows that are to go to the quarantine are only marked by the join: `Unmatched` then refuses them.
+stream (`with_rows`), and the step runs over Arrow in both lanes; without it Spark joins a relation of the table's name.
+Rows for the quarantine are only marked by the join: `Unmatched` then refuses them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from penstock.contracts import Transform
 from penstock.errors import DefinitionError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, OffsetRange, Refusal, Split
 from penstock.transforms.columns import check_distinct, check_reserved, check_there, find_column, quote
-from penstock.transforms.expressions.conversion import common_type
-from penstock.transforms.expressions.terms import NoFormError, sql_name
+from penstock.transforms.expressions.terms import NoFormError, common_type, sql_name
 from penstock.transforms.lookup import (
     KeyIndex,
     OnDuplicate,
@@ -33,6 +32,7 @@ from penstock.transforms.lookup import (
     read_rows,
     write_rows,
 )
+from penstock.transforms.step import Step
 
 T = TypeVar("T")
 FOUND = f"{COMPUTED}found"
@@ -41,7 +41,7 @@ MISS = "ENRICH_MISS"
 """The code of a row that goes to the quarantine."""
 
 
-class Unmatched:
+class Unmatched(Step):
     """Refuses the rows that `Enrich` found no match for."""
 
     def __init__(self, table: str, keys: Sequence[str]) -> None:
@@ -50,14 +50,6 @@ class Unmatched:
 
     def __repr__(self) -> str:
         return f"quarantine rows without a match in {self.table}"
-
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None: this is a step over Arrow in both lanes."""
-        return None
-
-    def select(self, columns: Sequence[str]) -> str | None:
-        """None: this is a step over Arrow in both lanes."""
-        return None
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns without the mark. Raises where the rows do not say which record they are of."""
@@ -114,7 +106,7 @@ def enrich_steps(
     return (step, Unmatched(table, list(on))) if on_miss == "quarantine" else (step,)
 
 
-class Enrich:
+class Enrich(Step):
     """Adds columns of a table. `on` is row column: table column; `take` is new column: table column, None for all."""
 
     def __init__(
@@ -155,12 +147,12 @@ class Enrich:
     def __repr__(self) -> str:
         return f"enrich with {', '.join(self.take) or 'no columns'} of {self.table} by {', '.join(self.on)}"
 
-    def holding(self, rows: TableRows) -> Enrich:
+    def with_rows(self, rows: TableRows) -> Enrich:
         """The same step with the table in memory."""
         return Enrich(self.table, self.on, self.take, self.table_schema, self.on_miss, self.on_duplicate, rows)
 
-    def packed(self, table: pa.Table) -> bytes:
-        """On the driver: what this step needs of the table's rows, for `holding`.
+    def pack(self, table: pa.Table) -> bytes:
+        """On the driver: what this step needs of the table's rows, for `with_rows`.
 
         Raises where a key has several rows that are not allowed, and where a column is no longer what it was.
         """
@@ -179,7 +171,7 @@ class Enrich:
         return None if self.rows is not None else f"table {self.table} is larger than its `memory`: Spark joins it"
 
     def _columns(self, columns: Sequence[tuple[str, T]], made: Mapping[str, T]) -> list[tuple[str, T]]:
-        """The columns that leave: those of the table, and the mark, beside the others."""
+        """The columns that leave: those of the table, and the mark, added to the others."""
         names = [name for name, _ in columns]
         check_there(self.on, names)
         found = added(columns, made.items())
@@ -242,7 +234,7 @@ class Enrich:
     def duplicates_query(self) -> str | None:
         """A query for the number of keys that have several rows; None where they may.
 
-        For a table that Spark joins: nobody else looks through it.
+        For a table that Spark joins, and that no task reads as a whole.
         """
         if self.on_duplicate != "fail":
             return None

@@ -20,10 +20,9 @@ from penstock.errors import DefinitionError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, Refusal, Split
 from penstock.transforms.columns import find_column, place_in_words, records_of
 from penstock.transforms.derive import Derive
-from penstock.transforms.expressions import ArrowExpression
 from penstock.transforms.expressions.parsing import invalid
 from penstock.transforms.expressions.terms import sql_name
-from penstock.transforms.failing import OnError, Tried
+from penstock.transforms.step import OnError, Step, StepExpression
 
 Flags = npt.NDArray[np.bool_]
 
@@ -45,9 +44,9 @@ class ExpectRule:
         return f"{COMPUTED}rule_{self.name}"
 
 
-def expect_steps(rules: Sequence[ExpectRule], on_error: OnError = "fail") -> tuple[Expect, Judge]:
+def expect_steps(rules: Sequence[ExpectRule], on_error: OnError = "fail") -> tuple[Expect, ApplyRules]:
     """The two steps, one after the other, that hold rows to the rules. `on_error` is about a rule that fails itself."""
-    return Expect(rules, on_error), Judge(rules)
+    return Expect(rules, on_error), ApplyRules(rules)
 
 
 class Expect(Derive):
@@ -61,27 +60,16 @@ class Expect(Derive):
         return f"expect {', '.join(rule.name for rule in self.rules)}"
 
     @property
-    def tried(self) -> list[Tried]:
+    def expressions(self) -> list[StepExpression]:
         """The rules, in the order of the file."""
-        return [Tried(f"expect {rule.name}", rule.condition) for rule in self.rules]
+        return [StepExpression(f"expect {rule.name}", rule.condition) for rule in self.rules]
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """Why this needs Spark, or None where Arrow gives exactly the same values."""
-        self._check_types(schema)
-        return super().no_arrow_form(schema)
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """The columns that enter, and one for each rule."""
-        self._check_types(schema)
-        return super().output(schema)
-
-    def _check_types(self, schema: pa.Schema) -> None:
-        for rule, compiled in zip(self.rules, self._compiled.over(schema), strict=True):
-            if isinstance(compiled, ArrowExpression):
-                _check_boolean(rule, compiled.type)
+    def check_type(self, number: int, kind: pa.DataType) -> None:
+        """Raise where a rule is not BOOLEAN."""
+        _check_boolean(self.rules[number], kind)
 
 
-class Judge:
+class ApplyRules(Step):
     """Does with each row what the strongest of its broken rules says: fail, quarantine, drop, warn."""
 
     def __init__(self, rules: Sequence[ExpectRule]) -> None:
@@ -90,16 +78,8 @@ class Judge:
     def __repr__(self) -> str:
         return f"act on broken rules: {', '.join(f'{rule.name} {rule.action}' for rule in self.rules)}"
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None: this is a step over Arrow in both lanes."""
-        return None
-
-    def select(self, columns: Sequence[str]) -> str | None:
-        """None: this is a step over Arrow in both lanes."""
-        return None
-
     def output(self, schema: pa.Schema) -> pa.Schema:
-        """The columns that were there before the rules' own. Raises for a rule that is none, or cannot be held to."""
+        """The columns without those of the rules. Raises for a rule that is not BOOLEAN or cannot be applied."""
         for rule in self.rules:
             _check_boolean(rule, schema.field(find_column(rule.column, schema.names)).type)
         left = without(((field.name, field) for field in schema), (rule.column for rule in self.rules))
@@ -115,7 +95,7 @@ class Judge:
         return pa.schema([field for _, field in left])
 
     def apply(self, rows: pa.RecordBatch) -> Split:
-        """Judge the rows. Raises `EXPECTATION_FAILED` where one breaks a rule of action fail."""
+        """ApplyRules the rows. Raises `EXPECTATION_FAILED` where one breaks a rule of action fail."""
         good = rows.select(self.output(rows.schema).names)
         broken = ~np.stack([_kept(rows.column(find_column(rule.column, rows.schema.names))) for rule in self.rules])
         counts = {rule.name: int(hits.sum()) for rule, hits in zip(self.rules, broken, strict=True)}

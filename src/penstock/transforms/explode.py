@@ -17,11 +17,12 @@ from penstock.errors import DefinitionError
 from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote
 from penstock.transforms.expressions.terms import sql_name
+from penstock.transforms.step import Step
 
 T = TypeVar("T")
 
 
-class Explode:
+class Explode(Step):
     """Makes a row of each element. `position` names a column for the element's place, counted from 0."""
 
     def __init__(
@@ -36,11 +37,6 @@ class Explode:
     def __repr__(self) -> str:
         into = "" if self.into is None else f" as {self.into}"
         return f"explode {self.column}{into}{', keeping empty ones' if self.keep_empty else ''}"
-
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None: taking values apart is exact."""
-        self.output(schema)
-        return None
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns with the elements in the place of the array."""
@@ -70,12 +66,8 @@ class Explode:
         schema = self.output(rows.schema)
         return Split.all_good(pa.RecordBatch.from_arrays([column for _, column in columns], schema=schema))
 
-    def select(self, columns: Sequence[str]) -> str | None:
-        """None: the query depends on the column's type; `frame` has it."""
-        return None
-
     def frame(self, frame: Any) -> Any:
-        """The same in Spark, over a frame."""
+        """The same in Spark, over a frame: the query depends on the column's type."""
         place = find_column(self.column, frame.columns)
         kind = frame.schema.fields[place].dataType
         if kind.typeName() not in ("array", "map"):
@@ -100,7 +92,7 @@ class Explode:
         # Offsets are those of a slice, the values below them are not: places count from the whole's beginning.
         offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
         starts, lengths = offsets[:-1], np.diff(offsets)
-        # A NULL may lie over values that nobody is to see.
+        # A NULL may hide values that must not be read.
         lengths = np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
         copies = np.maximum(lengths, 1) if self.keep_empty else lengths
         parents = np.repeat(np.arange(len(array)), copies)
@@ -127,7 +119,7 @@ class Explode:
 # NULL. Structs inside arrays and maps stay as they are: `explode` first.
 
 
-class Flatten:
+class Flatten(Step):
     """Makes columns of the fields of some structs, or of all; `depth` says how many levels, all where it is None."""
 
     def __init__(self, columns: Sequence[str] | None = None, separator: str = "_", depth: int | None = None) -> None:
@@ -141,11 +133,6 @@ class Flatten:
     def __repr__(self) -> str:
         return f"flatten {'every struct' if self.columns is None else ', '.join(self.columns)}"
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None: taking values apart is exact."""
-        self.output(schema)
-        return None
-
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns with the fields in the place of the structs."""
         self._check_structs(schema.names, [pa.types.is_struct(f.type) for f in schema], map(sql_name, schema.types))
@@ -158,12 +145,8 @@ class Flatten:
         arrays = [array for _, array in leaves]
         return Split.all_good(pa.RecordBatch.from_arrays(arrays, schema=self.output(rows.schema)))
 
-    def select(self, columns: Sequence[str]) -> str | None:
-        """None: the query depends on the structs' fields; `frame` has it."""
-        return None
-
     def frame(self, frame: Any) -> Any:
-        """The same in Spark, over a frame."""
+        """The same in Spark, over a frame: the query depends on the structs' fields."""
         kinds = [field.dataType for field in frame.schema.fields]
         shown = (kind.simpleString().upper() for kind in kinds)
         self._check_structs(frame.columns, [kind.typeName() == "struct" for kind in kinds], shown)

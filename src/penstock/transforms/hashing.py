@@ -23,7 +23,7 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def can_hash(kind: pa.DataType) -> bool:
-    """Whether keys of this type are told apart here exactly as Spark does."""
+    """Whether keys of this type are equal here exactly where they are in Spark."""
     return is_plain(kind) and kind != pa.null()
 
 
@@ -94,7 +94,7 @@ def _padded(data: pa.Array) -> list[pa.Array]:
 
 
 def _slices(values: pa.Array, count: int) -> list[pa.Array]:
-    """Values that each take the same number of bytes, as so many words."""
+    """Values of one size in bytes, as that many words."""
     rows = len(values)
     start = values.offset * count if pa.types.is_decimal(values.type) else 0
     words = pa.Array.from_buffers(pa.uint64(), rows * count, [None, values.buffers()[-1]], offset=start)

@@ -59,7 +59,7 @@ class KeyIndex:
         firsts = pa.array(by_key[self._starts[:-1]])
         hashes = _hash([key.take(firsts) for key in keys])
         self._order: Places = np.argsort(hashes)
-        # The entry behind the last is above every hash that is looked for, or equal to it and no key.
+        # A sentinel after the last entry: above every hash that is looked for, or equal to it and not a key.
         self._hashes: _Words = np.append(hashes[self._order], np.uint64(2**64 - 1))
         entries = firsts.take(pa.array(self._order))
         self._keys = None if _is_word(keys) else [key.take(entries) for key in keys]
@@ -186,18 +186,18 @@ class TableRows(Protocol):
 
     @property
     def value(self) -> bytes:
-        """What `Enrich.packed` gave."""
+        """What `Enrich.pack` gave."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class LocalRows:
     """The rows of a table in this process."""
 
     value: bytes
 
     def __repr__(self) -> str:
-        return f"HeldRows({len(self.value)} bytes)"
+        return f"LocalRows({len(self.value)} bytes)"
 
 
 def checked_keys(table: pa.Table, keys: Sequence[str], on_duplicate: OnDuplicate, name: str) -> tuple[pa.Table, int]:

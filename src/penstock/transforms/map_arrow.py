@@ -18,30 +18,20 @@ from penstock.config.expressions import place_for_coordinates
 from penstock.errors import DefinitionError, PenstockError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, Refusal, Split
 from penstock.transforms.columns import quote, records_of
-from penstock.transforms.failing import OnError, place_of, said, step_failed, told
-from penstock.transforms.user import load
+from penstock.transforms.step import OnError, SparkStep, Step
+from penstock.transforms.user import first_line_of, line_of, load, step_failed, user_errors
 
 
-class Sql:
+class Sql(SparkStep):
     """A query over the rows that enter."""
+
+    reason = "`sql` is run by Spark"
 
     def __init__(self, query: str) -> None:
         self.query = query
 
     def __repr__(self) -> str:
         return f"sql {' '.join(self.query.split())}"
-
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """Why this needs Spark."""
-        return "`sql` is run by Spark"
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """Never known here."""
-        raise self._needs_spark()
-
-    def apply(self, rows: pa.RecordBatch) -> Split:
-        """Never run here."""
-        raise self._needs_spark()
 
     def select(self, columns: Sequence[str]) -> str:
         """The query as it is, with the coordinates added to its columns where each row comes from one row."""
@@ -50,15 +40,14 @@ class Sql:
             return self.query
         return f"{self.query[:place]}, {quote(COORDINATES)} {self.query[place:]}"
 
-    def _needs_spark(self) -> TerminalError:
-        return TerminalError("TRANSFORM_NEEDS_SPARK", "`sql` is run by Spark", hint="run it in the frame lane")
 
-
-class PythonFrame:
+class PythonFrame(SparkStep):
     """Calls a function of the pipeline's folder with the frame, once, on the driver.
 
     As in `sql`, rows whose coordinates the function does not keep go on without them.
     """
+
+    reason = "`python` is run by Spark"
 
     def __init__(self, folder: str, function: str) -> None:
         self.folder, self.function = folder, function
@@ -66,26 +55,10 @@ class PythonFrame:
     def __repr__(self) -> str:
         return f"python {self.function}"
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """Why this needs Spark."""
-        return "`python` is run by Spark"
-
-    def select(self, columns: Sequence[str]) -> str | None:
-        """None: `frame` says it."""
-        return None
-
-    def output(self, schema: pa.Schema) -> pa.Schema:
-        """Never known here."""
-        raise self._needs_spark()
-
-    def apply(self, rows: pa.RecordBatch) -> Split:
-        """Never run here."""
-        raise self._needs_spark()
-
     def frame(self, frame: Any) -> Any:
         """What the function makes of the frame."""
         function = load(self.folder, self.function)
-        with told(repr(self), self.folder):
+        with user_errors(repr(self), self.folder):
             result = function(frame)
         if not isinstance(result, type(frame)):
             raise TerminalError(
@@ -95,11 +68,8 @@ class PythonFrame:
             )
         return result
 
-    def _needs_spark(self) -> TerminalError:
-        return TerminalError("TRANSFORM_NEEDS_SPARK", "`python` is run by Spark", hint="run it in the frame lane")
 
-
-class MapArrow:
+class MapArrow(Step):
     """Calls a function of the pipeline's folder with each record batch."""
 
     def __init__(self, folder: str, function: str, on_error: OnError = "fail", schema: pa.Schema | None = None) -> None:
@@ -108,15 +78,6 @@ class MapArrow:
 
     def __repr__(self) -> str:
         return f"map_arrow {self.function}"
-
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None: it is one over Arrow in both lanes."""
-        self.output(schema)
-        return None
-
-    def select(self, columns: Sequence[str]) -> str | None:
-        """None: Spark SQL cannot say it."""
-        return None
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The declared columns, or those that the function gives for a batch without rows; the coordinates last."""
@@ -167,7 +128,7 @@ class MapArrow:
         [record] = records_of(row, [0])
         if record is None:
             raise step_failed(repr(self), self.folder, error) from error
-        return Refusal(record, "STEP_FAILED", f"{said(error)} ({place_of(error, self.folder)})")
+        return Refusal(record, "STEP_FAILED", f"{first_line_of(error)} ({line_of(error, self.folder)})")
 
     def _run(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         given = self._call(rows)
@@ -241,14 +202,14 @@ class MapArrow:
         except TerminalError as error:
             raise self._needs_schema(error.context) from error
         except Exception as error:
-            raise self._needs_schema({"raised": said(error), "at": place_of(error, self.folder)}) from error
+            raise self._needs_schema({"raised": first_line_of(error), "at": line_of(error, self.folder)}) from error
 
     def _needs_schema(self, context: dict[str, str]) -> DefinitionError:
         return DefinitionError(
             "STEP_NEEDS_SCHEMA",
             f"finding the columns of {self!r} by calling it with a batch without rows",
             context=context,
-            hint='write `schema: "name TYPE, ..."` beside `function:`, or let the function take a batch without rows',
+            hint='write `schema: "name TYPE, ..."` next to `function:`, or let the function take a batch without rows',
         )
 
 

@@ -18,6 +18,7 @@ from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, find_column, quote, select_list
 from penstock.transforms.expressions import NoArrowForm
 from penstock.transforms.expressions.expression import LazyExpressions
+from penstock.transforms.step import Step
 
 _REDACTED = "***"
 
@@ -35,7 +36,7 @@ class MaskRule:
         return f"keep the last {self.keep}" if self.kind == "keep_last" else self.kind
 
 
-class Mask:
+class Mask(Step):
     """Replaces the values of columns, which keep their place and name and become STRING."""
 
     def __init__(self, rules: Mapping[str, MaskRule]) -> None:

@@ -26,9 +26,8 @@ from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import DefinitionError, PenstockError, TerminalError, wire_key
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import check_reserved, find_column, quote
-from penstock.transforms.failing import told
 from penstock.transforms.streaming import Streaming
-from penstock.transforms.user import load
+from penstock.transforms.user import load, user_errors
 
 # ruff: noqa: N802, N803 -- the names are Spark's
 
@@ -43,7 +42,7 @@ _PLAIN = {pa.int64(): int, pa.float64(): float, pa.string(): str, pa.bool_(): bo
 """Types whose Python values need no further look."""
 
 
-class Emitted(dict[str, Any]):
+class OutputRow(dict[str, Any]):
     """A row on its way out, in the one respect in which Spark looks at it."""
 
     def asDict(self, recursive: bool = False) -> dict[str, Any]:
@@ -81,7 +80,7 @@ class WithTtl:
 
 
 @dataclass
-class Carrying:
+class ProcessorAdapter:
     """What Spark takes for the stateful class: the user's own, made where it runs."""
 
     step: str
@@ -107,11 +106,11 @@ class Carrying:
         if self.tracked and self.timed:
             self._newest = handle.getValueState(COORDINATES, _STORED)
         given = handle if self.ttl is None else WithTtl(handle, self.ttl // timedelta(milliseconds=1))
-        with self._told():
+        with self._errors_for_spark():
             self._user = load(self.folder, self.cls)()
             self._user.init(given)
 
-    def handleInputRows(self, key: Any, rows: Iterable[Any], timerValues: Any) -> Iterator[Emitted]:
+    def handleInputRows(self, key: Any, rows: Iterable[Any], timerValues: Any) -> Iterator[OutputRow]:
         """The rows of a key."""
         taken = list(rows)
         at = None
@@ -119,15 +118,15 @@ class Carrying:
             taken.sort(key=lambda row: (row[-1]["topic"], row[-1]["partition"], row[-1]["offset"]))
             at = max((row[-1] for row in taken), key=lambda place: [place[name] for name in _NEWEST])
         given = self._given(taken)
-        with self._told():
+        with self._errors_for_spark():
             yield from self._emitted(self._user.handleInputRows(tuple(key), given, timerValues), at)
         if self._newest is not None and list(self._handle.listTimers()):
             self._newest.update(_stored(at))
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Emitted]:
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[OutputRow]:
         """A timer of a key."""
         at = _restored(self._newest.get()) if self._newest is not None else None
-        with self._told():
+        with self._errors_for_spark():
             given = self._user.handleExpiredTimer(
                 key=tuple(key), timerValues=timerValues, expiredTimerInfo=expiredTimerInfo
             )
@@ -137,7 +136,7 @@ class Carrying:
 
     def close(self) -> None:
         """The end of a partition's batch."""
-        with self._told():
+        with self._errors_for_spark():
             self._user.close()
 
     def _given(self, taken: list[Any]) -> Iterator[Any]:
@@ -151,10 +150,10 @@ class Carrying:
         named = type(taken[0])(*self.columns)
         return iter([named(*row) for row in values])
 
-    def _emitted(self, given: Iterable[Any] | None, at: Coordinates | None) -> Iterator[Emitted]:
+    def _emitted(self, given: Iterable[Any] | None, at: Coordinates | None) -> Iterator[OutputRow]:
         for one in given or ():
             for row in self._rows_of(one):
-                yield Emitted(row, **{COORDINATES: at}) if self.tracked else Emitted(row)
+                yield OutputRow(row, **{COORDINATES: at}) if self.tracked else OutputRow(row)
 
     def _rows_of(self, given: Any) -> list[dict[str, Any]]:
         if self.rows == "pandas":
@@ -205,10 +204,10 @@ class Carrying:
         return TerminalError("STEP_WRONG_COLUMNS", f"running {self.step}: {what}", context=context)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_for_spark(self) -> Iterator[None]:
         """What the user's code raises, in a form that Spark keeps."""
         try:
-            with told(self.step, self.folder):
+            with user_errors(self.step, self.folder):
                 yield
         except PenstockError as error:
             raise RuntimeError(error.to_wire(self.key)) from None
@@ -263,10 +262,6 @@ class Stateful(Streaming):
     def __repr__(self) -> str:
         return f"stateful {self.cls} by {', '.join(self.keys)}"
 
-    def describe_state(self) -> str:
-        """What is kept and what ends it."""
-        return f"{self.keeps}; {self.bound}"
-
     @property
     def keeps(self) -> str:
         """What the state holds."""
@@ -305,7 +300,7 @@ class Stateful(Streaming):
         keys = [find_column(key, columns) for key in self.keys]
         aliases = [f"key_{keys.index(at)}" if at in keys else f"column_{at}" for at in range(len(columns))]
         renamed = [f"{quote(name)} AS {alias}" for name, alias in zip(columns, aliases, strict=True)]
-        carrying = Carrying(
+        carrying = ProcessorAdapter(
             step=repr(self),
             folder=self.folder,
             cls=self.cls,

@@ -2,7 +2,7 @@
 
 Modules of the folder are imported under names of their own and are not left in `sys.modules`. So two pipelines in one
 process never get each other's, an edited module is read anew, and what Spark sends of them to its workers goes by
-value, not by a name that no worker knows. Which modules of the folder one imports, and which names it has, is told from
+value, not by a name that no worker knows. Which modules of the folder one imports, and which names it has, is read from
 its text: nothing is imported for that.
 """
 
@@ -16,6 +16,7 @@ import importlib.util
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock.errors import DefinitionError
+from penstock.errors import DefinitionError, PenstockError, TerminalError
 from penstock.model.shipped import CODE, code_name
-from penstock.transforms.failing import place_of, said
 
 
 def imported_files(folder: Path, module_name: str) -> frozenset[Path]:
@@ -76,7 +76,7 @@ def _imports(file: Path, package: str) -> Iterator[str]:
 
 
 def top_names(text: str) -> set[str] | None:
-    """Every name that the module may have; None where only running it could tell. Raises `SyntaxError`."""
+    """Every name that the module may have; None where only running it would show them. Raises `SyntaxError`."""
     names = {name for statement in ast.parse(text).body for name in _bound(statement)}
     return None if names & {"*", "__getattr__"} else names
 
@@ -275,7 +275,7 @@ def _not_importable(folder: str, dotted: str, error: BaseException) -> Definitio
     return DefinitionError(
         "STEP_NOT_IMPORTABLE",
         f"importing {dotted.rpartition('.')[0]} for {dotted}: it raises",
-        context={"raised": said(error), "at": place_of(error, folder)},
+        context={"raised": first_line_of(error), "at": line_of(error, folder)},
         hint="the module is imported from the pipeline file's folder, with the Python that runs Penstock",
     )
 
@@ -283,3 +283,49 @@ def _not_importable(folder: str, dotted: str, error: BaseException) -> Definitio
 def _did_you_mean(name: str, names: Iterable[str], form: str) -> str | None:
     close = difflib.get_close_matches(name, list(names), n=1)
     return f'did you mean "{form.format(close[0])}"?' if close else None
+
+
+# Errors of the user's own code: the message, and the innermost line of their code.
+
+_MAX_CHARACTERS = 200
+
+
+def first_line_of(error: BaseException) -> str:
+    """The type and the first line of the message."""
+    lines = str(error).splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
+
+
+def line_of(error: BaseException, folder: str) -> str:
+    """`rules.py:12`: the innermost line inside the folder, or the innermost of all."""
+    if isinstance(error, SyntaxError) and error.filename in (None, "<unknown>"):
+        return f"line {error.lineno}"
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((Path(error.filename), error.lineno))
+    root = Path(folder).resolve()
+    for file, line in reversed(frames):
+        if file.is_relative_to(root):
+            return f"{file.relative_to(root)}:{line}"
+    return f"{frames[-1][0].name}:{frames[-1][1]}" if frames else "no line of its own"
+
+
+def step_failed(step: str, folder: str, error: BaseException) -> TerminalError:
+    """The error for a step that raised."""
+    return TerminalError(
+        "STEP_FAILED",
+        f"running {step}: it raised",
+        context={"raised": first_line_of(error), "at": line_of(error, folder)},
+    )
+
+
+@contextmanager
+def user_errors(step: str, folder: str) -> Iterator[None]:
+    """Turns what the user's code raises inside into a `STEP_FAILED`."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise step_failed(step, folder, error) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -11,55 +11,43 @@ import pyarrow as pa
 from penstock.config import step_columns
 from penstock.model import Split
 from penstock.transforms.columns import check_distinct, check_reserved, check_there, quote, select_list
-from penstock.transforms.expressions import ArrowExpression, NoArrowForm
-from penstock.transforms.expressions.expression import LazyExpressions
 from penstock.transforms.expressions.parsing import invalid
 from penstock.transforms.expressions.terms import sql_name
-from penstock.transforms.failing import OnError, Tried, apply_computing
+from penstock.transforms.step import ExpressionStep, OnError, Step, StepExpression
 
 T = TypeVar("T")
 
 
-class Where:
+class Where(ExpressionStep):
     """Keeps the rows that satisfy a Spark SQL condition."""
 
     def __init__(self, condition: str, on_error: OnError = "fail") -> None:
         self.condition = condition
-        self.on_error: OnError = on_error
-        self._compiled = LazyExpressions([condition], condition=True)
+        super().__init__([condition], on_error, condition=True)
 
     def __repr__(self) -> str:
         return f"where {self.condition}"
 
     @property
-    def tried(self) -> list[Tried]:
+    def expressions(self) -> list[StepExpression]:
         """The condition."""
-        return [Tried(f"where {self.condition.strip()}", self.condition, condition=True)]
+        return [StepExpression(f"where {self.condition.strip()}", self.condition, condition=True)]
 
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """Why this needs Spark, or None where Arrow gives exactly the same rows."""
-        compiled = self._condition(schema)
-        return compiled.reason if isinstance(compiled, NoArrowForm) else None
-
-    def may_fail(self, schema: pa.Schema) -> bool:
-        """Whether some row may fail, where there is an Arrow form."""
-        compiled = self._condition(schema)
-        return isinstance(compiled, ArrowExpression) and bool(compiled.failures)
+    def check_type(self, number: int, kind: pa.DataType) -> None:
+        """Raise where the condition is not BOOLEAN."""
+        if kind != pa.bool_():
+            raise invalid(self.condition, f"the condition gives {sql_name(kind)}, it has to give BOOLEAN")
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The same columns."""
-        self._condition(schema)
+        self._checked(schema)
         return schema
 
-    def apply(self, rows: pa.RecordBatch) -> Split:
-        """Drop the rows for which the condition is not true."""
-        return apply_computing(self, self._compiled.arrow(rows.schema), rows)
-
-    def given(self, schema: pa.Schema, values: Sequence[pa.Field]) -> pa.Schema:
+    def output_with(self, schema: pa.Schema, values: Sequence[pa.Field]) -> pa.Schema:
         """The same columns."""
         return schema
 
-    def finished(self, rows: pa.RecordBatch, values: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    def rows_with(self, rows: pa.RecordBatch, values: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
         """The rows for which the condition is true."""
         [condition] = values
         return rows.filter(condition)
@@ -69,24 +57,13 @@ class Where:
         # Without the alias Spark reads `FROM input WHERE (paid)` as an alias named WHERE with a column list.
         return f"{select_list(map(quote, columns))} AS input WHERE ({self.condition}\n)"
 
-    def _condition(self, schema: pa.Schema) -> ArrowExpression | NoArrowForm:
-        [compiled] = self._compiled.over(schema)
-        if isinstance(compiled, ArrowExpression) and compiled.type != pa.bool_():
-            raise invalid(self.condition, f"the condition gives {sql_name(compiled.type)}, it has to give BOOLEAN")
-        return compiled
 
-
-class Arranged(ABC):
+class Arranged(Step):
     """The same rows and values under other names, or fewer of them. Always exact in Arrow."""
 
     @abstractmethod
     def columns_of(self, columns: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
-        """The columns that leave when these enter, whatever stands beside their names."""
-
-    def no_arrow_form(self, schema: pa.Schema) -> str | None:
-        """None; raises where the columns are not those that the step needs."""
-        self.output(schema)
-        return None
+        """The columns that leave when these enter, whatever comes with their names."""
 
     def output(self, schema: pa.Schema) -> pa.Schema:
         """The columns that leave."""

@@ -11,7 +11,7 @@ import pyruhvro
 import pytest
 from tests.unit.decoders.conftest import RawBatch
 
-from penstock.decoders.avro import format as avro
+from penstock.decoders.avro import decoder as avro
 from penstock.decoders.avro.decoder import AvroDecoder
 
 

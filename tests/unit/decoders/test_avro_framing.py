@@ -7,7 +7,8 @@ import json
 import pytest
 from tests.unit.decoders.conftest import RawBatch
 
-from penstock.decoders.avro.decoder import AvroDecoder, avro_fingerprint, avro_reader, inline
+from penstock.decoders.avro.decoder import AvroDecoder, avro_fingerprint, avro_reader
+from penstock.decoders.avro.schema import inline
 from penstock.registry import ReferencedSchema, RegisteredSchema
 
 

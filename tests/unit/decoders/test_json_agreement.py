@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.decoders import JsonDecoder
 from penstock.decoders.batch import BlockError
 from penstock.decoders.json import reason
-from penstock.decoders.json.block import JsonFormat, find_readable
+from penstock.decoders.json.decoder import JsonFormat, find_readable
 from penstock.decoders.json.reason import JsonReference
 from penstock.decoders.refusal import RefusedError
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.decoders import JsonDecoder
-from penstock.decoders.json.block import JsonFormat
+from penstock.decoders.json.decoder import JsonFormat
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 

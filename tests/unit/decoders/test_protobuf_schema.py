@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from tests.unit.decoders.protobuf_messages import ORDERS, descriptors, registered
 
-from penstock.decoders.protobuf.types import protobuf_columns
+from penstock.decoders.protobuf.types import message_of
 from penstock.errors import DefinitionError, MissingError
 from penstock.registry import ReferencedSchema, RegisteredSchema
 from penstock.registry.protobuf import protobuf_reader
@@ -41,7 +41,7 @@ def test_references_as_text_or_base64_are_put_together(root, middle, common):
 
     names = [file.name for file in descriptor_pb2.FileDescriptorSet.FromString(found).file]
     assert names.index("common.proto") < names.index("middle.proto") < len(names) - 1
-    assert str(protobuf_columns(found, "r.Root").field("m").type) == "struct<c: struct<x: int32>>"
+    assert str(message_of(found, "r.Root").schema.field("m").type) == "struct<c: struct<x: int32>>"
 
 
 def test_invalid_text_is_refused_with_the_words_of_protoc():
@@ -106,7 +106,7 @@ def test_import_that_nobody_has_is_named():
 @pytest.mark.parametrize("content", [b"", b"no descriptors", ORDERS.encode()])
 def test_file_that_holds_no_descriptors_is_refused(content):
     with pytest.raises(DefinitionError) as caught:
-        protobuf_columns(content, "M")
+        message_of(content, "M")
     assert caught.value.code == "PROTOBUF_DESCRIPTORS"
 
 
@@ -116,12 +116,12 @@ def test_descriptor_file_in_any_order_and_without_the_well_known_imports_is_read
     extra = descriptor_pb2.FileDescriptorProto(name="extra.proto", dependency=[own[0].name])
     shuffled = descriptor_pb2.FileDescriptorSet(file=[extra, *own]).SerializeToString()
 
-    assert protobuf_columns(shuffled, "shop.Order") == protobuf_columns(descriptors(ORDERS), "shop.Order")
+    assert message_of(shuffled, "shop.Order").schema == message_of(descriptors(ORDERS), "shop.Order").schema
 
 
 def test_message_that_is_not_there_is_refused_with_the_near_one():
     with pytest.raises(DefinitionError) as caught:
-        protobuf_columns(descriptors(ORDERS), "shop.Ordr")
+        message_of(descriptors(ORDERS), "shop.Ordr")
     assert caught.value.code == "PROTOBUF_MESSAGE"
     assert caught.value.hint == 'did you mean "shop.Order"?'
     assert caught.value.context["messages"] == "shop.Address, shop.Order"

@@ -11,7 +11,7 @@ from google.protobuf import struct_pb2
 from tests.unit.decoders.protobuf_messages import classes, decode, descriptors
 
 from penstock.decoders.protobuf.decoder import ProtobufDecoder
-from penstock.decoders.protobuf.types import protobuf_columns
+from penstock.decoders.protobuf.types import message_of
 from penstock.errors import DefinitionError
 
 SCALARS = """
@@ -251,7 +251,5 @@ def test_message_without_columns_of_its_own_is_refused_at_once(text, code):
 
 def test_recursive_refusal_names_the_way_through(raw_batch):
     with pytest.raises(DefinitionError) as caught:
-        protobuf_columns(
-            descriptors('syntax = "proto3"; package p; message A { B b = 1; } message B { A a = 1; }'), "p.A"
-        )
+        message_of(descriptors('syntax = "proto3"; package p; message A { B b = 1; } message B { A a = 1; }'), "p.A")
     assert caught.value.context["through"] == "p.A -> p.B -> p.A"

@@ -16,7 +16,6 @@ from penstock.decoders import (
     RawDecoder,
     TextDecoder,
     TombstoneDecoder,
-    timed,
 )
 from penstock.model import COORDINATES, LAST_TIMESTAMP, RAW_SCHEMA, TIMESTAMP, bad_records
 from penstock.registry import RegisteredSchema
@@ -37,7 +36,7 @@ def test_record_with_a_time_beyond_timestamps_is_refused_with_its_bytes(
     raw_batch: Any, decoder: Any, beyond: int
 ) -> None:
     raw = with_times(raw_batch([b'{"id":1}', b'{"id":2}', b'{"id":3}', b'{"id":4}']), [5, beyond, None, LAST_TIMESTAMP])
-    outside = pickle.loads(pickle.dumps(timed(decoder)))
+    outside = pickle.loads(pickle.dumps(decoder))
 
     split = outside.decode(raw)
 
@@ -52,7 +51,7 @@ def test_record_with_a_time_beyond_timestamps_is_refused_with_its_bytes(
 
 def test_record_that_is_bad_for_two_reasons_is_refused_once(raw_batch: Any) -> None:
     raw = with_times(raw_batch([b"{", b"{", b'{"id":1}']), [BEYOND[0], 1, 1])
-    split = timed(JsonDecoder(ID)).decode(raw)
+    split = JsonDecoder(ID).decode(raw)
     assert split.good.column("id").to_pylist() == [1]
     assert sorted(zip(split.bad.column("offset").to_pylist(), split.bad.column("code").to_pylist(), strict=True)) == [
         (1000, "TIMESTAMP_OUT_OF_RANGE"),
@@ -62,20 +61,20 @@ def test_record_that_is_bad_for_two_reasons_is_refused_once(raw_batch: Any) -> N
 
 def test_tombstone_with_a_time_beyond_timestamps_deletes_nothing(raw_batch: Any) -> None:
     raw = raw_batch([None, None]).set_column(0, RAW_SCHEMA.field("key"), pa.array([b"1", b"2"], pa.binary()))
-    split = timed(TombstoneDecoder(ID)).decode(with_times(raw, [1, BEYOND[1]]))
+    split = TombstoneDecoder(ID).decode(with_times(raw, [1, BEYOND[1]]))
     assert split.good.column("id").to_pylist() == [1]
     assert split.bad.column("code").to_pylist() == ["TIMESTAMP_OUT_OF_RANGE"]
 
 
 def test_records_that_are_all_in_range_are_decoded_as_they_are(raw_batch: Any) -> None:
     raw = raw_batch([b'{"id":1}'])
-    split = timed(JsonDecoder(ID)).decode(raw)
+    split = JsonDecoder(ID).decode(raw)
     assert split.good.column(COORDINATES).equals(JsonDecoder(ID).decode(raw).good.column(COORDINATES))
     assert split.bad.num_rows == 0
 
 
-def test_timed_decoder_judges_and_tells_as_the_one_inside() -> None:
-    plain, judging = timed(JsonDecoder(ID)), timed(KeyedDecoder(JsonDecoder(ID), TextDecoder(), "key"))
+def test_decoder_of_keys_reports_and_judges_by_the_one_of_values() -> None:
+    plain, judging = JsonDecoder(ID), KeyedDecoder(JsonDecoder(ID), TextDecoder(), "key")
     assert isinstance(plain, TellingDecoder) and plain.notices() == []
     assert not isinstance(plain, JudgingDecoder)
     assert isinstance(judging, JudgingDecoder)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import DefinitionError, MissingError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, Split
-from penstock.transforms import Enrich, HeldRows, checked_keys, enrich_steps
+from penstock.transforms import Enrich, LocalRows, checked_keys, enrich_steps
 from penstock.transforms.lookup import KeyIndex
 
 NAN = float("nan")
@@ -46,7 +46,7 @@ def run(
     """All steps one after another; the split that leaves."""
     first, *others = enrich_steps("customers", on or {"customer": "id"}, take, table.schema, **how)
     assert isinstance(first, Enrich)
-    held = first.holding(HeldRows(first.packed(table)))
+    held = first.with_rows(LocalRows(first.pack(table)))
     split, schema = held.apply(rows), held.output(rows.schema)
     assert split.good.schema.equals(schema)
     for step in others:
@@ -233,10 +233,10 @@ def test_enrich_with_a_name_that_is_there_is_refused() -> None:
 def test_enrich_with_a_column_of_another_type_than_before_is_refused() -> None:
     step = Enrich("customers", {"customer": "id"}, None, CUSTOMERS.schema)
     with pytest.raises(MissingError) as raised:
-        step.packed(CUSTOMERS.set_column(2, "tier", pa.array(["a", "b", "c", "d"])))
+        step.pack(CUSTOMERS.set_column(2, "tier", pa.array(["a", "b", "c", "d"])))
     assert raised.value.code == "TABLE_COLUMN_CHANGED"
     with pytest.raises(MissingError) as raised:
-        step.packed(CUSTOMERS.drop_columns(["name"]))
+        step.pack(CUSTOMERS.drop_columns(["name"]))
     assert raised.value.code == "TABLE_COLUMN_MISSING"
 
 
@@ -246,7 +246,7 @@ def test_enrich_without_rows_needs_spark_and_knows_its_columns() -> None:
     assert step.output(ids(1).schema).names == ["customer", "name", "tier", COORDINATES]
     with pytest.raises(TerminalError):
         step.apply(ids(1))
-    held = step.holding(HeldRows(step.packed(CUSTOMERS)))
+    held = step.with_rows(LocalRows(step.pack(CUSTOMERS)))
     assert held.no_arrow_form(ids(1).schema) is None
     assert held.select(ids(1).schema.names) is None
 

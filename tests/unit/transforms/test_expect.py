@@ -126,7 +126,7 @@ def test_expect_computes_columns_in_front_of_the_coordinates_and_takes_them_away
     expect, judge = expect_steps([POSITIVE, ExpectRule("odd `one`", "rand() < id", "warn")])
     assert expect.no_arrow_form(SCHEMA) is not None
     assert "(rand() < id\n) AS `_penstock_rule_odd ``one```" in expect.select(SCHEMA.names)
-    assert judge.no_arrow_form(SCHEMA) is None
+    assert judge.no_arrow_form(between) is None
     assert judge.select(between.names) is None
 
 

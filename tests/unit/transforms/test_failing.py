@@ -12,7 +12,7 @@ from penstock.errors import TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange
 from penstock.transforms import ArrowExpression, Cast, Derive, ExpectRule, Where, compile_expression, expect_steps
 from penstock.transforms.expressions.terms import RowError, Rows
-from penstock.transforms.failing import FromSpark
+from penstock.transforms.step import FromSpark
 
 SCHEMA = pa.schema([("id", pa.int64()), ("speed", pa.string()), ("parts", pa.int32()), COORDINATES_FIELD])
 ROWS = [(1, "7", 2), (2, "fast", 0), (3, None, 0), (4, "9", 4), (5, "slow", 1), (6, "3000000000", None)]

@@ -17,7 +17,7 @@ from penstock.contracts import FrameTransform
 from penstock.errors import DefinitionError, TerminalError, from_wire
 from penstock.model import COORDINATES, COORDINATES_FIELD, Split
 from penstock.transforms import MapArrow, PythonFrame, Stateful
-from penstock.transforms.stateful import Carrying
+from penstock.transforms.stateful import ProcessorAdapter
 from penstock.transforms.user import find, load
 
 Module = Callable[..., str]
@@ -358,14 +358,18 @@ def test_stateful_ttl_without_processing_time_refused() -> None:
         Stateful("", "rules.Count", ["n"], parse_columns("n BIGINT"), "event", timedelta(hours=1))
 
 
-def test_stateful_describe_state_says_what_ends_it() -> None:
+def described(step: Stateful) -> str:
+    return f"{step.keeps}; {step.bound}"
+
+
+def test_stateful_step_says_what_ends_its_state() -> None:
     columns = parse_columns("n BIGINT")
-    kept = Stateful("", "rules.Count", ["a", "b"], columns, "event").describe_state()
+    kept = described(Stateful("", "rules.Count", ["a", "b"], columns, "event"))
     assert kept == (
         "what rules.Count keeps for each a, b; "
         "nothing but rules.Count itself ends it, by timers of event time or at once"
     )
-    expiring = Stateful("", "rules.Count", ["a"], columns, "processing", timedelta(hours=1)).describe_state()
+    expiring = described(Stateful("", "rules.Count", ["a"], columns, "processing", timedelta(hours=1)))
     assert "a state goes 1 hour after it was last written" in expiring
 
 
@@ -401,8 +405,8 @@ GIVEN = None
 """
 
 
-def carrying(folder: str, cls: str, form: Any) -> Carrying:
-    made = Carrying(
+def carrying(folder: str, cls: str, form: Any) -> ProcessorAdapter:
+    made = ProcessorAdapter(
         step="stateful",
         folder=folder,
         cls=cls,

@@ -12,8 +12,7 @@ match, and where only one side has one, the value is the reader's to interpret.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -44,78 +43,61 @@ Live: TypeAlias = "pa.BooleanArray | None"
 """The rows that no null parent hides; `None` for all."""
 
 
-class Resolver(ABC):
-    """Makes one writer's column the reader's."""
-
-    def __init__(self, writer: Node, reader: Node, path: str) -> None:
-        self.type = arrow_type(reader, path) or pa.null()
-        self._path = path
-
-    @abstractmethod
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
-        """The reader's column. Raises `BlockError` where a value of a live row does not match."""
+Resolve = Callable[[pa.Array, Live], pa.Array]
+"""Makes a writer's column the reader's. Raises `BlockError` where a value of a live row does not match."""
 
 
-def resolve(writer: Node, reader: Node, path: str = "") -> Resolver:
+def resolve(writer: Node, reader: Node, path: str = "") -> Resolve:
     """Compile a pair of schemas. Raises `IncompatibleError`."""
+    kind = arrow_type(reader, path) or pa.null()
     match writer, reader:
+        case Union(), _ if is_optional(writer):
+            return _optional(writer, reader, path)
         case Union(), _:
-            return _Optional(writer, reader, path) if is_optional(writer) else _Branches(writer, reader, path)
+            return _branches(writer, reader, kind, path)
         case Primitive(kind="null"), Union(nullable=True):
-            return _Nothing(writer, reader, path)
+            return lambda column, live: pa.nulls(len(column), kind)
         case _, Union():
-            kinds = union_values(reader)
-            if len(kinds) == 1:
-                return resolve(writer, kinds[0], path)
-            return _Member(writer, reader, path)
+            values = union_values(reader)
+            return resolve(writer, values[0], path) if len(values) == 1 else _member(writer, reader, kind, path)
         case Record(), Record():
-            return _Fields(writer, reader, path)
+            return _fields(writer, reader, kind, path)
         case Array(), Array():
-            return _Items(writer, reader, path)
+            return _items(writer, reader, kind, path)
         case Map(), Map():
-            return _Pairs(writer, reader, path)
+            return _pairs(writer, reader, kind, path)
         case _:
-            return _Values(writer, reader, path)
+            return _values(_value_steps(writer, reader, kind, path))
 
 
-class _Nothing(Resolver):
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
-        return pa.nulls(len(column), self.type)
-
-
-class _Values(Resolver):
+def _values(steps: Sequence[wire.Step]) -> Resolve:
     """Types without parts: a chain of steps over the column."""
 
-    def __init__(self, writer: Node, reader: Node, path: str) -> None:
-        super().__init__(writer, reader, path)
-        self._steps = _value_steps(writer, reader, self.type, path)
-
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
-        for step in self._steps:
+    def run(column: pa.Array, live: Live) -> pa.Array:
+        for step in steps:
             column = step(column)
         return column
 
+    return run
 
-class _Fields(Resolver):
+
+def _fields(writer: Record, reader: Record, kind: pa.DataType, path: str) -> Resolve:
     """A record: each of the reader's fields out of the writer's, or its default."""
+    on_wire = [field.name for field in writer.fields if takes_bytes(field.type)]
+    written = {field.name: field for field in writer.fields}
+    made: list[tuple[int, Resolve] | pa.Scalar] = []
+    for field in reader.fields:
+        step = f"{path}.{field.name}" if path else field.name
+        if arrow_type(field.type, step) is None:
+            continue
+        given = next((written[name] for name in (field.name, *field.aliases) if name in written), None)
+        if given is None:
+            made.append(_default(field, step))
+        else:
+            place = on_wire.index(given.name) if given.name in on_wire else -1
+            made.append((place, resolve(given.type, field.type, step)))
 
-    def __init__(self, writer: Record, reader: Record, path: str) -> None:
-        super().__init__(writer, reader, path)
-        on_wire = [field.name for field in writer.fields if takes_bytes(field.type)]
-        written = {field.name: field for field in writer.fields}
-        self._parts: list[tuple[int, Resolver] | pa.Scalar] = []
-        for field in reader.fields:
-            step = f"{path}.{field.name}" if path else field.name
-            if arrow_type(field.type, step) is None:
-                continue
-            found = next((written[name] for name in (field.name, *field.aliases) if name in written), None)
-            if found is None:
-                self._parts.append(_default(field, step))
-            else:
-                place = on_wire.index(found.name) if found.name in on_wire else -1
-                self._parts.append((place, resolve(found.type, field.type, step)))
-
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+    def run(column: pa.Array, live: Live) -> pa.Array:
         count = len(column)
         parts = _parts(column) if pa.types.is_struct(column.type) else []
         hidden = None
@@ -123,94 +105,88 @@ class _Fields(Resolver):
             hidden = column.is_null()
             live = column.is_valid() if live is None else pc.and_(live, column.is_valid())
         found = []
-        for part in self._parts:
+        for part in made:
             if isinstance(part, pa.Scalar):
                 found.append(pa.repeat(part, count) if count else pa.nulls(0, part.type))
             else:
                 place, resolver = part
                 found.append(resolver(parts[place] if place >= 0 else pa.nulls(count), live))
-        return pa.StructArray.from_arrays(found, fields=list(self.type), mask=hidden)
+        return pa.StructArray.from_arrays(found, fields=list(kind), mask=hidden)
+
+    return run
 
 
-class _Items(Resolver):
-    def __init__(self, writer: Array, reader: Array, path: str) -> None:
-        super().__init__(writer, reader, path)
-        self._items = resolve(writer.items, reader.items, f"{path}[]")
+def _items(writer: Array, reader: Array, kind: pa.DataType, path: str) -> Resolve:
+    items = resolve(writer.items, reader.items, f"{path}[]")
 
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+    def run(column: pa.Array, live: Live) -> pa.Array:
         # Hidden rows are empty, so every item is live.
-        items = self._items(column.values, None)
-        return pa.ListArray.from_arrays(column.offsets, items, type=self.type, mask=_nulls(column))
+        return pa.ListArray.from_arrays(column.offsets, items(column.values, None), type=kind, mask=_nulls(column))
+
+    return run
 
 
-class _Pairs(Resolver):
-    def __init__(self, writer: Map, reader: Map, path: str) -> None:
-        super().__init__(writer, reader, path)
-        self._keys = wire.text(f"{path}{{}}")
-        self._values = resolve(writer.values, reader.values, f"{path}{{}}")
+def _pairs(writer: Map, reader: Map, kind: pa.DataType, path: str) -> Resolve:
+    keys = wire.text(f"{path}{{}}")
+    values = resolve(writer.values, reader.values, f"{path}{{}}")
 
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+    def run(column: pa.Array, live: Live) -> pa.Array:
         pairs = column.values
-        found = self._values(pairs.field(1) if pairs.type.num_fields > 1 else pa.nulls(len(pairs)), None)
-        keys, hidden = self._keys(pairs.field(0)), _nulls(column)
-        return pa.MapArray.from_arrays(column.offsets, keys, found, type=self.type, mask=hidden)
+        found = values(pairs.field(1) if pairs.type.num_fields > 1 else pa.nulls(len(pairs)), None)
+        return pa.MapArray.from_arrays(column.offsets, keys(pairs.field(0)), found, type=kind, mask=_nulls(column))
+
+    return run
 
 
-class _Optional(Resolver):
+def _optional(writer: Union, reader: Node, path: str) -> Resolve:
     """A writer's type or null, read as anything."""
+    [value] = writer.values
+    resolver = resolve(value, reader, path)
+    if reader == NULL or (isinstance(reader, Union) and reader.nullable):
+        return resolver
+    problem = f"{_at_path(path)}null, and the reader's {describe(reader)} is never"
 
-    def __init__(self, writer: Union, reader: Node, path: str) -> None:
-        super().__init__(writer, reader, path)
-        [value] = writer.values
-        self._value = resolve(value, reader, path)
-        self._takes_null = reader == NULL or (isinstance(reader, Union) and reader.nullable)
-        self._reader = describe(reader)
-
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
-        if not self._takes_null and column.null_count:
+    def run(column: pa.Array, live: Live) -> pa.Array:
+        if column.null_count:
             missing = column.is_null() if live is None else pc.and_(column.is_null(), live)
             if pc.any(missing, min_count=0).as_py():
-                raise BlockError(
-                    SCHEMA_INCOMPATIBLE, f"{_at_path(self._path)}null, and the reader's {self._reader} is never"
-                )
-        return self._value(column, live)
+                raise BlockError(SCHEMA_INCOMPATIBLE, problem)
+        return resolver(column, live)
+
+    return run
 
 
-class _Member(Resolver):
+def _member(writer: Node, reader: Union, kind: pa.DataType, path: str) -> Resolve:
     """A writer's type read as one of several: the first that is the same, else the first that it can become."""
+    chosen, resolver = _choose(writer, reader, path)
 
-    def __init__(self, writer: Node, reader: Union, path: str) -> None:
-        super().__init__(writer, reader, path)
-        self._chosen, self._value = _choose(writer, reader, path)
+    def run(column: pa.Array, live: Live) -> pa.Array:
+        found = resolver(column, live)
+        parts = [found if at == chosen else pa.nulls(len(column), field.type) for at, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(column))
 
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
-        found = self._value(column, live)
-        parts = [found if at == self._chosen else pa.nulls(len(column), f.type) for at, f in enumerate(self.type)]
-        return pa.StructArray.from_arrays(parts, fields=list(self.type), mask=_nulls(column))
+    return run
 
 
-class _Branches(Resolver):
+def _branches(writer: Union, reader: Node, kind: pa.DataType, path: str) -> Resolve:
     """A writer's union of several types: each branch as the reader's type, then each row from its own branch."""
+    null = writer.branches.index(NULL) if writer.nullable else -1
+    resolvers: list[Resolve | str] = []
+    for branch in writer.branches:
+        try:
+            resolvers.append(resolve(branch, reader, path))
+        except IncompatibleError as error:
+            resolvers.append(str(error))
+    if all(isinstance(resolver, str) for resolver in resolvers):
+        raise _mismatch(path, writer, reader)
 
-    def __init__(self, writer: Union, reader: Node, path: str) -> None:
-        super().__init__(writer, reader, path)
-        self._null = writer.branches.index(NULL) if writer.nullable else -1
-        self._resolvers: list[Resolver | str] = []
-        for branch in writer.branches:
-            try:
-                self._resolvers.append(resolve(branch, reader, path))
-            except IncompatibleError as error:
-                self._resolvers.append(str(error))
-        if all(isinstance(resolver, str) for resolver in self._resolvers):
-            raise _mismatch(path, writer, reader)
-
-    def __call__(self, column: pa.Array, live: Live) -> pa.Array:
+    def run(column: pa.Array, live: Live) -> pa.Array:
         count = len(column)
-        codes, branches = _codes(column, self._null)
+        codes, branches = _codes(column, null)
         shown = np.ones(count, bool) if live is None else live.to_numpy(zero_copy_only=False)
         taken: list[pa.Array] = []
         places = np.full(count, -1, np.int64)
-        for code, resolver in enumerate(self._resolvers):
+        for code, resolver in enumerate(resolvers):
             mine = (codes == code) & shown
             if not mine.any():
                 continue
@@ -219,8 +195,10 @@ class _Branches(Resolver):
             places[mine] = np.arange(count)[mine] + count * len(taken)
             taken.append(resolver(branches.get(code, pa.nulls(count)), pa.array(mine)))
         if not taken:
-            return pa.nulls(count, self.type)
+            return pa.nulls(count, kind)
         return pa.concat_arrays(taken).take(pa.array(places, mask=places < 0))
+
+    return run
 
 
 def _parts(column: pa.StructArray) -> list[pa.Array]:
@@ -245,7 +223,7 @@ def _codes(column: pa.Array, null: int) -> tuple[npt.NDArray[np.int8], dict[int,
     return codes, branches
 
 
-def _choose(writer: Node, reader: Union, path: str) -> tuple[int, Resolver]:
+def _choose(writer: Node, reader: Union, path: str) -> tuple[int, Resolve]:
     kinds = union_values(reader)
     same = [at for at, kind in enumerate(kinds) if _is_same(writer, kind)]
     for at in [*same, *range(len(kinds))]:

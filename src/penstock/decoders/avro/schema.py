@@ -35,7 +35,7 @@ _FIXED_SIZES = {"duration": 12, "uuid": 16}
 
 @dataclass(frozen=True)
 class Primitive:
-    """A type without a name; `logical` is empty where there is none, or none that is known."""
+    """A type without a name; `logical` is empty without a known logical type."""
 
     kind: str
     logical: str = ""
@@ -45,7 +45,7 @@ class Primitive:
 
 @dataclass(frozen=True)
 class Fixed:
-    """So many bytes."""
+    """A fixed number of bytes."""
 
     name: str
     aliases: tuple[str, ...]
@@ -98,7 +98,7 @@ class Union:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record. `default` is JSON, and is looked at only where `has_default`."""
+    """A field of a record. `default` is JSON, and counts only with `has_default`."""
 
     name: str
     aliases: tuple[str, ...]
@@ -344,3 +344,66 @@ def full_name(name: str, namespace: str | None) -> str:
 
 def _at(path: str) -> str:
     return f"field {path[:200]}: " if path else ""
+
+
+# Schemas that refer to others, inlined.
+
+
+def inline(text: str, references: list[str]) -> str:
+    """`text` with the types of `references`, which may refer to those before them. Raises `UnsupportedSchemaError`."""
+    try:
+        types: dict[str, Any] = {}
+        for reference in references:
+            found = _absolute(json.loads(reference), "")
+            for part in found if isinstance(found, list) else [found]:
+                if isinstance(part, dict) and part.get("type") in NAMED:
+                    types[part["name"]] = part
+        return json.dumps(_put_in(_absolute(json.loads(text), ""), types, set()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise UnsupportedSchemaError(f"the schema or one it refers to is not valid: {str(exc)[:200]}") from None
+
+
+def _absolute(schema: Any, namespace: str) -> Any:
+    """The schema with every name in full."""
+    if isinstance(schema, str):
+        return schema if schema in PRIMITIVES else full_name(schema, namespace)
+    if isinstance(schema, list):
+        return [_absolute(branch, namespace) for branch in schema]
+    kind = schema["type"]
+    if kind in NAMED if isinstance(kind, str) else False:
+        name = full_name(schema["name"], schema.get("namespace", namespace))
+        inner = name.rpartition(".")[0]
+        found = {key: value for key, value in schema.items() if key != "namespace"} | {"name": name}
+        if "aliases" in schema:
+            found["aliases"] = [full_name(alias, inner) for alias in schema["aliases"] or ()]
+        if "fields" in schema:
+            found["fields"] = [field | {"type": _absolute(field["type"], inner)} for field in schema["fields"]]
+        return found
+    found = dict(schema)
+    for key in ("items", "values"):
+        if key in found:
+            found[key] = _absolute(found[key], namespace)
+    if kind not in ("array", "map") if isinstance(kind, str) else True:
+        found["type"] = _absolute(kind, namespace)
+    return found
+
+
+def _put_in(schema: Any, types: dict[str, Any], defined: set[str]) -> Any:
+    """The schema with each type of `types` where it is first named."""
+    if isinstance(schema, str):
+        if schema in types and schema not in defined:
+            return _put_in(types[schema], types, defined)
+        return schema
+    if isinstance(schema, list):
+        return [_put_in(branch, types, defined) for branch in schema]
+    if "name" in schema:
+        defined.add(schema["name"])
+    found = dict(schema)
+    if "fields" in found:
+        found["fields"] = [field | {"type": _put_in(field["type"], types, defined)} for field in found["fields"]]
+    for key in ("items", "values"):
+        if key in found:
+            found[key] = _put_in(found[key], types, defined)
+    if found["type"] not in (*NAMED, "array", "map") if isinstance(found["type"], str) else True:
+        found["type"] = _put_in(found["type"], types, defined)
+    return found

@@ -38,7 +38,7 @@ from penstock.decoders.framing import offsets_of
 from penstock.decoders.refusal import INVALID_UTF8, MALFORMED_AVRO, OUT_OF_RANGE, SCHEMA_INCOMPATIBLE
 
 _LENGTH_WIDTH = 20  # An offset, and what the native reader sets aside for a string.
-_OBJECT_WIDTH = 100  # What the slow reader takes besides, for a value as a Python object.
+_OBJECT_WIDTH = 100  # What the slow reader takes in addition, for a value as a Python object.
 _MAX_NATIVE_BYTES = 64
 
 

@@ -43,14 +43,14 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _NotFiniteError(Exception):
-    """The message has a word for a number that is none."""
+    """The message has NaN or Infinity."""
 
 
 def _refuse_not_finite(word: str) -> None:
     raise _NotFiniteError(word)
 
 
-# Numbers stay as they were written, as bytes: exact, and told from strings by their type.
+# Numbers stay as they were written, as bytes: exact, and distinct from strings by their type.
 _PARSER = JSONDecoder(
     object_pairs_hook=tuple, parse_float=str.encode, parse_int=str.encode, parse_constant=_refuse_not_finite
 )

@@ -31,8 +31,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
 from penstock.decoders.batch import BlockError, Format
-from penstock.decoders.protobuf.single import FIRST_SECOND, LAST_NANO, LAST_SECOND, RANGES, SingleReader, json_text
-from penstock.decoders.protobuf.types import Field, Message, Narrowed, Shape, Value, message_of
+from penstock.decoders.protobuf.single import FIRST_SECOND, LAST_NANO, LAST_SECOND, json_text, read_message
+from penstock.decoders.protobuf.types import Field, Message, Narrowed, Shape, Value, message_of, range_of
 from penstock.decoders.protobuf.wire import MAX_CELLS, check_wire
 from penstock.decoders.refusal import MALFORMED_PROTOBUF, RefusedError
 from penstock.registry.protobuf import load, read_descriptors
@@ -193,7 +193,7 @@ class Finisher:
 
     def _scalar(self, value: Value, array: pa.Array, rows: Rows) -> pa.Array:
         if value.reads:
-            first, last = RANGES[value.reads]
+            first, last = range_of(value.reads)
             numbers = np.asarray(array.fill_null(0))
             self.suspect((numbers < first) | (numbers > last), rows)
             return array.cast(value.type, safe=False)
@@ -270,24 +270,23 @@ class ProtobufFormat(Format):
         self.block_bytes = min(Format.block_bytes, 4 * MAX_CELLS // self.message.most_cells)
         self._fast: Any = fast_reader(self.message) if self.is_fast else None
         self._one, self._many = _classes(descriptors, message)
-        self._single = SingleReader(self.message, self._one)
 
     def read_single(self, value: bytes) -> tuple[Any, ...]:
         """The values of the columns. Raises `RefusedError`."""
-        return self._single.read(value)
+        return read_message(self.message, self._one, value)
 
     def read_block(self, values: pa.BinaryArray) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
         """The columns, and the messages for which they may be wrong. Raises `BlockError`."""
         bad = self._too_heavy(values)
         values = _without(values, bad)
         if not _parses(self._many, _as_items(values)):
-            # To parse them one by one is cheap beside finding the bad ones in ever smaller blocks.
+            # Parsing them one by one is cheaper than finding the bad ones in ever smaller blocks.
             broken = np.array([not _parses(self._one, value) for value in values.to_pylist()])
             values, bad = _without(values, broken), bad | broken
         try:
             read = self._fast.array_to_record_batch(values)
         except BaseException as exc:
-            # A panic of the fast reader is no Exception. What the judge let through has to be read by somebody.
+            # A panic of the fast reader is not an Exception. The careful reader then reads these messages.
             if not isinstance(exc, ValueError) and type(exc).__name__ != "PanicException":
                 raise
             raise BlockError(MALFORMED_PROTOBUF, "the fast reader does not take the message") from None

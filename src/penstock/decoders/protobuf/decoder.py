@@ -15,11 +15,20 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
 
-from penstock.decoders.batch import DEFAULT_MAX_BYTES, Group, PickledByFields, Screened, Tombstones, decode_batch
+from penstock.decoders.batch import DEFAULT_MAX_BYTES, Group, RecordDecoder, Screened, Tombstones, decode_batch
 from penstock.decoders.framing import CONFLUENT, by_schema, unframe
 from penstock.decoders.protobuf.block import protobuf_format
-from penstock.decoders.protobuf.single import RANGES, TYPE_NAMES
-from penstock.decoders.protobuf.types import MESSAGES, Message, Narrowed, Shape, message_of
+from penstock.decoders.protobuf.types import (
+    LEN,
+    MESSAGES,
+    SCALARS,
+    TYPE_NAMES,
+    Message,
+    Narrowed,
+    Shape,
+    message_of,
+    range_of,
+)
 from penstock.decoders.protobuf.wire import Indexes, by_message, messages_at
 from penstock.decoders.refusal import SCHEMA_INCOMPATIBLE, SCHEMA_UNSUPPORTED, WRONG_MESSAGE_INDEX, Reason
 from penstock.errors import DefinitionError, MissingError
@@ -29,14 +38,12 @@ from penstock.registry.protobuf import find_message, protobuf_reader, read_descr
 
 ProtobufFraming = Literal["confluent", "none"]
 
-_said: set[str] = set()
-
 
 @dataclass(frozen=True)
-class ProtobufDecoder(PickledByFields):
-    """Implements `contracts.Decoder`. `descriptors` is a serialized `FileDescriptorSet` with all imports.
+class ProtobufDecoder(RecordDecoder):
+    """`descriptors` is a serialized `FileDescriptorSet` with all imports.
 
-    With the framing `confluent` and no registry the ids are not looked at, and the message indexes are taken to be
+    With the framing `confluent` and no registry the ids are ignored, and the message indexes are taken to be
     those of the file in which the message is.
     """
 
@@ -57,7 +64,7 @@ class ProtobufDecoder(PickledByFields):
         """The fields of the message, and the coordinates."""
         return pa.schema([*self._message.schema, COORDINATES_FIELD])
 
-    def decode(self, raw: pa.RecordBatch) -> Split:
+    def read(self, raw: pa.RecordBatch) -> Split:
         """Split raw records into rows and bad records."""
         return decode_batch(raw, self.schema, self.tombstones, self.max_bytes, self._groups)
 
@@ -65,12 +72,12 @@ class ProtobufDecoder(PickledByFields):
         """Why every record of a writer's schema would be refused, where that is so."""
         return refusal(self.descriptors, self.message, schema)
 
-    def notices(self) -> list[str]:
-        """What costs speed in this message, once a process."""
-        found = [f"{self.message} is decoded message by message: {why}" for why in self._slow_parts()]
-        new = [notice for notice in found if notice not in _said]
-        _said.update(new)
-        return new
+    def conditions(self) -> list[str]:
+        """What in this message is slow to decode."""
+        why = protobuf_format(self.descriptors, self.message).no_fast_form
+        texts = [field.value.field.full_name for field in self._message.fields if field.value.shape is Shape.JSON]
+        reasons = [why] if why else [f"{name} becomes JSON" for name in texts]
+        return [f"{self.message} is decoded message by message: {reason}" for reason in reasons]
 
     @property
     def _message(self) -> Message:
@@ -98,30 +105,15 @@ class ProtobufDecoder(PickledByFields):
             return Resolved(self.descriptors)
         return Reason(WRONG_MESSAGE_INDEX, f"{list(indexes)} is not {self.message} in the descriptors")
 
-    def _slow_parts(self) -> list[str]:
-        why = protobuf_format(self.descriptors, self.message).no_fast_form
-        if why:
-            return [why]
-        texts = [field for field in self._message.fields if field.value.shape is Shape.JSON]
-        return [f"{field.value.field.full_name} becomes JSON" for field in texts]
-
 
 # Schema resolution: whether bytes of the writer's schema can be read as the reader's message, and how.
 #
 # Protobuf reads any bytes by any schema, and where two schemas give one number to different things it reads nonsense.
-# So the two are compared, once a schema id: by number, down to the leaves. Whole numbers of one encoding may stand for
-# each other; where the writer's type holds numbers that the reader's does not, they are read by the writer's, and a
+# So the two are compared, once a schema id: by number, down to the leaves. Whole numbers of one encoding may be read
+# as each other; where the writer's type holds numbers that the reader's does not, they are read by the writer's, and a
 # number that does not fit makes its record bad.
 
 _F = FieldDescriptor
-_FAMILIES = (
-    {_F.TYPE_INT32, _F.TYPE_INT64, _F.TYPE_UINT32, _F.TYPE_UINT64, _F.TYPE_BOOL, _F.TYPE_ENUM},
-    {_F.TYPE_SINT32, _F.TYPE_SINT64},
-    {_F.TYPE_FIXED32, _F.TYPE_SFIXED32},
-    {_F.TYPE_FIXED64, _F.TYPE_SFIXED64},
-    {_F.TYPE_STRING, _F.TYPE_BYTES},
-)
-"""Types whose bytes can be read as each other's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +191,7 @@ class _Comparison:
             self.messages(reader.message_type, writer.message_type, path)
         elif reader.type != writer.type and not _same_bytes(reader.type, writer.type):
             self._refuse(reader, writer, path)
-        elif reader.type in RANGES:
+        elif reader.type in SCALARS and SCALARS[reader.type].range is not None:
             had = _F.TYPE_INT32 if writer.type == _F.TYPE_ENUM else writer.type
             types = (had, reader.type)
             if not _within(*types) and self.wider.setdefault(reader.full_name, types) != types:
@@ -210,15 +202,20 @@ class _Comparison:
 
 
 def _same_bytes(reader: int, writer: int) -> bool:
+    """Whether the bytes of one type can be read as another's."""
     if reader == _F.TYPE_ENUM:
         return writer == _F.TYPE_INT32
-    if reader == _F.TYPE_BOOL:
+    if reader == _F.TYPE_BOOL or reader not in SCALARS or writer not in SCALARS:
         return False
-    return any(reader in family and writer in family for family in _FAMILIES)
+    one, other = SCALARS[reader], SCALARS[writer]
+    # A float or a double is like no other type; strings and bytes are like each other.
+    are_numbers = one.range is not None and other.range is not None
+    return (one.wire, one.zigzag) == (other.wire, other.zigzag) and (are_numbers or one.wire == LEN)
 
 
 def _within(had: int, reads: int) -> bool:
-    return RANGES[reads][0] <= RANGES[had][0] and RANGES[had][1] <= RANGES[reads][1]
+    (first, last), (least, most) = range_of(had), range_of(reads)
+    return least <= first and last <= most
 
 
 def _type(field: FieldDescriptor) -> str:

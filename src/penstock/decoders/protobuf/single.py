@@ -15,32 +15,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 from google.protobuf import struct_pb2
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Read
 
-from penstock.decoders.protobuf.types import Field, Message, Shape, Value
+from penstock.decoders.protobuf.types import TYPE_NAMES, Field, Message, Shape, Value, range_of
 from penstock.decoders.protobuf.wire import MAX_CELLS, NOT_UTF8, check_wire
 from penstock.decoders.refusal import INVALID_UTF8, MALFORMED_PROTOBUF, MISSING_FIELD, OUT_OF_RANGE, RefusedError
 
 
-class SingleReader:
-    """Reads messages one by one into the columns of the schema."""
-
-    def __init__(self, message: Message, read_as: type[Read]) -> None:
-        self._message = message
-        self._read_as = read_as
-
-    def read(self, encoded: bytes) -> tuple[Any, ...]:
-        """The values of the columns. Raises `RefusedError`."""
-        if len(encoded) * self._message.most_cells > MAX_CELLS:
-            check_wire(encoded, self._message.descriptor)
-        try:
-            found = self._read_as.FromString(encoded)
-        except DecodeError as exc:
-            check_wire(encoded, self._message.descriptor)
-            raise RefusedError(MALFORMED_PROTOBUF, str(exc).rpartition(": ")[2]) from None
-        return tuple(_fields(self._message, found))
+def read_message(message: Message, read_as: type[Read], encoded: bytes) -> tuple[Any, ...]:
+    """The values of the columns. Raises `RefusedError`."""
+    if len(encoded) * message.most_cells > MAX_CELLS:
+        check_wire(encoded, message.descriptor)
+    try:
+        found = read_as.FromString(encoded)
+    except DecodeError as exc:
+        check_wire(encoded, message.descriptor)
+        raise RefusedError(MALFORMED_PROTOBUF, str(exc).rpartition(": ")[2]) from None
+    return tuple(_fields(message, found))
 
 
 def _fields(message: Message, found: Read) -> Iterator[Any]:
@@ -98,7 +90,7 @@ def _value(value: Value, given: Any) -> Any:
 
 
 def _check_range(value: Value, given: int) -> None:
-    first, last = RANGES[value.reads]
+    first, last = range_of(value.reads)
     if not first <= given <= last:
         wanted, had = TYPE_NAMES[value.reads], TYPE_NAMES[value.field.type]
         raise RefusedError(OUT_OF_RANGE, f"expected {wanted}, found a number of the writer's {had} that does not fit")
@@ -108,35 +100,11 @@ def _plain(kind: pa.DataType, given: Any) -> Any:
     return Decimal(given) if pt.is_decimal(kind) else given
 
 
-_F = FieldDescriptor
-
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999, which a Timestamp may be in."""
 LAST_NANO = 999_999_999
 
 _EXACT = 2.0**53
-
-_INT32, _INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
-_UINT32, _UINT64 = (0, 2**32 - 1), (0, 2**64 - 1)
-RANGES: Mapping[int, tuple[int, int]] = {
-    _F.TYPE_BOOL: (0, 1),
-    _F.TYPE_ENUM: _INT32,
-    _F.TYPE_INT32: _INT32,
-    _F.TYPE_SINT32: _INT32,
-    _F.TYPE_SFIXED32: _INT32,
-    _F.TYPE_UINT32: _UINT32,
-    _F.TYPE_FIXED32: _UINT32,
-    _F.TYPE_INT64: _INT64,
-    _F.TYPE_SINT64: _INT64,
-    _F.TYPE_SFIXED64: _INT64,
-    _F.TYPE_UINT64: _UINT64,
-    _F.TYPE_FIXED64: _UINT64,
-}
-"""The whole numbers that each type holds."""
-
-TYPE_NAMES: Mapping[int, str] = {
-    number: name.removeprefix("TYPE_").lower() for name, number in vars(_F).items() if name.startswith("TYPE_")
-}
 
 _CLASSES: Mapping[str, type[Any]] = {
     "google.protobuf.Struct": struct_pb2.Struct,
@@ -174,7 +142,7 @@ def _json_parts(parts: struct_pb2.Struct | struct_pb2.ListValue) -> Any:
 
 
 def timestamp_us(seconds: int, nanos: int) -> int:
-    """The microseconds since 1970 of a Timestamp. Raises `RefusedError` for what is none."""
+    """The microseconds since 1970 of a Timestamp. Raises `RefusedError` for an invalid one."""
     if not FIRST_SECOND <= seconds <= LAST_SECOND:
         raise RefusedError(OUT_OF_RANGE, "expected a Timestamp, found seconds outside the years 1 to 9999")
     if not 0 <= nanos <= LAST_NANO:

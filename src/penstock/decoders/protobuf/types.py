@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, auto
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -39,25 +39,45 @@ MESSAGES = (_F.TYPE_MESSAGE, _F.TYPE_GROUP)
 MAX_LEAVES = 10_000
 _MAX_DEPTH = 30
 
-_SCALARS: Mapping[int, pa.DataType] = {
-    _F.TYPE_INT32: pa.int32(),
-    _F.TYPE_SINT32: pa.int32(),
-    _F.TYPE_SFIXED32: pa.int32(),
-    _F.TYPE_INT64: pa.int64(),
-    _F.TYPE_SINT64: pa.int64(),
-    _F.TYPE_SFIXED64: pa.int64(),
-    _F.TYPE_UINT32: pa.int64(),
-    _F.TYPE_FIXED32: pa.int64(),
-    _F.TYPE_UINT64: pa.decimal128(20, 0),
-    _F.TYPE_FIXED64: pa.decimal128(20, 0),
-    _F.TYPE_FLOAT: pa.float32(),
-    _F.TYPE_DOUBLE: pa.float64(),
-    _F.TYPE_BOOL: pa.bool_(),
-    _F.TYPE_STRING: pa.string(),
-    _F.TYPE_BYTES: pa.binary(),
-    _F.TYPE_ENUM: pa.string(),
+VARINT, I64, LEN, GROUP_START, GROUP_END, I32 = range(6)
+"""The wire types by their numbers."""
+
+Range = tuple[int, int]
+_INT32, _INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
+_UINT32, _UINT64 = (0, 2**32 - 1), (0, 2**64 - 1)
+
+
+class Scalar(NamedTuple):
+    """A type without fields: its column, how it is written, and the whole numbers that it holds."""
+
+    column: pa.DataType
+    wire: int
+    range: Range | None = None
+    zigzag: bool = False
+
+
+SCALARS: Mapping[int, Scalar] = {
+    _F.TYPE_BOOL: Scalar(pa.bool_(), VARINT, (0, 1)),
+    _F.TYPE_ENUM: Scalar(pa.string(), VARINT, _INT32),
+    _F.TYPE_INT32: Scalar(pa.int32(), VARINT, _INT32),
+    _F.TYPE_INT64: Scalar(pa.int64(), VARINT, _INT64),
+    _F.TYPE_UINT32: Scalar(pa.int64(), VARINT, _UINT32),
+    _F.TYPE_UINT64: Scalar(pa.decimal128(20, 0), VARINT, _UINT64),
+    _F.TYPE_SINT32: Scalar(pa.int32(), VARINT, _INT32, zigzag=True),
+    _F.TYPE_SINT64: Scalar(pa.int64(), VARINT, _INT64, zigzag=True),
+    _F.TYPE_SFIXED32: Scalar(pa.int32(), I32, _INT32),
+    _F.TYPE_FIXED32: Scalar(pa.int64(), I32, _UINT32),
+    _F.TYPE_SFIXED64: Scalar(pa.int64(), I64, _INT64),
+    _F.TYPE_FIXED64: Scalar(pa.decimal128(20, 0), I64, _UINT64),
+    _F.TYPE_FLOAT: Scalar(pa.float32(), I32),
+    _F.TYPE_DOUBLE: Scalar(pa.float64(), I64),
+    _F.TYPE_STRING: Scalar(pa.string(), LEN),
+    _F.TYPE_BYTES: Scalar(pa.binary(), LEN),
 }
-_KEYS = frozenset(_SCALARS) - {_F.TYPE_FLOAT, _F.TYPE_DOUBLE, _F.TYPE_BYTES, _F.TYPE_ENUM}
+TYPE_NAMES: Mapping[int, str] = {
+    number: name.removeprefix("TYPE_").lower() for name, number in vars(_F).items() if name.startswith("TYPE_")
+}
+_KEYS = frozenset(SCALARS) - {_F.TYPE_FLOAT, _F.TYPE_DOUBLE, _F.TYPE_BYTES, _F.TYPE_ENUM}
 _JSON = {f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue")}
 _SCALAR_NAMES = ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 _WRAPPERS = {f"google.protobuf.{name}Value" for name in _SCALAR_NAMES}
@@ -107,7 +127,7 @@ class Field:
     presence: bool
     required: bool
     default: Any = None
-    """What stands where a proto2 field with a default of its own is absent."""
+    """The value of an absent proto2 field that has a default."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +152,6 @@ class Message:
 
 Narrowed = frozenset[tuple[str, int]]
 """Full names of fields whose type is the writer's, with the protobuf type that the reader has for them."""
-
-
-def protobuf_columns(descriptors: bytes, message: str) -> pa.Schema:
-    """The columns of a message. Raises `DefinitionError` for one that has none."""
-    return message_of(descriptors, message).schema
 
 
 @lru_cache(maxsize=64)
@@ -202,7 +217,7 @@ class _Builder:
         reads = self._narrowed.get(field.full_name, 0)
         if field.type not in MESSAGES:
             shape = Shape.ENUM if field.type == _F.TYPE_ENUM else Shape.SCALAR
-            return Value(shape, _SCALARS[reads or field.type], field, reads=reads)
+            return Value(shape, SCALARS[reads or field.type].column, field, reads=reads)
         inner = field.message_type
         assert inner is not None
         if inner.full_name in _JSON:
@@ -232,6 +247,13 @@ def _entry_fields(field: FieldDescriptor) -> Mapping[int, FieldDescriptor]:
             "PROTOBUF_DESCRIPTORS", f"reading field {field.full_name}: its map has no possible entries"
         )
     return parts
+
+
+def range_of(kind: int) -> Range:
+    """The whole numbers that a protobuf type holds."""
+    found = SCALARS[kind].range
+    assert found is not None, "a type of whole numbers"
+    return found
 
 
 def _refuse_same_names(descriptor: Descriptor, fields: tuple[Field, ...]) -> None:

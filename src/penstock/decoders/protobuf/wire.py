@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 
 from penstock.decoders.framing import without_first
-from penstock.decoders.protobuf.types import MESSAGES
+from penstock.decoders.protobuf.types import GROUP_END, GROUP_START, I32, I64, LEN, MESSAGES, SCALARS, VARINT
 from penstock.decoders.refusal import (
     INVALID_UTF8,
     MALFORMED_PROTOBUF,
@@ -33,11 +33,6 @@ MAX_CELLS = 2 * 1024 * 1024
 NOT_UTF8 = "the bytes of the string are not UTF-8"
 
 _F = FieldDescriptor
-_VARINT, _I64, _LEN, _START, _END, _I32 = range(6)
-_VARINTS = {_F.TYPE_INT32, _F.TYPE_INT64, _F.TYPE_UINT32, _F.TYPE_UINT64, _F.TYPE_SINT32, _F.TYPE_SINT64}
-_VARINTS |= {_F.TYPE_BOOL, _F.TYPE_ENUM}
-_FIXED64 = {_F.TYPE_FIXED64, _F.TYPE_SFIXED64, _F.TYPE_DOUBLE}
-_FIXED32 = {_F.TYPE_FIXED32, _F.TYPE_SFIXED32, _F.TYPE_FLOAT}
 
 
 def check_wire(encoded: bytes, descriptor: Descriptor, max_cells: int = MAX_CELLS) -> None:
@@ -47,13 +42,9 @@ def check_wire(encoded: bytes, descriptor: Descriptor, max_cells: int = MAX_CELL
 
 def wire_type(field: FieldDescriptor) -> int:
     """How a single value of the field is written."""
-    if field.type in _VARINTS:
-        return _VARINT
-    if field.type in _FIXED64:
-        return _I64
-    if field.type in _FIXED32:
-        return _I32
-    return _START if field.type == _F.TYPE_GROUP else _LEN
+    if field.type in SCALARS:
+        return SCALARS[field.type].wire
+    return GROUP_START if field.type == _F.TYPE_GROUP else LEN
 
 
 @lru_cache(maxsize=1024)
@@ -77,7 +68,7 @@ class _Walk:
         self._max_cells = max_cells
 
     def message(self, at: int, end: int, descriptor: Descriptor | None, depth: int, group: int | None) -> int:
-        """Walk a message, or the group of that number; the position behind it. Without a descriptor all is unknown."""
+        """Walk a message, or the group of that number; the position after it. Without a descriptor all is unknown."""
         if depth > MAX_DEPTH:
             raise RefusedError(TOO_DEEP, f"over {MAX_DEPTH} levels of messages or groups")
         known = descriptor.fields_by_number if descriptor else {}
@@ -87,7 +78,7 @@ class _Walk:
             if number == 0 or tag >> 32:
                 raise RefusedError(MALFORMED_PROTOBUF, f"no field has the number {number}")
             field = known.get(number)
-            if wire == _END:
+            if wire == GROUP_END:
                 if number != group:
                     raise RefusedError(MALFORMED_PROTOBUF, f"a group {number} ends that did not begin")
                 return at
@@ -103,13 +94,13 @@ class _Walk:
         fits = field is not None and wire_type(field) == wire
         if field is not None and fits and field.is_repeated:
             self._take(_cells(field.message_type) if field.message_type else 1)
-        if wire == _VARINT:
+        if wire == VARINT:
             return self._varint(at, end, 10)[1]
-        if wire in (_I64, _I32):
-            return self._skip(at, end, 8 if wire == _I64 else 4)
-        if wire == _START:
+        if wire in (I64, I32):
+            return self._skip(at, end, 8 if wire == I64 else 4)
+        if wire == GROUP_START:
             return self.message(at, end, field.message_type if field and fits else None, depth + 1, number)
-        if wire != _LEN:
+        if wire != LEN:
             raise RefusedError(MALFORMED_PROTOBUF, f"there is no wire type {wire}")
         size, at = self._varint(at, end, 10)
         stop = self._skip(at, end, size)
@@ -122,8 +113,8 @@ class _Walk:
         return stop
 
     def _packed(self, at: int, end: int, wire: int) -> None:
-        if wire != _VARINT:
-            width = 8 if wire == _I64 else 4
+        if wire != VARINT:
+            width = 8 if wire == I64 else 4
             if (end - at) % width:
                 raise RefusedError(MALFORMED_PROTOBUF, f"{end - at} bytes of packed items of {width} bytes each")
             self._take((end - at) // width)
@@ -160,7 +151,7 @@ class _Walk:
         raise RefusedError(MALFORMED_PROTOBUF, f"a number of more than {most} bytes")
 
 
-# The message indexes behind a schema id: which message of the schema the bytes are.
+# The message indexes after a schema id: which message of the schema the bytes are.
 #
 # A schema file may define several messages, and messages inside messages; the path to one is written as a count and
 # that many positions, all zigzag varints. The first message, `[0]`, is by far the most common and is written as a lone
@@ -177,10 +168,10 @@ _FEW_PREFIXES = 16
 def by_message(
     bodies: pa.BinaryArray, rows: pa.UInt64Array, reasons: dict[int, Reason]
 ) -> Iterator[tuple[Indexes, pa.BinaryArray, pa.UInt64Array]]:
-    """The messages behind their indexes, by these; in their order within each. What has none gets its reason.
+    """The messages without their indexes, by these; in their order within each. What has none gets its reason.
 
-    Indexes are the same where they have the same bytes, and no others begin with those bytes. So one message tells
-    about all that begin as it does, and only the first few kinds are asked for.
+    Indexes are the same where they have the same bytes, and no others begin with those bytes. So one message stands
+    for all that begin as it does, and only the first few kinds are looked for.
     """
     prefix = _FIRST
     for _ in range(_FEW_PREFIXES):

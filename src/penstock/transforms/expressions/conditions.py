@@ -7,15 +7,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.conversion import common_type, convert
-from penstock.transforms.expressions.terms import TIMESTAMP, Datum, NoFormError, Rows, Term, call
+from penstock.transforms.expressions.casts import convert
+from penstock.transforms.expressions.terms import (
+    TIMESTAMP,
+    Datum,
+    Functions,
+    NoFormError,
+    Rows,
+    Term,
+    call,
+    common_type,
+    require_type,
+    value_type,
+)
+
+functions = Functions()
 
 _BOOL = pa.bool_()
-# Above this many constants Spark looks a value up in a set that tells 0.0 from -0.0; below it compares.
+# Above this many constants Spark looks a value up in a set that distinguishes 0.0 from -0.0; below it compares.
 _SET_FROM = 10
 
 
@@ -37,9 +51,7 @@ def compare(operator: str, left: Term, right: Term) -> Term:
 
 def is_in(value: Term, options: Sequence[Term]) -> Term:
     """`value IN (options)`: unknown where the value, or an option that might have matched, is NULL."""
-    kind = common_type([value.type, *(option.type for option in options)])
-    if kind == pa.null():
-        raise NoFormError("NULL has no type of its own here")
+    kind = value_type([value.type, *(option.type for option in options)])
     value, options = convert(value, kind), [convert(option, kind) for option in options]
     constants = [option.value for option in options if option.value is not None]
     if any(option.fails for option in options):
@@ -65,16 +77,22 @@ def truth(term: Term) -> Term:
     return convert(term, _BOOL)
 
 
+@functions.named("isnull")
 def is_null(term: Term) -> Term:
     """`term IS NULL`."""
     return call(_BOOL, pc.is_null, term)
 
 
+@functions.named("isnotnull")
+def is_not_null(term: Term) -> Term:
+    """`term IS NOT NULL`."""
+    return call(_BOOL, pc.invert, is_null(term))
+
+
 def is_nan(term: Term) -> Term:
     """`isnan(term)`: false for NULL."""
-    if not pa.types.is_floating(term.type):
-        raise NoFormError("isnan of another type than FLOAT or DOUBLE is left to Spark")
-    return call(_BOOL, lambda datum: pc.coalesce(pc.is_nan(datum), pa.scalar(False)), term)
+    floats = require_type(term, "isnan", pa.float32(), pa.float64())
+    return call(_BOOL, lambda datum: pc.coalesce(pc.is_nan(datum), pa.scalar(False)), floats)
 
 
 def _comparable(left: Term, right: Term) -> tuple[Term, Term]:
@@ -95,11 +113,6 @@ def _is_beyond(integer: Term, limit: Term) -> bool:
     if not pa.types.is_integer(integer.type) or not pa.types.is_decimal(limit.type):
         return False
     return limit.value is not None and limit.value.is_valid and abs(limit.value.as_py()) >= 2**63
-
-
-def less_than(kind: pa.DataType) -> Callable[[Datum, Datum], Datum]:
-    """The function that tells whether a value of this type is less than another."""
-    return _less_floats if pa.types.is_floating(kind) else pc.less
 
 
 def _equal(left: Term, right: Term) -> Term:
@@ -186,7 +199,7 @@ def choose(cases: Sequence[tuple[Term, Term]], otherwise: Term) -> Term:
 
 
 def coalesce(terms: Sequence[Term]) -> Term:
-    """The first value that is not NULL; those behind it are not evaluated."""
+    """The first value that is not NULL; those after it are not evaluated."""
     kind = common_type([term.type for term in terms])
     terms = [convert(term, kind) for term in terms]
     if not any(term.fails for term in terms[1:]):
@@ -202,14 +215,12 @@ def coalesce(terms: Sequence[Term]) -> Term:
     return Term(kind, run, fails=True)
 
 
-def extreme(terms: Sequence[Term], *, greatest: bool) -> Term:
+def _extreme(greatest: bool, *terms: Term) -> Term:
     """The greatest or least value; NULLs do not take part."""
     if len(terms) < 2:
         raise NoFormError("greatest and least take two values or more")
-    kind = common_type([term.type for term in terms])
-    if kind == pa.null():
-        raise NoFormError("NULL has no type of its own here")
-    less = less_than(kind)
+    kind = value_type([term.type for term in terms])
+    less = _less_floats if pa.types.is_floating(kind) else pc.less
 
     def run(*data: Datum) -> Datum:
         best = data[0]
@@ -219,6 +230,10 @@ def extreme(terms: Sequence[Term], *, greatest: bool) -> Term:
         return best
 
     return call(kind, run, *(convert(term, kind) for term in terms), strict=False)
+
+
+functions.named("greatest")(partial(_extreme, True))
+functions.named("least")(partial(_extreme, False))
 
 
 def _if(condition: Term, then: Term, otherwise: Term) -> Term:
@@ -238,4 +253,4 @@ def _select(condition: Datum, then: Datum, otherwise: Datum) -> Datum:
 
 def _check_constants(*terms: Term) -> None:
     if any(term.value is not None for term in terms):
-        raise NoFormError("a constant beside a condition that may fail is left to Spark")
+        raise NoFormError("a constant next to a condition that may fail is left to Spark")

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from penstock.errors import DefinitionError, TerminalError
 from penstock.transforms.columns import place_in_words
-from penstock.transforms.expressions.forms import compile_tree
+from penstock.transforms.expressions.forms import Compiler
 from penstock.transforms.expressions.laziness import Failure, repeated
 from penstock.transforms.expressions.parsing import check_columns, parse_expression
 from penstock.transforms.expressions.terms import Datum, NoFormError, RowError, Rows
@@ -134,7 +134,7 @@ def compile_expression(text: str, schema: pa.Schema, *, condition: bool = False)
     """
     check_columns(text, schema.names)
     try:
-        term, failures = compile_tree(parse_expression(text), text, schema, condition=condition)
+        term, failures = Compiler(text, schema, condition=condition).compile(parse_expression(text))
         if term.type == pa.null():
             raise NoFormError("it is NULL without a type")
     except NoFormError as reason:

@@ -5,32 +5,37 @@ A piece may fail on a row, as it may in Spark. Where Spark's optimizer could cha
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.transforms.expressions import conditions, laziness, moments, nested, numbers, strings
-from penstock.transforms.expressions.conversion import common_type, convert
-from penstock.transforms.expressions.functions import function
+from penstock.transforms.expressions import arithmetic, conditions, laziness, nested, strings, times
+from penstock.transforms.expressions.casts import convert
 from penstock.transforms.expressions.laziness import Failure
-from penstock.transforms.expressions.parsing import invalid, name_parts
+from penstock.transforms.expressions.parsing import FUNCTIONS, invalid, name_parts
 from penstock.transforms.expressions.terms import (
+    MAX_DIGITS,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     NoFormError,
     Term,
     call,
-    cast_target,
+    common_type,
     is_plain,
     literal,
-    number,
     sql_name,
 )
 
-Form = Callable[["Compiler", exp.Expr], Term]
-Forms = Mapping[type[exp.Expr], tuple[Form, tuple[str, ...]]]
-"""By kind of syntax: what makes its term, and the options of it that are understood."""
+Form = tuple[Callable[["Compiler", exp.Expr], Term], tuple[str, ...]]
+"""What makes the term of a kind of syntax, and the arguments of it that are understood."""
 
 _OPERATORS: Mapping[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
 
@@ -38,16 +43,15 @@ _OPERATORS: Mapping[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul:
 class Compiler:
     """Turns syntax into terms over one schema. A `condition` is a filter: a part that is NULL ends its evaluation."""
 
-    def __init__(self, text: str, schema: pa.Schema, forms: Forms, *, condition: bool = False) -> None:
+    def __init__(self, text: str, schema: pa.Schema, *, condition: bool = False) -> None:
         self._text = text
-        self._forms = forms
         self._schema = schema
         self._condition = condition
         self._failing: set[int] = set()
         self._operands: dict[int, tuple[str, list[Term]]] = {}
         """By the id of the term of a sum or product of integers: what it is a sum or product of."""
 
-    def compile(self, tree: exp.Expr) -> tuple[Term, tuple[laziness.Failure, ...]]:
+    def compile(self, tree: exp.Expr) -> tuple[Term, tuple[Failure, ...]]:
         """The term of a whole expression, and what in it may fail."""
         term = self._filter(tree) if self._condition else self.term(tree)
         laziness.check(tree, self._failing)
@@ -59,17 +63,17 @@ class Compiler:
         return term, found
 
     def term(self, node: exp.Expr) -> Term:
-        """The term of a piece of syntax. What is not known here, or has options not known here, has no form."""
-        known = self._forms.get(type(node))
+        """The term of a piece of syntax. What is not known here, or has arguments not known here, has no form."""
+        known = FORMS.get(type(node))
         if known is None:
             raise NoFormError(
                 f"{node.sql('spark')} has no Arrow form" if len(node.sql()) < 60 else "it has no Arrow form"
             )
-        form, options = known
-        unknown = [name for name, value in node.args.items() if value and name not in options]
+        make, understood = known
+        unknown = [name for name, value in node.args.items() if value and name not in understood]
         if unknown:
             raise NoFormError(f"{type(node).__name__.lower()} with {', '.join(unknown)} has no Arrow form")
-        term = form(self, node)
+        term = make(self, node)
         if term.fails:
             self._failing.add(id(node))
         return term
@@ -113,21 +117,21 @@ class Compiler:
             raise NoFormError("arithmetic over a try of its own kind is left to Spark")
         left, right = self.term(node.this), self.term(node.expression)
         if left.type == pa.date32() and pa.types.is_integer(right.type) and operator != "*":
-            return moments.add_days(left, right, sign=sign)
+            return times.add_days(left, right, sign=sign)
         if not (pa.types.is_integer(left.type) and pa.types.is_integer(right.type)) or operator == "-":
-            return numbers.combine(operator, left, right)
+            return arithmetic.combine(operator, left, right)
         kind = common_type([left.type, right.type])
         parts = [*self._parts(operator, left, kind), *self._parts(operator, right, kind)]
         is_mixed = any(part.value is not None for part in parts)
-        term = numbers.chain(operator, parts) if is_mixed else numbers.combine(operator, left, right)
+        term = arithmetic.chain(operator, parts) if is_mixed else arithmetic.combine(operator, left, right)
         self._operands[id(term)] = (operator, [*parts, term])
         return term
 
     def negative(self, node: exp.Expr) -> Term:
         """A negative number, or the negative of a value."""
         if isinstance(node.this, exp.Literal) and not node.this.is_string:
-            return number("-" + node.this.name)
-        return numbers.negative(self.term(node.this))
+            return _number("-" + node.this.name)
+        return arithmetic.negative(self.term(node.this))
 
     def cases(self, node: exp.Expr) -> Term:
         """CASE in both shapes."""
@@ -143,37 +147,15 @@ class Compiler:
         default = node.args.get("default")
         return conditions.choose(cases, self.term(default) if default else literal(None, pa.null()))
 
-    def condition(self, node: exp.Expr) -> Term:
-        """IF and nvl2: two values, chosen by a condition."""
-        if not node.args.get("false"):
-            raise NoFormError("if takes three values")
-        test = self.term(node.this)
-        if isinstance(node, exp.Nvl2):
-            test = call(pa.bool_(), pc.invert, conditions.is_null(test))
-        return conditions.choose([(test, self.term(node.args["true"]))], self.term(node.args["false"]))
-
-    def null_if(self, node: exp.Expr) -> Term:
-        """`nullif(a, b)`: always of the type of `a`."""
-        left, right = self.term(node.this), self.term(node.expression)
-        check_safe("nullif", left, right)
-        return conditions.choose([(conditions.compare("=", left, right), literal(None, left.type))], left)
-
-    def test(self, node: exp.Expr) -> Term:
-        """`IS NULL`, `IS TRUE`, `IS FALSE`."""
-        subject, wanted = self.term(node.this), self.term(node.expression)
-        if wanted.is_null:
-            return conditions.is_null(subject)
-        return conditions.compare("<=>", conditions.truth(subject), conditions.truth(wanted))
-
     def cast(self, node: exp.Expr) -> Term:
         """CAST and try_cast."""
-        return convert(self.term(node.this), cast_target(node.args["to"]), null_on_error=bool(node.args.get("safe")))
+        return convert(self.term(node.this), _cast_target(node.args["to"]), null_on_error=bool(node.args.get("safe")))
 
     def call(self, node: exp.Expr) -> Term:
         """Functions by name."""
         if not isinstance(node.this, str):
             raise NoFormError("a quoted function name is left to Spark")
-        return function(node.this, [self.term(argument) for argument in node.expressions])
+        return FUNCTIONS.call(node.this, [self.term(argument) for argument in node.expressions])
 
     def _filter(self, node: exp.Expr) -> Term:
         first, *others = laziness.conjuncts(node)
@@ -186,7 +168,7 @@ class Compiler:
         amount, unit = node.this, node.args.get("unit")
         if not isinstance(amount, exp.Literal) or not isinstance(unit, exp.Var):
             raise NoFormError("an interval that is not one constant number of one unit is left to Spark")
-        return moments.add_interval(moment, amount.name, unit.name, sign=sign)
+        return times.add_interval(moment, amount.name, unit.name, sign=sign)
 
     def _parts(self, operator: str, term: Term, kind: pa.DataType) -> list[Term]:
         known, parts = self._operands.get(id(term), ("", [term, term]))
@@ -201,52 +183,48 @@ class Compiler:
         return found[0]
 
 
-def check_safe(name: str, *terms: Term) -> None:
-    """Raise where Spark may evaluate one of the operands apart from the others."""
-    if any(term.fails for term in terms):
-        raise NoFormError(f"{name} of something that may fail is left to Spark")
-
-
 def _is_try(node: exp.Expr) -> bool:
     inner = node.unnest()
     return isinstance(inner, exp.Anonymous) and inner.name.lower() in ("try_add", "try_subtract", "try_multiply")
 
 
-def compile_tree(tree: exp.Expr, text: str, schema: pa.Schema, *, condition: bool) -> tuple[Term, tuple[Failure, ...]]:
-    """The term of a whole expression, and what in it may fail."""
-    return Compiler(text, schema, _FORMS, condition=condition).compile(tree)
-
-
-def _binary(make: Callable[[Term, Term], Term]) -> Form:
-    return lambda c, node: make(c.term(node.this), c.term(node.expression))
-
-
-def _compare(operator: str) -> Form:
-    return lambda c, node: conditions.compare(operator, c.term(node.this), c.term(node.expression))
+def _check_safe(name: str, *terms: Term) -> None:
+    """Raise where Spark may evaluate one of the operands apart from the others."""
+    if any(term.fails for term in terms):
+        raise NoFormError(f"{name} of something that may fail is left to Spark")
 
 
 def _not(term: Term) -> Term:
     return call(pa.bool_(), pc.invert, conditions.truth(term))
 
 
-def _like(c: Compiler, node: Any) -> Term:
-    found = strings.like(c.term(node.this), c.term(node.expression))
-    return _not(found) if node.args.get("negate") else found
+def _is(subject: Term, wanted: Term) -> Term:
+    """`IS NULL`, `IS TRUE`, `IS FALSE`."""
+    if wanted.is_null:
+        return conditions.is_null(subject)
+    return conditions.compare("<=>", conditions.truth(subject), conditions.truth(wanted))
 
 
-def _between(c: Compiler, node: Any) -> Term:
-    subject, low, high = (c.term(node.args[name]) for name in ("this", "low", "high"))
-    check_safe("BETWEEN", subject, low, high)
+def _between(subject: Term, low: Term, high: Term) -> Term:
+    _check_safe("BETWEEN", subject, low, high)
     return conditions.both(conditions.compare(">=", subject, low), conditions.compare("<=", subject, high))
 
 
-def _number_or_text(c: Compiler, node: Any) -> Term:
-    return literal(node.name, pa.string()) if node.is_string else number(node.name)
+def _null_if(left: Term, right: Term) -> Term:
+    """Always of the type of the left one."""
+    _check_safe("nullif", left, right)
+    return conditions.choose([(conditions.compare("=", left, right), literal(None, left.type))], left)
 
 
-def _substring(c: Compiler, node: Any) -> Term:
-    size = node.args.get("length")
-    return strings.substring(c.term(node.this), c.term(node.args["start"]), c.term(size) if size else None)
+def _if(test: Term, then: Term, otherwise: Term | None) -> Term:
+    if otherwise is None:
+        raise NoFormError("if takes three values")
+    return conditions.choose([(test, then)], otherwise)
+
+
+def _like(c: Compiler, node: Any) -> Term:
+    found = strings.like(c.term(node.this), c.term(node.expression))
+    return _not(found) if node.args.get("negate") else found
 
 
 def _trim(c: Compiler, node: Any) -> Term:
@@ -260,65 +238,135 @@ def _item(c: Compiler, node: Any) -> Term:
     return nested.item(c.term(node.this), c.term(node.expressions[0]))
 
 
+def _literal(c: Compiler, node: Any) -> Term:
+    return literal(node.name, pa.string()) if node.is_string else _number(node.name)
+
+
+def _number(text: str) -> Term:
+    """A number as it is written, the sign included."""
+    if re.fullmatch(r"-?\d+", text):
+        whole = int(text)
+        for kind in (pa.int32(), pa.int64()):
+            if -(1 << (kind.bit_width - 1)) <= whole < 1 << (kind.bit_width - 1):
+                return replace(literal(whole, kind), written=True)
+        return _decimal(text)
+    if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", text):
+        return _decimal(text)
+    if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text) and math.isfinite(float(text)):
+        return literal(float(text), pa.float64())
+    raise NoFormError(f"the number {text} is left to Spark")
+
+
+def _decimal(text: str) -> Term:
+    value = Decimal(text)
+    _, digits, exponent = value.as_tuple()
+    scale = -int(exponent)
+    precision = max(len(digits), scale)
+    if precision > MAX_DIGITS:
+        raise NoFormError(f"the number {text} has more than {MAX_DIGITS} digits")
+    return literal(value, pa.decimal128(precision, scale))
+
+
+_TYPES = {
+    exp.DType.BOOLEAN: pa.bool_(),
+    exp.DType.TINYINT: pa.int8(),
+    exp.DType.SMALLINT: pa.int16(),
+    exp.DType.INT: pa.int32(),
+    exp.DType.BIGINT: pa.int64(),
+    exp.DType.FLOAT: pa.float32(),
+    exp.DType.DOUBLE: pa.float64(),
+    exp.DType.TEXT: pa.string(),
+    exp.DType.BINARY: pa.binary(),
+    exp.DType.DATE: pa.date32(),
+    exp.DType.TIMESTAMP: TIMESTAMP,
+    exp.DType.TIMESTAMPTZ: TIMESTAMP,
+    exp.DType.TIMESTAMPLTZ: TIMESTAMP,
+    exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
+}
+
+
+def _cast_target(node: exp.DataType) -> pa.DataType:
+    """The Arrow type of a type in a cast."""
+    if node.this == exp.DType.DECIMAL:
+        parameters = [int(parameter.name) for parameter in node.expressions]
+        precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
+        if not 0 <= scale <= precision <= MAX_DIGITS or precision == 0:
+            raise NoFormError(f"{node.sql('spark')} is left to Spark")
+        return pa.decimal128(precision, scale)
+    if node.this not in _TYPES or node.expressions or node.args.get("collate"):
+        raise NoFormError(f"a cast to {node.sql('spark')} is left to Spark")
+    return _TYPES[node.this]
+
+
 _BINARY = ("this", "expression")
-_CAST: tuple[Form, tuple[str, ...]] = (Compiler.cast, ("this", "to", "safe"))
-_FORMS: Forms = {
+
+
+def _of(make: Callable[..., Term], *names: str, also: tuple[str, ...] = ()) -> Form:
+    """The form of a function of the terms of some arguments, None for one left out; `also` are understood too."""
+
+    def form(c: Compiler, node: exp.Expr) -> Term:
+        arguments = (node.args.get(name) for name in names)
+        return make(*(c.term(argument) if argument else None for argument in arguments))
+
+    return form, (*names, *also)
+
+
+def _of_all(make: Callable[[Term, list[Term]], Term]) -> Form:
+    """The form of a function of a term and a list of terms."""
+    return lambda c, node: make(c.term(node.this), [c.term(one) for one in node.expressions]), ("this", "expressions")
+
+
+_CAST: Form = (Compiler.cast, ("this", "to", "safe"))
+FORMS: Mapping[type[exp.Expr], Form] = {
     exp.Column: (Compiler.column, ("this", "table", "db", "catalog")),
     exp.Dot: (Compiler.dot, _BINARY),
-    exp.Paren: (lambda c, node: c.term(node.this), ("this",)),
-    exp.Literal: (_number_or_text, ("this", "is_string")),
+    exp.Paren: _of(lambda term: term, "this"),
+    exp.Literal: (_literal, ("this", "is_string")),
     exp.Boolean: (lambda c, node: literal(bool(node.this), pa.bool_()), ("this",)),
     exp.Null: (lambda c, node: literal(None, pa.null()), ()),
-    exp.EQ: (_compare("="), _BINARY),
-    exp.NEQ: (_compare("<>"), _BINARY),
-    exp.LT: (_compare("<"), _BINARY),
-    exp.LTE: (_compare("<="), _BINARY),
-    exp.GT: (_compare(">"), _BINARY),
-    exp.GTE: (_compare(">="), _BINARY),
-    exp.NullSafeEQ: (_compare("<=>"), _BINARY),
-    exp.NullSafeNEQ: (lambda c, node: _not(_compare("<=>")(c, node)), _BINARY),
-    exp.And: (_binary(conditions.both), _BINARY),
-    exp.Or: (_binary(conditions.either), _BINARY),
-    exp.Not: (lambda c, node: _not(c.term(node.this)), ("this",)),
-    exp.Is: (Compiler.test, _BINARY),
-    exp.In: (
-        lambda c, node: conditions.is_in(c.term(node.this), [c.term(option) for option in node.expressions]),
-        ("this", "expressions"),
-    ),
-    exp.Between: (_between, ("this", "low", "high")),
-    exp.Like: (_like, ("this", "expression", "negate")),
-    exp.IsNan: (lambda c, node: conditions.is_nan(c.term(node.this)), ("this",)),
+    exp.EQ: _of(partial(conditions.compare, "="), *_BINARY),
+    exp.NEQ: _of(partial(conditions.compare, "<>"), *_BINARY),
+    exp.LT: _of(partial(conditions.compare, "<"), *_BINARY),
+    exp.LTE: _of(partial(conditions.compare, "<="), *_BINARY),
+    exp.GT: _of(partial(conditions.compare, ">"), *_BINARY),
+    exp.GTE: _of(partial(conditions.compare, ">="), *_BINARY),
+    exp.NullSafeEQ: _of(partial(conditions.compare, "<=>"), *_BINARY),
+    exp.NullSafeNEQ: _of(lambda left, right: _not(conditions.compare("<=>", left, right)), *_BINARY),
+    exp.And: _of(conditions.both, *_BINARY),
+    exp.Or: _of(conditions.either, *_BINARY),
+    exp.Not: _of(_not, "this"),
+    exp.Is: _of(_is, *_BINARY),
+    exp.In: _of_all(conditions.is_in),
+    exp.Between: _of(_between, "this", "low", "high"),
+    exp.Like: (_like, (*_BINARY, "negate")),
+    exp.IsNan: _of(conditions.is_nan, "this"),
     exp.Case: (Compiler.cases, ("this", "ifs", "default")),
-    exp.If: (Compiler.condition, ("this", "true", "false")),
-    exp.Nvl2: (Compiler.condition, ("this", "true", "false")),
-    exp.Nullif: (Compiler.null_if, _BINARY),
-    exp.Coalesce: (
-        lambda c, node: conditions.coalesce([c.term(node.this), *map(c.term, node.expressions)]),
-        ("this", "expressions"),
+    exp.If: _of(_if, "this", "true", "false"),
+    exp.Nvl2: _of(
+        lambda term, then, otherwise: _if(conditions.is_not_null(term), then, otherwise), "this", "true", "false"
     ),
+    exp.Nullif: _of(_null_if, *_BINARY),
+    exp.Coalesce: _of_all(lambda term, others: conditions.coalesce([term, *others])),
     exp.Add: (Compiler.arithmetic, _BINARY),
     exp.Sub: (Compiler.arithmetic, _BINARY),
     exp.Mul: (Compiler.arithmetic, _BINARY),
-    exp.Div: (_binary(numbers.quotient), ("this", "expression", "typed", "safe")),
-    exp.IntDiv: (_binary(numbers.whole_quotient), _BINARY),
-    exp.Mod: (_binary(numbers.remainder), _BINARY),
+    exp.Div: _of(arithmetic.quotient, *_BINARY, also=("typed", "safe")),
+    exp.IntDiv: _of(arithmetic.whole_quotient, *_BINARY),
+    exp.Mod: _of(arithmetic.remainder, *_BINARY),
     exp.Neg: (Compiler.negative, ("this",)),
-    exp.Floor: (lambda c, node: numbers.floor(c.term(node.this)), ("this",)),
-    exp.Ceil: (lambda c, node: numbers.ceiling(c.term(node.this)), ("this",)),
+    exp.Floor: _of(partial(arithmetic.to_whole, mode="down"), "this"),
+    exp.Ceil: _of(partial(arithmetic.to_whole, mode="up"), "this"),
     exp.Cast: _CAST,
     exp.TryCast: _CAST,
-    exp.DPipe: (_binary(strings.concat), (*_BINARY, "safe")),
+    exp.DPipe: _of(strings.concat, *_BINARY, also=("safe",)),
     exp.Trim: (_trim, ("this", "position", "expression")),
-    exp.Substring: (_substring, ("this", "start", "length")),
-    exp.StrPosition: (
-        lambda c, node: strings.position(c.term(node.this), c.term(node.args["substr"])),
-        ("this", "substr"),
-    ),
+    exp.Substring: _of(strings.substring, "this", "start", "length"),
+    exp.StrPosition: _of(strings.position, "this", "substr"),
     exp.Bracket: (_item, ("this", "expressions")),
     exp.TimestampTrunc: (
-        lambda c, node: moments.truncate(node.args["unit"].name, c.term(node.this)),
+        lambda c, node: times.truncate(node.args["unit"].name, c.term(node.this)),
         ("this", "unit"),
     ),
     exp.Anonymous: (Compiler.call, ("this", "expressions")),
 }
-"""Every piece of syntax with an Arrow form, and the options of it that are understood."""
+"""Every piece of syntax with an Arrow form."""

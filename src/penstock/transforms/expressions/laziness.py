@@ -76,10 +76,10 @@ def check_filter(tree: exp.Expr, failing: Collection[int]) -> None:
             continue
         shared = {name for other in others for name in _names(other)} & set(_names(part))
         if shared and any(isinstance(node, _TOLERANT) for node in part.walk()):
-            raise NoFormError("a condition that may fail, beside another one about the same column")
+            raise NoFormError("a condition that may fail, next to another one about the same column")
         if any(_tests_null(other) for other in others):
             # Spark tests for IS NOT NULL last, unless it is about a column of the other condition.
-            raise NoFormError("IS NOT NULL beside a condition that may fail is left to Spark")
+            raise NoFormError("IS NOT NULL next to a condition that may fail is left to Spark")
 
 
 def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
@@ -95,7 +95,7 @@ def conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def _check_distinct(nodes: Sequence[exp.Expr], failing: Collection[int]) -> None:
     if any(_fails(node, failing) for node in nodes) and len({_key(node) for node in nodes}) < len(nodes):
-        raise NoFormError("equal conditions or operands beside one that may fail are left to Spark")
+        raise NoFormError("equal conditions or operands next to one that may fail are left to Spark")
 
 
 def _atoms(node: exp.Expr) -> Iterator[exp.Expr]:

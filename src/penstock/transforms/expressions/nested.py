@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome, Term, attempt, call, is_plain, sql_name
+from penstock.transforms.expressions.terms import (
+    INTEGERS,
+    Datum,
+    Functions,
+    NoFormError,
+    Outcome,
+    Term,
+    attempt,
+    call,
+    is_plain,
+    require_type,
+    sql_name,
+)
+
+functions = Functions()
 
 _INT = pa.int32()
 
 
-def size(term: Term) -> Term:
+@functions.named("size", "cardinality")
+def _size(term: Term) -> Term:
     """The number of elements of an array or a map; NULL of NULL."""
-    if pa.types.is_map(term.type):
-        return call(_INT, _map_sizes, term)
-    return array_size(term)
+    return call(_INT, _map_sizes, term) if pa.types.is_map(term.type) else _array_size(term)
 
 
-def array_size(term: Term) -> Term:
-    """The number of elements of an array alone."""
+@functions.named("array_size")
+def _array_size(term: Term) -> Term:
     return call(_INT, pc.list_value_length, _array(term, "array_size"))
 
 
@@ -32,10 +47,11 @@ def item(term: Term, index: Term) -> Term:
         outside = pc.or_(pc.less(places, 0), pc.greater_equal(places, pc.list_value_length(lists)))
         return elements(lists, places), {"INVALID_ARRAY_INDEX": outside}
 
-    return attempt(_element_type(term), run, _array(term, "an element"), _index(index))
+    return attempt(_element_type(term), run, _array(term, "an element"), require_type(index, "an index", *INTEGERS[:3]))
 
 
-def element_at(term: Term, index: Term, *, null_on_error: bool = False) -> Term:
+@functions.named("element_at")
+def _element_at(term: Term, index: Term, *, null_on_error: bool = False) -> Term:
     """`element_at`, counted from 1, or from -1 at the end."""
     if index.value is None or index.is_null or not index.value.as_py():
         raise NoFormError("element_at with a place that is not a constant is left to Spark")
@@ -49,6 +65,9 @@ def element_at(term: Term, index: Term, *, null_on_error: bool = False) -> Term:
         return elements(lists, start), {"INVALID_ARRAY_INDEX_IN_ELEMENT_AT": outside}
 
     return attempt(_element_type(term), run, _array(term, "element_at"), null_on_error=null_on_error)
+
+
+functions.named("try_element_at")(partial(_element_at, null_on_error=True))
 
 
 def field(term: Term, name: str) -> Term:
@@ -97,9 +116,3 @@ def _element_type(term: Term) -> pa.DataType:
     if not (is_plain(kind) or pa.types.is_struct(kind)):
         raise NoFormError(f"an array of {sql_name(kind)} is left to Spark")
     return kind
-
-
-def _index(term: Term) -> Term:
-    if term.type not in (pa.int8(), pa.int16(), _INT):
-        raise NoFormError("an element by something else than an INT is left to Spark")
-    return term

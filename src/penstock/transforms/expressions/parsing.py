@@ -18,8 +18,13 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DefinitionError
 from penstock.transforms.columns import unknown_column
-from penstock.transforms.expressions.functions import FUNCTIONS
-from penstock.transforms.expressions.terms import NoFormError
+from penstock.transforms.expressions import arithmetic, conditions, nested, strings, times
+from penstock.transforms.expressions.terms import Functions, NoFormError
+
+FUNCTIONS = Functions()
+"""Every function with an Arrow form."""
+for _module in (arithmetic, conditions, nested, strings, times):
+    FUNCTIONS.update(_module.functions)
 
 _PREDICATES = (
     *(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ),

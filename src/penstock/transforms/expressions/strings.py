@@ -9,18 +9,55 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.conversion import convert
+from penstock.transforms.expressions.casts import convert
 from penstock.transforms.expressions.nested import elements
-from penstock.transforms.expressions.terms import TIMESTAMP, Datum, NoFormError, Term, call, literal
+from penstock.transforms.expressions.terms import (
+    TIMESTAMP,
+    Datum,
+    Functions,
+    NoFormError,
+    Term,
+    call,
+    constant_int,
+    constant_text,
+    literal,
+    require_type,
+)
 
-_STRING = pa.string()
+functions = Functions()
+
+_STRING, _INT = pa.string(), pa.int32()
 _LAST_OF_ONE_UNIT = 0xFFFF
-_SEARCHES = {"startswith": pc.starts_with, "endswith": pc.ends_with, "contains": pc.match_substring}
+_MOST_PADDING = 10_000
+
+
+def text(term: Term, name: str) -> Term:
+    """An operand that has to be a string. Numbers and times are written as CAST does."""
+    kind = term.type
+    written = pa.types.is_integer(kind) or pa.types.is_decimal128(kind) or kind in (pa.date32(), TIMESTAMP)
+    if kind not in (_STRING, pa.null()) and not written:
+        raise NoFormError(f"{name} of another type than STRING is left to Spark")
+    return convert(term, _STRING)
+
+
+def _of_text(
+    *names: str, gives: pa.DataType, by: Callable[..., Datum], constants: tuple[Callable[[Term, str], Any], ...] = ()
+) -> None:
+    """Registers a function of a string and some constants: `by` gets the strings and the values of the constants."""
+
+    def function(term: Term, *others: Term) -> Term:
+        if len(others) != len(constants):
+            raise NoFormError(f"{names[0]} of {1 + len(others)} operands is left to Spark")
+        values = [read(other, names[0]) for read, other in zip(constants, others, strict=True)]
+        return call(gives, lambda texts: by(texts, *values), text(term, names[0]))
+
+    functions.named(*names)(function)
 
 
 def search(name: str, term: Term, pattern: Term) -> Term:
@@ -35,10 +72,21 @@ def search(name: str, term: Term, pattern: Term) -> Term:
     return call(pa.bool_(), lambda datum: function(datum, pattern=sought), subject)
 
 
+_SEARCHES = {"startswith": pc.starts_with, "endswith": pc.ends_with, "contains": pc.match_substring}
+for _name in _SEARCHES:
+    functions.named(_name)(partial(search, _name))
+
+
+@functions.named("instr")
 def position(term: Term, sought: Term) -> Term:
     """`instr`: the place of a constant, counted in code points from 1; 0 where it is not."""
     wanted = constant_text(sought, "instr")
-    return call(pa.int32(), lambda datum: _find(datum, wanted), text(term, "instr"))
+    return call(_INT, lambda datum: _find(datum, wanted), text(term, "instr"))
+
+
+@functions.named("locate")
+def _locate(sought: Term, term: Term) -> Term:
+    return position(term, sought)
 
 
 def like(term: Term, pattern: Term) -> Term:
@@ -65,9 +113,9 @@ def like(term: Term, pattern: Term) -> Term:
 
 def _find(texts: Datum, wanted: str) -> Datum:
     if pc.all(pc.string_is_ascii(texts), min_count=0).as_py():
-        return pc.cast(pc.add(pc.find_substring(texts, pattern=wanted), 1), pa.int32())
+        return pc.cast(pc.add(pc.find_substring(texts, pattern=wanted), 1), _INT)
     places = [None if value is None else value.find(wanted) + 1 for value in texts.to_pylist()]
-    return pa.array(places, pa.int32())
+    return pa.array(places, _INT)
 
 
 _NEWER = {
@@ -76,31 +124,78 @@ _NEWER = {
 }
 """Small letters that have had a capital since Unicode 15 or 16, and that capital. A test compares all of Unicode."""
 
-_CAPITALS = _NEWER
 _SMALLS = {capital: small for small, capital in _NEWER.items()}
 
 
-def upper(term: Term) -> Term:
-    """All capitals."""
-    return _mapped(term, "upper", pc.ascii_upper, lambda value: value.translate(_CAPITALS).upper())
+def _mapped(texts: Datum, plain: Callable[..., Datum], odd: Callable[[str], str]) -> Datum:
+    beyond = pc.fill_null(pc.invert(pc.string_is_ascii(texts)), False)
+    mapped = plain(texts)
+    if not pc.any(beyond, min_count=0).as_py():
+        return mapped
+    return pc.replace_with_mask(mapped, beyond, pa.array(map(odd, texts.filter(beyond).to_pylist()), _STRING))
 
 
-def lower(term: Term) -> Term:
-    """All small letters."""
-    return _mapped(term, "lower", pc.ascii_lower, lambda value: value.translate(_SMALLS).lower())
+def _upper(texts: Datum) -> Datum:
+    return _mapped(texts, pc.ascii_upper, lambda value: value.translate(_NEWER).upper())
 
 
-def _mapped(term: Term, name: str, plain: Callable[..., Datum], odd: Callable[[str], str]) -> Term:
-    def run(texts: Datum) -> Datum:
-        beyond = pc.fill_null(pc.invert(pc.string_is_ascii(texts)), False)
-        mapped = plain(texts)
-        if not pc.any(beyond, min_count=0).as_py():
-            return mapped
-        return pc.replace_with_mask(mapped, beyond, pa.array(map(odd, texts.filter(beyond).to_pylist()), pa.string()))
-
-    return call(pa.string(), run, text(term, name))
+def _lower(texts: Datum) -> Datum:
+    return _mapped(texts, pc.ascii_lower, lambda value: value.translate(_SMALLS).lower())
 
 
+def _slice(texts: Datum, place: int, size: int | None) -> Datum:
+    """From a place, counted from 1 (0 means 1 too) or from the end, at most `size` code points."""
+    if size is not None and size <= 0:
+        return pc.if_else(pc.is_valid(texts), "", pa.scalar(None, _STRING))
+    if place < 0:
+        begin, end = place, None if size is None or place + size >= 0 else place + size
+    else:
+        begin = max(place - 1, 0)
+        end = None if size is None else begin + size
+    return pc.utf8_slice_codeunits(texts, start=begin, stop=end)
+
+
+def _right(texts: Datum, size: int) -> Datum:
+    return _slice(texts, -size, None) if size > 0 else _slice(texts, 1, 0)
+
+
+_of_text("upper", "ucase", gives=_STRING, by=_upper)
+_of_text("lower", "lcase", gives=_STRING, by=_lower)
+_of_text("left", gives=_STRING, by=lambda texts, size: _slice(texts, 1, size), constants=(constant_int,))
+_of_text("right", gives=_STRING, by=_right, constants=(constant_int,))
+_of_text(
+    "repeat", gives=_STRING, by=lambda texts, times: pc.binary_repeat(texts, max(times, 0)), constants=(constant_int,)
+)
+
+
+@functions.named("reverse")
+def _reverse(term: Term) -> Term:
+    return call(_STRING, pc.utf8_reverse, require_type(term, "reverse", _STRING))
+
+
+@functions.named("length", "char_length", "character_length", "len")
+def _length(term: Term) -> Term:
+    """Code points of a string, bytes of a binary."""
+    return _byte_length(term) if term.type == pa.binary() else call(_INT, pc.utf8_length, text(term, "length"))
+
+
+@functions.named("octet_length")
+def _byte_length(term: Term) -> Term:
+    return call(_INT, pc.binary_length, term if term.type == pa.binary() else text(term, "octet_length"))
+
+
+def _digest(make: Callable[[bytes], Any], term: Term) -> Term:
+    data = term if term.type == pa.binary() else convert(text(term, "a digest"), pa.binary())
+
+    def run(values: Datum) -> Datum:
+        texts = [None if value is None else make(value).hexdigest() for value in values.to_pylist()]
+        return pa.array(texts, _STRING)
+
+    return call(_STRING, run, data)
+
+
+functions.named("md5")(partial(_digest, partial(hashlib.md5, usedforsecurity=False)))
+functions.named("sha", "sha1")(partial(_digest, partial(hashlib.sha1, usedforsecurity=False)))
 _SHA2: dict[int, Callable[[bytes], Any]] = {
     0: hashlib.sha256,
     224: hashlib.sha224,
@@ -110,59 +205,24 @@ _SHA2: dict[int, Callable[[bytes], Any]] = {
 }
 
 
-def md5(term: Term) -> Term:
-    """128 bits."""
-    return _digest(term, lambda data: hashlib.md5(data, usedforsecurity=False))
-
-
-def sha1(term: Term) -> Term:
-    """160 bits."""
-    return _digest(term, lambda data: hashlib.sha1(data, usedforsecurity=False))
-
-
-def sha2(term: Term, size: Term) -> Term:
+@functions.named("sha2")
+def _sha2(term: Term, size: Term) -> Term:
     """224 to 512 bits; 0 means 256."""
     bits = constant_int(size, "sha2")
     if bits not in _SHA2:
         raise NoFormError(f"sha2 of {bits} bits is left to Spark")
-    return _digest(term, _SHA2[bits])
+    return _digest(_SHA2[bits], term)
 
 
-def _digest(term: Term, function: Callable[[bytes], Any]) -> Term:
-    data = term if term.type == pa.binary() else convert(text(term, "a digest"), pa.binary())
-
-    def run(values: Datum) -> Datum:
-        texts = [None if value is None else function(value).hexdigest() for value in values.to_pylist()]
-        return pa.array(texts, pa.string())
-
-    return call(pa.string(), run, data)
-
-
-_MOST_PADDING = 10_000
-_TRIMS = {"": pc.utf8_trim, "BOTH": pc.utf8_trim, "LEADING": pc.utf8_ltrim, "TRAILING": pc.utf8_rtrim}
-
-
-def length(term: Term) -> Term:
-    """Code points of a string, bytes of a binary."""
-    if term.type == pa.binary():
-        return call(pa.int32(), pc.binary_length, term)
-    return call(pa.int32(), pc.utf8_length, text(term, "length"))
-
-
-def byte_length(term: Term) -> Term:
-    """`octet_length(term)`."""
-    if term.type == pa.binary():
-        return length(term)
-    return call(pa.int32(), pc.binary_length, text(term, "octet_length"))
-
-
+@functions.named("concat")
 def concat(*terms: Term) -> Term:
     """The strings one after another, NULL where one is. Spark evaluates all of them."""
     texts = [text(term, "concat") for term in terms]
     return call(_STRING, lambda *data: pc.binary_join_element_wise(*data, ""), *texts, strict=False)
 
 
-def concat_with(separator: Term, *terms: Term) -> Term:
+@functions.named("concat_ws")
+def _concat_ws(separator: Term, *terms: Term) -> Term:
     """`concat_ws(separator, terms)`: NULLs are left out."""
     texts = [text(term, "concat_ws") for term in terms]
     if not texts:
@@ -177,6 +237,9 @@ def concat_with(separator: Term, *terms: Term) -> Term:
     return call(_STRING, run, text(separator, "concat_ws"), *texts, strict=False)
 
 
+_TRIMS = {"": pc.utf8_trim, "BOTH": pc.utf8_trim, "LEADING": pc.utf8_ltrim, "TRAILING": pc.utf8_rtrim}
+
+
 def trim(term: Term, side: str, characters: Term | None = None) -> Term:
     """Without some characters at an end or both; by default U+0020 and no other white space."""
     if side not in _TRIMS:
@@ -185,26 +248,20 @@ def trim(term: Term, side: str, characters: Term | None = None) -> Term:
     return call(_STRING, lambda datum: function(datum, characters=taken), text(term, "trim"))
 
 
+@functions.named("btrim")
+def _trim_both(term: Term, characters: Term | None = None) -> Term:
+    return trim(term, "", characters)
+
+
 def substring(term: Term, start: Term, size: Term | None) -> Term:
-    """From a constant place, counted from 1 (0 means 1 too) or from the end, at most `size` code points."""
+    """From a constant place, at most `size` code points."""
     place = constant_int(start, "substring")
     wanted = None if size is None else constant_int(size, "substring")
-    return _slice(text(term, "substring"), place, wanted)
+    return call(_STRING, lambda texts: _slice(texts, place, wanted), text(term, "substring"))
 
 
-def left(term: Term, size: Term) -> Term:
-    """The first characters."""
-    return _slice(text(term, "left"), 1, constant_int(size, "left"))
-
-
-def right(term: Term, size: Term) -> Term:
-    """The last characters."""
-    count = constant_int(size, "right")
-    return _slice(text(term, "right"), -count if count > 0 else 1, None if count > 0 else 0)
-
-
-def pad(term: Term, width: Term, filling: Term | None, *, at_left: bool) -> Term:
-    """`lpad` and `rpad`: exactly `width` code points, unless there is nothing to fill up with."""
+def _pad(at_left: bool, term: Term, width: Term, filling: Term | None = None) -> Term:
+    """Exactly `width` code points, unless there is nothing to fill up with."""
     count = max(constant_int(width, "pad"), 0)
     fill = " " if filling is None else constant_text(filling, "pad")
     if count > _MOST_PADDING:
@@ -214,15 +271,20 @@ def pad(term: Term, width: Term, filling: Term | None, *, at_left: bool) -> Term
 
     def run(datum: Datum) -> Datum:
         cut = pc.utf8_slice_codeunits(datum, start=0, stop=count)
-        missing = pc.subtract(pa.scalar(count, pa.int32()), pc.utf8_length(cut))
+        missing = pc.subtract(pa.scalar(count, _INT), pc.utf8_length(cut))
         padding = paddings.take(missing)
         return pc.binary_join_element_wise(*((padding, cut) if at_left else (cut, padding)), "")
 
     return call(_STRING, run, text(term, "pad"))
 
 
-def replace(term: Term, search: Term, replacement: Term | None) -> Term:
-    """Every place where a constant stands, by another."""
+functions.named("lpad")(partial(_pad, True))
+functions.named("rpad")(partial(_pad, False))
+
+
+@functions.named("replace")
+def _replace(term: Term, search: Term, replacement: Term | None = None) -> Term:
+    """One constant replaced by another, everywhere."""
     sought = constant_text(search, "replace")
     new = "" if replacement is None else constant_text(replacement, "replace")
     subject = text(term, "replace")
@@ -231,7 +293,8 @@ def replace(term: Term, search: Term, replacement: Term | None) -> Term:
     return call(_STRING, lambda datum: pc.replace_substring(datum, pattern=sought, replacement=new), subject)
 
 
-def split_part(term: Term, delimiter: Term, number: Term) -> Term:
+@functions.named("split_part")
+def _split_part(term: Term, delimiter: Term, number: Term) -> Term:
     """A part between delimiters, counted from 1 or from the end; the empty string where there are fewer."""
     between, place = constant_text(delimiter, "split_part"), constant_int(number, "split_part")
     if not between or not place:
@@ -239,56 +302,7 @@ def split_part(term: Term, delimiter: Term, number: Term) -> Term:
 
     def run(datum: Datum) -> Datum:
         parts = pc.split_pattern(datum, pattern=between)
-        found = elements(parts, pa.scalar(place - 1 if place > 0 else place, pa.int32()))
+        found = elements(parts, pa.scalar(place - 1 if place > 0 else place, _INT))
         return pc.if_else(pc.is_valid(datum), pc.fill_null(found, ""), pa.scalar(None, _STRING))
 
     return call(_STRING, run, text(term, "split_part"))
-
-
-def repeat(term: Term, count: Term) -> Term:
-    """The string several times."""
-    times = max(constant_int(count, "repeat"), 0)
-    return call(_STRING, lambda datum: pc.binary_repeat(datum, times), text(term, "repeat"))
-
-
-def reverse(term: Term) -> Term:
-    """The code points in the opposite order."""
-    if term.type != _STRING:
-        raise NoFormError("reverse of another type than STRING is left to Spark")
-    return call(_STRING, pc.utf8_reverse, term)
-
-
-def text(term: Term, name: str) -> Term:
-    """An operand that has to be a string. Numbers and times are written as CAST does."""
-    kind = term.type
-    written = pa.types.is_integer(kind) or pa.types.is_decimal128(kind) or kind in (pa.date32(), TIMESTAMP)
-    if kind not in (_STRING, pa.null()) and not written:
-        raise NoFormError(f"{name} of another type than STRING is left to Spark")
-    return convert(term, _STRING)
-
-
-def constant_text(term: Term, name: str) -> str:
-    """An operand that has to be a constant string."""
-    value = None if term.value is None else term.value.as_py()
-    if term.type != _STRING or not isinstance(value, str):
-        raise NoFormError(f"{name} with something that is not a constant is left to Spark")
-    return value
-
-
-def constant_int(term: Term, name: str) -> int:
-    """An operand that has to be a constant INT."""
-    value = None if term.value is None else term.value.as_py()
-    if term.type != pa.int32() or not isinstance(value, int):
-        raise NoFormError(f"{name} with a place that is not an INT constant is left to Spark")
-    return value
-
-
-def _slice(term: Term, place: int, size: int | None) -> Term:
-    if size is not None and size <= 0:
-        return call(_STRING, lambda datum: pc.if_else(pc.is_valid(datum), "", pa.scalar(None, _STRING)), term)
-    if place < 0:
-        begin, end = place, None if size is None or place + size >= 0 else place + size
-    else:
-        begin = max(place - 1, 0)
-        end = None if size is None else begin + size
-    return call(_STRING, lambda datum: pc.utf8_slice_codeunits(datum, start=begin, stop=end), term)

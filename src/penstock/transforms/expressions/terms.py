@@ -1,23 +1,21 @@
 """A typed piece of an expression: what it evaluates to, how Arrow computes it, and where Spark would fail.
 
 Every term gives exactly what Spark gives, or it is not made: `NoFormError` is raised instead, with the reason. A term
-is computed for all rows of a batch at once, also for those for which Spark would never evaluate it: behind a CASE that
-goes another way, behind an operand that is NULL. Such rows are not *live*, and a failure in them is none. Types are as
-Spark's ANSI mode sees them, those of constants too: `1` is INT, `3000000000` BIGINT, `1.5` DECIMAL(2,1), `1e3` DOUBLE.
+is computed for all rows of a batch at once, also for those for which Spark would never evaluate it: in a branch of CASE
+that is not taken, after an operand that is NULL. Such rows are not *live*, and a failure in them does not count. Types
+are as Spark's ANSI mode sees them, those of constants too: `1` is INT, `3000000000` BIGINT, `1.5` DECIMAL(2,1), `1e3`
+DOUBLE.
 """
 
 from __future__ import annotations
 
-import math
-import re
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
@@ -74,7 +72,7 @@ class Rows:
         return replace(self, live=mask if self.live is None else pc.and_(self.live, mask))
 
     def fail(self, failures: Mapping[str, Datum]) -> None:
-        """Note the live rows that fail, or raise `RowError` for the first."""
+        """Record the live rows that fail, or raise `RowError` for the first."""
         for error_class, mask in failures.items():
             failed = self.only(mask).live
             if not pc.any(failed, min_count=0).as_py():
@@ -96,7 +94,7 @@ class Term:
     fails: bool = False
     """Whether it may fail on a row."""
     written: bool = False
-    """Whether it is a number as somebody wrote it: next to a DECIMAL it then has only the digits it needs."""
+    """Whether it is a number literal: next to a DECIMAL it has only the digits it needs."""
 
     @property
     def is_null(self) -> bool:
@@ -117,7 +115,7 @@ def literal(value: object, kind: pa.DataType) -> Term:
 def call(kind: pa.DataType, function: Callable[..., Datum], *terms: Term, strict: bool = True) -> Term:
     """A term that applies an Arrow function to others. Constants are folded.
 
-    `strict` is how Spark evaluates most functions: an operand is NULL, so the operands after it are not looked at.
+    `strict` is how Spark evaluates most functions: an operand is NULL, so the operands after it are not evaluated.
     """
     values = [term.value for term in terms if term.value is not None]
     if len(values) == len(terms):
@@ -189,6 +187,14 @@ def common_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
     return widest
 
 
+def value_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
+    """The common type of values that are not all NULL constants."""
+    kind = common_type(kinds)
+    if kind == pa.null():
+        raise NoFormError("NULL has no type of its own here")
+    return kind
+
+
 def digits(kind: pa.DataType) -> tuple[int, int]:
     """Digits before and after the point."""
     if kind in INTEGER_DIGITS:
@@ -226,57 +232,55 @@ def _wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-_TYPES = {
-    exp.DType.BOOLEAN: pa.bool_(),
-    exp.DType.TINYINT: pa.int8(),
-    exp.DType.SMALLINT: pa.int16(),
-    exp.DType.INT: pa.int32(),
-    exp.DType.BIGINT: pa.int64(),
-    exp.DType.FLOAT: pa.float32(),
-    exp.DType.DOUBLE: pa.float64(),
-    exp.DType.TEXT: pa.string(),
-    exp.DType.BINARY: pa.binary(),
-    exp.DType.DATE: pa.date32(),
-    exp.DType.TIMESTAMP: TIMESTAMP,
-    exp.DType.TIMESTAMPTZ: TIMESTAMP,
-    exp.DType.TIMESTAMPLTZ: TIMESTAMP,
-    exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
-}
+def require_type(term: Term, what: str, *kinds: pa.DataType) -> Term:
+    """`term`, where it has one of the types."""
+    if term.type not in kinds:
+        raise NoFormError(f"{what} of another type than {' or '.join(map(sql_name, kinds))} is left to Spark")
+    return term
 
 
-def number(text: str) -> Term:
-    """A number as it is written, the sign included."""
-    if re.fullmatch(r"-?\d+", text):
-        whole = int(text)
-        for kind in (pa.int32(), pa.int64()):
-            if -(1 << (kind.bit_width - 1)) <= whole < 1 << (kind.bit_width - 1):
-                return replace(literal(whole, kind), written=True)
-        return _decimal(text)
-    if re.fullmatch(r"-?(\d+\.\d*|\.\d+)", text):
-        return _decimal(text)
-    if re.fullmatch(r"-?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", text) and math.isfinite(float(text)):
-        return literal(float(text), pa.float64())
-    raise NoFormError(f"the number {text} is left to Spark")
+def constant_text(term: Term, name: str) -> str:
+    """The value of an operand that has to be a constant string."""
+    value = None if term.value is None else term.value.as_py()
+    if term.type != pa.string() or not isinstance(value, str):
+        raise NoFormError(f"{name} with something that is not a constant is left to Spark")
+    return value
 
 
-def cast_target(node: exp.DataType) -> pa.DataType:
-    """The Arrow type of a type in a cast."""
-    if node.this == exp.DType.DECIMAL:
-        parameters = [int(parameter.name) for parameter in node.expressions]
-        precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
-        if not 0 <= scale <= precision <= MAX_DIGITS or precision == 0:
-            raise NoFormError(f"{node.sql('spark')} is left to Spark")
-        return pa.decimal128(precision, scale)
-    if node.this not in _TYPES or node.expressions or node.args.get("collate"):
-        raise NoFormError(f"a cast to {node.sql('spark')} is left to Spark")
-    return _TYPES[node.this]
+def constant_int(term: Term, name: str) -> int:
+    """The value of an operand that has to be a constant INT."""
+    value = None if term.value is None else term.value.as_py()
+    if term.type != pa.int32() or not isinstance(value, int):
+        raise NoFormError(f"{name} by a number that is not an INT constant is left to Spark")
+    return value
 
 
-def _decimal(text: str) -> Term:
-    value = Decimal(text)
-    _, digits, exponent = value.as_tuple()
-    scale = -int(exponent)
-    precision = max(len(digits), scale)
-    if precision > MAX_DIGITS:
-        raise NoFormError(f"the number {text} has more than {MAX_DIGITS} digits")
-    return literal(value, pa.decimal128(precision, scale))
+Function = Callable[..., Term]
+
+
+class Functions(dict[str, Function]):
+    """Spark's functions that have an Arrow form, by name: each takes its arguments as terms, and gives a term."""
+
+    def named(self, *names: str) -> Callable[[Function], Function]:
+        """Registers a function. Its positional parameters are the arguments that have an Arrow form."""
+
+        def register(function: Function) -> Function:
+            self.update(dict.fromkeys(names, function))
+            return function
+
+        return register
+
+    def call(self, name: str, arguments: Sequence[Term]) -> Term:
+        """The term of a function call."""
+        function = self.get(name.lower())
+        if function is None or not _takes(function, len(arguments)):
+            raise NoFormError(f"{name.lower()} has no Arrow form")
+        return function(*arguments)
+
+
+def _takes(function: Function, count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    return True

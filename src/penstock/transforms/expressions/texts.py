@@ -14,10 +14,11 @@ from functools import cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.casts import OUT_OF_RANGE, days_of, floor_divide, near_1970, years
+from penstock.transforms.expressions.dates import day_and_clock, days_of, near_1970, years
 from penstock.transforms.expressions.terms import Datum, NoFormError, Outcome
 
 INVALID = "CAST_INVALID_INPUT"
+OUT_OF_RANGE = "NUMERIC_VALUE_OUT_OF_RANGE"
 _BLANKS = "".join(map(chr, range(0x21)))
 _BLANKS_OF_BYTES = _BLANKS + "\x7f"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -79,7 +80,7 @@ def read_decimals(texts: Datum, kind: pa.DataType) -> Outcome:
         with localcontext() as context:
             context.prec, context.Emax, context.Emin = 5_000, 10**10, -(10**10)
             value = Decimal(stripped)
-            # A zero has one digit, which may stand far in front of the point.
+            # A zero has one digit, which may be far in front of the point.
             if value.adjusted() + 1 > _MOST_DIGITS:
                 too_large.add(text)
                 return None
@@ -112,7 +113,7 @@ def read_booleans(texts: Datum, kind: pa.DataType) -> Outcome:
 
 
 def read_dates(texts: Datum, kind: pa.DataType) -> Outcome:
-    """`yyyy`, `yyyy-m` or `yyyy-m-d`, the last one with anything behind a blank or a `T`."""
+    """`yyyy`, `yyyy-m` or `yyyy-m-d`, the last one with anything after a blank or a `T`."""
 
     def read(text: str) -> int | None:
         found = _DATE.fullmatch(text.strip(_BLANKS_OF_BYTES))
@@ -152,7 +153,6 @@ def _from_hex(text: str) -> float:
         return float("-inf" if text.startswith("-") else "inf")
 
 
-_DAY_MICROSECONDS = 86_400_000_000
 _LONG = pa.int64()
 _LAST_PLAIN_YEAR = 9999
 _TOKEN = re.compile(r"(([A-Za-z])\2*)|'([^']+)'|([^A-Za-z'\[\]{}#]+)")
@@ -175,8 +175,8 @@ def date_text(dates: Datum) -> Datum:
 
 
 def timestamp_text(times: Datum) -> Datum:
-    """`2024-02-29 12:34:56.5`: as many digits behind the point as are needed."""
-    days, clock = _day_and_clock(times)
+    """`2024-02-29 12:34:56.5`: as many digits after the point as are needed."""
+    days, clock = day_and_clock(times)
     clock_text = pc.binary_join_element_wise(*(_two(_unit(clock, name)) for name in ("HH", "mm", "ss")), ":")
     fraction = pc.utf8_rtrim(pc.utf8_rtrim(_join(".", _fraction(clock)), characters="0"), characters=".")
     return _join(date_text(days), " ", clock_text, fraction)
@@ -192,7 +192,7 @@ def formatter(pattern: str) -> Callable[[Datum], Datum]:
             raise NoFormError(f"{field} in a pattern of date_format is left to Spark")
 
     def write(times: Datum) -> Datum:
-        days, clock = _day_and_clock(times)
+        days, clock = day_and_clock(times)
         near, _ = near_1970(days)
         pieces = []
         for field, _, quoted, plain in parts:
@@ -242,14 +242,6 @@ def _fraction(clock: Datum) -> Datum:
     second = pa.scalar(_SPANS["ss"][0], _LONG)
     rest = pc.subtract(clock, pc.multiply(pc.divide(clock, second), second))
     return pc.utf8_lpad(pc.cast(rest, pa.string()), width=6, padding="0")
-
-
-def _day_and_clock(times: Datum) -> tuple[Datum, Datum]:
-    """The day of a time, and the microseconds since that day began."""
-    micros = pc.cast(times, _LONG)
-    days = floor_divide(micros, _DAY_MICROSECONDS)
-    clock = pc.subtract(micros, pc.multiply(days, pa.scalar(_DAY_MICROSECONDS, _LONG)))
-    return pc.cast(pc.cast(days, pa.int32()), pa.date32()), clock
 
 
 def _year_text(dates: Datum) -> Datum:

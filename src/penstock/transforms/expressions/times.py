@@ -1,4 +1,5 @@
-"""Dates and times computed: days, months and intervals added, seconds since 1970."""
+"""Dates and times, over the whole range of Spark's types: days, months and intervals added, their parts in UTC, times
+cut off, seconds since 1970."""
 
 from __future__ import annotations
 
@@ -10,26 +11,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.transforms.expressions.casts import floor_divide, near_1970, years
-from penstock.transforms.expressions.conversion import convert
+from penstock.transforms.expressions import texts
+from penstock.transforms.expressions.casts import convert
+from penstock.transforms.expressions.dates import DAY_MICROSECONDS, day_and_clock, floor_divide, near_1970, years
 from penstock.transforms.expressions.terms import (
     INTEGERS,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     Datum,
+    Functions,
     NoFormError,
     Outcome,
     Term,
     attempt,
     call,
+    constant_int,
+    constant_text,
     literal,
+    require_type,
 )
 
+functions = Functions()
+
 _DATE, _INT, _LONG = pa.date32(), pa.int32(), pa.int64()
-_DAY_MICROSECONDS = 86_400_000_000
 _SPANS = {
-    "WEEK": 7 * _DAY_MICROSECONDS,
-    "DAY": _DAY_MICROSECONDS,
+    "WEEK": 7 * DAY_MICROSECONDS,
+    "DAY": DAY_MICROSECONDS,
     "HOUR": 3_600_000_000,
     "MINUTE": 60_000_000,
     "SECOND": 1_000_000,
@@ -38,8 +45,9 @@ _MONTHS = {"YEAR": 12, "MONTH": 1}
 _MOST_DAYS = 100_000_000
 
 
+@functions.named("date_add", "dateadd")
 def add_days(moment: Term, count: Term, *, sign: int = 1) -> Term:
-    """`date_add` and `date_sub`, which do not look whether a day number still fits."""
+    """Days added, or taken away. As in Spark, nothing checks that the day number still fits."""
     if count.type not in (*INTEGERS[:3], pa.null()):
         raise NoFormError("a number of days that is not an INT is left to Spark")
     function = pc.add if sign > 0 else pc.subtract
@@ -51,8 +59,11 @@ def add_days(moment: Term, count: Term, *, sign: int = 1) -> Term:
     )
 
 
-def days_between(end: Term, start: Term) -> Term:
-    """`datediff(end, start)`."""
+functions.named("date_sub")(partial(add_days, sign=-1))
+
+
+@functions.named("datediff", "date_diff")
+def _days_between(end: Term, start: Term) -> Term:
     return call(_INT, lambda a, b: pc.subtract(pc.cast(a, _INT), pc.cast(b, _INT)), to_date(end), to_date(start))
 
 
@@ -61,8 +72,7 @@ def add_interval(moment: Term, amount: str, unit: str, *, sign: int = 1) -> Term
     unit = unit.upper().removesuffix("S")
     if not re.fullmatch(r"-?\d{1,9}", amount) or unit not in {*_SPANS, *_MONTHS}:
         raise NoFormError(f"the interval {amount} {unit} is left to Spark")
-    if moment.type not in (_DATE, TIMESTAMP):
-        raise NoFormError("an interval added to another type than DATE or TIMESTAMP is left to Spark")
+    require_type(moment, "an interval added to a value", _DATE, TIMESTAMP)
     number = sign * int(amount)
     if unit in _MONTHS:
         return _add_months(moment, number * _MONTHS[unit])
@@ -74,22 +84,18 @@ def add_interval(moment: Term, amount: str, unit: str, *, sign: int = 1) -> Term
     return attempt(TIMESTAMP, lambda times: _shift(times, span), convert(moment, TIMESTAMP))
 
 
-def add_months(moment: Term, count: Term) -> Term:
-    """`add_months(moment, count)` of a constant count."""
-    if count.value is None or count.is_null or count.type != _INT:
-        raise NoFormError("add_months of a number that is not an INT constant is left to Spark")
-    return _add_months(to_date(moment), count.value.as_py())
+@functions.named("add_months")
+def _add_constant_months(moment: Term, count: Term) -> Term:
+    return _add_months(to_date(moment), constant_int(count, "add_months"))
 
 
-def last_day(moment: Term) -> Term:
-    """The last day of the month."""
+@functions.named("last_day")
+def _last_day(moment: Term) -> Term:
     return attempt(_DATE, lambda days: _by_month(days, 0, last=True), to_date(moment))
 
 
-def from_epoch(value: Term, per_second: int) -> Term:
-    """`timestamp_seconds`, `timestamp_millis` and `timestamp_micros` of integers."""
-    if value.type not in INTEGERS:
-        raise NoFormError("a time made from another type than an integer is left to Spark")
+def _from_epoch(per_second: int, value: Term) -> Term:
+    require_type(value, "a time made from a value", *INTEGERS)
     factor = 1_000_000 // per_second
     most = (2**63 - 1) // factor
 
@@ -105,26 +111,50 @@ def from_epoch(value: Term, per_second: int) -> Term:
     return attempt(TIMESTAMP, run, value)
 
 
-def to_epoch(value: Term, per_second: int) -> Term:
-    """`unix_seconds`, `unix_millis` and `unix_micros`, rounded down."""
-    if value.type != TIMESTAMP:
-        raise NoFormError("the seconds of another type than TIMESTAMP are left to Spark")
+def _to_epoch(per_second: int, value: Term) -> Term:
+    """Rounded down."""
     divisor = 1_000_000 // per_second
-    return call(_LONG, lambda times: floor_divide(pc.cast(times, _LONG), divisor), value)
+    times = require_type(value, "the seconds of a value", TIMESTAMP)
+    return call(_LONG, lambda datum: floor_divide(pc.cast(datum, _LONG), divisor), times)
 
 
-def unix_date(value: Term) -> Term:
-    """Days since 1970."""
-    if value.type != _DATE:
-        raise NoFormError("unix_date of another type than DATE is left to Spark")
-    return call(_INT, lambda days: pc.cast(days, _INT), value)
+for _unit, _per_second in (("seconds", 1), ("millis", 1_000), ("micros", 1_000_000)):
+    functions.named(f"timestamp_{_unit}")(partial(_from_epoch, _per_second))
+    functions.named(f"unix_{_unit}")(partial(_to_epoch, _per_second))
 
 
-def from_unix_date(value: Term) -> Term:
-    """The date of days since 1970."""
-    if value.type not in INTEGERS[:3]:
-        raise NoFormError("a date made from another type than INT is left to Spark")
-    return call(_DATE, lambda days: pc.cast(pc.cast(days, _INT), _DATE), value)
+@functions.named("unix_timestamp")
+def _unix_timestamp(term: Term) -> Term:
+    """Unlike `unix_seconds` rounded towards 1970."""
+    times = convert(term, TIMESTAMP) if term.type == _DATE else require_type(term, "unix_timestamp", TIMESTAMP)
+    return call(_LONG, lambda datum: pc.divide(pc.cast(datum, _LONG), 1_000_000), times)
+
+
+@functions.named("unix_date")
+def _unix_date(value: Term) -> Term:
+    return call(_INT, _int, require_type(value, "unix_date", _DATE))
+
+
+@functions.named("date_from_unix_date")
+def _date_from_unix_date(value: Term) -> Term:
+    days = require_type(value, "a date made from a value", *INTEGERS[:3])
+    return call(_DATE, lambda datum: pc.cast(_int(datum), _DATE), days)
+
+
+@functions.named("to_timestamp")
+def _to_timestamp(term: Term) -> Term:
+    return convert(term, TIMESTAMP)
+
+
+@functions.named("to_date")
+def _text_to_date(term: Term) -> Term:
+    return convert(term, _DATE) if term.type == pa.string() else to_date(term)
+
+
+@functions.named("date_format")
+def _date_format(term: Term, pattern: Term) -> Term:
+    moment = convert(require_type(term, "date_format", _DATE, TIMESTAMP), TIMESTAMP)
+    return call(pa.string(), texts.formatter(constant_text(pattern, "date_format")), moment)
 
 
 def _add_months(moment: Term, months: int) -> Term:
@@ -132,10 +162,8 @@ def _add_months(moment: Term, months: int) -> Term:
         return attempt(_DATE, lambda days: _by_month(days, months), moment)
 
     def run(times: Datum) -> Outcome:
-        micros = pc.cast(times, _LONG)
-        days = floor_divide(micros, _DAY_MICROSECONDS)
-        clock = pc.subtract(micros, pc.multiply(days, _DAY_MICROSECONDS))
-        moved, _ = _by_month(pc.cast(pc.cast(days, _INT), _DATE), months)
+        days, clock = day_and_clock(times)
+        moved, _ = _by_month(days, months)
         return _shift_days(pc.cast(moved, _INT), clock)
 
     return attempt(TIMESTAMP, run, moment)
@@ -165,15 +193,13 @@ def _shift(times: Datum, span: int) -> Outcome:
 def _shift_days(days: Datum, clock: Datum) -> Outcome:
     outside = pc.greater(pc.abs(days), _MOST_DAYS)
     inside = pc.if_else(pc.fill_null(outside, False), pa.scalar(0, _INT), days)
-    micros = pc.add(pc.multiply(pc.cast(inside, _LONG), pa.scalar(_DAY_MICROSECONDS, _LONG)), clock)
+    micros = pc.add(pc.multiply(pc.cast(inside, _LONG), pa.scalar(DAY_MICROSECONDS, _LONG)), clock)
     return _times(micros), {"ARITHMETIC_OVERFLOW": outside}
 
 
 def _times(micros: Datum) -> Datum:
     return pc.cast(pc.cast(micros, TIMESTAMP_NTZ), TIMESTAMP)
 
-
-# Parts of dates and times in UTC, and times cut off, over the whole range of Spark's types.
 
 _CLOCK: Mapping[str, Callable[..., Datum]] = {"hour": pc.hour, "minute": pc.minute, "second": pc.second}
 _CALENDAR: Mapping[str, Callable[..., Datum]] = {
@@ -185,7 +211,6 @@ _CALENDAR: Mapping[str, Callable[..., Datum]] = {
     "weekday": pc.day_of_week,
     "weekofyear": pc.iso_week,
 }
-PARTS = ("year", *_CALENDAR, *_CLOCK)
 _UNITS = {
     **dict.fromkeys(("YEAR", "YYYY", "YY"), "year"),
     **dict.fromkeys(("MONTH", "MON", "MM"), "month"),
@@ -196,49 +221,57 @@ _UNITS = {
 
 def to_date(term: Term) -> Term:
     """The UTC day of a time."""
-    if term.type not in (pa.date32(), TIMESTAMP, TIMESTAMP_NTZ):
-        raise NoFormError("a date made from another type than TIMESTAMP is left to Spark")
-    return convert(term, pa.date32())
+    return convert(require_type(term, "a date made from a value", _DATE, TIMESTAMP, TIMESTAMP_NTZ), _DATE)
 
 
-def part(name: str, term: Term) -> Term:
-    """A part of a date or time, as INT."""
-    if name in _CLOCK:
-        if term.type not in (TIMESTAMP, TIMESTAMP_NTZ):
-            raise NoFormError(f"{name} of another type than TIMESTAMP is left to Spark")
-        function = _CLOCK[name]
-        return call(pa.int32(), lambda datum: _int(function(_naive(datum))), term)
-    days = to_date(term)
-    if name == "year":
-        return call(pa.int32(), lambda datum: _int(years(datum)), days)
-    return call(pa.int32(), lambda datum: _int(_CALENDAR[name](near_1970(datum)[0])), days)
+def _clock_part(name: str, term: Term) -> Term:
+    times = require_type(term, name, TIMESTAMP, TIMESTAMP_NTZ)
+    return call(_INT, lambda datum: _int(_CLOCK[name](_naive(datum))), times)
+
+
+def _calendar_part(name: str, term: Term) -> Term:
+    return call(_INT, lambda datum: _int(_CALENDAR[name](near_1970(datum)[0])), to_date(term))
+
+
+for _name in _CLOCK:
+    functions.named(_name)(partial(_clock_part, _name))
+for _name in _CALENDAR:
+    functions.named(_name)(partial(_calendar_part, _name))
+functions.named("dayofmonth")(functions["day"])
+
+
+@functions.named("year")
+def _year(term: Term) -> Term:
+    return call(_INT, lambda datum: _int(years(datum)), to_date(term))
 
 
 def truncate(unit: str, term: Term) -> Term:
     """`date_trunc(unit, term)`."""
     if unit.upper() not in _UNITS:
         raise NoFormError(f"date_trunc by {unit} is left to Spark")
-    if term.type not in (pa.date32(), TIMESTAMP):
-        raise NoFormError("date_trunc of another type than DATE or TIMESTAMP is left to Spark")
+    require_type(term, "date_trunc", _DATE, TIMESTAMP)
     name = _UNITS[unit.upper()]
     function = _floor_months if name in ("year", "quarter", "month") else _floor_span
     return call(TIMESTAMP, lambda datum: function(datum, name), convert(term, TIMESTAMP))
 
 
-def truncate_date(unit: str, term: Term) -> Term:
-    """`trunc(term, unit)`: the first day of a week or something longer."""
-    name = _UNITS[unit]
-    return call(pa.date32(), lambda dates: _floor_dates(dates, name), term)
+@functions.named("trunc")
+def _truncate_date(term: Term, unit: Term) -> Term:
+    """The first day of a week or something longer."""
+    name = constant_text(unit, "trunc").upper()
+    if _UNITS.get(name) not in ("year", "quarter", "month", "week"):
+        raise NoFormError(f"trunc by {name} is left to Spark")
+    return call(_DATE, lambda dates: _floor_dates(dates, _UNITS[name]), to_date(term))
 
 
 def _floor_months(times: Datum, unit: str) -> Datum:
-    return pc.cast(_floor_dates(pc.cast(times, pa.date32()), unit), TIMESTAMP)
+    return pc.cast(_floor_dates(pc.cast(times, _DATE), unit), TIMESTAMP)
 
 
 def _floor_dates(dates: Datum, unit: str) -> Datum:
     near, _ = near_1970(dates)
-    past = pc.subtract(pc.cast(near, pa.int32()), pc.cast(pc.floor_temporal(near, unit=unit), pa.int32()))
-    return pc.cast(pc.subtract(pc.cast(dates, pa.int32()), past), pa.date32())
+    past = pc.subtract(pc.cast(near, _INT), pc.cast(pc.floor_temporal(near, unit=unit), _INT))
+    return pc.cast(pc.subtract(pc.cast(dates, _INT), past), _DATE)
 
 
 def _floor_span(times: Datum, unit: str) -> Datum:
@@ -251,4 +284,4 @@ def _naive(times: Datum) -> Datum:
 
 
 def _int(datum: Datum) -> Datum:
-    return pc.cast(datum, pa.int32())
+    return pc.cast(datum, _INT)
