@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
-from penstock.config.fields import Count, Duration, Name, Section, Text, show_duration, wrong
+from penstock.config.fields import Count, Duration, Name, SecretKind, Section, Text, show_duration, wrong
 from penstock.config.source import Topic
-
-KINDS = ("lag_over", "behind_over", "no_commit_for", "quarantine_over", "restarts_over")
-"""What a rule can look at: each has exactly one of these keys."""
-
-HELD = ("lag_over", "behind_over", "quarantine_over")
-"""The kinds that take `for`."""
+from penstock.config.yaml_source import Given
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
 _FOR = timedelta(minutes=5)
@@ -65,6 +60,15 @@ class AlertRuleConfig(Section):
     It fires once when it begins to hold, and resolves once when it does not any more.
     """
 
+    exactly_one: ClassVar[tuple[str, ...]] = (
+        "lag_over",
+        "behind_over",
+        "no_commit_for",
+        "quarantine_over",
+        "restarts_over",
+    )
+    """The kinds of rule."""
+
     name: Name | None = Field(
         default=None, description="What the rule is called in messages. Left out, its kind: `lag_over`, ..."
     )
@@ -97,7 +101,7 @@ class AlertRuleConfig(Section):
     @property
     def kind(self) -> str:
         """The one key that says what is looked at."""
-        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+        return next(kind for kind in self.exactly_one if getattr(self, kind) is not None)
 
     @property
     def title(self) -> str:
@@ -131,14 +135,28 @@ class AlertRuleConfig(Section):
                 return f"over {self.limit * 100:g} % quarantined in {over}"
         return f"over {self.restarts_over} restarts in {over}"
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """There is one kind, and the time spans are its own."""
+        super().check_keys(given)
+        kinds = [kind for kind in cls.exactly_one if kind in given]
+        if len(kinds) != 1:
+            return
+        spans = {"for": ("lag_over", "behind_over", "quarantine_over"), "within": ("restarts_over",)}
+        for key, of in spans.items():
+            if key in given and kinds[0] not in of:
+                instead = {"restarts_over": "write within", "no_commit_for": "no_commit_for itself says how long"}
+                hint, context = instead.get(kinds[0], "write for"), [f"it is a setting of: {', '.join(of)}"]
+                given.report(key, f"{key} means nothing to {kinds[0]}", hint, context=context)
+
 
 class WebhookConfig(Section):
     """An HTTP address that takes each alert as JSON, by POST."""
 
-    url: Annotated[SecretStr, AfterValidator(_check_url)] = Field(
+    url: Annotated[SecretStr, AfterValidator(_check_url), SecretKind.WEBHOOK] = Field(
         description="The address. Where it is a secret itself, by reference: `${env:ALERT_URL}`.",
     )
-    headers: dict[Text, SecretStr] = Field(
+    headers: dict[Text, Annotated[SecretStr, SecretKind.HEADER]] = Field(
         default_factory=dict,
         description='Headers to send along; secrets by reference: `{Authorization: "Bearer ${env:ALERT_TOKEN}"}`.',
     )
@@ -154,3 +172,22 @@ class AlertsConfig(Section):
     webhook: WebhookConfig | None = Field(default=None, description="Where to POST alerts.")
     topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
     every: Duration = Field(default=timedelta(seconds=5), description="How often the rules are looked at.")
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Someone receives the alerts, and their rules have different names."""
+        if "webhook" not in given and "topic" not in given:
+            hint = "add webhook: {url: ...} or topic: NAME"
+            given.report((), "neither webhook nor topic is given: nobody would receive an alert", hint)
+        rules = given["rules"]
+        lines: dict[str, int] = {}
+        for index, rule in enumerate(rules if isinstance(rules, list) else ()):
+            kinds = [kind for kind in AlertRuleConfig.exactly_one if isinstance(rule, dict) and kind in rule]
+            if len(kinds) != 1:
+                continue
+            name = rule.get("name", kinds[0])
+            if name in lines:
+                message = f'the rule at line {lines[name]} is called "{name}" too, and names identify alerts'
+                at = ("rules", index, "name" if "name" in rule else kinds[0])
+                given.report(at, message, "give it a name of its own", at_key=False)
+            lines.setdefault(name, given.document.positions.values[*given.path, "rules", index].line)

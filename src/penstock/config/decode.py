@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag
@@ -11,7 +12,9 @@ from penstock.config.connections import RegistryConfig
 from penstock.config.ddl import Column, ColumnType, read_columns
 from penstock.config.fields import COORDINATES, Location, Section, Size, Text, wrong
 from penstock.config.source import Topic
+from penstock.config.yaml_source import Given
 
+MAP_OF_TEXT = ColumnType("MAP", items=(ColumnType("STRING"), ColumnType("STRING")))
 TEN_MIB = 10 * 1024 * 1024
 
 Tombstones = Literal["quarantine", "pass", "drop", "delete"]
@@ -54,6 +57,19 @@ class _Registered(Section):
         default="quarantine", description="What to do with a record whose schema id belongs to another subject only."
     )
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Settings about subjects need a registry."""
+        super().check_keys(given)
+        for setting in ("subject", "version", "other_subjects"):
+            if setting in given and "registry" not in given:
+                hint = f"add registry: {{url: ...}}, or remove {setting}"
+                given.report(setting, f"{setting} means nothing without a registry", hint)
+        own = next((key for key in ("schema", "schema_file", "descriptor_file") if key in given), None)
+        if own is not None and "version" in given and "registry" in given:
+            message = f"version means nothing with {own}, which gives the columns"
+            given.report("version", message, f"remove version or {own}")
+
 
 class _JsonFormat(_Registered):
     """What JSON has for values and keys."""
@@ -74,6 +90,22 @@ class _JsonFormat(_Registered):
         description="The MAP<STRING, STRING> column for `extra_fields: keep`, each value as JSON text.",
     )
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """The columns come from one place."""
+        super().check_keys(given)
+        given.at_most_one(("schema", "schema_file"))
+        if "registry" not in given:
+            given.at_least_one(("schema", "schema_file"))
+
+    @property
+    def own_columns(self) -> tuple[Column, ...] | None:
+        """The columns that the file gives. Raises `ColumnsError`."""
+        if self.columns is None:
+            return None
+        extra = (Column(self.extra_column, MAP_OF_TEXT),) if self.extra_fields == "keep" else ()
+        return (*read_columns(self.columns), *extra)
+
 
 class _AvroFormat(_Registered):
     """What Avro has for values and keys."""
@@ -92,6 +124,24 @@ class _AvroFormat(_Registered):
         default=(), description="For `framing: single_object`: older schemas that records may have been written with."
     )
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Something gives the columns."""
+        super().check_keys(given)
+        given.at_least_one(("registry", "schema_file"))
+
+    def check_values(self, given: Given) -> None:
+        """The framing and the source of the schemas go together."""
+        if self.framing == "confluent" and self.registry is None:
+            message = "framing confluent carries the schema ids of a registry, and none is given"
+            given.report("framing", message, "add registry: {url: ...}", at_key=False)
+        elif self.framing in ("none", "single_object") and self.registry is not None:
+            message = f"framing {self.framing} carries no schema id, so the registry means nothing"
+            given.report("framing", message, "remove registry or framing", at_key=False)
+        if self.writer_files and self.framing != "single_object":
+            message = "writer_files are identified by their fingerprints, which only framing single_object has"
+            given.report("writer_files", message, "write framing: single_object")
+
 
 class _ProtobufFormat(_Registered):
     """What Protobuf has for values and keys."""
@@ -100,6 +150,12 @@ class _ProtobufFormat(_Registered):
         default=None, description="A compiled descriptor set with its imports (`protoc --include_imports -o`)."
     )
     message: Text = Field(description="The full name of the message.", examples=["shop.Order"])
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Something gives the message."""
+        super().check_keys(given)
+        given.at_least_one(("registry", "descriptor_file"))
 
 
 class _Key(Section):
@@ -259,13 +315,14 @@ RAW_COLUMNS = read_columns("key BINARY, value BINARY, headers ARRAY<STRUCT<key: 
 
 def decoded_columns(decode: FormatConfig) -> tuple[Column, ...] | None:
     """The columns that leave the decoder, without the coordinates; None where a schema elsewhere decides."""
-    if isinstance(decode, RawDecodeConfig):
-        return RAW_COLUMNS
     columns: tuple[Column, ...] | None = None
-    if isinstance(decode, TextDecodeConfig):
-        columns = (Column(decode.column, ColumnType("STRING"), nullable=decode.tombstones == "pass"),)
-    elif isinstance(decode, JsonDecodeConfig):
-        columns = _json_columns(decode)
+    match decode:
+        case RawDecodeConfig():
+            return RAW_COLUMNS
+        case TextDecodeConfig():
+            columns = (Column(decode.column, ColumnType("STRING"), nullable=decode.tombstones == "pass"),)
+        case JsonDecodeConfig():
+            columns = decode.own_columns
     if columns is None or decode.key is None:
         return columns
     kind = _key_type(decode.key)
@@ -278,16 +335,27 @@ def _key_type(key: KeyDecodeConfig) -> ColumnType | None:
             return ColumnType("STRING")
         case RawKeyConfig():
             return ColumnType("BINARY")
-        case JsonKeyConfig() if (columns := _json_columns(key)) is not None:
+        case JsonKeyConfig() if (columns := key.own_columns) is not None:
             return ColumnType("STRUCT", fields=columns)
     return None
 
 
-def _json_columns(decode: JsonDecodeConfig | JsonKeyConfig) -> tuple[Column, ...] | None:
-    if decode.columns is None:
-        return None
-    columns = read_columns(decode.columns)
-    if decode.extra_fields == "keep":
-        map_of_text = ColumnType("MAP", items=(ColumnType("STRING"), ColumnType("STRING")))
-        columns += (Column(decode.extra_column, map_of_text),)
-    return columns
+def check_columns(decode: FormatConfig, columns: Sequence[Column], given: Given) -> None:
+    """Report settings of a decoder that do not fit its columns."""
+    if isinstance(decode, RawDecodeConfig):
+        return
+    names = [column.name.lower() for column in columns]
+    if decode.key is not None and names.count(decode.key.column.lower()) > 1:
+        message = f'the schema has a column "{decode.key.column}" already'
+        given.report("key", message, "give the key's column another name: column: ...")
+    if not isinstance(decode, JsonDecodeConfig):
+        return
+    required = [column.name for column in columns if not column.nullable]
+    if decode.tombstones == "pass" and required:
+        message = "a tombstone passes as a row of nulls, but some columns are NOT NULL"
+        hint = "remove NOT NULL, or use tombstones: drop or quarantine"
+        given.report("tombstones", message, hint, context=[f"NOT NULL: {', '.join(required)}"], at_key=False)
+    if decode.extra_fields == "keep" and names.count(decode.extra_column.lower()) > 1:
+        message = f'the schema has a column "{decode.extra_column}" already'
+        key = "extra_column" if "extra_column" in given else "extra_fields"
+        given.report(key, message, "choose another extra_column", at_key=False)

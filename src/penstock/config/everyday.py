@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from penstock.config.ddl import ColumnType
-from penstock.config.fields import COORDINATES, ComputingStep, Count, Name, Names, Section, Step, Text, wrong
+from penstock.config.fields import COORDINATES, ComputingStep, Count, Name, Names, Secret, Section, Step, Text, wrong
 from penstock.config.problems import Path
 from penstock.config.scope import Scope, step_at
 from penstock.config.step_columns import added, computed, exploded, flattened
@@ -51,7 +51,7 @@ class ExplodeConfig(Step):
             return
         kind = scope.types[one.column]
         if kind is not None and kind.name not in ("ARRAY", "MAP"):
-            scope.report((*path, "column"), f'column "{one.column}" is {kind}; explode takes ARRAY or MAP')
+            scope.file.report((*path, "column"), f'column "{one.column}" is {kind}; explode takes ARRAY or MAP')
             return
         if kind is None and one.into is None and one.position is None:
             scope.types = None
@@ -85,7 +85,7 @@ class FlattenConfig(Step):
             here = (*path, "columns", index)
             kind = scope.type_of(name)
             if scope.has(here, name) and kind is not None and kind.name != "STRUCT":
-                scope.report(here, f'column "{name}" is {kind}; flatten takes STRUCT')
+                scope.file.report(here, f'column "{name}" is {kind}; flatten takes STRUCT')
         if scope.types is None or any(scope.type_of(name) is None for name in one.columns or scope.types):
             scope.types = None
             return
@@ -97,7 +97,7 @@ class FlattenConfig(Step):
                 if any(other.lower() == name.lower() and its[0] != way[0] for its, other in named):
                     message = f'flattening "{way[0]}" gives the column "{name}", which is there already'
                     hint = "set another separator, or rename the other column before"
-                    scope.report(path, message, hint=hint, at_key=True)
+                    scope.file.report(path, message, hint=hint, at_key=True)
         scope.give((name, kind) for (_, name), (_, kind) in zip(named, leaves, strict=True))
 
 
@@ -108,7 +108,7 @@ def _fields(kind: ColumnType | None) -> list[tuple[str, ColumnType | None]] | No
 class MaskSettings(Section):
     """How one column is masked: give exactly one."""
 
-    hash: SecretStr | None = Field(
+    hash: Secret | None = Field(
         default=None, description="Replace by the SHA-256 of this salt and the value, in hex. Secret: by reference."
     )
     keep_last: Count | None = Field(default=None, description="Stars for all but this many last characters.")
@@ -128,14 +128,14 @@ class MaskConfig(Step):
         for name, how in self.mask.items():
             here = (*path, name)
             if name == COORDINATES:
-                scope.report(here, f'"{COORDINATES}" carries the coordinates and stays as it is', at_key=True)
+                scope.file.report(here, f'"{COORDINATES}" carries the coordinates and stays as it is', at_key=True)
                 continue
             if isinstance(how, MaskSettings) and (how.hash is None) == (how.keep_last is None):
-                scope.report(here, "exactly one of hash and keep_last is needed", at_key=True)
+                scope.file.report(here, "exactly one of hash and keep_last is needed", at_key=True)
             kind = scope.type_of(name)
             if scope.has(here, name, at_key=True) and scope.types is not None:
                 if kind is not None and (kind.nested or kind.name == "BINARY"):
-                    scope.report(here, f'column "{name}" is {kind}, which has no text to mask', at_key=True)
+                    scope.file.report(here, f'column "{name}" is {kind}, which has no text to mask', at_key=True)
                 scope.give(computed(scope.types.items(), [(name, ColumnType("STRING"))]))
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar, Literal
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +26,11 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
+
+from penstock.config.problems import Path
+
+if TYPE_CHECKING:
+    from penstock.config.yaml_source import Given
 
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
@@ -106,6 +113,16 @@ _NOT_SECRET = re.compile(r"(url|uri|location|file|path|type|class|provider|mecha
 _SECRET_KEYS = ("url", "uri", "registry", "webhook", "headers", "hash")
 
 
+class SecretKind(Enum):
+    """Marks a field whose text must not hold a secret: this comes by reference."""
+
+    SECRET = "all of it is a secret"
+    URL = "an address, which may hold a password"
+    WEBHOOK = "an address that may be a secret as a whole, and must not hold a password"
+    HEADER = "a header of HTTP, whose name says whether it is a secret"
+    SETTING = "a setting of a client or of Spark, whose name says whether it is a secret"
+
+
 class FromReference(str):
     """Text that a reference gave: as a setting of a client or of Spark it is a secret, whatever its name."""
 
@@ -128,9 +145,91 @@ class Section(BaseModel):
         frozen=True, strict=True, extra="forbid", hide_input_in_errors=True, defer_build=True
     )
 
+    exactly_one: ClassVar[tuple[str, ...]] = ()
+    """Keys of which exactly one is needed."""
+    needs: ClassVar[Mapping[str, str]] = {}
+    """Keys, each with another one without which it means nothing."""
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Report keys that are missing or exclude each other. Their values need not be valid."""
+        if cls.exactly_one:
+            given.at_least_one(cls.exactly_one)
+            given.at_most_one(cls.exactly_one)
+        for key, needed in cls.needs.items():
+            if key in given and needed not in given:
+                given.report(key, f"{key} means nothing without {needed}", f"add {needed}")
+
+    def check_values(self, given: Given) -> None:
+        """Report values that contradict each other. Each of them is valid by itself."""
+
+
+def walk(kind: Any, data: Any, value: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
+    """Each section of some data as (path, model, instance), and each secret as (path, SecretKind, None).
+
+    `kind` is the annotation that describes the data, and `value` what it was validated to: None where it was refused.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        if not isinstance(data, dict | list):
+            yield from ((path, mark, None) for mark in arguments[1:] if isinstance(mark, SecretKind))
+        yield from walk(arguments[0], data, value, path)
+    elif origin is Union or origin is UnionType:
+        members = [member for member in arguments if not models_of(member)]
+        yield from (found for member in (*members, *_chosen(kind, data)) for found in walk(member, data, value, path))
+    elif origin is tuple and isinstance(data, list):
+        for index, item in enumerate(data):
+            inside = value[index] if isinstance(value, tuple) else None
+            yield from walk(arguments[0], item, inside, (*path, index))
+    elif origin is dict and isinstance(data, dict):
+        for key, item in data.items():
+            yield from walk(arguments[1], item, value.get(key) if isinstance(value, dict) else None, (*path, key))
+    elif isinstance(kind, type) and issubclass(kind, Section) and isinstance(data, dict):
+        instance = value if isinstance(value, kind) else None
+        yield path, kind, instance
+        for name, field in kind.model_fields.items():
+            key = field.alias or name
+            if key in data:
+                inside = getattr(instance, name) if instance is not None else None
+                yield from walk(field.rebuild_annotation(), data[key], inside, (*path, key))
+
+
+def _chosen(union: Any, data: Any) -> list[type[Section]]:
+    """The model of a union that describes some data: the only one, or the one that the data names."""
+    models = models_of(union)
+    if len(models) > 1:
+        models = [model for model in reversed(models) if isinstance(data, dict) and _describes(model, data)]
+    return models[:1]
+
+
+def _describes(model: type[Section], data: Mapping[str, Any]) -> bool:
+    key, tags = tags_of(model)
+    if tags:
+        return data.get(key, model.model_fields[key].default) in tags
+    return all(name in data for name, field in model.model_fields.items() if field.is_required())
+
+
+def models_of(union: Any) -> list[type[Section]]:
+    """The models that an annotation chooses between."""
+    if isinstance(union, type) and issubclass(union, Section):
+        return [union]
+    if get_origin(union) in (Annotated, Union, UnionType):
+        return [model for inner in get_args(union) for model in models_of(inner)]
+    return []
+
+
+def tags_of(model: type[Section]) -> tuple[str, tuple[str, ...]]:
+    """The key whose value chooses a model in a union, and the values that do; none for a step."""
+    for key in ("type", "format"):
+        if key in model.model_fields and get_origin(model.model_fields[key].annotation) is Literal:
+            return key, get_args(model.model_fields[key].annotation)
+    return "", ()
+
 
 class Step(Section):
     """One step of `transforms`: its kind is its one key beside those of `BESIDE`."""
+
+    kind: ClassVar[str]
 
     name: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="What the step is called in `plan` and in messages."
@@ -265,6 +364,8 @@ Duration = Annotated[
     BeforeValidator(_to_duration),
     WithJsonSchema({"type": "string", "examples": ["500 ms", "10 seconds", "2 minutes", "1 hour"]}),
 ]
+Secret = Annotated[SecretStr, SecretKind.SECRET]
+SecretUrl = Annotated[SecretStr, SecretKind.URL]
 Size = Annotated[
     int,
     BeforeValidator(_to_size),
@@ -272,7 +373,7 @@ Size = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "examples": ["10 MiB"]}),
 ]
 Settings = Annotated[
-    dict[str, str | SecretStr],
+    dict[str, Annotated[str | SecretStr, SecretKind.SETTING]],
     BeforeValidator(_to_settings),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "integer", "number", "boolean"]}}),
 ]

@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from penstock.config.fields import FromReference, expand_home, is_uri
+from penstock.config.fields import FromReference, SecretKind, expand_home, is_secret, is_uri
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path
-from penstock.config.yaml_source import MAX_BYTES, Source, put
+from penstock.config.yaml_source import MAX_BYTES, Document, put
 
 _ENDINGS = (".yaml", ".yml")
 _CASES = tuple(f".test{ending}" for ending in _ENDINGS)
@@ -103,24 +104,22 @@ class _UnresolvedError(Exception):
         self.message, self.hint = message, hint
 
 
-def fill_references(source: Source, folder: FilePath) -> frozenset[Path]:
-    """Fill every reference in place and return the paths that had one. Unresolved ones become problems."""
-    filled = set()
-    for path, text in list(_texts(source.data, ())):
+def fill_references(file: Document, folder: FilePath) -> None:
+    """Fill every reference in place. Unresolved ones become problems."""
+    for path, text in list(_texts(file.data, ())):
         if "${" not in text:
             continue
         try:
             value, count = _fill(text, folder)
         except _UnresolvedError as error:
-            source.problems.append(source.positions.problem(path, error.message, hint=error.hint))
-            source.broken.add(path)
+            file.report(path, error.message, hint=error.hint)
+            file.broken.add(path)
             continue
         # Of other keys the models know whether they hold a secret; of a free-form setting nobody but the user does.
         setting = count and len(path) > 1 and path[-2] in _SETTINGS
-        put(source.data, path, FromReference(value) if setting else value)
+        put(file.data, path, FromReference(value) if setting else value)
         if count:
-            filled.add(path)
-    return frozenset(filled)
+            file.filled.add(path)
 
 
 def literal_part(text: str) -> str:
@@ -203,3 +202,42 @@ def _file_text(name: str, folder: FilePath) -> str:
     if "\0" in text:
         raise _UnresolvedError(f"the file {name} holds a zero byte, which no value may have")
     return text.rstrip("\r\n")
+
+
+_ASSIGNED = re.compile(
+    r"(password|passwd|secret|token|accountkey|accesskey|signature|[;?&]sig)\s*=\s*[\"']?[^\s\"';&]", re.IGNORECASE
+)
+_CREDENTIALS = re.compile(r"authorization|cookie|api-?key|auth-?key", re.IGNORECASE)
+_SCHEMES = ("", "bearer", "basic", "digest", "token", "apikey", "geniekey")
+"""What comes before the secret in a header of HTTP."""
+
+
+def check_secret(file: Document, path: Path, kind: SecretKind) -> None:
+    """Report a secret that is written out in the file. It is never repeated."""
+    text, name = file.positions.values[path].text, str(path[-1])
+    literal = literal_part(text)
+    assigned, bare = bool(_ASSIGNED.search(literal)), literal.strip().lower() not in _SCHEMES
+    match kind:
+        case SecretKind.URL:
+            exposed = assigned or _has_password(literal)
+        case SecretKind.WEBHOOK:
+            exposed = _has_password(literal)
+        case SecretKind.HEADER:
+            exposed = bare and (is_secret(name) or _CREDENTIALS.search(name) is not None)
+        case SecretKind.SETTING if not is_secret(name):
+            exposed = assigned
+        case _:
+            # A composed setting (JAAS) has harmless text around its references; a plain one has nothing else.
+            exposed = assigned if path in file.filled and "=" in text else bare
+    if exposed:
+        file.report(path, "a secret is written out in the file", hint="write it as ${env:NAME} or ${file:path}")
+    elif kind is SecretKind.SETTING and path in file.filled and name.endswith("JavaOptions"):
+        message = "these options are on a command line, which everybody on the machine can read: not for a reference"
+        file.report(path, message, hint="write them out, and give a secret by a setting or a file that they name")
+
+
+def _has_password(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).password)
+    except ValueError:
+        return False

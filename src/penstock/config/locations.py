@@ -19,8 +19,7 @@ from pydantic import SecretStr
 
 from penstock.config.fields import is_uri
 from penstock.config.operation import of_application
-from penstock.config.parts import Parts
-from penstock.config.pipeline import PipelineConfig
+from penstock.config.pipeline import Parts, PipelineConfig
 from penstock.config.problems import Path, Problem
 from penstock.config.sinks import PostgresSinkConfig
 
@@ -150,7 +149,7 @@ def check_locations(parts: Parts) -> None:
                 continue
             written = parts.file.positions.written(earlier.path)
             context = [f"{earlier.what}: {written}{earlier.suffix}"]
-            parts.report(later.path, message, context=context, hint=_HINTS["place"])
+            parts.file.report(later.path, message, context=context, hint=_HINTS["place"])
             break
 
 

@@ -11,7 +11,19 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from penstock.config.fields import Count, Duration, Location, Section, Size, Text, is_uri, wrong
+from penstock.config.fields import (
+    Count,
+    Duration,
+    Location,
+    SecretKind,
+    Section,
+    Size,
+    Text,
+    is_uri,
+    show_duration,
+    wrong,
+)
+from penstock.config.yaml_source import Given
 
 
 def _to_memory(value: Any) -> Any:
@@ -44,11 +56,21 @@ class FlowConfig(Section):
         "the machines is.",
     )
 
+    def check_values(self, given: Given) -> None:
+        """The aims are within the bounds."""
+        if self.target_batch > self.max_batch:
+            target, most = show_duration(self.target_batch), show_duration(self.max_batch)
+            at = "target_batch" if "target_batch" in given else "max_batch"
+            given.report(at, f"target_batch {target} is longer than max_batch {most}", at_key=False)
+        if self.max_offsets is not None and self.min_offsets > self.max_offsets:
+            message = f"min_offsets {self.min_offsets:,} is more than max_offsets {self.max_offsets:,}"
+            given.report("min_offsets" if "min_offsets" in given else "max_offsets", message, at_key=False)
+
 
 class OtelConfig(Section):
     """Push the figures by OpenTelemetry's protocol over HTTP. Needs the extra: `pip install penstock[otel]`."""
 
-    endpoint: Text | None = Field(
+    endpoint: Annotated[Text, SecretKind.URL] | None = Field(
         default=None,
         description="Where the collector takes metrics, such as `http://localhost:4318/v1/metrics`. Left out, what "
         "OpenTelemetry's own environment variables say.",

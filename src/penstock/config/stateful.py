@@ -77,14 +77,14 @@ class WindowConfig(Step):
         for name, text in one.aggregates.items():
             here = (*path, "aggregates", name)
             if name.lower() in (other.lower() for other in taken):
-                scope.report(here, f'the column "{name}" is there already', at_key=True)
+                scope.file.report(here, f'the column "{name}" is there already', at_key=True)
             taken.append(name)
             _check_aggregate(text, scope, here)
         scope.give_own(windowed(TIMESTAMP, TIMESTAMP, by, ((name, None) for name in one.aggregates)), path)
         scope.close("window", path)
 
     def _check_spans(self, scope: Scope, path: Path) -> None:
-        one, report = self.window, scope.report
+        one, report = self.window, scope.file.report
         if (one.size is None) == (one.gap is None):
             message = "only one of size and gap can be given" if one.gap else "one of size and gap is needed"
             report(path, message, hint="size for windows of one length, gap for sessions", at_key=True)
@@ -103,7 +103,7 @@ def _check_aggregate(text: str, scope: Scope, path: Path) -> None:
     try:
         aggregate = read_aggregate(text)
     except ExpressionError as error:
-        scope.report(path, error.message, offset=error.offset, hint=error.hint)
+        scope.file.report(path, error.message, offset=error.offset, hint=error.hint)
         return
     for reference in aggregate.references:
         scope.check_reference(reference, path)
@@ -111,7 +111,7 @@ def _check_aggregate(text: str, scope: Scope, path: Path) -> None:
         kind = scope.type_of(reference.parts[0]) if len(reference.parts) == 1 else None
         if kind is not None and kind.name not in _NUMERIC:
             message = f'column "{reference.parts[0]}" is {kind}, and only numbers have a sum or an average'
-            scope.report(path, message, offset=reference.offsets[0])
+            scope.file.report(path, message, offset=reference.offsets[0])
 
 
 class Within(Section):
@@ -159,7 +159,7 @@ class JoinConfig(Step):
 
     def check_sides(self, sides: Mapping[str, Scope], scope: Scope, path: Path) -> None:
         """Two sources: keys on both sides, a bound in time, and columns that do not clash."""
-        one, report = self.join, scope.report
+        one, report = self.join, scope.file.report
         scope.close("join", path)
         for key in ("left", "right"):
             name = getattr(one, key)
@@ -201,7 +201,7 @@ def _check_key(name: str, side: Scope, column: str, path: Path) -> None:
         context = [f"columns of {name}: {', '.join(side.names())}"]
         hint = did_you_mean(column, side.names())
         message = f'source {name} has no column "{column}"'
-        side.report((*path, "on"), message, context=context, hint=hint, at_key=True)
+        side.file.report((*path, "on"), message, context=context, hint=hint, at_key=True)
 
 
 class StatefulSettings(Section):
@@ -238,7 +238,7 @@ class StatefulConfig(Step):
         if one.ttl is not None and one.time != "processing":
             message = f"state can expire by processing time alone, and time is {one.time}"
             hint = "write time: processing, or end the state by a timer"
-            scope.report((*path, "ttl"), message, hint=hint, at_key=True)
+            scope.file.report((*path, "ttl"), message, hint=hint, at_key=True)
         scope.check_columns(one.keys, (*path, "keys"))
         scope.give_declared(one.columns, (*path, "schema"))
         scope.close("state", path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
@@ -17,7 +17,7 @@ from penstock.config.everyday import (
     PythonConfig,
 )
 from penstock.config.expressions import ExpressionError, place_for_coordinates, read_query
-from penstock.config.fields import BESIDE, COORDINATES, ComputingStep, Duration, Names, Section, Step, Text
+from penstock.config.fields import BESIDE, COORDINATES, ComputingStep, Duration, Names, Section, Step, Text, models_of
 from penstock.config.problems import Path
 from penstock.config.scope import Scope, step_at
 from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
@@ -72,13 +72,13 @@ class RenameConfig(Step):
         for old, new in self.rename.items():
             here = (*path, old)
             if old == COORDINATES:
-                scope.report(here, f'"{COORDINATES}" carries the coordinates and keeps its name', at_key=True)
+                scope.file.report(here, f'"{COORDINATES}" carries the coordinates and keeps its name', at_key=True)
             else:
                 scope.has(here, old, at_key=True)
             scope.check_new(new, here, without=self.rename)
             if new.lower() in taken:
                 context = [f"the other: {taken[new.lower()]}"]
-                scope.report(here, f'two columns cannot both become "{new}"', context=context)
+                scope.file.report(here, f'two columns cannot both become "{new}"', context=context)
             taken[new.lower()] = old
             scope.gone[old] = f'renamed to "{new}" by {step_at(path)}'
         if scope.types is not None:
@@ -97,12 +97,12 @@ class DropConfig(Step):
             here = (*path, index)
             if name == COORDINATES:
                 hint = "to leave it out of a table: coordinates: false in the sink"
-                scope.report(here, f'"{COORDINATES}" carries the coordinates and cannot be dropped', hint=hint)
+                scope.file.report(here, f'"{COORDINATES}" carries the coordinates and cannot be dropped', hint=hint)
             elif scope.has(here, name) and scope.types is not None:
                 scope.give(without(scope.types.items(), [name]))
                 scope.gone[name] = f"dropped by {step_at(path)}"
         if scope.types is not None and not scope.names():
-            scope.report(path, "no column is left after this step")
+            scope.file.report(path, "no column is left after this step")
 
 
 class CastConfig(ComputingStep):
@@ -118,13 +118,13 @@ class CastConfig(ComputingStep):
         for name, text in self.cast.items():
             here = (*path, name)
             if name == COORDINATES:
-                scope.report(here, f'"{COORDINATES}" carries the coordinates and keeps its type', at_key=True)
+                scope.file.report(here, f'"{COORDINATES}" carries the coordinates and keeps its type', at_key=True)
                 continue
             there = scope.has(here, name, at_key=True)
             try:
                 target = read_type(text)
             except ColumnsError as error:
-                scope.report(here, error.message, offset=error.offset, hint=error.hint)
+                scope.file.report(here, error.message, offset=error.offset, hint=error.hint)
                 continue
             if there and scope.types is not None:
                 scope.give(computed(scope.types.items(), [(name, target)]))
@@ -158,7 +158,9 @@ class DedupeConfig(Step):
             scope.check_event_time(path, "dedupe within a time", "no key could ever be forgotten")
         elif scope.types is not None and COORDINATES not in scope.types:
             hint = f"select {COORDINATES} in the sql step before"
-            scope.report(path, f'dedupe keeps the newest offset, but the column "{COORDINATES}" is gone', hint=hint)
+            scope.file.report(
+                path, f'dedupe keeps the newest offset, but the column "{COORDINATES}" is gone', hint=hint
+            )
         scope.check_columns(self.keys, (*path, "keys"))
 
 
@@ -175,7 +177,7 @@ class SqlConfig(Step):
         try:
             query = read_query(self.sql)
         except ExpressionError as error:
-            scope.report(path, error.message, offset=error.offset, hint=error.hint)
+            scope.file.report(path, error.message, offset=error.offset, hint=error.hint)
             return
         scope.types = before
         for reference in query.references:
@@ -190,7 +192,7 @@ class SqlConfig(Step):
             for name in new:
                 if name.lower() in (other.lower() for other in after):
                     hint = "give one of them another name"
-                    scope.report(path, f'the query gives the column "{name}" twice', hint=hint)
+                    scope.file.report(path, f'the query gives the column "{name}" twice', hint=hint)
             after |= new
         if COORDINATES in (before or [COORDINATES]) and place_for_coordinates(self.sql) is not None:
             after[COORDINATES] = types.get(COORDINATES)
@@ -228,7 +230,7 @@ TransformConfig = Annotated[
     | Annotated[StatefulConfig, Tag("stateful")],
     Discriminator(_kind_of),
 ]
-KINDS: tuple[str, ...] = tuple(get_args(step)[0].kind for step in get_args(get_args(TransformConfig)[0]))
+KINDS = tuple(step.kind for step in models_of(TransformConfig) if issubclass(step, Step))
 
 
 def remembers(step: TransformConfig | None) -> bool:

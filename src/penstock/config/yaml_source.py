@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -43,17 +43,90 @@ Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(slots=True)
-class Source:
-    """A pipeline file as read: its values, where they are, and what is already known to be wrong."""
+class Document:
+    """A YAML file as read: its values, their positions, and the problems found so far."""
 
     positions: Positions
     data: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     broken: set[Path] = field(default_factory=set)
-    """Paths with a problem of their own, about which nothing more is said."""
+    """Paths with a problem of their own, about which nothing more is reported."""
+    filled: set[Path] = field(default_factory=set)
+    """Paths whose values came, wholly or in part, through a reference."""
+
+    def written(self, *path: str | int) -> bool:
+        """Whether the file has this key, valid or not."""
+        return value_at(self.data, path) is not None or path in self.broken
+
+    def report(
+        self,
+        path: Path,
+        message: str,
+        *,
+        context: Iterable[str] = (),
+        hint: str | None = None,
+        offset: int | None = None,
+        at_key: bool = False,
+    ) -> None:
+        """Add a problem, unless the path is part of something already reported."""
+        if any(path[:end] in self.broken for end in range(1, len(path) + 1)):
+            return
+        if path in self.filled:
+            offset = None
+        problem = self.positions.problem(path, message, context=context, hint=hint, offset=offset, at_key=at_key)
+        self.problems.append(problem)
 
 
-def read_source(file: FilePath) -> Source:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One section as the file has it: which of its keys are there, valid or not, and the problems with them."""
+
+    document: Document
+    path: Path
+
+    def __contains__(self, key: str) -> bool:
+        return self.document.written(*self.path, key)
+
+    def __getitem__(self, key: str) -> Any:
+        return value_at(self.document.data, (*self.path, key))
+
+    def at(self, *keys: str | int) -> Path:
+        """The path of something inside the section."""
+        return (*self.path, *keys)
+
+    def section(self, key: str) -> Given | None:
+        """The section under a key, if there is one."""
+        return Given(self.document, (*self.path, key)) if isinstance(self[key], dict) else None
+
+    def report(
+        self, at: str | Path, message: str, hint: str | None = None, *, context: Iterable[str] = (), at_key: bool = True
+    ) -> None:
+        """Report a problem at a key of the section, or at a path inside it; at the empty path it is the section's."""
+        inside = (at,) if isinstance(at, str) else at
+        self.document.report((*self.path, *inside), message, context=context, hint=hint, at_key=at_key)
+
+    def refuse(self, keys: Iterable[str], why: str, hint: str) -> None:
+        """Report each of these keys that is there."""
+        for key in keys:
+            if key in self:
+                self.report(key, f"{key} {why}", hint)
+
+    def at_most_one(self, keys: Sequence[str]) -> None:
+        """Report more than one of some keys, at the second one in the file."""
+        positions = self.document.positions.keys
+        given = sorted((key for key in keys if key in self), key=lambda key: positions[*self.path, key].line)
+        if len(given) > 1:
+            line = positions[*self.path, given[0]].line
+            message = f"only one of {', '.join(keys[:-1])} and {keys[-1]} can be given; {given[0]} is at line {line}"
+            self.report(given[1], message, f"remove {' or '.join(given)}")
+
+    def at_least_one(self, keys: Sequence[str]) -> None:
+        """Report that none of some keys is there."""
+        if not any(key in self for key in keys):
+            self.report((), f"one of {', '.join(keys[:-1])} and {keys[-1]} is needed")
+
+
+def read_document(file: FilePath) -> Document:
     """Read a pipeline file. Raises where it cannot be read as one mapping at all."""
     name = str(file)
     text = read_yaml_text(file, name)
@@ -62,7 +135,7 @@ def read_source(file: FilePath) -> Source:
         raise InvalidDefinition([_not_a_mapping(name, root)])
     reading = Reading(name, text)
     data = reading.mapping(root, ())
-    return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
+    return Document(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
 
 
 def compose_bounded(name: str, text: str) -> yaml.Node | None:
