@@ -24,16 +24,6 @@ from penstock.config.decode import (
     TextDecodeConfig,
     TextKeyConfig,
 )
-from penstock.config.everyday import (
-    EnrichConfig,
-    ExpectConfig,
-    ExplodeConfig,
-    FlattenConfig,
-    MapArrowConfig,
-    MaskConfig,
-    MaskSettings,
-    PythonConfig,
-)
 from penstock.config.expressions import ExpressionError, read_expression
 from penstock.config.fields import reveal, show_duration
 from penstock.config.flows import Flow, Side, flows, only_topic
@@ -80,6 +70,14 @@ from penstock.config.transforms import (
     DedupeConfig,
     DeriveConfig,
     DropConfig,
+    EnrichConfig,
+    ExpectConfig,
+    ExplodeConfig,
+    FlattenConfig,
+    MapArrowConfig,
+    MaskConfig,
+    MaskSettings,
+    PythonConfig,
     RenameConfig,
     SqlConfig,
     TransformConfig,

@@ -8,15 +8,14 @@ from datetime import datetime
 from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, PrivateAttr, Tag
 
 from penstock.config.fields import Duration, Location, Section, Text, wrong
 from penstock.config.pipeline import PipelineConfig
-from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot, did_you_mean
+from penstock.config.problems import InvalidDefinition, Path, Positions, did_you_mean
 from penstock.config.source import Partition, Topic
 from penstock.config.validation import validate
-from penstock.config.yaml_source import TAG, Document, Given, Reading, compose_bounded, read_yaml_text, value_at
+from penstock.config.yaml_source import Document, Given, read_document, value_at
 
 Row = dict[str, Any]
 
@@ -161,43 +160,9 @@ def to_bytes(value: Any) -> bytes | None:
     return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
 
 
-# A case file to cases, or to everything that is wrong with it: as strict as the pipeline file, with every place.
-#
-# Here a null is a value like any other. Messages and rows hold text that is checked against no type, so what YAML 1.1
-# makes of `NO` is a problem too.
-
-_NULL: Any = object()
-"""Stands for a null while the file is read: to the reading of a pipeline file None means a problem."""
-
-
 def read_case_document(file: FilePath) -> Document:
-    """Read a case file. Raises where it cannot be read as one mapping at all."""
-    name = str(file)
-    text = read_yaml_text(file, name)
-    root = compose_bounded(name, text)
-    if not isinstance(root, yaml.MappingNode):
-        raise InvalidDefinition([Problem(name, 1, 1, "", "the file is no mapping", ("expected: cases: [...]",))])
-    reading = _CaseReading(name, text)
-    data = _with_nulls(reading.mapping(root, ()))
-    return Document(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
-
-
-class _CaseReading(Reading):
-    def _scalar(self, node: Any, path: Path, spot: Spot) -> Any:
-        if node.tag == f"{TAG}null":
-            return _NULL
-        if node.tag == f"{TAG}bool" and spot.text.lower() not in ("true", "false"):
-            self._add(path, spot, f"YAML 1.1 reads {spot.text} as true or false", f'quote it: "{spot.text}"')
-            return None
-        return super()._scalar(node, path, spot)
-
-
-def _with_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_nulls(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_with_nulls(inner) for inner in value]
-    return None if value is _NULL else value
+    """Read a case file, as strictly as a pipeline file. Raises where it cannot be read as one mapping at all."""
+    return read_document(file, "cases: [...]", any_value=True)
 
 
 _CODES = ("code", "message", "stage", "topic", "partition", "offset", "key", "value", "headers", "timestamp")

@@ -9,7 +9,6 @@ from typing import Any
 from penstock.config.connections import SAME
 from penstock.config.ddl import ColumnsError, read_columns
 from penstock.config.decode import ByTopicDecodeConfig, FormatConfig, RawDecodeConfig, check_columns
-from penstock.config.everyday import EnrichConfig, PythonConfig
 from penstock.config.expressions import ExpressionError, read_query
 from penstock.config.fields import SecretKind, walk
 from penstock.config.files import check_secret
@@ -21,7 +20,7 @@ from penstock.config.scope import Scope
 from penstock.config.sinks import KafkaSinkConfig
 from penstock.config.stateful import WindowConfig
 from penstock.config.tables import TextTableConfig
-from penstock.config.transforms import SqlConfig, TransformConfig, remembers
+from penstock.config.transforms import EnrichConfig, PythonConfig, SqlConfig, TransformConfig, remembers
 from penstock.config.yaml_source import Given
 
 _SHARED = ("brokers", "security", "options", "on_data_loss", "group")

@@ -235,6 +235,11 @@ class Step(Section):
         default=None, description="What the step is called in `plan` and in messages."
     )
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps state from batch to batch."""
+        return False
+
 
 class ComputingStep(Step):
     """A step that evaluates expressions, which may fail on a row."""
@@ -244,6 +249,15 @@ class ComputingStep(Step):
         description="What happens to a row for which an expression fails, such as text that is no number: `quarantine` "
         "its record, or `fail` and stop the pipeline. Left out, `quarantine` where the pipeline has a quarantine.",
     )
+
+
+class StatefulStep(Step):
+    """A step that keeps state from batch to batch."""
+
+    @property
+    def remembers(self) -> bool:
+        """It does."""
+        return True
 
 
 BESIDE = frozenset({"name", "on_error"})
@@ -352,12 +366,37 @@ def _to_setting(name: str, value: Any) -> Any:
     return str(value) if isinstance(value, FromReference) else value
 
 
-_TEXT = WithJsonSchema({"type": "string"})
+def _check_dotted(text: str) -> str:
+    parts = text.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise wrong("expected module.function, in a file beside the pipeline file", "such as rules.clean for rules.py")
+    return text
+
+
+def _to_pairs(value: Any) -> Any:
+    return (
+        {name: name for name in value} if isinstance(value, list) and all(isinstance(n, str) for n in value) else value
+    )
+
 
 Name = Annotated[str, AfterValidator(_check_name)]
 Text = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[Text, ...], Field(strict=False, min_length=1)]
 Count = Annotated[int, Field(ge=1)]
+Dotted = Annotated[Text, AfterValidator(_check_dotted)]
+Pairs = Annotated[
+    dict[Text, Text],
+    BeforeValidator(_to_pairs),
+    Field(min_length=1),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "object", "additionalProperties": {"type": "string"}},
+            ]
+        }
+    ),
+]
 Location = Annotated[str, AfterValidator(_to_location)]
 Duration = Annotated[
     timedelta,

@@ -93,7 +93,7 @@ def _read_files(parts: Parts, decode: FormatConfig | KeyDecodeConfig, path: Path
             read_columns(text)
     except ColumnsError as error:
         if schema_file is None:
-            parts.file.report((*path, "schema"), error.message, offset=error.offset, hint=error.hint)
+            parts.file.report_error((*path, "schema"), error)
         else:
             parts.file.problems.append(_problem_in(schema_file, text or "", error))
         text = None

@@ -110,6 +110,14 @@ class Positions:
         return 1, 1
 
 
+class TextError(ValueError):
+    """A text with a grammar of its own that is wrong, with the offset at which it is."""
+
+    def __init__(self, message: str, offset: int = 0, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.offset, self.hint = message, offset, hint
+
+
 class InvalidDefinition(DefinitionError):  # noqa: N818 - named for what the user's file is
     """A pipeline file with everything that is wrong with it, in the order of the file."""
 

@@ -64,7 +64,7 @@ class Scope:
         try:
             columns = [(one.name, one.type) for one in read_columns(text)] if text is not None else None
         except ColumnsError as error:
-            self.file.report(path, error.message, offset=error.offset, hint=error.hint)
+            self.file.report_error(path, error)
         self.give_own(columns, path[:-1])
 
     def close(self, what: str, path: Path) -> None:
@@ -78,8 +78,12 @@ class Scope:
         left = {name: kind for name, kind in self.types.items() if name in (*names, COORDINATES)}
         return Scope(self.file, left, False, self.gone | {name: reason for name in self.types if name not in left})
 
-    def has(self, path: Path, name: str, *, at_key: bool = False) -> bool:
-        """Whether a column is there, as far as is known; reported if not."""
+    def has(self, path: Path, name: str, *, at_key: bool = False, coordinates: str | None = None) -> bool:
+        """Whether a column is there, as far as is known; reported if not. `coordinates` says why theirs will not do."""
+        if coordinates is not None and name == COORDINATES:
+            message = f'"{COORDINATES}" carries the coordinates and {coordinates}'
+            self.file.report(path, message, at_key=at_key)
+            return False
         if self.types is None or name in self.types:
             return True
         self._report_missing(path, name, at_key=at_key)
@@ -90,7 +94,7 @@ class Scope:
         try:
             references = read_expression(text)
         except ExpressionError as error:
-            self.file.report(path, error.message, offset=error.offset, hint=error.hint)
+            self.file.report_error(path, error)
             return
         for reference in references:
             self.check_reference(reference, path)

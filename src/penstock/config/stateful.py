@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from penstock.config.everyday import Dotted, Pairs
 from penstock.config.expressions import ExpressionError, read_aggregate
-from penstock.config.fields import COORDINATES, Duration, Name, Names, Section, Step, Text
+from penstock.config.fields import COORDINATES, Dotted, Duration, Name, Names, Pairs, Section, StatefulStep, Step, Text
 from penstock.config.problems import Path, did_you_mean
 from penstock.config.scope import TIMESTAMP, Scope
 from penstock.config.step_columns import joined, windowed
@@ -60,7 +59,7 @@ class WindowSettings(Section):
     )
 
 
-class WindowConfig(Step):
+class WindowConfig(StatefulStep):
     """Aggregates over windows of event time: `window_start`, `window_end`, the `by` columns, the aggregates."""
 
     kind: ClassVar[str] = "window"
@@ -103,7 +102,7 @@ def _check_aggregate(text: str, scope: Scope, path: Path) -> None:
     try:
         aggregate = read_aggregate(text)
     except ExpressionError as error:
-        scope.file.report(path, error.message, offset=error.offset, hint=error.hint)
+        scope.file.report_error(path, error)
         return
     for reference in aggregate.references:
         scope.check_reference(reference, path)
@@ -147,7 +146,7 @@ class JoinSettings(Section):
         return self.within.before or timedelta(), self.within.after or timedelta()
 
 
-class JoinConfig(Step):
+class JoinConfig(StatefulStep):
     """Two sources row by row. The first of the transforms; each source has its watermark in its own transforms."""
 
     kind: ClassVar[str] = "join"
@@ -224,7 +223,7 @@ class StatefulSettings(Section):
     )
 
 
-class StatefulConfig(Step):
+class StatefulConfig(StatefulStep):
     """Your own state for each key, with timers."""
 
     kind: ClassVar[str] = "stateful"

@@ -66,8 +66,7 @@ class TextTableConfig(TableConfig):
         try:
             read_columns(self.columns)
         except ColumnsError as error:
-            path = (*given.path, "schema")
-            given.document.report(path, error.message, offset=error.offset, hint=error.hint)
+            given.document.report_error(given.at("schema"), error)
 
 
 class CsvTableConfig(TextTableConfig):
