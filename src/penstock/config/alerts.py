@@ -1,4 +1,4 @@
-"""When a running pipeline calls for help, and where: rules over its own figures, a webhook, a topic."""
+"""Alerts of a running pipeline: rules over its own metrics, a webhook, a topic."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ Share = Annotated[
 
 
 class AlertRuleConfig(Section):
-    """One thing to look at: exactly one of `lag_over`, `behind_over`, `no_commit_for`, `quarantine_over`, ...
+    """One condition: exactly one of `lag_over`, `behind_over`, `no_commit_for`, `quarantine_over`, ...
 
-    It fires once when it begins to hold, and resolves once when it does not any more.
+    It fires once when its condition begins to hold, and resolves once when it ends.
     """
 
     exactly_one: ClassVar[tuple[str, ...]] = (
@@ -73,10 +73,10 @@ class AlertRuleConfig(Section):
         default=None, description="What the rule is called in messages. Left out, its kind: `lag_over`, ..."
     )
     lag_over: Count | None = Field(
-        default=None, description="More offsets than this wait to be read, over all partitions, all through `for`."
+        default=None, description="The lag over all partitions is more than this many offsets throughout `for`."
     )
     behind_over: Duration | None = Field(
-        default=None, description="The first unread record of some partition is older than this, all through `for`."
+        default=None, description="The first unread record of some partition is older than this throughout `for`."
     )
     no_commit_for: Duration | None = Field(
         default=None, description="There are records to read, and nothing was committed for this long."
@@ -86,7 +86,7 @@ class AlertRuleConfig(Section):
         description="Of the records read in the last `for`, a larger share than this went to the quarantine.",
     )
     restarts_over: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="It had to be started again more often than this in the last `within`."
+        default=None, description="It was restarted more often than this in the last `within`."
     )
     hold: Duration | None = Field(
         default=None,
@@ -100,7 +100,7 @@ class AlertRuleConfig(Section):
 
     @property
     def kind(self) -> str:
-        """The one key that says what is looked at."""
+        """The one key that says what is measured."""
         return next(kind for kind in self.exactly_one if getattr(self, kind) is not None)
 
     @property
@@ -110,13 +110,13 @@ class AlertRuleConfig(Section):
 
     @property
     def limit(self) -> float:
-        """What is too much: offsets, seconds, a share or a number of restarts."""
+        """The threshold: offsets, seconds, a share or a number of restarts."""
         value = getattr(self, self.kind)
         return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
     @property
     def span(self) -> timedelta:
-        """The time that the rule looks at: `for`, `within`, or what it itself says."""
+        """The time span of the rule: `for`, `within`, or its own value."""
         if self.kind == "restarts_over":
             return self.within or _WITHIN
         return self.no_commit_for or self.hold or _FOR
@@ -163,15 +163,15 @@ class WebhookConfig(Section):
 
 
 class AlertsConfig(Section):
-    """Rules that the running pipeline looks at, and where it says that one fires or resolves. Give `webhook`, `topic`
-    or both."""
+    """Rules that the running pipeline evaluates, and where it reports that one fires or resolves. Give `webhook`,
+    `topic` or both."""
 
     rules: Annotated[tuple[AlertRuleConfig, ...], Field(strict=False, min_length=1)] = Field(
-        description="What to look at, each with its own dash."
+        description="The rules, each with its own dash."
     )
     webhook: WebhookConfig | None = Field(default=None, description="Where to POST alerts.")
     topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
-    every: Duration = Field(default=timedelta(seconds=5), description="How often the rules are looked at.")
+    every: Duration = Field(default=timedelta(seconds=5), description="How often the rules are evaluated.")
 
     @classmethod
     def check_keys(cls, given: Given) -> None:

@@ -1,4 +1,4 @@
-"""The cases of a pipeline, `orders.test.yaml` beside `orders.yaml`: messages in, and what must come out."""
+"""The cases of a pipeline, `orders.test.yaml` next to `orders.yaml`: messages in, and the expected output."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ Batch = Annotated[
 class ExpectCase(Section):
     """What must come out, over all batches together."""
 
-    sinks: dict[str, Rows] = Field(default_factory=dict, description="A sink that is not named is not looked at.")
+    sinks: dict[str, Rows] = Field(default_factory=dict, description="A sink that is not named is not checked.")
     quarantine: Rows = Field(default=(), description="Left out, no record may be quarantined.")
     counts: dict[str, int] = Field(default_factory=dict, description="What the named rules of `expect` counted.")
     state: int | Rows | None = Field(default=None, description="How many rows of state are left, or which.")
@@ -194,8 +194,8 @@ def _check_names(file: Document, cases: CaseFile) -> None:
 def _check_case(given: Given, case: Case, pipeline: PipelineConfig) -> None:
     if "messages" in given and "batches" in given:
         given.report("batches", "only one of messages and batches can be given")
-    for path, message in _messages(case):
-        _check_message(Given(given.document, given.at(*path)), message, pipeline)
+    for path, one in _messages(case):
+        _check_message(Given(given.document, given.at(*path)), one, pipeline)
     for name in case.expect.sinks if case.expect else ():
         _check_known(given, ("expect", "sinks", name), "sink", [sink.name for sink in pipeline.sinks])
     for index, row in enumerate(case.expect.quarantine if case.expect else ()):
@@ -252,6 +252,5 @@ def _check_message(given: Given, message: MessageCase, pipeline: PipelineConfig)
     elif message.topic is None and topics is not None and len(topics) != 1:
         given.report((), "the pipeline reads several topics; say which", context=context, at_key=False)
     elif message.topic is not None and topics is not None and message.topic not in topics:
-        hint = did_you_mean(message.topic, topics)
         text = f'the pipeline does not read "{message.topic}"'
-        given.report("topic", text, hint, context=context, at_key=False)
+        given.report("topic", text, did_you_mean(message.topic, topics), context=context, at_key=False)

@@ -163,7 +163,7 @@ def _check_loops(parts: Parts) -> None:
             written["sinks", index, "topic"] = sink.topic
     for path, topic in written.items():
         if isinstance(topic, str) and source is not None and source.reads(topic):
-            message = f'the source reads "{topic}" too: the pipeline would read what it wrote, for ever'
+            message = f'the source reads "{topic}" too: the pipeline would read what it wrote, forever'
             parts.file.report(path, message, hint="write to a topic that the source does not read")
 
 

@@ -54,8 +54,8 @@ def _check_token_url(url: str) -> str:
 
 
 class SecurityConfig(Section):
-    """TLS, and who one is. TLS is on wherever this section is written, and certificates and host names are always
-    verified. The files are read on the driver, and what they hold is sent to the tasks."""
+    """TLS and authentication. TLS is on wherever this section is written, and certificates and host names are always
+    verified. The files are read on the driver, and their contents are sent to the tasks."""
 
     needs: ClassVar[Mapping[str, str]] = {
         "certificate_file": "key_file",
@@ -76,7 +76,9 @@ class SecurityConfig(Section):
     )
     key_file: Location | None = Field(default=None, description="The key of that certificate, as PEM.")
     key_password: Secret | None = Field(default=None, description="The password of the key, by reference.")
-    mechanism: Mechanism | None = Field(default=None, description="How the user is shown to Kafka's brokers (SASL).")
+    mechanism: Mechanism | None = Field(
+        default=None, description="How the user authenticates with Kafka's brokers (SASL)."
+    )
     username: Text | None = Field(default=None, description="The user.")
     password: Secret | None = Field(default=None, description="The user's password, by reference.")
     token_url: Annotated[Text, AfterValidator(_check_token_url), SecretKind.URL] | None = Field(
@@ -188,7 +190,7 @@ class RegistryConfig(Section):
         super().check_keys(given)
         user = next((key for key in _USER if key in given), None)
         if "token" in given and user is not None:
-            message = f"a token takes the place of a user and password, and {user} is there too"
+            message = f"a token replaces user and password, and {user} is given too"
             given.report("token", message, f"remove token or {user}")
         security = given.section("security")
         if security is None:

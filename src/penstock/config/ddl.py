@@ -50,7 +50,7 @@ class ColumnType:
 
     @property
     def nested(self) -> bool:
-        """Whether it holds other values."""
+        """Whether it contains other values."""
         return self.name in ("ARRAY", "MAP", "STRUCT")
 
 

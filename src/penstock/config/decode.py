@@ -79,7 +79,7 @@ class _JsonFormat(_Registered):
         alias="schema",
         description="The columns, as Spark SQL writes them: `order_id BIGINT NOT NULL, amount DOUBLE`.",
     )
-    schema_file: Location | None = Field(default=None, description="A file that holds the columns instead.")
+    schema_file: Location | None = Field(default=None, description="A file with the columns instead.")
     extra_fields: Literal["ignore", "keep", "quarantine"] = Field(
         default="ignore",
         description="Fields that the schema does not name: `ignore` them, `keep` them in a map column, or "
@@ -117,7 +117,7 @@ class _AvroFormat(_Registered):
     )
     framing: Literal["confluent", "none", "single_object"] | None = Field(
         default=None,
-        description="What stands before the data: `confluent` (a zero byte and a schema id), `single_object` (Avro's "
+        description="What precedes the data: `confluent` (a zero byte and a schema id), `single_object` (Avro's "
         "own marker and fingerprint) or `none`. Left out: `confluent` with a registry, else `none`.",
     )
     writer_files: Annotated[tuple[Location, ...], Field(strict=False)] = Field(
@@ -168,7 +168,7 @@ class _Key(Section):
 
 
 class TextKeyConfig(_Key):
-    """The key as UTF-8 text. A key that is none makes its record a bad one."""
+    """The key as UTF-8 text. A record whose key is not UTF-8 is a bad record."""
 
     format: Literal["text"] = Field(default="text", description="The format of the key.")
 
@@ -197,9 +197,15 @@ class ProtobufKeyConfig(_Key, _ProtobufFormat):
     format: Literal["protobuf"] = Field(description="The format of the key.")
 
 
+def _format_of(item: Any) -> str | None:
+    if isinstance(item, BaseModel):
+        return getattr(item, "format", None)
+    found = item.get("format") if isinstance(item, dict) else None
+    return None if found is None else str(found)
+
+
 def _format_or_text(item: Any) -> str:
-    found = getattr(item, "format", None) if isinstance(item, BaseModel) else None
-    return str(found or (item.get("format", "text") if isinstance(item, dict) else "text"))
+    return _format_of(item) or "text"
 
 
 KeyDecodeConfig = Annotated[
@@ -213,7 +219,7 @@ KeyDecodeConfig = Annotated[
 
 
 class _Keyed(Section):
-    """A value beside which the key may be decoded."""
+    """A value whose key may be decoded too."""
 
     key: KeyDecodeConfig | None = Field(
         default=None,
@@ -285,19 +291,15 @@ class ByTopicDecodeConfig(Section):
     """Each topic by a decoder of its own. Needs `routes`."""
 
     kind: ClassVar[str] = "of each topic"
-    """Its tag; no key of the file, which pydantic's locations could not tell from it."""
+    """Its tag. It is not a key of the file: in pydantic's locations the two would look the same."""
     by_topic: Annotated[dict[Topic, Annotated[FormatConfig, Field(discriminator="format")]], Field(min_length=1)] = (
         Field(description="Topic: how its records are decoded.")
     )
 
 
 def _format_or_by_topic(item: Any) -> str | None:
-    if isinstance(item, ByTopicDecodeConfig) or (isinstance(item, dict) and "by_topic" in item):
-        return ByTopicDecodeConfig.kind
-    found = getattr(item, "format", None) if isinstance(item, BaseModel) else None
-    if isinstance(item, dict):
-        found = item.get("format")
-    return str(found) if found is not None else None
+    by_topic = isinstance(item, ByTopicDecodeConfig) or (isinstance(item, dict) and "by_topic" in item)
+    return ByTopicDecodeConfig.kind if by_topic else _format_of(item)
 
 
 DecodeConfig = Annotated[

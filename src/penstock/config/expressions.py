@@ -82,9 +82,9 @@ class Query:
     """What is known about a query over `input`."""
 
     references: tuple[Reference, ...]
-    """The columns of `input` that it uses; empty where that cannot be told without Spark."""
+    """The columns of `input` that it uses; empty where only Spark knows."""
     outputs: tuple[str, ...] | None
-    """The names that leave it; `*` stands for all columns of `input`. None where it cannot be told."""
+    """The names that leave it; `*` stands for all columns of `input`. None where only Spark knows."""
     tables: tuple[str, ...] = ()
     """The other tables that it reads."""
 

@@ -93,14 +93,14 @@ def _split(text: str, units: dict[str, float] | dict[str, int], names: str, exam
 
 
 COORDINATES = "_penstock"
-"""As `penstock.model.COORDINATES`; a test holds it to that. Importing it would load Arrow for every `validate`."""
+"""As `penstock.model.COORDINATES`; a test compares the two. Importing it would load Arrow for every `validate`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SECRET_NAMES = (
     "password|passwd|passphrase|secret|token|credential|authorization|cookie|jaas|private[._-]?key|key[.]pem"
     "|user[._-]?info|(access|account|api|encryption|sas)[._-]?key|[._-]sas[._-]|connection[._-]?string|[._-]key$"
 )
-"""What the name of a secret holds, in lower case; a regular expression of Python and of Java, which redacts by it."""
+"""Matches the name of a secret, in lower case; a regular expression of Python and of Java, which redacts by it."""
 _SECRET = re.compile(SECRET_NAMES)
 _PLAIN_BY_REFERENCE = frozenset(
     f"spark.{name}"
@@ -114,7 +114,7 @@ _SECRET_KEYS = ("url", "uri", "registry", "webhook", "headers", "hash")
 
 
 class SecretKind(Enum):
-    """Marks a field whose text must not hold a secret: this comes by reference."""
+    """Marks a field whose text must not contain a secret: secrets come by reference."""
 
     SECRET = "all of it is a secret"
     URL = "an address, which may hold a password"
@@ -226,10 +226,20 @@ def tags_of(model: type[Section]) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-class Step(Section):
-    """One step of `transforms`: its kind is its one key beside those of `BESIDE`."""
+BESIDE = frozenset({"name", "on_error"})
+"""The keys that any step may have next to its kind."""
 
-    kind: ClassVar[str]
+
+class Step(Section):
+    """One step of `transforms`: its kind is its one key next to those of `BESIDE`."""
+
+    kind: ClassVar[str] = ""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Its kind is the name of its own field."""
+        super().__pydantic_init_subclass__(**kwargs)
+        cls.kind = next((name for name in cls.model_fields if name not in BESIDE), "")
 
     name: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="What the step is called in `plan` and in messages."
@@ -246,8 +256,9 @@ class ComputingStep(Step):
 
     on_error: Literal["quarantine", "fail"] | None = Field(
         default=None,
-        description="What happens to a row for which an expression fails, such as text that is no number: `quarantine` "
-        "its record, or `fail` and stop the pipeline. Left out, `quarantine` where the pipeline has a quarantine.",
+        description="What happens to a row for which an expression fails, such as text that is not a number: "
+        "`quarantine` its record, or `fail` and stop the pipeline. Left out, `quarantine` where the pipeline "
+        "has a quarantine.",
     )
 
 
@@ -258,10 +269,6 @@ class StatefulStep(Step):
     def remembers(self) -> bool:
         """It does."""
         return True
-
-
-BESIDE = frozenset({"name", "on_error"})
-"""The keys of a step that stand beside its kind."""
 
 
 def wrong(message: str, hint: str | None = None) -> PydanticCustomError:
@@ -276,7 +283,7 @@ def is_secret(option: str) -> bool:
 
 
 def may_hold_secret(path: Iterable[str | int]) -> bool:
-    """Whether what stands at a place of the file may be a secret or hold one: it is not repeated then."""
+    """Whether the value at a path may be or contain a secret: messages do not repeat it then."""
     return any(isinstance(part, str) and (is_secret(part) or part in _SECRET_KEYS) for part in path)
 
 
@@ -369,7 +376,7 @@ def _to_setting(name: str, value: Any) -> Any:
 def _check_dotted(text: str) -> str:
     parts = text.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise wrong("expected module.function, in a file beside the pipeline file", "such as rules.clean for rules.py")
+        raise wrong("expected module.function, in a file next to the pipeline file", "such as rules.clean for rules.py")
     return text
 
 

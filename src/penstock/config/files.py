@@ -26,7 +26,7 @@ _CASES = tuple(f".test{ending}" for ending in _ENDINGS)
 
 
 def pipeline_files(paths: Iterable[FilePath]) -> list[FilePath]:
-    """The pipeline files that the paths stand for: a folder for every `*.yaml` and `*.yml` in it that holds no cases.
+    """The pipeline files that the paths stand for: a folder means every `*.yaml` and `*.yml` in it except case files.
 
     A file that is named twice, or is in a folder that is named too, is there once.
     """
@@ -44,7 +44,7 @@ def _is_pipeline(file: FilePath) -> bool:
 
 
 def files_behind(config: PipelineConfig) -> frozenset[FilePath]:
-    """The files that a definition is made of beside its code: its own, those it refers to, schemas, certificates."""
+    """The files of a definition besides its code: its own, those it refers to, schemas, certificates."""
     found = set(_files_in(config))
     if (own := config.file) is not None:
         found.add(own.absolute())
@@ -53,7 +53,7 @@ def files_behind(config: PipelineConfig) -> frozenset[FilePath]:
 
 
 def secret_files(config: PipelineConfig) -> frozenset[FilePath]:
-    """The files of a definition that hold secrets: those that it refers to, and private keys."""
+    """The files of a definition that contain secrets: those that it refers to, and private keys."""
     found = set(_files_in(config, ("key_file",)))
     if (own := config.file) is not None:
         found |= files_named(_text(own), own.absolute().parent)
@@ -61,7 +61,7 @@ def secret_files(config: PipelineConfig) -> frozenset[FilePath]:
 
 
 def referred_to_in(folder: FilePath) -> frozenset[FilePath]:
-    """The files that any YAML file in a folder refers to: each may hold a secret, of whichever pipeline."""
+    """The files that any YAML file in a folder refers to: each may contain a secret of any pipeline."""
     texts = (_text(file) for file in folder.iterdir() if file.suffix in _ENDINGS and file.is_file())
     return frozenset(name for text in texts for name in files_named(text, folder))
 
@@ -97,7 +97,7 @@ _MAX_FILE_BYTES = 1024 * 1024
 
 
 class _UnresolvedError(Exception):
-    """A reference that stands for nothing."""
+    """A reference that cannot be resolved."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -115,7 +115,7 @@ def fill_references(file: Document, folder: FilePath) -> None:
             file.report(path, error.message, hint=error.hint)
             file.broken.add(path)
             continue
-        # Of other keys the models know whether they hold a secret; of a free-form setting nobody but the user does.
+        # For other keys the models say whether they are secrets; for a free-form setting only the user knows.
         setting = count and len(path) > 1 and path[-2] in _SETTINGS
         put(file.data, path, FromReference(value) if setting else value)
         if count:
@@ -128,13 +128,13 @@ def literal_part(text: str) -> str:
 
 
 def files_named(text: str, folder: FilePath) -> set[FilePath]:
-    """The files whose contents stand in a text by reference."""
+    """The files that a text refers to."""
     bodies = (match[1] for match in _REFERENCE.finditer(text) if match[1] is not None)
     return {folder / expand_home(body.removeprefix("file:")) for body in bodies if body.startswith("file:")}
 
 
 def variables_named(text: str) -> dict[str, bool]:
-    """The environment variables that stand in a text by reference; true for one without a default somewhere."""
+    """The environment variables that a text refers to; true for one without a default somewhere."""
     found: dict[str, bool] = {}
     for match in _REFERENCE.finditer(text):
         if match[1] is not None and match[1].startswith("env:"):
@@ -193,14 +193,14 @@ def _file_text(name: str, folder: FilePath) -> str:
         with file.open(encoding="utf-8") as opened:
             text = opened.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise _UnresolvedError(f"the file {name} is not there", "the path is relative to the pipeline file") from None
+        raise _UnresolvedError(f"the file {name} does not exist", "the path is relative to the pipeline file") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise _UnresolvedError(f"reading the file {name}: {reason}") from None
     if len(text) > _MAX_FILE_BYTES:
         raise _UnresolvedError(f"the file {name} is larger than {_MAX_FILE_BYTES:,} bytes")
     if "\0" in text:
-        raise _UnresolvedError(f"the file {name} holds a zero byte, which no value may have")
+        raise _UnresolvedError(f"the file {name} contains a zero byte, which no value may have")
     return text.rstrip("\r\n")
 
 

@@ -31,12 +31,12 @@ class Side:
 
     @property
     def path(self) -> Path:
-        """Where it stands in the file."""
+        """Its path in the file."""
         return ("sources", self.name)
 
     @property
     def decode_path(self) -> Path:
-        """Where its decoder stands in the file."""
+        """The path of its decoder in the file."""
         return (*self.path, "decode")
 
 
@@ -45,7 +45,7 @@ class Flow:
     """One way: which records, how they are decoded, what happens to the rows, and to which sinks they go."""
 
     path: Path
-    """Where it stands in the file: nowhere, or at its route."""
+    """Its path in the file: that of its route, or empty."""
     topics: tuple[str, ...] | None
     """The topics whose records take it; None for all."""
     decode: FormatConfig | None
@@ -68,7 +68,7 @@ class Flow:
 
     @property
     def name(self) -> str:
-        """How it is told from the others; empty where there are none."""
+        """Its name in messages; empty where there is only one."""
         return "".join(f"[{part}]" if isinstance(part, int) else part for part in self.path)
 
 
@@ -187,15 +187,15 @@ def _check_order(flow: Flow, file: Document) -> None:
         path: Path = (*flow.path, "transforms", at)
         if isinstance(step, DedupeConfig) and not remembers(step) and at < last:
             message = "dedupe in each batch cannot come before a step that remembers rows from batch to batch"
-            file.report((*path, "dedupe"), message, hint="add within: ..., or move it behind", at_key=True)
+            file.report((*path, "dedupe"), message, hint="add within: ..., or move it after that step", at_key=True)
         if isinstance(step, JoinConfig) and (at > 0 or not flow.sides):
             message = "a join is the first step of a pipeline with sources"
             hint = "write two sources: instead of source:, each with its decode and its watermark"
             if flow.sides:
-                hint = "move the steps before it into the transforms of a source, or behind it"
+                hint = "move the steps before it into the transforms of a source, or after it"
             file.report((*path, "join"), message, hint=hint, at_key=True)
         if isinstance(step, WatermarkConfig) and last < 0 and None not in flow.transforms:
-            message = "no step remembers rows from batch to batch, so nothing here needs a watermark"
+            message = "no step remembers rows from batch to batch, so no step needs a watermark"
             hint = "remove it, or add a window, dedupe within or stateful"
             file.report((*path, "watermark"), message, hint=hint, at_key=True)
     if flow.sides and not any(isinstance(step, JoinConfig | None) for step in flow.transforms):

@@ -31,7 +31,7 @@ def load(path: FilePath) -> PipelineConfig:
     try:
         return _load(path)
     except RecursionError:
-        # Every parser behind a value (SQL, types, regular expressions, JSON) has its own grammar and no bound but this.
+        # The parsers of values (SQL, types, regular expressions, JSON) have no other bound on nesting.
         message = "an expression, a type or a pattern in the file is nested too deep to be read"
         raise InvalidDefinition([Problem(str(path), 1, 1, "", message)]) from None
 
@@ -76,7 +76,7 @@ def _read_columns(parts: Parts, decode: FormatConfig, path: Path) -> FormatConfi
 
 
 def _read_files(parts: Parts, decode: FormatConfig | KeyDecodeConfig, path: Path) -> dict[str, str | None]:
-    """Look at the files of a decoder, and give the columns if they can be read; others' only have to be there."""
+    """Read the columns of a JSON decoder out of its file; the files of other decoders only have to exist."""
     if not isinstance(decode, JsonDecodeConfig | JsonKeyConfig):
         for key in ("schema_file", "descriptor_file"):
             if (file := getattr(decode, key, None)) is not None:
@@ -115,7 +115,7 @@ def _schema_file_text(parts: Parts, file: FilePath, path: Path, *, binary: bool 
             return None
         return text
     except FileNotFoundError:
-        parts.file.report(path, "the schema file is not there", hint="the path is relative to the pipeline file")
+        parts.file.report(path, "the schema file does not exist", hint="the path is relative to the pipeline file")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         parts.file.report(path, f"reading the schema file: {reason}")

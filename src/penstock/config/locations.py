@@ -129,7 +129,7 @@ def _claims(config: PipelineConfig) -> Iterator[_Claim]:
 
 
 def _database(url: str) -> str:
-    """Which database a URL means, without who asks; of one that is no URL, all of it."""
+    """The database of a URL, without the user; all of the text if it is not a URL."""
     try:
         parts = urlsplit(url)
         return f"{parts.hostname}:{parts.port or 5432}{parts.path}" if parts.hostname else url

@@ -194,11 +194,9 @@ class PipelineConfig(Section):
         description="How flow control sets the size of the batches, where `source.max_offsets` gives no fixed cap.",
     )
     metrics: MetricsConfig | None = Field(
-        default=None, description="Where the running pipeline tells its figures, for Prometheus and OpenTelemetry."
+        default=None, description="Where the running pipeline publishes its metrics, for Prometheus and OpenTelemetry."
     )
-    alerts: AlertsConfig | None = Field(
-        default=None, description="When the running pipeline calls for help, and where."
-    )
+    alerts: AlertsConfig | None = Field(default=None, description="When the running pipeline sends alerts, and where.")
     spark: Settings = Field(default_factory=dict, description="Settings passed to Spark; each starts with `spark.`.")
     cluster: ClusterConfig | None = Field(
         default=None,
@@ -239,7 +237,7 @@ class PipelineConfig(Section):
 
     @property
     def group(self) -> str | None:
-        """The consumer group that is told how far the sinks are, if one is."""
+        """The consumer group to which the offsets of the sinks are committed, if any."""
         named = self.source.group
         return None if named is False else named or f"penstock.{self.name}"
 

@@ -102,7 +102,7 @@ class Positions:
         if path in self.values:
             spot = self.keys.get(path, self.values[path]) if at_key else self.values[path]
             return spot.at(offset) if offset is not None else (spot.line, spot.column)
-        # What is missing is reported where it should have been: at the key of what would hold it.
+        # What is missing is reported where it should have been: at the key of its section.
         for end in range(len(path) - 1, 0, -1):
             found = self.keys.get(path[:end]) or self.values.get(path[:end])
             if found:

@@ -167,7 +167,7 @@ class Scope:
             self.file.report(path, message, context=context, at_key=True)
 
     def check_watermark(self, column: str, path: Path) -> None:
-        """Report a second watermark, and one that is no TIMESTAMP."""
+        """Report a second watermark, and one that is not a TIMESTAMP."""
         if self.closed is not None:
             message = f"after {self.closed} there is no event time any more"
             self.file.report(path, message, hint=_OWN_PIPELINE, at_key=True)

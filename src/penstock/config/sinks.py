@@ -60,7 +60,7 @@ class PartitionText:
 
 
 def parse_partition(text: str) -> PartitionText:
-    """The entry that `text` stands for. Raises `ValueError` with what is wrong and what would be right."""
+    """Parse one entry. Raises `ValueError` with what is wrong and what would be right."""
     call = _CALL.match(text)
     if call is None:
         column = text.strip()
@@ -284,7 +284,7 @@ class IcebergCatalogConfig(Section):
     )
     uri: SecretUrl | None = Field(
         default=None,
-        description="The address of the catalog; what holds a password comes by reference.",
+        description="The address of the catalog; one with a password comes by reference.",
         examples=["http://localhost:8181", "${env:CATALOG_DB}"],
     )
     properties: Settings = Field(
@@ -363,7 +363,7 @@ class EncodeConfig(Section):
     """A record's value in the format of a registry's schema."""
 
     format: Literal["avro", "protobuf", "json"] = Field(description="The format.")
-    registry: RegistryConfig = Field(description="The registry that knows the schema, or is told it.")
+    registry: RegistryConfig = Field(description="The registry of the schema; a new one is registered there.")
     subject: Text | None = Field(
         default=None,
         description="The subject of the schema. Left out: the topic's name with `-value`, or `-key` for a key; needed "
@@ -531,7 +531,7 @@ class PostgresSinkConfig(MergingConfig):
 
     type: Literal["postgres"] = Field(description="The kind of sink.")
     url: SecretUrl = Field(
-        description="The database; what holds a password comes by reference: `${env:ORDERS_DB}`.",
+        description="The database; a URL with a password comes by reference: `${env:ORDERS_DB}`.",
         examples=["${env:ORDERS_DB}"],
     )
     security: SecurityConfig | None = Field(

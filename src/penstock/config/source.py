@@ -169,8 +169,8 @@ class KafkaSourceConfig(Section):
     )
     group: Text | Literal[False] | None = Field(
         default=None,
-        description="The consumer group that is told how far the sinks are, for Kafka's own tools; nothing is read by "
-        "it. Left out, `penstock.` and the pipeline's name; `false` for none.",
+        description="The consumer group to which the committed offsets of the sinks are published, for Kafka's own "
+        "tools; nothing is read by it. Left out, `penstock.` and the pipeline's name; `false` for none.",
     )
     security: SecurityConfig | None = Field(
         default=None, description="How the brokers let the pipeline in: TLS, and a user, a certificate or tokens."

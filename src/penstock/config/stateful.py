@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ _NUMERIC = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"
 
 
 class WatermarkSettings(Section):
-    """How far behind the newest event others may come."""
+    """How late rows may be, compared with the newest event."""
 
     column: Text = Field(description="The TIMESTAMP column with the time of the event.")
     delay: Duration = Field(description="How much later than the newest event a row may come.")
@@ -30,7 +30,6 @@ class WatermarkSettings(Section):
 class WatermarkConfig(Step):
     """The event time, and how late rows may be. What state is kept by it ends with it."""
 
-    kind: ClassVar[str] = "watermark"
     watermark: WatermarkSettings = Field(description="The column and the delay.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -62,7 +61,6 @@ class WindowSettings(Section):
 class WindowConfig(StatefulStep):
     """Aggregates over windows of event time: `window_start`, `window_end`, the `by` columns, the aggregates."""
 
-    kind: ClassVar[str] = "window"
     window: WindowSettings = Field(description="The windows and what is computed in them.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -149,7 +147,6 @@ class JoinSettings(Section):
 class JoinConfig(StatefulStep):
     """Two sources row by row. The first of the transforms; each source has its watermark in its own transforms."""
 
-    kind: ClassVar[str] = "join"
     join: JoinSettings = Field(description="The sources and the condition.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -176,7 +173,7 @@ class JoinConfig(StatefulStep):
             _check_key(one.right, right, other, path)
         if one.within is None:
             what = "an outer join" if one.type != "inner" else "a join of two streams"
-            message = f"{what} without within keeps every row for ever, waiting for a match"
+            message = f"{what} without within keeps every row forever, waiting for a match"
             report(path, message, hint="add within: 1 hour, or {before: ..., after: ...}", at_key=True)
         for name, side in sides.items():
             if side.watermark is None:
@@ -206,7 +203,7 @@ def _check_key(name: str, side: Scope, column: str, path: Path) -> None:
 class StatefulSettings(Section):
     """Your own class over Spark's `transformWithState`."""
 
-    cls: Dotted = Field(alias="class", description="`module.Class`, a StatefulProcessor, in a file beside this one.")
+    cls: Dotted = Field(alias="class", description="`module.Class`, a StatefulProcessor, in a file next to this one.")
     keys: Names = Field(description="The columns whose values have a state of their own.")
     columns: Text = Field(alias="schema", description="The columns that leave it.")
     time: Literal["event", "processing", "none"] = Field(
@@ -226,7 +223,6 @@ class StatefulSettings(Section):
 class StatefulConfig(StatefulStep):
     """Your own state for each key, with timers."""
 
-    kind: ClassVar[str] = "stateful"
     stateful: StatefulSettings = Field(description="The class, its keys and what leaves it.")
 
     def check(self, scope: Scope, path: Path) -> None:

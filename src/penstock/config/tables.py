@@ -18,7 +18,7 @@ class TableConfig(Section):
 
     refresh: Literal["on_change"] | Duration = Field(
         default="on_change",
-        description="When the table is read again: `on_change`, seen at the next batch, or a duration.",
+        description="When the table is read again: `on_change`, noticed at the next batch, or a duration.",
     )
     memory: Size = Field(
         default=256 * 1024**2,

@@ -4,7 +4,7 @@ the scope those that leave it.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
@@ -35,7 +35,6 @@ from penstock.config.step_columns import added, computed, exploded, flattened, r
 class WhereConfig(ComputingStep):
     """Keep the rows for which a condition is true; false and null go."""
 
-    kind: ClassVar[str] = "where"
     where: Text = Field(description="A Spark SQL condition.", examples=["amount >= 0"])
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -50,7 +49,6 @@ class DeriveConfig(ComputingStep):
     `derive` step sees them. The order is that of the file.
     """
 
-    kind: ClassVar[str] = "derive"
     derive: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
         description="New column: Spark SQL expression.", examples=[{"event_date": "date(event_time)"}]
     )
@@ -71,7 +69,6 @@ class DeriveConfig(ComputingStep):
 class RenameConfig(Step):
     """Give columns other names; their order stays."""
 
-    kind: ClassVar[str] = "rename"
     rename: Annotated[dict[Text, Text], Field(min_length=1)] = Field(description="Old name: new name.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -93,7 +90,6 @@ class RenameConfig(Step):
 class DropConfig(Step):
     """Leave columns out."""
 
-    kind: ClassVar[str] = "drop"
     drop: Names = Field(description="The columns to leave out.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -113,7 +109,6 @@ class DropConfig(Step):
 class CastConfig(ComputingStep):
     """Change the types of columns, as Spark's CAST does."""
 
-    kind: ClassVar[str] = "cast"
     cast: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
         description="Column: Spark SQL type.", examples=[{"amount": "DECIMAL(10, 2)"}]
     )
@@ -140,15 +135,14 @@ class DedupeKeys(Section):
     keys: Names = Field(description="The columns that together identify a row.")
     within: Duration | None = Field(
         default=None,
-        description="Across batches: a row whose keys were seen is left out for this long in event time. The first one "
-        "is kept. Needs a watermark before it. Left out, the newest of each batch is kept.",
+        description="Across batches: a row whose keys occurred before is left out for this long in event time. The "
+        "first one is kept. Needs a watermark before it. Left out, the newest of each batch is kept.",
     )
 
 
 class DedupeConfig(Step):
     """Of the rows with equal keys keep one: the newest of a batch; with `within` the first, across batches."""
 
-    kind: ClassVar[str] = "dedupe"
     dedupe: DedupeKeys = Field(description="The keys to compare.")
 
     @property
@@ -176,7 +170,6 @@ class DedupeConfig(Step):
 class SqlConfig(Step):
     """One SELECT over `input`, the rows of the batch, and over any of `tables:`. Takes the frame lane."""
 
-    kind: ClassVar[str] = "sql"
     sql: Text = Field(description="A Spark SQL query over `input`.", examples=["SELECT * FROM input"])
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -227,7 +220,6 @@ class ExplodeSettings(Section):
 class ExplodeConfig(Step):
     """One row for each element of an array or entry of a map."""
 
-    kind: ClassVar[str] = "explode"
     explode: ExplodeSettings = Field(description="What to explode.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -254,14 +246,13 @@ class FlattenSettings(Section):
     """Which structs become columns."""
 
     columns: Names | None = Field(default=None, description="The struct columns. Left out, all of them.")
-    separator: str = Field(default="_", description="What stands between a column's name and its field's.")
+    separator: str = Field(default="_", description="The text between a column's name and its field's.")
     depth: Count | None = Field(default=None, description="How many levels. Left out, all of them.")
 
 
 class FlattenConfig(Step):
     """The fields of structs as columns of their own: `address.city` becomes `address_city`."""
 
-    kind: ClassVar[str] = "flatten"
     flatten: FlattenSettings = Field(description="What to flatten.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -303,7 +294,6 @@ class MaskSettings(Section):
 class MaskConfig(Step):
     """Hide what is in columns; null stays null."""
 
-    kind: ClassVar[str] = "mask"
     mask: Annotated[dict[Text, Literal["hash", "redact"] | MaskSettings], Field(min_length=1)] = Field(
         description="Column: `hash` (SHA-256 in hex), `redact` (three stars), `{hash: SALT}` or `{keep_last: 4}`.",
         examples=[{"email": "hash"}],
@@ -337,9 +327,8 @@ class ExpectRuleConfig(Section):
 
 
 class ExpectConfig(ComputingStep):
-    """Rules that rows have to keep; how many broke each is told for every batch."""
+    """Rules that rows have to keep; every batch reports how many broke each."""
 
-    kind: ClassVar[str] = "expect"
     expect: Annotated[dict[Name, ExpectRuleConfig], Field(min_length=1)] = Field(
         description="Name of the rule: `{rule: ..., action: ...}`.",
         examples=[{"amount_positive": {"rule": "amount >= 0", "action": "quarantine"}}],
@@ -356,7 +345,7 @@ class ExpectConfig(ComputingStep):
 class MapArrowSettings(Section):
     """A function over Arrow record batches."""
 
-    function: Dotted = Field(description="`module.function`, in a file beside the pipeline file.")
+    function: Dotted = Field(description="`module.function`, in a file next to the pipeline file.")
     on_error: Literal["fail", "quarantine"] = Field(
         default="fail",
         description="What happens when it raises: stop, or quarantine exactly the rows that it raises for.",
@@ -375,7 +364,6 @@ def _to_map_arrow(value: Any) -> Any:
 class MapArrowConfig(Step):
     """Your own function: a `pyarrow.RecordBatch` in, one out. Stays in the direct lane."""
 
-    kind: ClassVar[str] = "map_arrow"
     map_arrow: Annotated[MapArrowSettings, BeforeValidator(_to_map_arrow)] = Field(
         description="The function, as text or with settings.", examples=["rules.clean"]
     )
@@ -393,9 +381,8 @@ class MapArrowConfig(Step):
 class PythonConfig(Step):
     """Your own function: a Spark DataFrame in, one out. Takes the frame lane."""
 
-    kind: ClassVar[str] = "python"
     python: Dotted = Field(
-        description="`module.function`, in a file beside the pipeline file.", examples=["steps.enrich"]
+        description="`module.function`, in a file next to the pipeline file.", examples=["steps.enrich"]
     )
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -427,9 +414,8 @@ class EnrichSettings(Section):
 
 
 class EnrichConfig(Step):
-    """Columns of a table beside each row. A table that fits in memory is joined in the direct lane."""
+    """Add columns of a table to each row. A table that fits in memory is joined in the direct lane."""
 
-    kind: ClassVar[str] = "enrich"
     enrich: EnrichSettings = Field(description="The table and the keys.")
 
     def check(self, scope: Scope, path: Path) -> None:

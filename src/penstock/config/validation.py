@@ -103,7 +103,7 @@ def _known_keys(file: Document, root: type[Section], path: Path) -> list[str]:
 
 
 def _move(file: Document, old: Path, new: Path) -> None:
-    """Let a misspelt key's positions stand for the key that was meant."""
+    """Give the key that was meant the positions of the misspelt one."""
     for spots in (file.positions.values, file.positions.keys):
         spots.update({(*new, *path[len(old) :]): spot for path, spot in spots.items() if path[: len(old)] == old})
     file.filled |= {(*new, *path[len(old) :]) for path in file.filled if path[: len(old)] == old}
@@ -201,7 +201,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
 
 
 def _word_tag(path: Path, value: Any) -> Wording:
-    """For a part whose kind decides what it holds: a sink's type, a format, a transform."""
+    """For a section whose kind decides its keys: a sink's type, a format, a transform."""
     if is_step(path):
         kinds = ", ".join(KINDS)
         if not isinstance(value, dict):
@@ -209,7 +209,7 @@ def _word_tag(path: Path, value: Any) -> Wording:
         keys = [key for key in value if key not in BESIDE]
         if len(keys) == 1:
             return f'"{keys[0]}" is not a transform', (f"transforms: {kinds}",), did_you_mean(keys[0], KINDS)
-        beside = " beside its name" if "name" in value else ""
+        beside = " next to its name" if "name" in value else ""
         message = f"a transform has exactly one key{beside}, got {', '.join(keys) or 'none'}"
         return message, (f"transforms: {kinds}",), "start each step with its own dash"
     key = tag_key(path)

@@ -142,7 +142,7 @@ def read_document(
     text = _read_text(file, name)
     root = _compose(name, text)
     if not isinstance(root, yaml.MappingNode):
-        raise InvalidDefinition([_not_a_mapping(name, root, keys)])
+        raise InvalidDefinition([_not_a_mapping(name, root, keys, any_value)])
     return _Reading(name, text, any_value).read(root)
 
 
@@ -161,7 +161,7 @@ def _compose(name: str, text: str) -> yaml.Node | None:
 
 
 def _check_bounds(name: str, text: str) -> None:
-    """Refuse a file that is too deep or has too many values, also those that aliases stand for: before it is built."""
+    """Refuse a file that is too deep or has too many values, also those of its aliases: before it is built."""
 
     def refusal(event: Any, message: str) -> InvalidDefinition:
         mark = event.start_mark
@@ -221,12 +221,15 @@ def _read_text(file: FilePath, name: str) -> str:
         raise refuse("the file is not UTF-8 text here", "save it as UTF-8", at) from None
 
 
-def _not_a_mapping(name: str, root: Any, keys: str) -> Problem:
+def _not_a_mapping(name: str, root: Any, keys: str, cases: bool) -> Problem:
+    expected = (f"expected: a mapping with {keys}",)
+    if root is None and cases:
+        return Problem(name, 1, 1, "", "the file is empty", expected)
     if root is None:
         return Problem(name, 1, 1, "", "the file is empty", (), "to start a new pipeline: penstock init")
     kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
     line, column = root.start_mark.line + 1, root.start_mark.column + 1
-    return Problem(name, line, column, "", f"the file holds {kind}", (f"expected: a mapping with {keys}",))
+    return Problem(name, line, column, "", f"the file is {kind}", expected)
 
 
 def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Problem:
@@ -237,9 +240,9 @@ def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Proble
     here = lines[line - 1] if line <= len(lines) else ""
     hint = None
     if problem == "found another document":
-        problem, hint = "the file holds several documents", "one file is one pipeline: remove the ---"
+        problem, hint = "the file has several documents", "one file is one pipeline: remove the ---"
     elif problem == "expected key":
-        problem, hint = "expected a key here", "look before it for a quote that is not closed, or for wrong indentation"
+        problem, hint = "expected a key here", "check what comes before it for an unclosed quote or wrong indentation"
     elif "\t" in here[: max(column, len(here) - len(here.lstrip()))]:
         problem, hint = "a tab in the indentation", "YAML is indented with spaces"
     elif "${" in here:
@@ -347,7 +350,7 @@ class _Reading:
 
 
 def read_plain(text: str) -> int | float | bool | str | None:
-    """A text as YAML 1.1 reads it without quotes; text that would be a number and is none is None."""
+    """A text as YAML 1.1 reads it without quotes; None for text that looks like a number and is not one."""
     tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
     if tag == f"{TAG}bool":
         return _BOOLEANS[text.lower()]

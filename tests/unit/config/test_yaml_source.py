@@ -109,5 +109,5 @@ def test_read_document_number_without_end_is_refused_at_once(tmp_path: Path, num
     file.write_text(f"name: {number}\n")
     began = time.process_time()
     [problem] = read_document(file).problems
-    assert problem.message == f"a number of {len(number):,} signs"
+    assert problem.message == f"a number of {len(number):,} characters"
     assert time.process_time() - began < 10
