@@ -1,7 +1,7 @@
 """The pipeline file: YAML to frozen models, with every mistake found and placed.
 
-`parse_columns`, `parse_type` and `arrow_to_ddl` are in `penstock.config.arrow_types`, the JSON Schema and the
-template in `penstock.config.template` and `penstock.config.template`: not everyone pays for importing them.
+`parse_columns`, `parse_type` and `arrow_to_ddl` are in `penstock.config.arrow_types`, the JSON Schema and the template
+in `penstock.config.template`, case files in `penstock.config.cases`: only those who need them import them.
 """
 
 from penstock.config.alerts import AlertRuleConfig, AlertsConfig, WebhookConfig

@@ -198,9 +198,9 @@ class ProtobufKeyConfig(_Key, _ProtobufFormat):
 
 
 def _format_of(item: Any) -> str | None:
-    if isinstance(item, BaseModel):
-        return getattr(item, "format", None)
-    found = item.get("format") if isinstance(item, dict) else None
+    found = getattr(item, "format", None) if isinstance(item, BaseModel) else None
+    if isinstance(item, dict):
+        found = item.get("format")
     return None if found is None else str(found)
 
 
