@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import InvalidDefinition, load
-from penstock.config.cases import read_case_source
+from penstock.config.cases import read_case_document
 
 DEFINITIONS = Path(__file__).parents[1] / "definitions"
 LONGEST_SECONDS = 1.0
@@ -101,7 +101,7 @@ def test_load_mutated_files_end_in_problems_within_a_second(folder: Path, count:
 
 
 @pytest.mark.parametrize("scalar", SCALARS)
-@pytest.mark.parametrize("read", [load, read_case_source], ids=["pipeline", "cases"])
+@pytest.mark.parametrize("read", [load, read_case_document], ids=["pipeline", "cases"])
 def test_load_scalar_is_read_or_refused(folder: Path, scalar: str, read: object) -> None:
     file = folder / "one.yaml"
     file.write_text(f"name: {scalar}\nvalue: {scalar}\nlist: [1, {scalar}]\n", encoding="utf-8")

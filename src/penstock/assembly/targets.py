@@ -15,7 +15,7 @@ from penstock import config as cfg
 from penstock.assembly.inlet import Inlet, SinkExpressions
 from penstock.assembly.reaching import database_tls, storage_of
 from penstock.assembly.schemas import read_schema_file, registry_settings
-from penstock.config.connection_checks import SAME
+from penstock.config.connections import SAME
 from penstock.contracts import Sink
 from penstock.kafka import KafkaSettings, read_security
 from penstock.model import COMPUTED, DELETES, MergeRules, redrives_of

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from penstock import config as cfg
 from penstock.assembly.tables import PendingRows, Tables
 from penstock.config.arrow_types import columns_of, parse_columns
-from penstock.config.flow_checks import follow
+from penstock.config.flows import follow
 from penstock.config.problems import Path as PathInFile
+from penstock.config.yaml_source import Document
 from penstock.contracts import Transform
 from penstock.errors import transient_is_fatal
 from penstock.model import COORDINATES
@@ -179,18 +179,14 @@ def _mask(how: str | cfg.MaskSettings) -> MaskRule:
 
 def refuse_missing_columns(config: cfg.PipelineConfig, flow: cfg.Flow, decoded: Mapping[PathInFile, pa.Schema]) -> None:
     """Raise `InvalidDefinition` with everything that the steps of a flow name and that is not there."""
-    problems: list[cfg.Problem] = []
-
-    def report(path: PathInFile, message: str, **about: Any) -> None:
-        problems.append(config.positions.problem(path, message, **about))
-
+    file = Document(config.positions)
     columns = {
         path: columns_of(pa.schema([field for field in schema if field.name != COORDINATES]))
         for path, schema in decoded.items()
     }
-    follow(columns, flow, report)
-    if problems:
-        raise cfg.InvalidDefinition(problems)
+    follow(columns, flow, file)
+    if file.problems:
+        raise cfg.InvalidDefinition(file.problems)
 
 
 def step_output(schema: pa.Schema, step: Transform) -> pa.Schema | None:

@@ -1,7 +1,7 @@
 """The pipeline file: YAML to frozen models, with every mistake found and placed.
 
-`parse_columns`, `parse_type` and `arrow_to_ddl` are in `penstock.config.arrow_types`, the JSON Schema and the
-template in `penstock.config.template` and `penstock.config.template`: not everyone pays for importing them.
+`parse_columns`, `parse_type` and `arrow_to_ddl` are in `penstock.config.arrow_types`, the JSON Schema and the template
+in `penstock.config.template`, case files in `penstock.config.cases`: only those who need them import them.
 """
 
 from penstock.config.alerts import AlertRuleConfig, AlertsConfig, WebhookConfig
@@ -23,16 +23,6 @@ from penstock.config.decode import (
     RegisteredConfig,
     TextDecodeConfig,
     TextKeyConfig,
-)
-from penstock.config.everyday import (
-    EnrichConfig,
-    ExpectConfig,
-    ExplodeConfig,
-    FlattenConfig,
-    MapArrowConfig,
-    MaskConfig,
-    MaskSettings,
-    PythonConfig,
 )
 from penstock.config.expressions import ExpressionError, read_expression
 from penstock.config.fields import reveal, show_duration
@@ -80,6 +70,14 @@ from penstock.config.transforms import (
     DedupeConfig,
     DeriveConfig,
     DropConfig,
+    EnrichConfig,
+    ExpectConfig,
+    ExplodeConfig,
+    FlattenConfig,
+    MapArrowConfig,
+    MaskConfig,
+    MaskSettings,
+    PythonConfig,
     RenameConfig,
     SqlConfig,
     TransformConfig,

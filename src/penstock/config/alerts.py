@@ -1,22 +1,17 @@
-"""When a running pipeline calls for help, and where: rules over its own figures, a webhook, a topic."""
+"""Alerts of a running pipeline: rules over its own metrics, a webhook, a topic."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, WithJsonSchema
 
-from penstock.config.fields import Count, Duration, Name, Section, Text, show_duration, wrong
+from penstock.config.fields import Count, Duration, Name, SecretKind, Section, Text, show_duration, wrong
 from penstock.config.source import Topic
-
-KINDS = ("lag_over", "behind_over", "no_commit_for", "quarantine_over", "restarts_over")
-"""What a rule can look at: each has exactly one of these keys."""
-
-HELD = ("lag_over", "behind_over", "quarantine_over")
-"""The kinds that take `for`."""
+from penstock.config.yaml_source import Given
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
 _FOR = timedelta(minutes=5)
@@ -60,19 +55,28 @@ Share = Annotated[
 
 
 class AlertRuleConfig(Section):
-    """One thing to look at: exactly one of `lag_over`, `behind_over`, `no_commit_for`, `quarantine_over`, ...
+    """One condition: exactly one of `lag_over`, `behind_over`, `no_commit_for`, `quarantine_over`, ...
 
-    It fires once when it begins to hold, and resolves once when it does not any more.
+    It fires once when its condition begins to hold, and resolves once when it ends.
     """
+
+    exactly_one: ClassVar[tuple[str, ...]] = (
+        "lag_over",
+        "behind_over",
+        "no_commit_for",
+        "quarantine_over",
+        "restarts_over",
+    )
+    """The kinds of rule."""
 
     name: Name | None = Field(
         default=None, description="What the rule is called in messages. Left out, its kind: `lag_over`, ..."
     )
     lag_over: Count | None = Field(
-        default=None, description="More offsets than this wait to be read, over all partitions, all through `for`."
+        default=None, description="The lag over all partitions is more than this many offsets throughout `for`."
     )
     behind_over: Duration | None = Field(
-        default=None, description="The first unread record of some partition is older than this, all through `for`."
+        default=None, description="The first unread record of some partition is older than this throughout `for`."
     )
     no_commit_for: Duration | None = Field(
         default=None, description="There are records to read, and nothing was committed for this long."
@@ -82,7 +86,7 @@ class AlertRuleConfig(Section):
         description="Of the records read in the last `for`, a larger share than this went to the quarantine.",
     )
     restarts_over: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="It had to be started again more often than this in the last `within`."
+        default=None, description="It was restarted more often than this in the last `within`."
     )
     hold: Duration | None = Field(
         default=None,
@@ -96,8 +100,8 @@ class AlertRuleConfig(Section):
 
     @property
     def kind(self) -> str:
-        """The one key that says what is looked at."""
-        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+        """The one key that says what is measured."""
+        return next(kind for kind in self.exactly_one if getattr(self, kind) is not None)
 
     @property
     def title(self) -> str:
@@ -106,13 +110,13 @@ class AlertRuleConfig(Section):
 
     @property
     def limit(self) -> float:
-        """What is too much: offsets, seconds, a share or a number of restarts."""
+        """The threshold: offsets, seconds, a share or a number of restarts."""
         value = getattr(self, self.kind)
         return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
     @property
     def span(self) -> timedelta:
-        """The time that the rule looks at: `for`, `within`, or what it itself says."""
+        """The time span of the rule: `for`, `within`, or its own value."""
         if self.kind == "restarts_over":
             return self.within or _WITHIN
         return self.no_commit_for or self.hold or _FOR
@@ -131,26 +135,59 @@ class AlertRuleConfig(Section):
                 return f"over {self.limit * 100:g} % quarantined in {over}"
         return f"over {self.restarts_over} restarts in {over}"
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """There is one kind, and the time spans are its own."""
+        super().check_keys(given)
+        kinds = [kind for kind in cls.exactly_one if kind in given]
+        if len(kinds) != 1:
+            return
+        spans = {"for": ("lag_over", "behind_over", "quarantine_over"), "within": ("restarts_over",)}
+        for key, of in spans.items():
+            if key in given and kinds[0] not in of:
+                instead = {"restarts_over": "write within", "no_commit_for": "no_commit_for itself says how long"}
+                hint, context = instead.get(kinds[0], "write for"), [f"it is a setting of: {', '.join(of)}"]
+                given.report(key, f"{key} means nothing to {kinds[0]}", hint, context=context)
+
 
 class WebhookConfig(Section):
     """An HTTP address that takes each alert as JSON, by POST."""
 
-    url: Annotated[SecretStr, AfterValidator(_check_url)] = Field(
+    url: Annotated[SecretStr, AfterValidator(_check_url), SecretKind.WEBHOOK] = Field(
         description="The address. Where it is a secret itself, by reference: `${env:ALERT_URL}`.",
     )
-    headers: dict[Text, SecretStr] = Field(
+    headers: dict[Text, Annotated[SecretStr, SecretKind.HEADER]] = Field(
         default_factory=dict,
         description='Headers to send along; secrets by reference: `{Authorization: "Bearer ${env:ALERT_TOKEN}"}`.',
     )
 
 
 class AlertsConfig(Section):
-    """Rules that the running pipeline looks at, and where it says that one fires or resolves. Give `webhook`, `topic`
-    or both."""
+    """Rules that the running pipeline evaluates, and where it reports that one fires or resolves. Give `webhook`,
+    `topic` or both."""
 
     rules: Annotated[tuple[AlertRuleConfig, ...], Field(strict=False, min_length=1)] = Field(
-        description="What to look at, each with its own dash."
+        description="The rules, each with its own dash."
     )
     webhook: WebhookConfig | None = Field(default=None, description="Where to POST alerts.")
     topic: Topic | None = Field(default=None, description="A Kafka topic on the brokers of the source.")
-    every: Duration = Field(default=timedelta(seconds=5), description="How often the rules are looked at.")
+    every: Duration = Field(default=timedelta(seconds=5), description="How often the rules are evaluated.")
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Someone receives the alerts, and their rules have different names."""
+        if "webhook" not in given and "topic" not in given:
+            hint = "add webhook: {url: ...} or topic: NAME"
+            given.report((), "neither webhook nor topic is given: nobody would receive an alert", hint)
+        rules = given["rules"]
+        lines: dict[str, int] = {}
+        for index, rule in enumerate(rules if isinstance(rules, list) else ()):
+            kinds = [kind for kind in AlertRuleConfig.exactly_one if isinstance(rule, dict) and kind in rule]
+            if len(kinds) != 1:
+                continue
+            name = rule.get("name", kinds[0])
+            if name in lines:
+                message = f'the rule at line {lines[name]} is called "{name}" too, and names identify alerts'
+                at = ("rules", index, "name" if "name" in rule else kinds[0])
+                given.report(at, message, "give it a name of its own", at_key=False)
+            lines.setdefault(name, given.document.positions.values[*given.path, "rules", index].line)

@@ -15,7 +15,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.config.fields import COORDINATES
-from penstock.config.problems import did_you_mean
+from penstock.config.problems import TextError, did_you_mean
 
 SIMPLE: Mapping[str, str] = {
     "BOOLEAN": "bool_",
@@ -50,7 +50,7 @@ class ColumnType:
 
     @property
     def nested(self) -> bool:
-        """Whether it holds other values."""
+        """Whether it contains other values."""
         return self.name in ("ARRAY", "MAP", "STRUCT")
 
 
@@ -101,12 +101,8 @@ TYPES = (*SIMPLE, "DECIMAL", "TIMESTAMP", "TIMESTAMP_NTZ", "ARRAY", "MAP", "STRU
 MAX_TYPE_DEPTH = 30
 
 
-class ColumnsError(ValueError):
-    """A columns text that is wrong, with the offset at which it is."""
-
-    def __init__(self, message: str, offset: int, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message, self.offset, self.hint = message, offset, hint
+class ColumnsError(TextError):
+    """A text of columns or of a type that is wrong."""
 
 
 def read_columns(text: str) -> tuple[Column, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Field, Tag
@@ -11,7 +12,9 @@ from penstock.config.connections import RegistryConfig
 from penstock.config.ddl import Column, ColumnType, read_columns
 from penstock.config.fields import COORDINATES, Location, Section, Size, Text, wrong
 from penstock.config.source import Topic
+from penstock.config.yaml_source import Given
 
+MAP_OF_TEXT = ColumnType("MAP", items=(ColumnType("STRING"), ColumnType("STRING")))
 TEN_MIB = 10 * 1024 * 1024
 
 Tombstones = Literal["quarantine", "pass", "drop", "delete"]
@@ -54,6 +57,19 @@ class _Registered(Section):
         default="quarantine", description="What to do with a record whose schema id belongs to another subject only."
     )
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Settings about subjects need a registry."""
+        super().check_keys(given)
+        for setting in ("subject", "version", "other_subjects"):
+            if setting in given and "registry" not in given:
+                hint = f"add registry: {{url: ...}}, or remove {setting}"
+                given.report(setting, f"{setting} means nothing without a registry", hint)
+        own = next((key for key in ("schema", "schema_file", "descriptor_file") if key in given), None)
+        if own is not None and "version" in given and "registry" in given:
+            message = f"version means nothing with {own}, which gives the columns"
+            given.report("version", message, f"remove version or {own}")
+
 
 class _JsonFormat(_Registered):
     """What JSON has for values and keys."""
@@ -63,7 +79,7 @@ class _JsonFormat(_Registered):
         alias="schema",
         description="The columns, as Spark SQL writes them: `order_id BIGINT NOT NULL, amount DOUBLE`.",
     )
-    schema_file: Location | None = Field(default=None, description="A file that holds the columns instead.")
+    schema_file: Location | None = Field(default=None, description="A file with the columns instead.")
     extra_fields: Literal["ignore", "keep", "quarantine"] = Field(
         default="ignore",
         description="Fields that the schema does not name: `ignore` them, `keep` them in a map column, or "
@@ -73,6 +89,22 @@ class _JsonFormat(_Registered):
         default="_extra",
         description="The MAP<STRING, STRING> column for `extra_fields: keep`, each value as JSON text.",
     )
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """The columns come from one place."""
+        super().check_keys(given)
+        given.at_most_one(("schema", "schema_file"))
+        if "registry" not in given:
+            given.at_least_one(("schema", "schema_file"))
+
+    @property
+    def own_columns(self) -> tuple[Column, ...] | None:
+        """The columns that the file gives. Raises `ColumnsError`."""
+        if self.columns is None:
+            return None
+        extra = (Column(self.extra_column, MAP_OF_TEXT),) if self.extra_fields == "keep" else ()
+        return (*read_columns(self.columns), *extra)
 
 
 class _AvroFormat(_Registered):
@@ -85,12 +117,30 @@ class _AvroFormat(_Registered):
     )
     framing: Literal["confluent", "none", "single_object"] | None = Field(
         default=None,
-        description="What stands before the data: `confluent` (a zero byte and a schema id), `single_object` (Avro's "
+        description="What precedes the data: `confluent` (a zero byte and a schema id), `single_object` (Avro's "
         "own marker and fingerprint) or `none`. Left out: `confluent` with a registry, else `none`.",
     )
     writer_files: Annotated[tuple[Location, ...], Field(strict=False)] = Field(
         default=(), description="For `framing: single_object`: older schemas that records may have been written with."
     )
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Something gives the columns."""
+        super().check_keys(given)
+        given.at_least_one(("registry", "schema_file"))
+
+    def check_values(self, given: Given) -> None:
+        """The framing and the source of the schemas go together."""
+        if self.framing == "confluent" and self.registry is None:
+            message = "framing confluent carries the schema ids of a registry, and none is given"
+            given.report("framing", message, "add registry: {url: ...}", at_key=False)
+        elif self.framing in ("none", "single_object") and self.registry is not None:
+            message = f"framing {self.framing} carries no schema id, so the registry means nothing"
+            given.report("framing", message, "remove registry or framing", at_key=False)
+        if self.writer_files and self.framing != "single_object":
+            message = "writer_files are identified by their fingerprints, which only framing single_object has"
+            given.report("writer_files", message, "write framing: single_object")
 
 
 class _ProtobufFormat(_Registered):
@@ -100,6 +150,12 @@ class _ProtobufFormat(_Registered):
         default=None, description="A compiled descriptor set with its imports (`protoc --include_imports -o`)."
     )
     message: Text = Field(description="The full name of the message.", examples=["shop.Order"])
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Something gives the message."""
+        super().check_keys(given)
+        given.at_least_one(("registry", "descriptor_file"))
 
 
 class _Key(Section):
@@ -112,7 +168,7 @@ class _Key(Section):
 
 
 class TextKeyConfig(_Key):
-    """The key as UTF-8 text. A key that is none makes its record a bad one."""
+    """The key as UTF-8 text. A record whose key is not UTF-8 is a bad record."""
 
     format: Literal["text"] = Field(default="text", description="The format of the key.")
 
@@ -141,9 +197,15 @@ class ProtobufKeyConfig(_Key, _ProtobufFormat):
     format: Literal["protobuf"] = Field(description="The format of the key.")
 
 
-def _format_or_text(item: Any) -> str:
+def _format_of(item: Any) -> str | None:
     found = getattr(item, "format", None) if isinstance(item, BaseModel) else None
-    return str(found or (item.get("format", "text") if isinstance(item, dict) else "text"))
+    if isinstance(item, dict):
+        found = item.get("format")
+    return None if found is None else str(found)
+
+
+def _format_or_text(item: Any) -> str:
+    return _format_of(item) or "text"
 
 
 KeyDecodeConfig = Annotated[
@@ -157,7 +219,7 @@ KeyDecodeConfig = Annotated[
 
 
 class _Keyed(Section):
-    """A value beside which the key may be decoded."""
+    """A value whose key may be decoded too."""
 
     key: KeyDecodeConfig | None = Field(
         default=None,
@@ -229,19 +291,15 @@ class ByTopicDecodeConfig(Section):
     """Each topic by a decoder of its own. Needs `routes`."""
 
     kind: ClassVar[str] = "of each topic"
-    """Its tag; no key of the file, which pydantic's locations could not tell from it."""
+    """Its tag. It is not a key of the file: in pydantic's locations the two would look the same."""
     by_topic: Annotated[dict[Topic, Annotated[FormatConfig, Field(discriminator="format")]], Field(min_length=1)] = (
         Field(description="Topic: how its records are decoded.")
     )
 
 
 def _format_or_by_topic(item: Any) -> str | None:
-    if isinstance(item, ByTopicDecodeConfig) or (isinstance(item, dict) and "by_topic" in item):
-        return ByTopicDecodeConfig.kind
-    found = getattr(item, "format", None) if isinstance(item, BaseModel) else None
-    if isinstance(item, dict):
-        found = item.get("format")
-    return str(found) if found is not None else None
+    by_topic = isinstance(item, ByTopicDecodeConfig) or (isinstance(item, dict) and "by_topic" in item)
+    return ByTopicDecodeConfig.kind if by_topic else _format_of(item)
 
 
 DecodeConfig = Annotated[
@@ -259,13 +317,14 @@ RAW_COLUMNS = read_columns("key BINARY, value BINARY, headers ARRAY<STRUCT<key: 
 
 def decoded_columns(decode: FormatConfig) -> tuple[Column, ...] | None:
     """The columns that leave the decoder, without the coordinates; None where a schema elsewhere decides."""
-    if isinstance(decode, RawDecodeConfig):
-        return RAW_COLUMNS
     columns: tuple[Column, ...] | None = None
-    if isinstance(decode, TextDecodeConfig):
-        columns = (Column(decode.column, ColumnType("STRING"), nullable=decode.tombstones == "pass"),)
-    elif isinstance(decode, JsonDecodeConfig):
-        columns = _json_columns(decode)
+    match decode:
+        case RawDecodeConfig():
+            return RAW_COLUMNS
+        case TextDecodeConfig():
+            columns = (Column(decode.column, ColumnType("STRING"), nullable=decode.tombstones == "pass"),)
+        case JsonDecodeConfig():
+            columns = decode.own_columns
     if columns is None or decode.key is None:
         return columns
     kind = _key_type(decode.key)
@@ -278,16 +337,27 @@ def _key_type(key: KeyDecodeConfig) -> ColumnType | None:
             return ColumnType("STRING")
         case RawKeyConfig():
             return ColumnType("BINARY")
-        case JsonKeyConfig() if (columns := _json_columns(key)) is not None:
+        case JsonKeyConfig() if (columns := key.own_columns) is not None:
             return ColumnType("STRUCT", fields=columns)
     return None
 
 
-def _json_columns(decode: JsonDecodeConfig | JsonKeyConfig) -> tuple[Column, ...] | None:
-    if decode.columns is None:
-        return None
-    columns = read_columns(decode.columns)
-    if decode.extra_fields == "keep":
-        map_of_text = ColumnType("MAP", items=(ColumnType("STRING"), ColumnType("STRING")))
-        columns += (Column(decode.extra_column, map_of_text),)
-    return columns
+def check_columns(decode: FormatConfig, columns: Sequence[Column], given: Given) -> None:
+    """Report settings of a decoder that do not fit its columns."""
+    if isinstance(decode, RawDecodeConfig):
+        return
+    names = [column.name.lower() for column in columns]
+    if decode.key is not None and names.count(decode.key.column.lower()) > 1:
+        message = f'the schema has a column "{decode.key.column}" already'
+        given.report("key", message, "give the key's column another name: column: ...")
+    if not isinstance(decode, JsonDecodeConfig):
+        return
+    required = [column.name for column in columns if not column.nullable]
+    if decode.tombstones == "pass" and required:
+        message = "a tombstone passes as a row of nulls, but some columns are NOT NULL"
+        hint = "remove NOT NULL, or use tombstones: drop or quarantine"
+        given.report("tombstones", message, hint, context=[f"NOT NULL: {', '.join(required)}"], at_key=False)
+    if decode.extra_fields == "keep" and names.count(decode.extra_column.lower()) > 1:
+        message = f'the schema has a column "{decode.extra_column}" already'
+        key = "extra_column" if "extra_column" in given else "extra_fields"
+        given.report(key, message, "choose another extra_column", at_key=False)

@@ -14,17 +14,14 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import TokenType
 
 from penstock.config.fields import COORDINATES
+from penstock.config.problems import TextError
 
 # A statement that sqlglot does not know is logged as a warning; here it becomes a problem with its place.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
-class ExpressionError(ValueError):
-    """An expression or query that is refused, with the offset at which it is wrong."""
-
-    def __init__(self, message: str, offset: int = 0, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message, self.offset, self.hint = message, offset, hint
+class ExpressionError(TextError):
+    """An expression or query that is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +82,9 @@ class Query:
     """What is known about a query over `input`."""
 
     references: tuple[Reference, ...]
-    """The columns of `input` that it uses; empty where that cannot be told without Spark."""
+    """The columns of `input` that it uses; empty where only Spark knows."""
     outputs: tuple[str, ...] | None
-    """The names that leave it; `*` stands for all columns of `input`. None where it cannot be told."""
+    """The names that leave it; `*` stands for all columns of `input`. None where only Spark knows."""
     tables: tuple[str, ...] = ()
     """The other tables that it reads."""
 

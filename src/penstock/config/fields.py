@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path as FilePath
-from typing import Annotated, Any, ClassVar, Literal
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +26,11 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
+
+from penstock.config.problems import Path
+
+if TYPE_CHECKING:
+    from penstock.config.yaml_source import Given
 
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
@@ -86,14 +93,14 @@ def _split(text: str, units: dict[str, float] | dict[str, int], names: str, exam
 
 
 COORDINATES = "_penstock"
-"""As `penstock.model.COORDINATES`; a test holds it to that. Importing it would load Arrow for every `validate`."""
+"""As `penstock.model.COORDINATES`; a test compares the two. Importing it would load Arrow for every `validate`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SECRET_NAMES = (
     "password|passwd|passphrase|secret|token|credential|authorization|cookie|jaas|private[._-]?key|key[.]pem"
     "|user[._-]?info|(access|account|api|encryption|sas)[._-]?key|[._-]sas[._-]|connection[._-]?string|[._-]key$"
 )
-"""What the name of a secret holds, in lower case; a regular expression of Python and of Java, which redacts by it."""
+"""Matches the name of a secret, in lower case; a regular expression of Python and of Java, which redacts by it."""
 _SECRET = re.compile(SECRET_NAMES)
 _PLAIN_BY_REFERENCE = frozenset(
     f"spark.{name}"
@@ -104,6 +111,16 @@ _NOT_SECRET = re.compile(r"(url|uri|location|file|path|type|class|provider|mecha
 
 
 _SECRET_KEYS = ("url", "uri", "registry", "webhook", "headers", "hash")
+
+
+class SecretKind(Enum):
+    """Marks a field whose text must not contain a secret: secrets come by reference."""
+
+    SECRET = "all of it is a secret"
+    URL = "an address, which may hold a password"
+    WEBHOOK = "an address that may be a secret as a whole, and must not hold a password"
+    HEADER = "a header of HTTP, whose name says whether it is a secret"
+    SETTING = "a setting of a client or of Spark, whose name says whether it is a secret"
 
 
 class FromReference(str):
@@ -128,13 +145,110 @@ class Section(BaseModel):
         frozen=True, strict=True, extra="forbid", hide_input_in_errors=True, defer_build=True
     )
 
+    exactly_one: ClassVar[tuple[str, ...]] = ()
+    """Keys of which exactly one is needed."""
+    needs: ClassVar[Mapping[str, str]] = {}
+    """Keys, each with another one without which it means nothing."""
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Report keys that are missing or exclude each other. Their values need not be valid."""
+        if cls.exactly_one:
+            given.at_least_one(cls.exactly_one)
+            given.at_most_one(cls.exactly_one)
+        for key, needed in cls.needs.items():
+            if key in given and needed not in given:
+                given.report(key, f"{key} means nothing without {needed}", f"add {needed}")
+
+    def check_values(self, given: Given) -> None:
+        """Report values that contradict each other. Each of them is valid by itself."""
+
+
+def walk(kind: Any, data: Any, value: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
+    """Each section of some data as (path, model, instance), and each secret as (path, SecretKind, None).
+
+    `kind` is the annotation that describes the data, and `value` what it was validated to: None where it was refused.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        if not isinstance(data, dict | list):
+            yield from ((path, mark, None) for mark in arguments[1:] if isinstance(mark, SecretKind))
+        yield from walk(arguments[0], data, value, path)
+    elif origin is Union or origin is UnionType:
+        members = [member for member in arguments if not models_of(member)]
+        yield from (found for member in (*members, *_chosen(kind, data)) for found in walk(member, data, value, path))
+    elif origin is tuple and isinstance(data, list):
+        for index, item in enumerate(data):
+            inside = value[index] if isinstance(value, tuple) else None
+            yield from walk(arguments[0], item, inside, (*path, index))
+    elif origin is dict and isinstance(data, dict):
+        for key, item in data.items():
+            yield from walk(arguments[1], item, value.get(key) if isinstance(value, dict) else None, (*path, key))
+    elif isinstance(kind, type) and issubclass(kind, Section) and isinstance(data, dict):
+        instance = value if isinstance(value, kind) else None
+        yield path, kind, instance
+        for name, field in kind.model_fields.items():
+            key = field.alias or name
+            if key in data:
+                inside = getattr(instance, name) if instance is not None else None
+                yield from walk(field.rebuild_annotation(), data[key], inside, (*path, key))
+
+
+def _chosen(union: Any, data: Any) -> list[type[Section]]:
+    """The model of a union that describes some data: the only one, or the one that the data names."""
+    models = models_of(union)
+    if len(models) > 1:
+        models = [model for model in reversed(models) if isinstance(data, dict) and _describes(model, data)]
+    return models[:1]
+
+
+def _describes(model: type[Section], data: Mapping[str, Any]) -> bool:
+    key, tags = tags_of(model)
+    if tags:
+        return data.get(key, model.model_fields[key].default) in tags
+    return all(name in data for name, field in model.model_fields.items() if field.is_required())
+
+
+def models_of(union: Any) -> list[type[Section]]:
+    """The models that an annotation chooses between."""
+    if isinstance(union, type) and issubclass(union, Section):
+        return [union]
+    if get_origin(union) in (Annotated, Union, UnionType):
+        return [model for inner in get_args(union) for model in models_of(inner)]
+    return []
+
+
+def tags_of(model: type[Section]) -> tuple[str, tuple[str, ...]]:
+    """The key whose value chooses a model in a union, and the values that do; none for a step."""
+    for key in ("type", "format"):
+        if key in model.model_fields and get_origin(model.model_fields[key].annotation) is Literal:
+            return key, get_args(model.model_fields[key].annotation)
+    return "", ()
+
+
+BESIDE = frozenset({"name", "on_error"})
+"""The keys that any step may have next to its kind."""
+
 
 class Step(Section):
-    """One step of `transforms`: its kind is its one key beside those of `BESIDE`."""
+    """One step of `transforms`: its kind is its one key next to those of `BESIDE`."""
+
+    kind: ClassVar[str] = ""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Its kind is the name of its own field."""
+        super().__pydantic_init_subclass__(**kwargs)
+        cls.kind = next((name for name in cls.model_fields if name not in BESIDE), "")
 
     name: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="What the step is called in `plan` and in messages."
     )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps state from batch to batch."""
+        return False
 
 
 class ComputingStep(Step):
@@ -142,13 +256,19 @@ class ComputingStep(Step):
 
     on_error: Literal["quarantine", "fail"] | None = Field(
         default=None,
-        description="What happens to a row for which an expression fails, such as text that is no number: `quarantine` "
-        "its record, or `fail` and stop the pipeline. Left out, `quarantine` where the pipeline has a quarantine.",
+        description="What happens to a row for which an expression fails, such as text that is not a number: "
+        "`quarantine` its record, or `fail` and stop the pipeline. Left out, `quarantine` where the pipeline "
+        "has a quarantine.",
     )
 
 
-BESIDE = frozenset({"name", "on_error"})
-"""The keys of a step that stand beside its kind."""
+class StatefulStep(Step):
+    """A step that keeps state from batch to batch."""
+
+    @property
+    def remembers(self) -> bool:
+        """It does."""
+        return True
 
 
 def wrong(message: str, hint: str | None = None) -> PydanticCustomError:
@@ -163,7 +283,7 @@ def is_secret(option: str) -> bool:
 
 
 def may_hold_secret(path: Iterable[str | int]) -> bool:
-    """Whether what stands at a place of the file may be a secret or hold one: it is not repeated then."""
+    """Whether the value at a path may be or contain a secret: messages do not repeat it then."""
     return any(isinstance(part, str) and (is_secret(part) or part in _SECRET_KEYS) for part in path)
 
 
@@ -253,18 +373,45 @@ def _to_setting(name: str, value: Any) -> Any:
     return str(value) if isinstance(value, FromReference) else value
 
 
-_TEXT = WithJsonSchema({"type": "string"})
+def _check_dotted(text: str) -> str:
+    parts = text.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise wrong("expected module.function, in a file next to the pipeline file", "such as rules.clean for rules.py")
+    return text
+
+
+def _to_pairs(value: Any) -> Any:
+    return (
+        {name: name for name in value} if isinstance(value, list) and all(isinstance(n, str) for n in value) else value
+    )
+
 
 Name = Annotated[str, AfterValidator(_check_name)]
 Text = Annotated[str, Field(min_length=1)]
 Names = Annotated[tuple[Text, ...], Field(strict=False, min_length=1)]
 Count = Annotated[int, Field(ge=1)]
+Dotted = Annotated[Text, AfterValidator(_check_dotted)]
+Pairs = Annotated[
+    dict[Text, Text],
+    BeforeValidator(_to_pairs),
+    Field(min_length=1),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "object", "additionalProperties": {"type": "string"}},
+            ]
+        }
+    ),
+]
 Location = Annotated[str, AfterValidator(_to_location)]
 Duration = Annotated[
     timedelta,
     BeforeValidator(_to_duration),
     WithJsonSchema({"type": "string", "examples": ["500 ms", "10 seconds", "2 minutes", "1 hour"]}),
 ]
+Secret = Annotated[SecretStr, SecretKind.SECRET]
+SecretUrl = Annotated[SecretStr, SecretKind.URL]
 Size = Annotated[
     int,
     BeforeValidator(_to_size),
@@ -272,7 +419,7 @@ Size = Annotated[
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "examples": ["10 MiB"]}),
 ]
 Settings = Annotated[
-    dict[str, str | SecretStr],
+    dict[str, Annotated[str | SecretStr, SecretKind.SETTING]],
     BeforeValidator(_to_settings),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "integer", "number", "boolean"]}}),
 ]

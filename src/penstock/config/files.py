@@ -12,20 +12,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from penstock.config.fields import FromReference, expand_home, is_uri
+from penstock.config.fields import FromReference, SecretKind, expand_home, is_secret, is_uri
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path
-from penstock.config.yaml_source import MAX_BYTES, Source, put
+from penstock.config.yaml_source import MAX_BYTES, Document, put
 
 _ENDINGS = (".yaml", ".yml")
 _CASES = tuple(f".test{ending}" for ending in _ENDINGS)
 
 
 def pipeline_files(paths: Iterable[FilePath]) -> list[FilePath]:
-    """The pipeline files that the paths stand for: a folder for every `*.yaml` and `*.yml` in it that holds no cases.
+    """The pipeline files that the paths stand for: a folder means every `*.yaml` and `*.yml` in it except case files.
 
     A file that is named twice, or is in a folder that is named too, is there once.
     """
@@ -43,7 +44,7 @@ def _is_pipeline(file: FilePath) -> bool:
 
 
 def files_behind(config: PipelineConfig) -> frozenset[FilePath]:
-    """The files that a definition is made of beside its code: its own, those it refers to, schemas, certificates."""
+    """The files of a definition besides its code: its own, those it refers to, schemas, certificates."""
     found = set(_files_in(config))
     if (own := config.file) is not None:
         found.add(own.absolute())
@@ -52,7 +53,7 @@ def files_behind(config: PipelineConfig) -> frozenset[FilePath]:
 
 
 def secret_files(config: PipelineConfig) -> frozenset[FilePath]:
-    """The files of a definition that hold secrets: those that it refers to, and private keys."""
+    """The files of a definition that contain secrets: those that it refers to, and private keys."""
     found = set(_files_in(config, ("key_file",)))
     if (own := config.file) is not None:
         found |= files_named(_text(own), own.absolute().parent)
@@ -60,7 +61,7 @@ def secret_files(config: PipelineConfig) -> frozenset[FilePath]:
 
 
 def referred_to_in(folder: FilePath) -> frozenset[FilePath]:
-    """The files that any YAML file in a folder refers to: each may hold a secret, of whichever pipeline."""
+    """The files that any YAML file in a folder refers to: each may contain a secret of any pipeline."""
     texts = (_text(file) for file in folder.iterdir() if file.suffix in _ENDINGS and file.is_file())
     return frozenset(name for text in texts for name in files_named(text, folder))
 
@@ -96,31 +97,29 @@ _MAX_FILE_BYTES = 1024 * 1024
 
 
 class _UnresolvedError(Exception):
-    """A reference that stands for nothing."""
+    """A reference that cannot be resolved."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.message, self.hint = message, hint
 
 
-def fill_references(source: Source, folder: FilePath) -> frozenset[Path]:
-    """Fill every reference in place and return the paths that had one. Unresolved ones become problems."""
-    filled = set()
-    for path, text in list(_texts(source.data, ())):
+def fill_references(file: Document, folder: FilePath) -> None:
+    """Fill every reference in place. Unresolved ones become problems."""
+    for path, text in list(_texts(file.data, ())):
         if "${" not in text:
             continue
         try:
             value, count = _fill(text, folder)
         except _UnresolvedError as error:
-            source.problems.append(source.positions.problem(path, error.message, hint=error.hint))
-            source.broken.add(path)
+            file.report(path, error.message, hint=error.hint)
+            file.broken.add(path)
             continue
-        # Of other keys the models know whether they hold a secret; of a free-form setting nobody but the user does.
+        # For other keys the models say whether they are secrets; for a free-form setting only the user knows.
         setting = count and len(path) > 1 and path[-2] in _SETTINGS
-        put(source.data, path, FromReference(value) if setting else value)
+        put(file.data, path, FromReference(value) if setting else value)
         if count:
-            filled.add(path)
-    return frozenset(filled)
+            file.filled.add(path)
 
 
 def literal_part(text: str) -> str:
@@ -129,13 +128,13 @@ def literal_part(text: str) -> str:
 
 
 def files_named(text: str, folder: FilePath) -> set[FilePath]:
-    """The files whose contents stand in a text by reference."""
+    """The files that a text refers to."""
     bodies = (match[1] for match in _REFERENCE.finditer(text) if match[1] is not None)
     return {folder / expand_home(body.removeprefix("file:")) for body in bodies if body.startswith("file:")}
 
 
 def variables_named(text: str) -> dict[str, bool]:
-    """The environment variables that stand in a text by reference; true for one without a default somewhere."""
+    """The environment variables that a text refers to; true for one without a default somewhere."""
     found: dict[str, bool] = {}
     for match in _REFERENCE.finditer(text):
         if match[1] is not None and match[1].startswith("env:"):
@@ -194,12 +193,51 @@ def _file_text(name: str, folder: FilePath) -> str:
         with file.open(encoding="utf-8") as opened:
             text = opened.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise _UnresolvedError(f"the file {name} is not there", "the path is relative to the pipeline file") from None
+        raise _UnresolvedError(f"the file {name} does not exist", "the path is relative to the pipeline file") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise _UnresolvedError(f"reading the file {name}: {reason}") from None
     if len(text) > _MAX_FILE_BYTES:
         raise _UnresolvedError(f"the file {name} is larger than {_MAX_FILE_BYTES:,} bytes")
     if "\0" in text:
-        raise _UnresolvedError(f"the file {name} holds a zero byte, which no value may have")
+        raise _UnresolvedError(f"the file {name} contains a zero byte, which no value may have")
     return text.rstrip("\r\n")
+
+
+_ASSIGNED = re.compile(
+    r"(password|passwd|secret|token|accountkey|accesskey|signature|[;?&]sig)\s*=\s*[\"']?[^\s\"';&]", re.IGNORECASE
+)
+_CREDENTIALS = re.compile(r"authorization|cookie|api-?key|auth-?key", re.IGNORECASE)
+_SCHEMES = ("", "bearer", "basic", "digest", "token", "apikey", "geniekey")
+"""What comes before the secret in a header of HTTP."""
+
+
+def check_secret(file: Document, path: Path, kind: SecretKind) -> None:
+    """Report a secret that is written out in the file. It is never repeated."""
+    text, name = file.positions.values[path].text, str(path[-1])
+    literal = literal_part(text)
+    assigned, bare = bool(_ASSIGNED.search(literal)), literal.strip().lower() not in _SCHEMES
+    match kind:
+        case SecretKind.URL:
+            exposed = assigned or _has_password(literal)
+        case SecretKind.WEBHOOK:
+            exposed = _has_password(literal)
+        case SecretKind.HEADER:
+            exposed = bare and (is_secret(name) or _CREDENTIALS.search(name) is not None)
+        case SecretKind.SETTING if not is_secret(name):
+            exposed = assigned
+        case _:
+            # A composed setting (JAAS) has harmless text around its references; a plain one has nothing else.
+            exposed = assigned if path in file.filled and "=" in text else bare
+    if exposed:
+        file.report(path, "a secret is written out in the file", hint="write it as ${env:NAME} or ${file:path}")
+    elif kind is SecretKind.SETTING and path in file.filled and name.endswith("JavaOptions"):
+        message = "these options are on a command line, which everybody on the machine can read: not for a reference"
+        file.report(path, message, hint="write them out, and give a secret by a setting or a file that they name")
+
+
+def _has_password(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).password)
+    except ValueError:
+        return False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path as FilePath
 
-from penstock.config.checks import check
+from penstock.config.checks import check, decoders
 from penstock.config.ddl import ColumnsError, read_columns
 from penstock.config.decode import (
     ByTopicDecodeConfig,
@@ -17,11 +18,12 @@ from penstock.config.decode import (
     decoded_columns,
 )
 from penstock.config.files import fill_references
-from penstock.config.parts import Parts
-from penstock.config.pipeline import PipelineConfig, as_one, whole
+from penstock.config.pipeline import Parts, PipelineConfig, as_one, whole
 from penstock.config.problems import InvalidDefinition, Path, Problem
-from penstock.config.validation import validate
-from penstock.config.yaml_source import MAX_BYTES, read_source
+from penstock.config.validation import valid_parts, validate
+from penstock.config.yaml_source import MAX_BYTES, read_document
+
+_CHECKED = {field.name for field in fields(Parts)} - {"file", "columns"}
 
 
 def load(path: FilePath) -> PipelineConfig:
@@ -29,40 +31,38 @@ def load(path: FilePath) -> PipelineConfig:
     try:
         return _load(path)
     except RecursionError:
-        # Every parser behind a value (SQL, types, regular expressions, JSON) has its own grammar and no bound but this.
+        # The parsers of values (SQL, types, regular expressions, JSON) have no other bound on nesting.
         message = "an expression, a type or a pattern in the file is nested too deep to be read"
         raise InvalidDefinition([Problem(str(path), 1, 1, "", message)]) from None
 
 
 def _load(path: FilePath) -> PipelineConfig:
-    source = read_source(path)
-    parts = Parts(source, fill_references(source, path.parent))
-    config = validate(parts, path.parent)
+    file = read_document(path)
+    fill_references(file, path.parent)
+    config = validate(file, PipelineConfig, path.parent)
+    valid = dict(config) if config is not None else valid_parts(file, path.parent)
+    parts = Parts(file, **{name: value for name, value in valid.items() if name in _CHECKED})
     _read_all_columns(parts)
-    check(parts)
-    if source.problems or config is None or parts.decode is None or parts.source is None:
-        raise InvalidDefinition(source.problems)
+    check(parts, valid)
+    if file.problems or config is None or parts.decode is None or parts.source is None:
+        raise InvalidDefinition(file.problems)
     read = {"source": parts.source, "decode": parts.decode, "sources": parts.sources}
-    return config.model_copy(update=read).written_at(source.positions)
+    return config.model_copy(update=read).written_at(file.positions)
 
 
 def _read_all_columns(parts: Parts) -> None:
     """Find the decoded columns, of each source or topic where it has its own decoder."""
-    for name, source in parts.sources.items():
-        if source is not None:
-            read = _read_columns(parts, source.decode, ("sources", name, "decode"))
-            parts.sources[name] = source.model_copy(update={"decode": read})
-    if (sources := whole(parts.sources)) is not None:
-        parts.source, parts.decode = as_one(sources)
-        return
-    decode = parts.decode
-    if isinstance(decode, ByTopicDecodeConfig):
-        by_topic = {
-            topic: _read_columns(parts, one, ("decode", "by_topic", topic)) for topic, one in decode.by_topic.items()
-        }
-        parts.decode = decode.model_copy(update={"by_topic": by_topic})
-    elif decode is not None:
-        parts.decode = _read_columns(parts, decode, ("decode",))
+    read = {path: _read_columns(parts, decode, path) for decode, path in decoders(parts)}
+    if parts.sources:
+        for name, source in parts.sources.items():
+            if source is not None:
+                parts.sources[name] = source.model_copy(update={"decode": read["sources", name, "decode"]})
+        if (sources := whole(parts.sources)) is not None:
+            parts.source, parts.decode = as_one(sources)
+    elif isinstance(parts.decode, ByTopicDecodeConfig):
+        parts.decode = parts.decode.model_copy(update={"by_topic": {str(path[-1]): one for path, one in read.items()}})
+    else:
+        parts.decode = read.get(("decode",))
 
 
 def _read_columns(parts: Parts, decode: FormatConfig, path: Path) -> FormatConfig:
@@ -76,7 +76,7 @@ def _read_columns(parts: Parts, decode: FormatConfig, path: Path) -> FormatConfi
 
 
 def _read_files(parts: Parts, decode: FormatConfig | KeyDecodeConfig, path: Path) -> dict[str, str | None]:
-    """Look at the files of a decoder, and give the columns if they can be read; others' only have to be there."""
+    """Read the columns of a JSON decoder out of its file; the files of other decoders only have to exist."""
     if not isinstance(decode, JsonDecodeConfig | JsonKeyConfig):
         for key in ("schema_file", "descriptor_file"):
             if (file := getattr(decode, key, None)) is not None:
@@ -93,7 +93,7 @@ def _read_files(parts: Parts, decode: FormatConfig | KeyDecodeConfig, path: Path
             read_columns(text)
     except ColumnsError as error:
         if schema_file is None:
-            parts.report((*path, "schema"), error.message, offset=error.offset, hint=error.hint)
+            parts.file.report_error((*path, "schema"), error)
         else:
             parts.file.problems.append(_problem_in(schema_file, text or "", error))
         text = None
@@ -111,12 +111,12 @@ def _schema_file_text(parts: Parts, file: FilePath, path: Path, *, binary: bool 
         with file.open(encoding="latin-1" if binary else "utf-8") as opened:
             text = opened.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
-            parts.report(path, f"the schema file is larger than {MAX_BYTES:,} bytes")
+            parts.file.report(path, f"the schema file is larger than {MAX_BYTES:,} bytes")
             return None
         return text
     except FileNotFoundError:
-        parts.report(path, "the schema file is not there", hint="the path is relative to the pipeline file")
+        parts.file.report(path, "the schema file does not exist", hint="the path is relative to the pipeline file")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        parts.report(path, f"reading the schema file: {reason}")
+        parts.file.report(path, f"reading the schema file: {reason}")
     return None

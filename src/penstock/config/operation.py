@@ -11,7 +11,19 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from penstock.config.fields import Count, Duration, Location, Section, Size, Text, is_uri, wrong
+from penstock.config.fields import (
+    Count,
+    Duration,
+    Location,
+    SecretKind,
+    Section,
+    Size,
+    Text,
+    is_uri,
+    show_duration,
+    wrong,
+)
+from penstock.config.yaml_source import Given
 
 
 def _to_memory(value: Any) -> Any:
@@ -32,11 +44,11 @@ class FlowConfig(Section):
         default=timedelta(seconds=20), description="How long a batch should take while there is a backlog."
     )
     max_batch: Duration = Field(
-        default=timedelta(minutes=2), description="How long no batch may take, as far as it can be foreseen."
+        default=timedelta(minutes=2), description="The longest that a batch may take, as far as it can be foreseen."
     )
-    min_offsets: Count = Field(default=1000, description="The fewest offsets that a batch is cut down to.")
+    min_offsets: Count = Field(default=1000, description="Flow control never goes below this many offsets.")
     max_offsets: Count | None = Field(
-        default=None, description="The most offsets that a batch is ever given. Left out, there is no such bound."
+        default=None, description="The most offsets of any batch. Left out, there is no such bound."
     )
     memory: Memory = Field(
         default=None,
@@ -44,11 +56,21 @@ class FlowConfig(Section):
         "the machines is.",
     )
 
+    def check_values(self, given: Given) -> None:
+        """The aims are within the bounds."""
+        if self.target_batch > self.max_batch:
+            target, most = show_duration(self.target_batch), show_duration(self.max_batch)
+            at = "target_batch" if "target_batch" in given else "max_batch"
+            given.report(at, f"target_batch {target} is longer than max_batch {most}", at_key=False)
+        if self.max_offsets is not None and self.min_offsets > self.max_offsets:
+            message = f"min_offsets {self.min_offsets:,} is more than max_offsets {self.max_offsets:,}"
+            given.report("min_offsets" if "min_offsets" in given else "max_offsets", message, at_key=False)
+
 
 class OtelConfig(Section):
     """Push the figures by OpenTelemetry's protocol over HTTP. Needs the extra: `pip install penstock[otel]`."""
 
-    endpoint: Text | None = Field(
+    endpoint: Annotated[Text, SecretKind.URL] | None = Field(
         default=None,
         description="Where the collector takes metrics, such as `http://localhost:4318/v1/metrics`. Left out, what "
         "OpenTelemetry's own environment variables say.",
@@ -83,7 +105,7 @@ class CheckpointBackupConfig(Section):
 class MaintenanceConfig(Section):
     """Compaction and clean-up of the pipeline's own tables, between batches of the running pipeline."""
 
-    every: Duration = Field(description="How often the tables are looked after.")
+    every: Duration = Field(description="How often the tables are maintained.")
     within: Duration = Field(
         default=timedelta(minutes=1), description="The time after which the next batch waits no longer for it."
     )
@@ -143,14 +165,14 @@ class ClusterConfig(Section):
     )
     packages: Annotated[tuple[Text, ...], Field(strict=False)] = Field(
         default=(),
-        description="Packages to pack beside those of Penstock and those that the pipeline's own Python imports.",
+        description="Packages to pack besides those of Penstock and those that the pipeline's own Python imports.",
         examples=[["geopy"]],
     )
     extra_files: Annotated[tuple[Annotated[Location, AfterValidator(_check_file)], ...], Field(strict=False)] = Field(
         default=(),
         description="Files below the folder of the pipeline file that its own Python reads, or imports by a name made "
         "at run time. They are sent along with the modules that it imports; nothing else in the folder is. A file that "
-        "`${file:...}` names holds a secret, and is refused.",
+        "`${file:...}` names contains a secret, and is refused.",
         examples=[["rates.csv"]],
     )
 
@@ -194,21 +216,21 @@ STATIC_SQL = frozenset(
         "warehouse.dir",
     )
 )
-"""What begins as a session's does, and is the application's all the same. A test holds it to Spark's own list."""
+"""Settings that look like a session's and belong to the application. A test compares them with Spark's own list."""
 
 Setting = TypeVar("Setting")
 
 
 def is_of_application(name: str) -> bool:
-    """Whether a setting holds for the whole application."""
+    """Whether a setting applies to the whole application."""
     return name in STATIC_SQL or name.startswith(_OF_HIVE) or not name.startswith(_OF_A_SESSION)
 
 
 def of_application(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The settings that hold for the whole application."""
+    """The settings that apply to the whole application."""
     return {name: value for name, value in settings.items() if is_of_application(name)}
 
 
 def of_session(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The settings that each session may have its own way."""
+    """The settings that may differ between sessions."""
     return {name: value for name, value in settings.items() if not is_of_application(name)}

@@ -1,32 +1,44 @@
-"""The pipeline: the whole file as one frozen value that knows where it was written."""
+"""The pipeline: the whole file as one frozen value that knows where it was written, and its parts during the checks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
 from penstock.config.alerts import AlertsConfig
-from penstock.config.connections import StorageConfig
+from penstock.config.connections import StorageConfig, check_client_options
+from penstock.config.ddl import Column
 from penstock.config.decode import ByTopicDecodeConfig, DecodeConfig, FormatConfig
 from penstock.config.fields import Count, Duration, Location, Name, Names, Section, Settings, Text
 from penstock.config.operation import CheckpointBackup, ClusterConfig, FlowConfig, MaintenanceConfig, MetricsConfig
-from penstock.config.problems import Positions
+from penstock.config.problems import Path, Positions
 from penstock.config.sinks import SinkConfig
-from penstock.config.source import KafkaSourceConfig, Topic
+from penstock.config.source import CONSUMER, KafkaSourceConfig, Topic
 from penstock.config.tables import LookupConfig
 from penstock.config.transforms import TransformConfig
+from penstock.config.yaml_source import Document, Given
 
 
 class NamedSourceConfig(KafkaSourceConfig):
     """One of several sources."""
 
+    exactly_one: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[Mapping[str, str]] = {}
+
     decode: FormatConfig = Field(discriminator="format", description="How bytes become columns.")
     transforms: Annotated[tuple[TransformConfig, ...], Field(strict=False)] = Field(
         default=(), description="What happens to the rows before they are joined; the last is the watermark."
     )
+
+    def check_values(self, given: Given) -> None:
+        """The topics are given by name."""
+        check_client_options(self.options, CONSUMER, given)
+        if self.topics is None:
+            given.report((), "a source that is joined needs its topics by name", "write topics: [...]")
 
 
 Sources = Mapping[str, NamedSourceConfig]
@@ -65,6 +77,12 @@ class QuarantineConfig(Section):
         default=3, description="How often a record may fail again in a redrive before it is parked."
     )
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """Bad records go somewhere."""
+        if "table" not in given and "topic" not in given:
+            given.report((), "neither table nor topic is given", "add one of them")
+
 
 class RouteConfig(Section):
     """One way of the rows: some topics, or some rows of them, through their own steps to their own sinks."""
@@ -96,10 +114,29 @@ class TriggerConfig(Section):
         default=False, description="Read what is there, in as many batches as it takes, and stop."
     )
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """A pipeline either keeps running or stops."""
+        if given["available_now"] is True and "every" in given:
+            hint = "every keeps running; available_now reads what is there and stops"
+            given.report("every", "every and available_now exclude each other", hint)
+
 
 def _from_sources() -> Any:
     """Filled from `sources` when the file is loaded; where there are none either, that is reported."""
     return None
+
+
+_SPARK = {
+    "spark.sql.session.timeZone": "times are in UTC in both lanes",
+    "spark.sql.ansi.enabled": "both lanes follow the ANSI rules",
+    "spark.sql.streaming.checkpointLocation": "it is checkpoint",
+    "spark.app.name": "it is name",
+    "spark.submit.deployMode": "it is the option --deploy-mode of penstock submit",
+}
+
+
+"""Settings of Spark that Penstock sets itself, and why."""
 
 
 class PipelineConfig(Section):
@@ -157,11 +194,9 @@ class PipelineConfig(Section):
         description="How flow control sets the size of the batches, where `source.max_offsets` gives no fixed cap.",
     )
     metrics: MetricsConfig | None = Field(
-        default=None, description="Where the running pipeline tells its figures, for Prometheus and OpenTelemetry."
+        default=None, description="Where the running pipeline publishes its metrics, for Prometheus and OpenTelemetry."
     )
-    alerts: AlertsConfig | None = Field(
-        default=None, description="When the running pipeline calls for help, and where."
-    )
+    alerts: AlertsConfig | None = Field(default=None, description="When the running pipeline sends alerts, and where.")
     spark: Settings = Field(default_factory=dict, description="Settings passed to Spark; each starts with `spark.`.")
     cluster: ClusterConfig | None = Field(
         default=None,
@@ -170,9 +205,39 @@ class PipelineConfig(Section):
 
     _positions: Positions | None = PrivateAttr(None)
 
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """The parts are there that belong together, and none that exclude each other."""
+        if "sources" in given:
+            for part in ("source", "decode", "routes"):
+                reason = "each of the sources has its own" if part == "decode" else "sources takes its place"
+                given.refuse((part,), f"and sources exclude each other: {reason}", f"remove {part}")
+        else:
+            for part in ("source", "decode"):
+                if part not in given:
+                    given.report(part, "this key is required and missing", at_key=False)
+            source = given.section("source")
+            gaps = source is not None and source["on_data_loss"] == "record"
+            if gaps and not given.document.written("quarantine", "table"):
+                message = "record writes the gaps to a table next to the quarantine table, and there is none"
+                given.report(("source", "on_data_loss"), message, "add quarantine: {table: ...}", at_key=False)
+        sources = given["sources"]
+        named = [("source",), *(("sources", name) for name in (sources if isinstance(sources, dict) else ()))]
+        fixed = next((path for path in named if given.document.written(*path, "max_offsets")), None)
+        if "flow" in given and fixed is not None:
+            hint = "leave one of them out; flow.max_offsets bounds what flow control finds"
+            given.report("flow", f"there is a fixed cap: {'.'.join(fixed)}.max_offsets", hint)
+        spark = given["spark"]
+        for name in spark if isinstance(spark, dict) else ():
+            if not name.startswith("spark."):
+                message = f'"{name}" is not a Spark setting: they start with spark.'
+                given.report(("spark", name), message, f'did you mean "spark.{name}"?')
+            elif name in _SPARK:
+                given.report(("spark", name), f"{name} is set by Penstock: {_SPARK[name]}", "remove it")
+
     @property
     def group(self) -> str | None:
-        """The consumer group that is told how far the sinks are, if one is."""
+        """The consumer group to which the offsets of the sinks are committed, if any."""
         named = self.source.group
         return None if named is False else named or f"penstock.{self.name}"
 
@@ -206,3 +271,25 @@ class PipelineConfig(Section):
         copy = self.model_copy()
         copy._positions = positions
         return copy
+
+
+@dataclass(slots=True)
+class Parts:
+    """A pipeline file while it is checked: the parts that other parts are checked against.
+
+    A refused part is None and is left out of those checks, so that one mistake is reported once and the others are
+    still found.
+    """
+
+    file: Document
+    source: KafkaSourceConfig | None = None
+    decode: DecodeConfig | None = None
+    sources: dict[str, NamedSourceConfig | None] = field(default_factory=dict)
+    tables: dict[str, LookupConfig | None] = field(default_factory=dict)
+    quarantine: QuarantineConfig | None = None
+    transforms: tuple[TransformConfig | None, ...] = ()
+    routes: tuple[RouteConfig | None, ...] = ()
+    sinks: tuple[SinkConfig | None, ...] = ()
+    checkpoint: str | None = None
+    columns: dict[Path, tuple[Column, ...] | None] = field(default_factory=dict)
+    """What the decoder at each path gives; None where it cannot be known or was refused."""

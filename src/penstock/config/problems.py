@@ -102,12 +102,20 @@ class Positions:
         if path in self.values:
             spot = self.keys.get(path, self.values[path]) if at_key else self.values[path]
             return spot.at(offset) if offset is not None else (spot.line, spot.column)
-        # What is missing is reported where it should have been: at the key of what would hold it.
+        # What is missing is reported where it should have been: at the key of its section.
         for end in range(len(path) - 1, 0, -1):
             found = self.keys.get(path[:end]) or self.values.get(path[:end])
             if found:
                 return found.line, found.column
         return 1, 1
+
+
+class TextError(ValueError):
+    """A text with a grammar of its own that is wrong, with the offset at which it is."""
+
+    def __init__(self, message: str, offset: int = 0, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.offset, self.hint = message, offset, hint
 
 
 class InvalidDefinition(DefinitionError):  # noqa: N818 - named for what the user's file is

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from penstock.config.ddl import ColumnsError, ColumnType, read_columns
 from penstock.config.expressions import ExpressionError, Reference, read_expression
 from penstock.config.fields import COORDINATES
 from penstock.config.problems import Path, did_you_mean
+from penstock.config.yaml_source import Document
 
 Types = dict[str, ColumnType | None]
 TIMESTAMP = ColumnType("TIMESTAMP")
 _FUNCTIONS_WITHOUT_PARENTHESES = {"user"}
 _OWN_PIPELINE = "write the result to a topic, and read that in a pipeline of its own"
-
-
-class Report(Protocol):
-    """Takes what is wrong at a path."""
-
-    def __call__(
-        self,
-        path: Path,
-        message: str,
-        *,
-        context: Iterable[str] = (),
-        hint: str | None = None,
-        offset: int | None = None,
-        at_key: bool = False,
-    ) -> None:
-        """Report a problem at a value, at its key, or at an offset into its text."""
-        ...
 
 
 def step_at(path: Path) -> str:
@@ -43,7 +26,7 @@ def step_at(path: Path) -> str:
 class Scope:
     """The columns at some step, which each step changes as it does those of the rows."""
 
-    report: Report
+    file: Document
     types: Types | None = None
     """None once the names cannot be known without Spark; a type is None where it alone is not known."""
     decoded: bool = True
@@ -81,15 +64,26 @@ class Scope:
         try:
             columns = [(one.name, one.type) for one in read_columns(text)] if text is not None else None
         except ColumnsError as error:
-            self.report(path, error.message, offset=error.offset, hint=error.hint)
+            self.file.report_error(path, error)
         self.give_own(columns, path[:-1])
 
     def close(self, what: str, path: Path) -> None:
         """The event time ends with the step at a path."""
         self.closed, self.watermark = f"the {what} of {step_at(path)}", None
 
-    def has(self, path: Path, name: str, *, at_key: bool = False) -> bool:
-        """Whether a column is there, as far as is known; reported if not."""
+    def selected(self, names: Collection[str], reason: str) -> Scope:
+        """The scope of these columns and the coordinates alone."""
+        if self.types is None:
+            return self
+        left = {name: kind for name, kind in self.types.items() if name in (*names, COORDINATES)}
+        return Scope(self.file, left, False, self.gone | {name: reason for name in self.types if name not in left})
+
+    def has(self, path: Path, name: str, *, at_key: bool = False, coordinates: str | None = None) -> bool:
+        """Whether a column is there, as far as is known; reported if not. `coordinates` says why theirs will not do."""
+        if coordinates is not None and name == COORDINATES:
+            message = f'"{COORDINATES}" carries the coordinates and {coordinates}'
+            self.file.report(path, message, at_key=at_key)
+            return False
         if self.types is None or name in self.types:
             return True
         self._report_missing(path, name, at_key=at_key)
@@ -100,7 +94,7 @@ class Scope:
         try:
             references = read_expression(text)
         except ExpressionError as error:
-            self.report(path, error.message, offset=error.offset, hint=error.hint)
+            self.file.report_error(path, error)
             return
         for reference in references:
             self.check_reference(reference, path)
@@ -121,14 +115,14 @@ class Scope:
             if found is None or found.name in ("MAP", "ARRAY"):
                 return
             if found.name != "STRUCT":
-                self.report(path, f'column "{at}" is {found} and has no field "{part}"', offset=offset)
+                self.file.report(path, f'column "{at}" is {found} and has no field "{part}"', offset=offset)
                 return
             inner = {column.name.lower(): column.type for column in found.fields}
             names = [column.name for column in found.fields]
             if part.lower() not in inner:
                 context = [f"fields of {at}: {', '.join(names)}"]
                 hint = did_you_mean(part, names)
-                self.report(path, f'"{at}" has no field "{part}"', context=context, hint=hint, offset=offset)
+                self.file.report(path, f'"{at}" has no field "{part}"', context=context, hint=hint, offset=offset)
                 return
             found, at = inner[part.lower()], f"{at}.{part}"
 
@@ -136,9 +130,9 @@ class Scope:
         """Report the names that are not columns or are there twice."""
         for index, name in enumerate(names):
             if name in names[:index]:
-                self.report((*path, index), f'column "{name}" is here twice')
+                self.file.report((*path, index), f'column "{name}" is here twice')
             elif name == COORDINATES:
-                self.report((*path, index), f'"{COORDINATES}" differs for every record and cannot be used here')
+                self.file.report((*path, index), f'"{COORDINATES}" differs for every record and cannot be used here')
             else:
                 self.has((*path, index), name)
 
@@ -146,44 +140,44 @@ class Scope:
         """Report a name that a new column cannot have."""
         if name == COORDINATES:
             message = f'"{COORDINATES}" is the column of the coordinates; choose another name'
-            self.report(path, message, at_key=replaces)
+            self.file.report(path, message, at_key=replaces)
             return
         for other in self.types or ():
             if other.lower() == name.lower() and not (replaces and other == name) and other not in without:
                 case = "" if other == name else "; case makes no difference in a table"
-                self.report(path, f'the column "{other}" is there already{case}', at_key=replaces)
+                self.file.report(path, f'the column "{other}" is there already{case}', at_key=replaces)
 
     def check_quarantined(self, setting: Path, at: Path | None = None) -> None:
         """A setting sends records to the quarantine: they are found again by their coordinates."""
         self.needs_quarantine.append(setting)
         if self.types is not None and COORDINATES not in self.types:
             message = f'a record is quarantined by its coordinates, and the column "{COORDINATES}" is gone'
-            self.report(at or setting, message, hint=f"select {COORDINATES} in the step before", at_key=True)
+            self.file.report(at or setting, message, hint=f"select {COORDINATES} in the step before", at_key=True)
 
     def check_event_time(self, path: Path, what: str, why: str) -> None:
         """Report a step that needs a watermark and has none."""
         if self.closed is not None:
-            self.report(path, f"{what} is not possible after {self.closed}", hint=_OWN_PIPELINE, at_key=True)
+            self.file.report(path, f"{what} is not possible after {self.closed}", hint=_OWN_PIPELINE, at_key=True)
         elif self.watermark is None:
             hint = "add before it - watermark: {column: ..., delay: 10 minutes}"
-            self.report(path, f"{what} needs a watermark before it: {why}", hint=hint, at_key=True)
+            self.file.report(path, f"{what} needs a watermark before it: {why}", hint=hint, at_key=True)
         elif self.types is not None and self.watermark and self.watermark not in self.types:
             message = f'the column "{self.watermark}" of the watermark is gone at this step'
             context = [self.gone[self.watermark]] if self.watermark in self.gone else []
-            self.report(path, message, context=context, at_key=True)
+            self.file.report(path, message, context=context, at_key=True)
 
     def check_watermark(self, column: str, path: Path) -> None:
-        """Report a second watermark, and one that is no TIMESTAMP."""
+        """Report a second watermark, and one that is not a TIMESTAMP."""
         if self.closed is not None:
             message = f"after {self.closed} there is no event time any more"
-            self.report(path, message, hint=_OWN_PIPELINE, at_key=True)
+            self.file.report(path, message, hint=_OWN_PIPELINE, at_key=True)
         elif self.watermark:
-            self.report(path, "there is a watermark already", hint="keep one of them", at_key=True)
+            self.file.report(path, "there is a watermark already", hint="keep one of them", at_key=True)
         here = (*path, "column")
         kind = self.type_of(column)
         if self.has(here, column) and kind is not None and kind != TIMESTAMP:
             hint = f"cast it before: cast: {{{column}: TIMESTAMP}}"
-            self.report(here, f'column "{column}" is {kind}; event time is a TIMESTAMP', hint=hint)
+            self.file.report(here, f'column "{column}" is {kind}; event time is a TIMESTAMP', hint=hint)
         self.watermark = column
 
     def _report_missing(self, path: Path, name: str, *, offset: int | None = None, at_key: bool = False) -> None:
@@ -193,4 +187,6 @@ class Scope:
         hint = did_you_mean(name, self.names())
         if name in self.gone:
             context, hint = [*context, self.gone[name]], None
-        self.report(path, f'column "{name}" is not {place}', context=context, hint=hint, offset=offset, at_key=at_key)
+        self.file.report(
+            path, f'column "{name}" is not {place}', context=context, hint=hint, offset=offset, at_key=at_key
+        )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from penstock.config.connections import SecurityConfig
+from penstock.config.connections import SecurityConfig, check_client_options, check_kafka_security
 from penstock.config.fields import Count, Duration, Section, Settings, Size, Text, wrong
+from penstock.config.problems import did_you_mean
+from penstock.config.yaml_source import Given
 
 _BROKER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -95,8 +98,27 @@ Start = Annotated[
 ]
 
 
+CONSUMER = {
+    "bootstrap.servers": "it is brokers",
+    "metadata.broker.list": "it is brokers",
+    "group.id": "progress is kept in the checkpoint, not in a consumer group",
+    "enable.auto.commit": "progress is kept in the checkpoint, not in a consumer group",
+    "auto.commit.interval.ms": "progress is kept in the checkpoint, not in a consumer group",
+    "enable.auto.offset.store": "progress is kept in the checkpoint, not in a consumer group",
+    "auto.offset.reset": "it is start, and for lost data on_data_loss",
+    "isolation.level": "only committed records are read, always",
+    "enable.partition.eof": "the end of a batch is known from its offsets",
+    "key.deserializer": "the bytes are decoded by decode",
+    "value.deserializer": "the bytes are decoded by decode",
+}
+"""Settings of the consumer that Penstock sets itself, and what a user has instead."""
+
+
 class KafkaSourceConfig(Section):
     """Topics of a Kafka cluster. Give exactly one of `topics`, `pattern` and `assign`."""
+
+    exactly_one: ClassVar[tuple[str, ...]] = ("topics", "pattern", "assign")
+    needs: ClassVar[Mapping[str, str]] = {"max_delay": "min_offsets", "min_offsets": "max_delay"}
 
     type: Literal["kafka"] = Field(description="The kind of source.")
     brokers: Brokers = Field(
@@ -147,8 +169,8 @@ class KafkaSourceConfig(Section):
     )
     group: Text | Literal[False] | None = Field(
         default=None,
-        description="The consumer group that is told how far the sinks are, for Kafka's own tools; nothing is read by "
-        "it. Left out, `penstock.` and the pipeline's name; `false` for none.",
+        description="The consumer group to which the committed offsets of the sinks are published, for Kafka's own "
+        "tools; nothing is read by it. Left out, `penstock.` and the pipeline's name; `false` for none.",
     )
     security: SecurityConfig | None = Field(
         default=None, description="How the brokers let the pipeline in: TLS, and a user, a certificate or tokens."
@@ -158,3 +180,43 @@ class KafkaSourceConfig(Section):
         description="Any other setting of the Kafka client, without the `kafka.` prefix. Secrets by "
         "reference: `sasl.password: ${env:KAFKA_PASSWORD}`.",
     )
+
+    @property
+    def named_topics(self) -> tuple[str, ...] | None:
+        """The topics that are read, in the order of the file; None where only the brokers know."""
+        return None if self.pattern is not None else self.topics or tuple(self.assign or ())
+
+    def reads(self, topic: str) -> bool:
+        """Whether this topic is one of those that are read."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in (self.named_topics or ())
+
+    @classmethod
+    def check_keys(cls, given: Given) -> None:
+        """The topics are given in one way, and so is the security."""
+        super().check_keys(given)
+        check_kafka_security(given)
+
+    def check_values(self, given: Given) -> None:
+        """The topics are there once each, and offsets are for topics that are read."""
+        check_client_options(self.options, CONSUMER, given)
+        if self.min_offsets and self.max_offsets and self.min_offsets > self.max_offsets:
+            message = f"min_offsets {self.min_offsets:,} is more than max_offsets {self.max_offsets:,}"
+            given.report("min_offsets", message, at_key=False)
+        for index, topic in enumerate(self.topics or ()):
+            if topic in (self.topics or ())[:index]:
+                given.report(("topics", index), f'topic "{topic}" is here twice', at_key=False)
+        topics = self.named_topics
+        if not isinstance(self.start, dict) or not topics:
+            return
+        for topic, offsets in self.start.items():
+            if topic not in topics:
+                context, hint = [f"topics: {', '.join(topics)}"], did_you_mean(topic, topics)
+                message = f'topic "{topic}" is not read by this pipeline'
+                given.report(("start", topic), message, hint, context=context)
+            elif self.assign:
+                for partition in offsets:
+                    if int(partition) not in self.assign[topic]:
+                        message = f"partition {partition} of {topic} is not assigned"
+                        given.report(("start", topic, partition), message)

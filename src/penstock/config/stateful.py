@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.config.everyday import Dotted, Pairs
 from penstock.config.expressions import ExpressionError, read_aggregate
-from penstock.config.fields import COORDINATES, Duration, Name, Names, Section, Step, Text
+from penstock.config.fields import COORDINATES, Dotted, Duration, Name, Names, Pairs, Section, StatefulStep, Step, Text
 from penstock.config.problems import Path, did_you_mean
 from penstock.config.scope import TIMESTAMP, Scope
 from penstock.config.step_columns import joined, windowed
@@ -19,7 +18,7 @@ _NUMERIC = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"
 
 
 class WatermarkSettings(Section):
-    """How far behind the newest event others may come."""
+    """How late rows may be, compared with the newest event."""
 
     column: Text = Field(description="The TIMESTAMP column with the time of the event.")
     delay: Duration = Field(description="How much later than the newest event a row may come.")
@@ -31,7 +30,6 @@ class WatermarkSettings(Section):
 class WatermarkConfig(Step):
     """The event time, and how late rows may be. What state is kept by it ends with it."""
 
-    kind: ClassVar[str] = "watermark"
     watermark: WatermarkSettings = Field(description="The column and the delay.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -60,10 +58,9 @@ class WindowSettings(Section):
     )
 
 
-class WindowConfig(Step):
+class WindowConfig(StatefulStep):
     """Aggregates over windows of event time: `window_start`, `window_end`, the `by` columns, the aggregates."""
 
-    kind: ClassVar[str] = "window"
     window: WindowSettings = Field(description="The windows and what is computed in them.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -77,14 +74,14 @@ class WindowConfig(Step):
         for name, text in one.aggregates.items():
             here = (*path, "aggregates", name)
             if name.lower() in (other.lower() for other in taken):
-                scope.report(here, f'the column "{name}" is there already', at_key=True)
+                scope.file.report(here, f'the column "{name}" is there already', at_key=True)
             taken.append(name)
             _check_aggregate(text, scope, here)
         scope.give_own(windowed(TIMESTAMP, TIMESTAMP, by, ((name, None) for name in one.aggregates)), path)
         scope.close("window", path)
 
     def _check_spans(self, scope: Scope, path: Path) -> None:
-        one, report = self.window, scope.report
+        one, report = self.window, scope.file.report
         if (one.size is None) == (one.gap is None):
             message = "only one of size and gap can be given" if one.gap else "one of size and gap is needed"
             report(path, message, hint="size for windows of one length, gap for sessions", at_key=True)
@@ -103,7 +100,7 @@ def _check_aggregate(text: str, scope: Scope, path: Path) -> None:
     try:
         aggregate = read_aggregate(text)
     except ExpressionError as error:
-        scope.report(path, error.message, offset=error.offset, hint=error.hint)
+        scope.file.report_error(path, error)
         return
     for reference in aggregate.references:
         scope.check_reference(reference, path)
@@ -111,7 +108,7 @@ def _check_aggregate(text: str, scope: Scope, path: Path) -> None:
         kind = scope.type_of(reference.parts[0]) if len(reference.parts) == 1 else None
         if kind is not None and kind.name not in _NUMERIC:
             message = f'column "{reference.parts[0]}" is {kind}, and only numbers have a sum or an average'
-            scope.report(path, message, offset=reference.offsets[0])
+            scope.file.report(path, message, offset=reference.offsets[0])
 
 
 class Within(Section):
@@ -147,10 +144,9 @@ class JoinSettings(Section):
         return self.within.before or timedelta(), self.within.after or timedelta()
 
 
-class JoinConfig(Step):
+class JoinConfig(StatefulStep):
     """Two sources row by row. The first of the transforms; each source has its watermark in its own transforms."""
 
-    kind: ClassVar[str] = "join"
     join: JoinSettings = Field(description="The sources and the condition.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -159,7 +155,7 @@ class JoinConfig(Step):
 
     def check_sides(self, sides: Mapping[str, Scope], scope: Scope, path: Path) -> None:
         """Two sources: keys on both sides, a bound in time, and columns that do not clash."""
-        one, report = self.join, scope.report
+        one, report = self.join, scope.file.report
         scope.close("join", path)
         for key in ("left", "right"):
             name = getattr(one, key)
@@ -177,7 +173,7 @@ class JoinConfig(Step):
             _check_key(one.right, right, other, path)
         if one.within is None:
             what = "an outer join" if one.type != "inner" else "a join of two streams"
-            message = f"{what} without within keeps every row for ever, waiting for a match"
+            message = f"{what} without within keeps every row forever, waiting for a match"
             report(path, message, hint="add within: 1 hour, or {before: ..., after: ...}", at_key=True)
         for name, side in sides.items():
             if side.watermark is None:
@@ -201,13 +197,13 @@ def _check_key(name: str, side: Scope, column: str, path: Path) -> None:
         context = [f"columns of {name}: {', '.join(side.names())}"]
         hint = did_you_mean(column, side.names())
         message = f'source {name} has no column "{column}"'
-        side.report((*path, "on"), message, context=context, hint=hint, at_key=True)
+        side.file.report((*path, "on"), message, context=context, hint=hint, at_key=True)
 
 
 class StatefulSettings(Section):
     """Your own class over Spark's `transformWithState`."""
 
-    cls: Dotted = Field(alias="class", description="`module.Class`, a StatefulProcessor, in a file beside this one.")
+    cls: Dotted = Field(alias="class", description="`module.Class`, a StatefulProcessor, in a file next to this one.")
     keys: Names = Field(description="The columns whose values have a state of their own.")
     columns: Text = Field(alias="schema", description="The columns that leave it.")
     time: Literal["event", "processing", "none"] = Field(
@@ -224,10 +220,9 @@ class StatefulSettings(Section):
     )
 
 
-class StatefulConfig(Step):
+class StatefulConfig(StatefulStep):
     """Your own state for each key, with timers."""
 
-    kind: ClassVar[str] = "stateful"
     stateful: StatefulSettings = Field(description="The class, its keys and what leaves it.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -238,7 +233,7 @@ class StatefulConfig(Step):
         if one.ttl is not None and one.time != "processing":
             message = f"state can expire by processing time alone, and time is {one.time}"
             hint = "write time: processing, or end the state by a timer"
-            scope.report((*path, "ttl"), message, hint=hint, at_key=True)
+            scope.file.report((*path, "ttl"), message, hint=hint, at_key=True)
         scope.check_columns(one.keys, (*path, "keys"))
         scope.give_declared(one.columns, (*path, "schema"))
         scope.close("state", path)

@@ -1,6 +1,6 @@
 """The columns that leave a step, in order: the one place for each kind of step.
 
-Columns are names, each with something beside it that only the caller looks into: a type while a file is checked, an
+Columns are names, each with a value that only the caller interprets: a type while a file is checked, an
 Arrow field for a plan, an array where rows flow, or a piece of SQL. Loading a file therefore needs no Arrow, whose
 import would nearly double its time (0.4 s to 0.7 s of CPU), and still checks the very columns that the steps give.
 

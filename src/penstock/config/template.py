@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from penstock.config.pipeline import PipelineConfig
+from penstock.config.source import KafkaSourceConfig
 
 SCHEMA_PATH = ".penstock/pipeline.schema.json"
 
@@ -88,7 +89,7 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{(env|file):"}
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a pipeline file."""
     schema = _as_written(PipelineConfig.model_json_schema(by_alias=True, mode="validation"))
-    one_of = [{"required": [key]} for key in ("topics", "pattern", "assign")]
+    one_of = [{"required": [key]} for key in KafkaSourceConfig.exactly_one]
     schema["$defs"]["KafkaSourceConfig"]["oneOf"] = one_of
     backup = schema["properties"]["checkpoint_backup"]
     short = {"type": "string", "pattern": "^every ", "examples": ["every 6 hours"]}

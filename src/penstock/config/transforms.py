@@ -1,33 +1,40 @@
-"""What happens to the good rows, step by step. Each step sees the columns that the step before left."""
+"""What happens to the good rows, step by step. Each step sees the columns that the step before left; its `check` gives
+the scope those that leave it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from penstock.config.ddl import ColumnsError, ColumnType, read_type
-from penstock.config.everyday import (
-    EnrichConfig,
-    ExpectConfig,
-    ExplodeConfig,
-    FlattenConfig,
-    MapArrowConfig,
-    MaskConfig,
-    PythonConfig,
-)
 from penstock.config.expressions import ExpressionError, place_for_coordinates, read_query
-from penstock.config.fields import BESIDE, COORDINATES, ComputingStep, Duration, Names, Section, Step, Text
+from penstock.config.fields import (
+    BESIDE,
+    COORDINATES,
+    ComputingStep,
+    Count,
+    Dotted,
+    Duration,
+    Name,
+    Names,
+    Pairs,
+    Secret,
+    Section,
+    Step,
+    Text,
+    models_of,
+)
 from penstock.config.problems import Path
 from penstock.config.scope import Scope, step_at
 from penstock.config.stateful import JoinConfig, StatefulConfig, WatermarkConfig, WindowConfig
-from penstock.config.step_columns import computed, renamed, without
+from penstock.config.step_columns import added, computed, exploded, flattened, renamed, without
 
 
 class WhereConfig(ComputingStep):
     """Keep the rows for which a condition is true; false and null go."""
 
-    kind: ClassVar[str] = "where"
     where: Text = Field(description="A Spark SQL condition.", examples=["amount >= 0"])
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -42,7 +49,6 @@ class DeriveConfig(ComputingStep):
     `derive` step sees them. The order is that of the file.
     """
 
-    kind: ClassVar[str] = "derive"
     derive: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
         description="New column: Spark SQL expression.", examples=[{"event_date": "date(event_time)"}]
     )
@@ -63,7 +69,6 @@ class DeriveConfig(ComputingStep):
 class RenameConfig(Step):
     """Give columns other names; their order stays."""
 
-    kind: ClassVar[str] = "rename"
     rename: Annotated[dict[Text, Text], Field(min_length=1)] = Field(description="Old name: new name.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -71,14 +76,11 @@ class RenameConfig(Step):
         taken: dict[str, str] = {}
         for old, new in self.rename.items():
             here = (*path, old)
-            if old == COORDINATES:
-                scope.report(here, f'"{COORDINATES}" carries the coordinates and keeps its name', at_key=True)
-            else:
-                scope.has(here, old, at_key=True)
+            scope.has(here, old, at_key=True, coordinates="keeps its name")
             scope.check_new(new, here, without=self.rename)
             if new.lower() in taken:
                 context = [f"the other: {taken[new.lower()]}"]
-                scope.report(here, f'two columns cannot both become "{new}"', context=context)
+                scope.file.report(here, f'two columns cannot both become "{new}"', context=context)
             taken[new.lower()] = old
             scope.gone[old] = f'renamed to "{new}" by {step_at(path)}'
         if scope.types is not None:
@@ -88,7 +90,6 @@ class RenameConfig(Step):
 class DropConfig(Step):
     """Leave columns out."""
 
-    kind: ClassVar[str] = "drop"
     drop: Names = Field(description="The columns to leave out.")
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -97,18 +98,17 @@ class DropConfig(Step):
             here = (*path, index)
             if name == COORDINATES:
                 hint = "to leave it out of a table: coordinates: false in the sink"
-                scope.report(here, f'"{COORDINATES}" carries the coordinates and cannot be dropped', hint=hint)
+                scope.file.report(here, f'"{COORDINATES}" carries the coordinates and cannot be dropped', hint=hint)
             elif scope.has(here, name) and scope.types is not None:
                 scope.give(without(scope.types.items(), [name]))
                 scope.gone[name] = f"dropped by {step_at(path)}"
         if scope.types is not None and not scope.names():
-            scope.report(path, "no column is left after this step")
+            scope.file.report(path, "no column is left after this step")
 
 
 class CastConfig(ComputingStep):
     """Change the types of columns, as Spark's CAST does."""
 
-    kind: ClassVar[str] = "cast"
     cast: Annotated[dict[Text, Text], Field(min_length=1)] = Field(
         description="Column: Spark SQL type.", examples=[{"amount": "DECIMAL(10, 2)"}]
     )
@@ -117,14 +117,13 @@ class CastConfig(ComputingStep):
         """The columns are there, and the types are some."""
         for name, text in self.cast.items():
             here = (*path, name)
+            there = scope.has(here, name, at_key=True, coordinates="keeps its type")
             if name == COORDINATES:
-                scope.report(here, f'"{COORDINATES}" carries the coordinates and keeps its type', at_key=True)
                 continue
-            there = scope.has(here, name, at_key=True)
             try:
                 target = read_type(text)
             except ColumnsError as error:
-                scope.report(here, error.message, offset=error.offset, hint=error.hint)
+                scope.file.report_error(here, error)
                 continue
             if there and scope.types is not None:
                 scope.give(computed(scope.types.items(), [(name, target)]))
@@ -136,15 +135,14 @@ class DedupeKeys(Section):
     keys: Names = Field(description="The columns that together identify a row.")
     within: Duration | None = Field(
         default=None,
-        description="Across batches: a row whose keys were seen is left out for this long in event time. The first one "
-        "is kept. Needs a watermark before it. Left out, the newest of each batch is kept.",
+        description="Across batches: a row whose keys occurred before is left out for this long in event time. The "
+        "first one is kept. Needs a watermark before it. Left out, the newest of each batch is kept.",
     )
 
 
 class DedupeConfig(Step):
     """Of the rows with equal keys keep one: the newest of a batch; with `within` the first, across batches."""
 
-    kind: ClassVar[str] = "dedupe"
     dedupe: DedupeKeys = Field(description="The keys to compare.")
 
     @property
@@ -152,20 +150,26 @@ class DedupeConfig(Step):
         """The columns that together identify a row."""
         return self.dedupe.keys
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it is across batches."""
+        return self.dedupe.within is not None
+
     def check(self, scope: Scope, path: Path) -> None:
         """The keys are there, and what says which row is the newest, or when a key is forgotten."""
         if self.dedupe.within is not None:
             scope.check_event_time(path, "dedupe within a time", "no key could ever be forgotten")
         elif scope.types is not None and COORDINATES not in scope.types:
             hint = f"select {COORDINATES} in the sql step before"
-            scope.report(path, f'dedupe keeps the newest offset, but the column "{COORDINATES}" is gone', hint=hint)
+            scope.file.report(
+                path, f'dedupe keeps the newest offset, but the column "{COORDINATES}" is gone', hint=hint
+            )
         scope.check_columns(self.keys, (*path, "keys"))
 
 
 class SqlConfig(Step):
     """One SELECT over `input`, the rows of the batch, and over any of `tables:`. Takes the frame lane."""
 
-    kind: ClassVar[str] = "sql"
     sql: Text = Field(description="A Spark SQL query over `input`.", examples=["SELECT * FROM input"])
 
     def check(self, scope: Scope, path: Path) -> None:
@@ -175,7 +179,7 @@ class SqlConfig(Step):
         try:
             query = read_query(self.sql)
         except ExpressionError as error:
-            scope.report(path, error.message, offset=error.offset, hint=error.hint)
+            scope.file.report_error(path, error)
             return
         scope.types = before
         for reference in query.references:
@@ -190,12 +194,243 @@ class SqlConfig(Step):
             for name in new:
                 if name.lower() in (other.lower() for other in after):
                     hint = "give one of them another name"
-                    scope.report(path, f'the query gives the column "{name}" twice', hint=hint)
+                    scope.file.report(path, f'the query gives the column "{name}" twice', hint=hint)
             after |= new
         if COORDINATES in (before or [COORDINATES]) and place_for_coordinates(self.sql) is not None:
             after[COORDINATES] = types.get(COORDINATES)
         scope.gone = dict.fromkeys(types, f"not selected by {step_at(path)}")
         scope.types = after
+
+
+class ExplodeSettings(Section):
+    """Which column, and what its elements become."""
+
+    column: Text = Field(description="A column of type ARRAY or MAP.")
+    into: Text | None = Field(
+        default=None,
+        alias="as",
+        description="The column of the elements; of a map, `<as>_key` and `<as>_value`. Left out, the column itself.",
+    )
+    position: Text | None = Field(default=None, description="A further column with the place of the element, from 0.")
+    keep_empty: bool = Field(
+        default=False, description="Keep a row whose array is empty or null, with null as its element."
+    )
+
+
+class ExplodeConfig(Step):
+    """One row for each element of an array or entry of a map."""
+
+    explode: ExplodeSettings = Field(description="What to explode.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The column is an array or a map; its elements take its place."""
+        one = self.explode
+        if not scope.has((*path, "column"), one.column) or scope.types is None:
+            return
+        kind = scope.types[one.column]
+        if kind is not None and kind.name not in ("ARRAY", "MAP"):
+            scope.file.report((*path, "column"), f'column "{one.column}" is {kind}; explode takes ARRAY or MAP')
+            return
+        if kind is None and one.into is None and one.position is None:
+            scope.types = None
+            return
+        elements = kind.items if kind is not None else (None,)
+        settings = (one.column, elements, ColumnType("INT"), one.into, one.position)
+        for name, _ in exploded([(one.column, kind)], *settings):
+            key = "position" if name == one.position else "as" if one.into is not None else "column"
+            scope.check_new(name, (*path, key), without=[one.column])
+        scope.give(exploded(scope.types.items(), *settings))
+
+
+class FlattenSettings(Section):
+    """Which structs become columns."""
+
+    columns: Names | None = Field(default=None, description="The struct columns. Left out, all of them.")
+    separator: str = Field(default="_", description="The text between a column's name and its field's.")
+    depth: Count | None = Field(default=None, description="How many levels. Left out, all of them.")
+
+
+class FlattenConfig(Step):
+    """The fields of structs as columns of their own: `address.city` becomes `address_city`."""
+
+    flatten: FlattenSettings = Field(description="What to flatten.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The columns are structs; their fields take their places, and no two get one name."""
+        one = self.flatten
+        for index, name in enumerate(one.columns or ()):
+            here = (*path, "columns", index)
+            kind = scope.type_of(name)
+            if scope.has(here, name) and kind is not None and kind.name != "STRUCT":
+                scope.file.report(here, f'column "{name}" is {kind}; flatten takes STRUCT')
+        if scope.types is None or any(scope.type_of(name) is None for name in one.columns or scope.types):
+            scope.types = None
+            return
+        leaves = flattened(scope.types.items(), _fields, one.columns, one.depth)
+        named = [(way, one.separator.join(way)) for way, _ in leaves]
+        for way, name in named:
+            if len(way) > 1:
+                scope.gone[way[0]] = f"flattened by {step_at(path)}"
+                if any(other.lower() == name.lower() and its[0] != way[0] for its, other in named):
+                    message = f'flattening "{way[0]}" gives the column "{name}", which is there already'
+                    hint = "set another separator, or rename the other column before"
+                    scope.file.report(path, message, hint=hint, at_key=True)
+        scope.give((name, kind) for (_, name), (_, kind) in zip(named, leaves, strict=True))
+
+
+def _fields(kind: ColumnType | None) -> list[tuple[str, ColumnType | None]] | None:
+    return [(field.name, field.type) for field in kind.fields] if kind is not None and kind.name == "STRUCT" else None
+
+
+class MaskSettings(Section):
+    """How one column is masked: give exactly one."""
+
+    hash: Secret | None = Field(
+        default=None, description="Replace by the SHA-256 of this salt and the value, in hex. Secret: by reference."
+    )
+    keep_last: Count | None = Field(default=None, description="Stars for all but this many last characters.")
+
+
+class MaskConfig(Step):
+    """Hide what is in columns; null stays null."""
+
+    mask: Annotated[dict[Text, Literal["hash", "redact"] | MaskSettings], Field(min_length=1)] = Field(
+        description="Column: `hash` (SHA-256 in hex), `redact` (three stars), `{hash: SALT}` or `{keep_last: 4}`.",
+        examples=[{"email": "hash"}],
+    )
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The columns are there, and are text afterwards."""
+        for name, how in self.mask.items():
+            here = (*path, name)
+            if isinstance(how, MaskSettings) and (how.hash is None) == (how.keep_last is None):
+                scope.file.report(here, "exactly one of hash and keep_last is needed", at_key=True)
+            kind = scope.type_of(name)
+            if scope.has(here, name, at_key=True, coordinates="stays as it is") and scope.types is not None:
+                if kind is not None and (kind.nested or kind.name == "BINARY"):
+                    scope.file.report(here, f'column "{name}" is {kind}, which has no text to mask', at_key=True)
+                scope.give(computed(scope.types.items(), [(name, ColumnType("STRING"))]))
+
+
+Action = Literal["drop", "quarantine", "warn", "fail"]
+
+
+class ExpectRuleConfig(Section):
+    """A rule for rows."""
+
+    rule: Text = Field(description="A Spark SQL condition. A row keeps the rule where it is true; null breaks it.")
+    action: Action = Field(
+        default="quarantine",
+        description="What happens to a row that breaks the rule: `drop` it, `quarantine` its record, `warn` and let it "
+        "go on, or `fail` and stop the pipeline.",
+    )
+
+
+class ExpectConfig(ComputingStep):
+    """Rules that rows have to keep; every batch reports how many broke each."""
+
+    expect: Annotated[dict[Name, ExpectRuleConfig], Field(min_length=1)] = Field(
+        description="Name of the rule: `{rule: ..., action: ...}`.",
+        examples=[{"amount_positive": {"rule": "amount >= 0", "action": "quarantine"}}],
+    )
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """Each rule is an expression over the columns, which all stay."""
+        for name, rule in self.expect.items():
+            scope.check_expression(rule.rule, (*path, name, "rule"))
+            if rule.action == "quarantine":
+                scope.check_quarantined((*path, name))
+
+
+class MapArrowSettings(Section):
+    """A function over Arrow record batches."""
+
+    function: Dotted = Field(description="`module.function`, in a file next to the pipeline file.")
+    on_error: Literal["fail", "quarantine"] = Field(
+        default="fail",
+        description="What happens when it raises: stop, or quarantine exactly the rows that it raises for.",
+    )
+    columns: Text | None = Field(
+        default=None,
+        alias="schema",
+        description="The columns that leave it. Left out, it is called once with an empty batch to find out.",
+    )
+
+
+def _to_map_arrow(value: Any) -> Any:
+    return {"function": value} if isinstance(value, str) else value
+
+
+class MapArrowConfig(Step):
+    """Your own function: a `pyarrow.RecordBatch` in, one out. Stays in the direct lane."""
+
+    map_arrow: Annotated[MapArrowSettings, BeforeValidator(_to_map_arrow)] = Field(
+        description="The function, as text or with settings.", examples=["rules.clean"]
+    )
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """Only the function knows what leaves it, unless the file says."""
+        if self.map_arrow.on_error == "quarantine":
+            scope.check_quarantined((*path, "on_error"), at=path)
+        before = scope.types
+        scope.give_declared(self.map_arrow.columns, (*path, "schema"))
+        if scope.types is not None and before is not None and COORDINATES not in before:
+            scope.types.pop(COORDINATES)
+
+
+class PythonConfig(Step):
+    """Your own function: a Spark DataFrame in, one out. Takes the frame lane."""
+
+    python: Dotted = Field(
+        description="`module.function`, in a file next to the pipeline file.", examples=["steps.enrich"]
+    )
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """Only Spark knows what leaves it."""
+        scope.gone, scope.types = {}, None
+
+
+class EnrichSettings(Section):
+    """Which table, by which keys, and what of it."""
+
+    table: Name = Field(description="A name out of `tables:`.")
+    on: Pairs = Field(
+        description="The columns that have to be equal: a list where they have one name in both, else "
+        "`{column: column of the table}`."
+    )
+    take: Pairs | None = Field(
+        default=None,
+        description="The columns of the table to add: a list, or `{new name: column of the table}`. Left out, all but "
+        "the keys.",
+    )
+    on_miss: Literal["keep", "drop", "quarantine"] = Field(
+        default="keep", description="What happens to a row that has no match: nulls, gone, or to the quarantine."
+    )
+    on_duplicate: Literal["fail", "first", "all"] = Field(
+        default="fail",
+        description="What happens when the table has several rows for a key: stop, take the first by all its columns, "
+        "or give one row for each.",
+    )
+
+
+class EnrichConfig(Step):
+    """Add columns of a table to each row. A table that fits in memory is joined in the direct lane."""
+
+    enrich: EnrichSettings = Field(description="The table and the keys.")
+
+    def check(self, scope: Scope, path: Path) -> None:
+        """The keys are there, the new columns are not; of those only the names are known."""
+        one = self.enrich
+        for name in one.on:
+            scope.has((*path, "on"), name, at_key=True)
+        if one.on_miss == "quarantine":
+            scope.check_quarantined((*path, "on_miss"), at=path)
+        for name in one.take or ():
+            scope.check_new(name, (*path, "take"))
+        if one.take is None:
+            scope.types = None
+        elif scope.types is not None:
+            scope.give(added(scope.types.items(), ((name, None) for name in one.take)))
 
 
 def _kind_of(item: Any) -> str | None:
@@ -228,11 +463,9 @@ TransformConfig = Annotated[
     | Annotated[StatefulConfig, Tag("stateful")],
     Discriminator(_kind_of),
 ]
-KINDS: tuple[str, ...] = tuple(get_args(step)[0].kind for step in get_args(get_args(TransformConfig)[0]))
+KINDS = tuple(step.kind for step in models_of(TransformConfig) if issubclass(step, Step))
 
 
 def remembers(step: TransformConfig | None) -> bool:
     """Whether a step keeps state from batch to batch."""
-    return isinstance(step, WindowConfig | JoinConfig | StatefulConfig) or (
-        isinstance(step, DedupeConfig) and step.dedupe.within is not None
-    )
+    return step is not None and step.remembers

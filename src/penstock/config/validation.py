@@ -6,110 +6,119 @@ found in the same go.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path as FilePath
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from penstock.config.alerts import AlertsConfig
-from penstock.config.connections import StorageConfig
 from penstock.config.decode import DecodeConfig
-from penstock.config.fields import BESIDE, Location, Settings, may_hold_secret
-from penstock.config.operation import CheckpointBackup, ClusterConfig, FlowConfig, MaintenanceConfig, MetricsConfig
-from penstock.config.parts import Parts
-from penstock.config.pipeline import NamedSourceConfig, PipelineConfig, QuarantineConfig, RouteConfig, TriggerConfig
+from penstock.config.fields import BESIDE, Section, may_hold_secret, models_of, tags_of, walk
+from penstock.config.pipeline import PipelineConfig
 from penstock.config.problems import Path, Positions, did_you_mean, suggest
 from penstock.config.sinks import SinkConfig
-from penstock.config.source import KafkaSourceConfig
 from penstock.config.tables import LookupConfig
-from penstock.config.transforms import KINDS, TransformConfig
-from penstock.config.yaml_source import put, read_plain, value_at
+from penstock.config.transforms import KINDS
+from penstock.config.yaml_source import Document, put, read_plain, value_at
 
-_PARTS: Mapping[str, Any] = {
-    "source": KafkaSourceConfig,
-    "decode": DecodeConfig,
-    "quarantine": QuarantineConfig,
-    "checkpoint": Location,
-    "checkpoint_backup": CheckpointBackup,
-    "maintenance": MaintenanceConfig,
-    "storage": StorageConfig,
-    "trigger": TriggerConfig,
-    "flow": FlowConfig,
-    "metrics": MetricsConfig,
-    "alerts": AlertsConfig,
-    "spark": Settings,
-    "cluster": ClusterConfig,
-}
-_LISTS: Mapping[str, Any] = {"transforms": TransformConfig, "routes": RouteConfig, "sinks": SinkConfig}
-_NAMED: Mapping[str, Any] = {"sources": NamedSourceConfig, "tables": LookupConfig}
+_LISTS = ("transforms", "routes", "sinks")
+_NAMED = ("sources", "tables")
+Model = TypeVar("Model", bound=Section)
 
 
-def validate(parts: Parts, folder: FilePath) -> PipelineConfig | None:
-    """Fill the parts that are valid, report what is not, and return the pipeline if all of it is."""
-    data, context = parts.file.data, {"folder": folder}
+def validate(file: Document, model: type[Model], folder: FilePath) -> Model | None:
+    """The model that a file describes; None, with all problems reported, where there are any."""
     while True:
         try:
-            config = PipelineConfig.model_validate(data, context=context)
+            return model.model_validate(file.data, context={"folder": folder})
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            repaired = [_repair(parts, found) for found in errors]
-            if not any(repaired):
-                break
-            continue
-        for name in (*_PARTS, *_LISTS, *_NAMED):
-            setattr(parts, name, getattr(config, name))
-        return config
-    _report_all(parts, errors)
-    _fill_valid(parts, context)
-    return None
+        repaired = [_repair(file, model, found) for found in errors]
+        if not any(repaired):
+            _report_all(file, errors)
+            return None
 
 
-def _repair(parts: Parts, error: Any) -> bool:
-    """Mend what can be, so that the next try finds what else is wrong. Unknown keys are reported here."""
-    path, data = path_of(parts.file.data, error), parts.file.data
-    value = value_at(data, path)
-    if error["type"] in ("int_type", "bool_type") and path in parts.filled and isinstance(value, str):
+def valid_parts(file: Document, folder: FilePath) -> dict[str, Any]:
+    """Each part of a pipeline file validated by itself, of lists and named parts each entry; None where refused."""
+    context = {"folder": folder}
+
+    def valid(name: str, data: Any) -> Any:
+        try:
+            return _adapter(name).validate_python(data, context=context)
+        except ValidationError:
+            return None
+
+    found: dict[str, Any] = {}
+    for name in PipelineConfig.model_fields.keys() & file.data.keys():
+        data = file.data[name]
+        if name in _NAMED:
+            found[name] = {key: valid(name, item) for key, item in data.items()} if isinstance(data, dict) else {}
+        elif name in _LISTS:
+            # What is no list at all counts as one refused entry: nothing is known of what it should have said.
+            found[name] = tuple(valid(name, item) for item in data) if isinstance(data, list) else (None,)
+        else:
+            found[name] = valid(name, data)
+    return found
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    """The validator of a part, or of an entry. It is built once: building all takes longer than loading a file."""
+    kind = PipelineConfig.model_fields[name].rebuild_annotation()
+    arguments = get_args(PipelineConfig.model_fields[name].annotation)
+    return TypeAdapter(arguments[1] if name in _NAMED else arguments[0] if name in _LISTS else kind)
+
+
+def _repair(file: Document, model: type[Section], error: Any) -> bool:
+    """Correct what can be, so that the next try finds what else is wrong. Unknown keys are reported here."""
+    path = path_of(file.data, error)
+    value = value_at(file.data, path)
+    if error["type"] in ("int_type", "bool_type") and path in file.filled and isinstance(value, str):
         parsed = read_plain(value)
         if isinstance(parsed, int):
-            put(data, path, parsed)
+            put(file.data, path, parsed)
             return True
     if error["type"] != "extra_forbidden":
         return False
-    known = keys_at(error["loc"][:-1])
+    known = _known_keys(file, model, path[:-1])
     name = str(path[-1])
-    holder = value_at(data, path[:-1])
+    holder = value_at(file.data, path[:-1])
     meant = suggest(name, [key for key in known if key not in holder])
     context = () if meant else (f"known keys: {', '.join(known)}",)
-    parts.report(path, f'unknown key "{name}"', context=context, hint=did_you_mean(name, known), at_key=True)
+    file.report(path, f'unknown key "{name}"', context=context, hint=did_you_mean(name, known), at_key=True)
     if meant:
         holder[meant] = holder.pop(name)
-        _move(parts, path, (*path[:-1], meant))
+        _move(file, path, (*path[:-1], meant))
     else:
         del holder[name]
     return True
 
 
-def _move(parts: Parts, old: Path, new: Path) -> None:
-    """Let a misspelt key's positions stand for the key that was meant."""
-    positions = parts.file.positions
-    for spots in (positions.values, positions.keys):
-        moved = {(*new, *path[len(old) :]): spot for path, spot in spots.items() if path[: len(old)] == old}
-        spots.update(moved)
-    parts.filled |= {(*new, *path[len(old) :]) for path in parts.filled if path[: len(old)] == old}
+def _known_keys(file: Document, root: type[Section], path: Path) -> list[str]:
+    section = next((model for at, model, _ in walk(root, file.data, None) if at == path), root)
+    keys = [field.alias or name for name, field in section.model_fields.items()]
+    return sorted(keys, key=lambda key: key not in ("name", "type", "format"))
 
 
-def _report_all(parts: Parts, errors: list[Any]) -> None:
+def _move(file: Document, old: Path, new: Path) -> None:
+    """Give the key that was meant the positions of the misspelt one."""
+    for spots in (file.positions.values, file.positions.keys):
+        spots.update({(*new, *path[len(old) :]): spot for path, spot in spots.items() if path[: len(old)] == old})
+    file.filled |= {(*new, *path[len(old) :]) for path in file.filled if path[: len(old)] == old}
+
+
+def _report_all(file: Document, errors: list[Any]) -> None:
     seen: set[Path] = set()
-    places = [path_of(parts.file.data, error) for error in errors]
-    for error, path in zip(errors, places, strict=True):
-        value = value_at(parts.file.data, path)
-        if error["type"] == "string_type" and any(path == place[: len(path)] != place for place in places):
+    paths = [path_of(file.data, error) for error in errors]
+    for error, path in zip(errors, paths, strict=True):
+        value = value_at(file.data, path)
+        if error["type"] == "string_type" and any(path == other[: len(path)] != other for other in paths):
             continue  # Text or a section: it is a section, and the errors inside say what is wrong with it.
         if error["type"] == "too_short" and value:
             continue  # Pydantic counts only the entries that are valid; those that are not have their own error.
-        message, context, hint = word(error, path, value, parts.file.positions, path in parts.filled)
+        message, context, hint = word(error, path, value, file.positions, path in file.filled)
         step = is_step(path)
         if error["type"].startswith("union_tag") and not step and isinstance(value, dict):
             path = (*path, tag_key(path))
@@ -119,37 +128,7 @@ def _report_all(parts: Parts, errors: list[Any]) -> None:
         if path not in seen:
             seen.add(path)
             at_key = error["type"] == "union_tag_invalid" and step
-            parts.report(path, message, context=context, hint=hint, at_key=at_key)
-
-
-def _fill_valid(parts: Parts, context: dict[str, FilePath]) -> None:
-    """Validate every part by itself; what is refused stays None."""
-
-    def valid(name: str, value: Any) -> Any:
-        try:
-            return _adapter(name).validate_python(value, context=context)
-        except ValidationError:
-            return None
-
-    data = parts.file.data
-    for name in _PARTS:
-        if name in data:
-            setattr(parts, name, valid(name, data[name]))
-    for name in _NAMED:
-        named = data.get(name)
-        if isinstance(named, dict):
-            setattr(parts, name, {key: valid(name, item) for key, item in named.items()})
-    for name in _LISTS:
-        items = data.get(name)
-        # What is no list at all counts as one refused entry: nothing is known of what it should have said.
-        refused = (None,) if items is not None else ()
-        setattr(parts, name, tuple(valid(name, item) for item in items) if isinstance(items, list) else refused)
-
-
-@cache
-def _adapter(name: str) -> TypeAdapter[Any]:
-    """The validator of a part. It is built once: building all of them takes longer than loading a file."""
-    return TypeAdapter({**_PARTS, **_NAMED, **_LISTS}[name])
+            file.report(path, message, context=context, hint=hint, at_key=at_key)
 
 
 def path_of(data: Mapping[str, Any], error: Any) -> Path:
@@ -192,6 +171,8 @@ Wording = tuple[str, tuple[str, ...], str | None]
 def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool) -> Wording:
     """The message, context and hint for one of pydantic's errors."""
     kind, ctx = error["type"], error.get("ctx", {})
+    if value is None and kind != "missing":
+        return "there is no value", (), "write one, or remove the key"
     given = _given(path, value, positions)
     if kind in _EXPECTED:
         return (
@@ -220,7 +201,7 @@ def word(error: Any, path: Path, value: Any, positions: Positions, filled: bool)
 
 
 def _word_tag(path: Path, value: Any) -> Wording:
-    """For a part whose kind decides what it holds: a sink's type, a format, a transform."""
+    """For a section whose kind decides its keys: a sink's type, a format, a transform."""
     if is_step(path):
         kinds = ", ".join(KINDS)
         if not isinstance(value, dict):
@@ -228,13 +209,12 @@ def _word_tag(path: Path, value: Any) -> Wording:
         keys = [key for key in value if key not in BESIDE]
         if len(keys) == 1:
             return f'"{keys[0]}" is not a transform', (f"transforms: {kinds}",), did_you_mean(keys[0], KINDS)
-        beside = " beside its name" if "name" in value else ""
+        beside = " next to its name" if "name" in value else ""
         message = f"a transform has exactly one key{beside}, got {', '.join(keys) or 'none'}"
         return message, (f"transforms: {kinds}",), "start each step with its own dash"
     key = tag_key(path)
-    decodes = "decode" if path[-1] == "decode" else str(path[0])
-    models = _models(PipelineConfig.model_fields[decodes].annotation)
-    tags = list(dict.fromkeys(tag for model in models if "kind" not in vars(model) for tag in _tags(model)))
+    union = {"sinks": SinkConfig, "tables": LookupConfig}.get(str(path[0]), DecodeConfig)
+    tags = list(dict.fromkeys(tag for model in models_of(union) for tag in tags_of(model)[1]))
     if not isinstance(value, dict):
         return f"expected a mapping, got {_shown(value)}", (), f"write {{{key}: ..., ...}}"
     if key not in value:
@@ -289,38 +269,3 @@ def _shown(value: Any) -> str:
         if isinstance(value, kind):
             return name
     return "a number"
-
-
-def keys_at(loc: Path, model: type[BaseModel] = PipelineConfig) -> tuple[str, ...]:
-    """The keys known where pydantic found one that is not. `loc` is pydantic's own, with the unions' tags."""
-    candidates = [model]
-    for part in loc:
-        by_tag = [candidate for candidate in candidates if part in (*_tags(candidate), candidate.__name__)]
-        field = _fields(model).get(str(part))
-        if by_tag and len(candidates) > 1:
-            candidates = by_tag
-        elif field is not None:
-            candidates = list(_models(field))
-        model = candidates[0] if candidates else model
-    return tuple(sorted(_fields(model), key=lambda name: name not in ("name", "type", "format")))
-
-
-def _fields(model: type[BaseModel]) -> dict[str, Any]:
-    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models(inner)
-
-
-def _tags(model: type[BaseModel]) -> tuple[str, ...]:
-    """The values that choose this model: of `type` or `format`, or its kind of transform."""
-    for name in ("type", "format"):
-        field = model.model_fields.get(name)
-        if field is not None and get_origin(field.annotation) is Literal:
-            return get_args(field.annotation)
-    kind = getattr(model, "kind", None)
-    return (kind,) if isinstance(kind, str) else ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from penstock.config.fields import may_hold_secret
-from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot
+from penstock.config.problems import InvalidDefinition, Path, Positions, Problem, Spot, TextError
 
 MAX_BYTES = 1024 * 1024
 MAX_VALUES = 20_000
@@ -43,33 +43,114 @@ Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(slots=True)
-class Source:
-    """A pipeline file as read: its values, where they are, and what is already known to be wrong."""
+class Document:
+    """A YAML file as read: its values, their positions, and the problems found so far."""
 
     positions: Positions
     data: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     broken: set[Path] = field(default_factory=set)
-    """Paths with a problem of their own, about which nothing more is said."""
+    """Paths with a problem of their own, about which nothing more is reported."""
+    filled: set[Path] = field(default_factory=set)
+    """Paths whose values came, wholly or in part, through a reference."""
+
+    def written(self, *path: str | int) -> bool:
+        """Whether the file has this key, valid or not."""
+        return value_at(self.data, path) is not None or path in self.broken
+
+    def report(
+        self,
+        path: Path,
+        message: str,
+        *,
+        context: Iterable[str] = (),
+        hint: str | None = None,
+        offset: int | None = None,
+        at_key: bool = False,
+    ) -> None:
+        """Add a problem, unless the path is part of something already reported."""
+        if any(path[:end] in self.broken for end in range(1, len(path) + 1)):
+            return
+        if path in self.filled:
+            offset = None
+        problem = self.positions.problem(path, message, context=context, hint=hint, offset=offset, at_key=at_key)
+        self.problems.append(problem)
+
+    def report_error(self, path: Path, error: TextError) -> None:
+        """Add what is wrong with the text at a path."""
+        self.report(path, error.message, offset=error.offset, hint=error.hint)
 
 
-def read_source(file: FilePath) -> Source:
-    """Read a pipeline file. Raises where it cannot be read as one mapping at all."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One section as the file has it: which of its keys are there, valid or not, and the problems with them."""
+
+    document: Document
+    path: Path
+
+    def __contains__(self, key: str) -> bool:
+        return self.document.written(*self.path, key)
+
+    def __getitem__(self, key: str) -> Any:
+        return value_at(self.document.data, (*self.path, key))
+
+    def at(self, *keys: str | int) -> Path:
+        """The path of something inside the section."""
+        return (*self.path, *keys)
+
+    def section(self, key: str) -> Given | None:
+        """The section under a key, if there is one."""
+        return Given(self.document, (*self.path, key)) if isinstance(self[key], dict) else None
+
+    def report(
+        self, at: str | Path, message: str, hint: str | None = None, *, context: Iterable[str] = (), at_key: bool = True
+    ) -> None:
+        """Report a problem at a key of the section, or at a path inside it; at the empty path it is the section's."""
+        inside = (at,) if isinstance(at, str) else at
+        self.document.report((*self.path, *inside), message, context=context, hint=hint, at_key=at_key)
+
+    def refuse(self, keys: Iterable[str], why: str, hint: str) -> None:
+        """Report each of these keys that is there."""
+        for key in keys:
+            if key in self:
+                self.report(key, f"{key} {why}", hint)
+
+    def at_most_one(self, keys: Sequence[str]) -> None:
+        """Report more than one of some keys, at the second one in the file."""
+        positions = self.document.positions.keys
+        given = sorted((key for key in keys if key in self), key=lambda key: positions[*self.path, key].line)
+        if len(given) > 1:
+            line = positions[*self.path, given[0]].line
+            message = f"only one of {', '.join(keys[:-1])} and {keys[-1]} can be given; {given[0]} is at line {line}"
+            self.report(given[1], message, f"remove {' or '.join(given)}")
+
+    def at_least_one(self, keys: Sequence[str]) -> None:
+        """Report that none of some keys is there."""
+        if not any(key in self for key in keys):
+            self.report((), f"one of {', '.join(keys[:-1])} and {keys[-1]} is needed")
+
+
+def read_document(
+    file: FilePath, keys: str = "name, source, decode, sinks, checkpoint", *, any_value: bool = False
+) -> Document:
+    """Read a file that is one mapping of some keys. Raises `InvalidDefinition` where it is something else.
+
+    `any_value` is for values that are checked against no type: a null is one, and what YAML 1.1 makes of `NO` is a
+    problem.
+    """
     name = str(file)
-    text = read_yaml_text(file, name)
-    root = compose_bounded(name, text)
+    text = _read_text(file, name)
+    root = _compose(name, text)
     if not isinstance(root, yaml.MappingNode):
-        raise InvalidDefinition([_not_a_mapping(name, root)])
-    reading = Reading(name, text)
-    data = reading.mapping(root, ())
-    return Source(Positions(name, reading.values, reading.keys), data, reading.problems, reading.broken)
+        raise InvalidDefinition([_not_a_mapping(name, root, keys, any_value)])
+    return _Reading(name, text, any_value).read(root)
 
 
-def compose_bounded(name: str, text: str) -> yaml.Node | None:
-    """The nodes of a YAML text within the bounds of a pipeline file. Raises `InvalidDefinition`."""
+def _compose(name: str, text: str) -> yaml.Node | None:
     try:
-        _check_events(name, text)
+        _check_bounds(name, text)
         root: yaml.Node | None = yaml.compose(text, Loader=Loader)
+        return root
     except yaml.MarkedYAMLError as error:
         raise InvalidDefinition([_syntax_problem(name, text, error)]) from None
     except yaml.reader.ReaderError as error:
@@ -77,33 +158,45 @@ def compose_bounded(name: str, text: str) -> yaml.Node | None:
         line, column = where.count("\n") + 1, len(where) - where.rfind("\n")
         message = f"a character that YAML does not allow: {error.character!r}"
         raise InvalidDefinition([Problem(name, line, column, "", message)]) from None
-    if root is not None:
-        _refuse_expansion(name, root)
-    return root
 
 
-def _check_events(name: str, text: str) -> None:
-    """Stop at the first event that is one level or one value too many."""
-    depth = values = 0
+def _check_bounds(name: str, text: str) -> None:
+    """Refuse a file that is too deep or has too many values, also those of its aliases: before it is built."""
+
+    def refusal(event: Any, message: str) -> InvalidDefinition:
+        mark = event.start_mark
+        return InvalidDefinition([Problem(name, mark.line + 1, mark.column + 1, "", message)])
+
+    values, sizes = 0, dict[str | None, int]()
+    first: Any = None
+    opened: list[tuple[Any, int]] = [(None, 0)]  # Each collection with the values in it so far, the file first.
     for event in yaml.parse(text, Loader=Loader):
+        size = 0
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
+            opened.append((event, 1))
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        values += isinstance(event, yaml.NodeEvent)
-        if depth > MAX_DEPTH + 1:
-            raise _refusal(name, event, f"nested more than {MAX_DEPTH} levels deep")
+            start, size = opened.pop()
+            sizes[start.anchor] = size
+        elif isinstance(event, yaml.AliasEvent):
+            around = next((start for start, _ in opened[1:] if start.anchor == event.anchor), None)
+            if around is not None:
+                raise refusal(around, "an alias (*) that contains itself")
+            size = sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor] = size = 1
+        opened[-1] = (opened[-1][0], opened[-1][1] + size)
+        if isinstance(event, yaml.NodeEvent):
+            values, first = values + 1, first or event
+        if len(opened) > MAX_DEPTH + 2:
+            raise refusal(event, f"nested more than {MAX_DEPTH} levels deep")
         if values > MAX_VALUES:
-            raise _refusal(name, event, f"the file has more than {MAX_VALUES:,} values, the most that a file may have")
+            raise refusal(event, f"the file has more than {MAX_VALUES:,} values, the most that a file may have")
+    total = opened[0][1]
+    if total > MAX_VALUES:
+        raise refusal(first, f"the file expands to {total:,} values; a pipeline file has at most {MAX_VALUES:,}")
 
 
-def _refusal(name: str, at: Any, message: str) -> InvalidDefinition:
-    mark = at.start_mark
-    return InvalidDefinition([Problem(name, mark.line + 1, mark.column + 1, "", message)])
-
-
-def read_yaml_text(file: FilePath, name: str) -> str:
-    """The text of a file, if it can be YAML at all. Raises `InvalidDefinition`."""
+def _read_text(file: FilePath, name: str) -> str:
 
     def refuse(message: str, hint: str | None = None, at: tuple[int, int] = (1, 1)) -> InvalidDefinition:
         return InvalidDefinition([Problem(name, *at, "", message, (), hint)])
@@ -128,13 +221,15 @@ def read_yaml_text(file: FilePath, name: str) -> str:
         raise refuse("the file is not UTF-8 text here", "save it as UTF-8", at) from None
 
 
-def _not_a_mapping(name: str, root: Any) -> Problem:
+def _not_a_mapping(name: str, root: Any, keys: str, cases: bool) -> Problem:
+    expected = (f"expected: a mapping with {keys}",)
+    if root is None and cases:
+        return Problem(name, 1, 1, "", "the file is empty", expected)
     if root is None:
         return Problem(name, 1, 1, "", "the file is empty", (), "to start a new pipeline: penstock init")
     kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
     line, column = root.start_mark.line + 1, root.start_mark.column + 1
-    context = ("expected: a mapping with name, source, decode, sinks, checkpoint",)
-    return Problem(name, line, column, "", f"the file holds {kind}", context)
+    return Problem(name, line, column, "", f"the file is {kind}", expected)
 
 
 def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Problem:
@@ -145,9 +240,9 @@ def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Proble
     here = lines[line - 1] if line <= len(lines) else ""
     hint = None
     if problem == "found another document":
-        problem, hint = "the file holds several documents", "one file is one pipeline: remove the ---"
+        problem, hint = "the file has several documents", "one file is one pipeline: remove the ---"
     elif problem == "expected key":
-        problem, hint = "expected a key here", "look before it for a quote that is not closed, or for wrong indentation"
+        problem, hint = "expected a key here", "check what comes before it for an unclosed quote or wrong indentation"
     elif "\t" in here[: max(column, len(here) - len(here.lstrip()))]:
         problem, hint = "a tab in the indentation", "YAML is indented with spaces"
     elif "${" in here:
@@ -160,43 +255,23 @@ def _syntax_problem(name: str, text: str, error: yaml.MarkedYAMLError) -> Proble
     return Problem(name, line, column, "", f"not valid YAML: {problem}", context, hint)
 
 
-def _refuse_expansion(name: str, root: yaml.Node) -> None:
-    """Count what the aliases expand to without expanding it: each node is visited once."""
-    sizes: dict[int, int] = {}
-
-    def size(node: Any, depth: int) -> int:
-        if isinstance(node, yaml.ScalarNode):
-            return 1
-        if sizes.get(id(node)) == 0:
-            raise _refusal(name, node, "an alias (*) that contains itself")
-        if depth > MAX_DEPTH:
-            raise _refusal(name, node, f"nested more than {MAX_DEPTH} levels deep")
-        if id(node) not in sizes:
-            sizes[id(node)] = 0
-            mapping = isinstance(node, yaml.MappingNode)
-            inner = [part for pair in node.value for part in pair] if mapping else node.value
-            sizes[id(node)] = 1 + sum(size(part, depth + 1) for part in inner)
-        return sizes[id(node)]
-
-    total = size(root, 0)
-    if total > MAX_VALUES:
-        message = f"the file expands to {total:,} values; a pipeline file has at most {MAX_VALUES:,}"
-        raise _refusal(name, root, message)
+_BROKEN: Any = object()
+"""Stands for a value with a problem while the file is read."""
 
 
-class Reading:
+class _Reading:
     """One walk over the nodes of a file."""
 
-    def __init__(self, name: str, text: str) -> None:
-        self._name, self._text = name, text
-        self.values: dict[Path, Spot] = {}
-        self.keys: dict[Path, Spot] = {}
-        self.problems: list[Problem] = []
-        self.broken: set[Path] = set()
+    def __init__(self, name: str, text: str, any_value: bool) -> None:
+        self._document, self._text, self._any_value = Document(Positions(name)), text, any_value
 
-    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        """The values of a mapping; what is wrong in it is noted with its place."""
-        self.values[path] = self._spot(node)
+    def read(self, root: yaml.MappingNode) -> Document:
+        self._document.data = self._mapping(root, ())
+        return self._document
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        positions, broken = self._document.positions, self._document.broken
+        positions.values[path] = self._spot(node)
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key_spot = self._spot(key_node)
@@ -206,66 +281,65 @@ class Reading:
                 continue
             key: str = key_node.value
             here = (*path, key)
-            if key in found or here in self.broken:
-                first = self.keys[here]
-                self._add(here, key_spot, f'the key "{key}" is here twice; first at line {first.line}')
+            if key in found or here in broken:
+                line = positions.keys[here].line
+                self._add(here, key_spot, f'the key "{key}" is here twice; first at line {line}')
                 continue
-            self.keys[here] = key_spot
+            positions.keys[here] = key_spot
             value = self._value(value_node, here)
-            if value is None:
-                self.broken.add(here)
+            if value is _BROKEN:
+                broken.add(here)
             else:
                 found[key] = value
         return found
 
     def _value(self, node: yaml.Node, path: Path) -> Any:
-        self.values[path] = spot = self._spot(node)
+        self._document.positions.values[path] = spot = self._spot(node)
         if node.tag.removeprefix(TAG) not in _TAGS:
-            self._add(path, spot, f"the tag {node.tag.replace(TAG, '!!')} is not supported", "write a plain value")
-            return None
+            return self._add(
+                path, spot, f"the tag {node.tag.replace(TAG, '!!')} is not supported", "write a plain value"
+            )
         if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, path)
+            return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             items = [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
-            self.broken.update((*path, index) for index, item in enumerate(items) if item is None)
-            return items
+            self._document.broken.update((*path, index) for index, item in enumerate(items) if item is _BROKEN)
+            return [None if item is _BROKEN else item for item in items]
         return self._scalar(node, path, spot)
 
-    def _scalar(self, node: Any, path: Path, spot: Spot) -> str | int | float | bool | None:
+    def _scalar(self, node: Any, path: Path, spot: Spot) -> Any:
         tag, text = node.tag.removeprefix(TAG), spot.text
         shown = "this" if may_hold_secret(path) else text
         if tag == "null":
-            self._add(path, spot, "there is no value", "write one, or remove the key")
-            return None
+            return (
+                None if self._any_value else self._add(path, spot, "there is no value", "write one, or remove the key")
+            )
         if tag == "bool":
-            if text.lower() not in _BOOLEANS:
-                self._add(
-                    path, spot, f"YAML 1.1 takes {shown} for true or false, and it is neither", "write true or false"
-                )
-                return None
-            return _BOOLEANS[text.lower()]
+            if self._any_value and text.lower() not in ("true", "false"):
+                return self._add(path, spot, f"YAML 1.1 reads {text} as true or false", f'quote it: "{text}"')
+            if text.lower() in _BOOLEANS:
+                return _BOOLEANS[text.lower()]
+            message = f"YAML 1.1 takes {shown} for true or false, and it is neither"
+            return self._add(path, spot, message, "write true or false")
         if tag in ("int", "float"):
+            hint = "quote it if it is text"
             if len(text) > _LONGEST_NUMBER:
-                self._add(path, spot, f"a number of {len(text):,} signs", "quote it if it is text")
-                return None
+                return self._add(path, spot, f"a number of {len(text):,} characters", hint)
             number = read_number(node)
             if number is None:
-                self._add(path, spot, f"YAML 1.1 reads {shown} as a number, and it is not", "quote it if it is text")
-            elif not _ORDINARY_NUMBER.fullmatch(text):
+                return self._add(path, spot, f"YAML 1.1 reads {shown} as a number, and it is not", hint)
+            if not _ORDINARY_NUMBER.fullmatch(text):
                 read = "another number" if may_hold_secret(path) else number
-                self._add(
-                    path, spot, f"YAML 1.1 reads {shown} as {read}", "write it plainly, or quote it if it is text"
-                )
-                return None
+                return self._add(path, spot, f"YAML 1.1 reads {shown} as {read}", f"write it plainly, or {hint}")
             return number
         if _UNUSABLE.search(text):
-            self._add(path, spot, "a character that no value may have: a zero byte or half a surrogate pair")
-            return None
+            return self._add(path, spot, "a character that no value may have: a zero byte or half a surrogate pair")
         return text
 
-    def _add(self, path: Path, spot: Spot, message: str, hint: str | None = None) -> None:
-        place = Positions(self._name, {path: spot})
-        self.problems.append(place.problem(path, message, hint=hint))
+    def _add(self, path: Path, spot: Spot, message: str, hint: str | None = None) -> Any:
+        positions = Positions(self._document.positions.file, {path: spot})
+        self._document.problems.append(positions.problem(path, message, hint=hint))
+        return _BROKEN
 
     def _spot(self, node: yaml.Node) -> Spot:
         line, column = node.start_mark.line + 1, node.start_mark.column + 1
@@ -276,7 +350,7 @@ class Reading:
 
 
 def read_plain(text: str) -> int | float | bool | str | None:
-    """A text as YAML 1.1 reads it without quotes; text that would be a number and is none is None."""
+    """A text as YAML 1.1 reads it without quotes; None for text that looks like a number and is not one."""
     tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
     if tag == f"{TAG}bool":
         return _BOOLEANS[text.lower()]

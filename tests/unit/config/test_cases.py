@@ -106,6 +106,7 @@ tables: {customers: {shcema: "id BIGINT", rows: []}}
 """
     assert problems(tmp_path, text) == [
         'orders.test.yaml:3:5 cases[0].mesages: unknown key "mesages"',
+        "  known keys: name, tables, messages, batches, expect, ordered, exact",
         '  did you mean "messages"?',
         'orders.test.yaml:4:14 cases[0].ordered: expected true or false, got "maybe"',
         "orders.test.yaml:6:31 cases[0].messages[0].partition: must be at least 0, got -1",
@@ -159,7 +160,7 @@ cases:
         'orders.test.yaml:5:47 cases[0].expect.quarantine[0].cod: the quarantine has no column "cod"',
         "  columns: code, message, stage, topic, partition, offset, key, value, headers, timestamp",
         '  did you mean "code"?',
-        'orders.test.yaml:6:11 cases[1].name: the name "names" is there twice; cases are told apart by their names',
+        'orders.test.yaml:6:11 cases[1].name: the name "names" is there twice; cases are identified by their names',
         "orders.test.yaml:8:5 cases[1].batches: only one of messages and batches can be given",
     ]
 
@@ -182,7 +183,7 @@ def test_text_that_yaml_takes_for_a_boolean_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "orders.test.yaml:1:1 the file is no mapping"),
+        ("", "orders.test.yaml:1:1 the file is empty"),
         ("cases: []", "orders.test.yaml:1:8 cases: needs at least one entry, got none"),
         ("cases:", "orders.test.yaml:1:7 cases: there is no value"),
         ("cases: [{name: }]", "orders.test.yaml:1:16 cases[0].name: there is no value"),

@@ -7,7 +7,7 @@ from penstock.config.arrow_types import arrow_to_ddl, parse_columns, parse_type
 from penstock.config.ddl import ColumnsError, read_columns, read_type
 from penstock.config.decode import RAW_COLUMNS
 from penstock.config.fields import COORDINATES
-from penstock.config.flow_checks import COORDINATES_TYPE
+from penstock.config.flows import COORDINATES_TYPE
 from penstock.model import COORDINATES as MODEL_COORDINATES
 from penstock.model import COORDINATES_FIELD, RAW_SCHEMA
 

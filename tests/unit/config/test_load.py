@@ -20,9 +20,10 @@ from penstock.config import (
     reveal,
 )
 from penstock.config.decode import decoded_columns
-from penstock.config.flow_checks import follow
-from penstock.config.problems import Path as PathInFile
+from penstock.config.flows import follow
+from penstock.config.problems import Positions
 from penstock.config.scope import Scope
+from penstock.config.yaml_source import Document
 from penstock.transforms import Sql
 
 VALID = Path(__file__).parents[2] / "definitions" / "valid"
@@ -163,14 +164,13 @@ def test_load_empty_required_key_is_reported_once(tmp_path: Path) -> None:
 
 def columns_after(file: str, count: int) -> dict[str, str] | None:
     """The columns after the first steps of a file, with their types."""
-
-    def refuse(path: PathInFile, message: str, **_: object) -> None:
-        raise AssertionError(f"{path}: {message}")
-
-    [flow] = flows(load(VALID / file))
+    config = load(VALID / file)
+    [flow] = flows(config)
     flow = replace(flow, transforms=flow.transforms[:count])
     assert flow.decode is not None
-    scope = follow({flow.decode_path: decoded_columns(flow.decode)}, flow, refuse)
+    document = Document(config.positions)
+    scope = follow({flow.decode_path: decoded_columns(flow.decode)}, flow, document)
+    assert document.problems == []
     return None if scope.types is None else {name: str(kind) for name, kind in scope.types.items()}
 
 
@@ -206,7 +206,7 @@ def test_columns_after_what_only_spark_knows_are_none() -> None:
     ],
 )
 def test_sql_step_keeps_the_coordinates_where_each_row_comes_from_one(query: str, kept: bool) -> None:
-    scope = Scope(lambda *_, **__: None, {"id": None, "amount": None, "_penstock": None})
+    scope = Scope(Document(Positions("")), {"id": None, "amount": None, "_penstock": None})
     step = SqlConfig(sql=query)
     step.check(scope, ("transforms", 0, "sql"))
     assert ("_penstock" in (scope.types or ())) is kept

@@ -3,13 +3,13 @@ from pathlib import Path
 import pytest
 
 from penstock.config.files import fill_references, literal_part
-from penstock.config.yaml_source import read_source
+from penstock.config.yaml_source import read_document
 
 
 def filled(tmp_path: Path, text: str) -> object:
     file = tmp_path / "pipeline.yaml"
     file.write_text(text)
-    source = read_source(file)
+    source = read_document(file)
     fill_references(source, tmp_path)
     assert source.problems == []
     return source.data["a"]

@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock import config as cfg
 from penstock.assembly.build import Pipeline
 from penstock.assembly.trial_registry import Given, build_offline, given_tables
-from penstock.config.cases import AdvanceCase, Case, CaseFile, MessageCase, case_file_of, load_cases, topics_of
+from penstock.config.cases import AdvanceCase, Case, CaseFile, MessageCase, case_file_of, load_cases
 from penstock.config.ddl import read_columns
 from penstock.engine.trial import Batch, BatchResult, trial_of
 from penstock.errors import DefinitionError, MissingError, PenstockError, one_line
@@ -49,7 +49,7 @@ def skeleton(config: cfg.PipelineConfig) -> str:
             columns = [f"{column.name}: {_SAMPLES.get(column.type.name, 'null')}" for column in read_columns(text)]
             break
     value = f"{{{', '.join(columns)}}}" if columns else '"..."'
-    topics = topics_of(config)
+    topics = config.source.named_topics
     topic = f", topic: {topics[0] if topics else 'TOPIC'}" if topics is None or len(topics) > 1 else ""
     return f"cases:\n  - name: a good message\n    messages:\n      - {{value: {value}{topic}}}\n"
 
@@ -182,7 +182,7 @@ def run_case(pipeline: Pipeline, given: Given, case: Case, session: Callable[[],
 def see(pipeline: Pipeline, case: Case, session: Callable[[], Any], given: Given = Given()) -> Output:
     """What comes out of a pipeline for the messages of a case."""
     lane = trial_of(pipeline, session, given=given)
-    return seen_in(lane.run(to_batches(case.all_batches, topics_of(pipeline.config))))
+    return seen_in(lane.run(to_batches(case.all_batches, pipeline.config.source.named_topics)))
 
 
 def seen_in(results: Sequence[BatchResult]) -> Output:
