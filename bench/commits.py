@@ -21,9 +21,9 @@ from growth import Curve, Point
 
 from penstock.contracts import Sink
 from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt
-from penstock.sinks.compaction_chunks import NoLock
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
+from penstock.sinks.maintenance import NoLock
 from penstock.sinks.parquet import ParquetSink
 from penstock.spark.session import start_session, stop_session
 from penstock.spark.sql import SparkSql

@@ -15,7 +15,7 @@ import pyarrow.types as types
 
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import MissingError
-from penstock.model import NEVER_NULL
+from penstock.model import COMPUTED, COORDINATES, NEVER_NULL
 from penstock.sinks.failures import mismatch
 
 Evolve = Literal["fail", "ignore", "add_columns", "widen"]
@@ -71,7 +71,7 @@ class Fit:
         """Whether the target has to change first."""
         return bool(self.added or self.widened)
 
-    def told(self, describe: Describe = arrow_to_ddl) -> list[str]:
+    def changes(self, describe: Describe = arrow_to_ddl) -> list[str]:
         """What follows, for people, a line each."""
         return [
             *(f"add column {each.name} {describe(each.type)}" for each in self.added),
@@ -109,7 +109,7 @@ class Fitting:
         """In a task: what of these rows is written to a target that was prepared for them, and in which types.
 
         Rows may lack what the target asks for, as tombstones do; a column that the target does not have is an error
-        even so, lest it be lost without a word.
+        even so: it would be lost silently.
         """
         as_it_is: Evolve = "ignore" if self.evolve == "ignore" else "fail"
         found = _Comparison(replace(self, evolve=as_it_is), whole=False)
@@ -124,11 +124,11 @@ class Fitting:
         hint = "cast the column in the pipeline, or write to another table"
         if self.evolve != "widen" and found.may_widen and len(found.may_widen) == len(found.differing):
             hint = f"set evolve: widen on this sink, {hint}"
-        told = {name: f"pipeline {ours}, table {its}" for name, (ours, its) in found.differing.items()}
+        facts = {name: f"pipeline {ours}, table {its}" for name, (ours, its) in found.differing.items()}
         if all(its == _REQUIRED for _, its in found.differing.values()):
             hint = "declare the columns NOT NULL in the pipeline's schema, or let the table's columns be null"
-            return mismatch(self.sink, f"{self.what} requires values that the rows may lack", told, hint)
-        return mismatch(self.sink, f"{self.what} has other types", told, hint)
+            return mismatch(self.sink, f"{self.what} requires values that the rows may lack", facts, hint)
+        return mismatch(self.sink, f"{self.what} has other types", facts, hint)
 
     def _refuse_lacking(self, lacking: Sequence[Addition], rows: pa.Schema, held: pa.Schema) -> MissingError:
         return mismatch(
@@ -175,6 +175,39 @@ def unwritable(name: str, kind: pa.DataType, has: Callable[[pa.DataType], bool])
         yield from unwritable(f"{name} value", kind.item_type, has)
     elif not has(kind):
         yield name, kind
+
+
+def union(held: Sequence[pa.Field], ours: Sequence[pa.Field], *, loosen: bool = False) -> list[pa.Field]:
+    """The fields of both where they fit, those of the target first. New fields may be null.
+
+    `loosen` lets every field be null that either side may lack.
+    """
+    mine = {each.name: each for each in ours}
+    known = {each.name for each in held}
+    fields = []
+    for its in held:
+        own = mine.get(its.name)
+        nullable = its.nullable or (loosen and (own is None or own.nullable))
+        kind = its.type if own is None else _union_type(its.type, own.type, loosen)
+        fields.append(its.with_type(kind).with_nullable(nullable))
+    return [*fields, *(pa.field(each.name, each.type) for each in ours if each.name not in known)]
+
+
+def _union_type(held: pa.DataType, mine: pa.DataType, loosen: bool) -> pa.DataType:
+    if types.is_struct(held):
+        return pa.struct(union(list(held), list(mine), loosen=loosen))
+    if _is_list(held):
+        nullable = held.value_field.nullable or (loosen and mine.value_field.nullable)
+        return pa.list_(pa.field("element", _union_type(held.value_type, mine.value_type, loosen), nullable))
+    if types.is_map(held):
+        return pa.map_(held.key_type, held.item_field.with_type(_union_type(held.item_type, mine.item_type, loosen)))
+    return held
+
+
+def written_columns(schema: pa.Schema, *, keep_coordinates: bool) -> pa.Schema:
+    """The columns of the rows that are the target's too: not those computed for the sink alone."""
+    kept = (each for each in schema if not each.name.startswith(COMPUTED))
+    return pa.schema([each for each in kept if keep_coordinates or each.name != COORDINATES])
 
 
 def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -230,7 +263,7 @@ class _Comparison:
     def _lacking(self, label: str, place: tuple[str, ...], ours: pa.Field) -> Iterator[pa.Field]:
         addition = Addition(label, place, ours.type)
         if self._inside_key:
-            self.differing[label] = self._told(ours.type), "no such field"
+            self.differing[label] = self._describe(ours.type), "no such field"
             return
         self.lacking.append(addition)
         if self.rules.evolve == "ignore":
@@ -268,14 +301,14 @@ class _Comparison:
                 self.widened.append(Widening(name, path, held, wide))
                 return wide
             self.may_widen.append(name)
-        self.differing[name] = self._told(mine), self._told(held)
+        self.differing[name] = self._describe(mine), self._describe(held)
         return mine
 
     def _nullable(self, name: str, mine: pa.Field, held: pa.Field) -> None:
         if self.whole and may_be_null(mine) and not held.nullable:
             self.differing[name] = "may be null", _REQUIRED
 
-    def _told(self, kind: pa.DataType) -> str:
+    def _describe(self, kind: pa.DataType) -> str:
         return _NESTED.get(kind.id) or self.rules.describe(kind)
 
 

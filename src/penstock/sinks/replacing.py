@@ -1,4 +1,4 @@
-"""The rows of some offset ranges in a target: told by their coordinates, found, counted, and replaced file by file.
+"""The rows of some offset ranges in a target: identified by their coordinates, counted, and replaced file by file.
 
 One record may have given several rows, or none: all rows of a range go out, and what a replay made of the range comes
 in, in one transaction.
@@ -17,10 +17,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from penstock.contracts import Stage
 from penstock.errors import MissingError
-from penstock.model import COORDINATES, OffsetRange, SlotAttempt
+from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, SlotAttempt
+from penstock.sinks.files import TableFolder
 
 PLACE = ("topic", "partition", "offset")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
@@ -66,12 +68,12 @@ def _named(topic: str) -> str:
 
 
 def refuse_without_coordinates(sink: str, columns: Sequence[str], *, kept: bool) -> None:
-    """Refuse rows, or a table, that do not say where each row came from: nothing tells which ones to replace."""
+    """Refuse rows, or a table, without coordinates: the rows to replace cannot be identified."""
     if kept and COORDINATES in columns:
         return
     raise MissingError(
         "REPLAY_NEEDS_INTO",
-        f"sink {sink}: a replay cannot tell which rows of the target to replace: they lack the column {COORDINATES}",
+        f"sink {sink}: the rows to replace cannot be identified: they lack the column {COORDINATES}",
         context={"columns": ", ".join(columns), "coordinates kept": "yes" if kept else "no"},
         hint="write to another target: --into TARGET",
     )
@@ -111,6 +113,37 @@ class RecordRanges:
             wanted = offsets[offsets < ends[np.searchsorted(starts, offsets, side="right") - 1]]
             found |= {(hull.topic, hull.partition, int(offset)) for offset in wanted}
         return found
+
+
+def records_in(
+    folder: TableFolder, paths: Sequence[str], ranges: Sequence[OffsetRange], format: str | ds.FileFormat = "parquet"
+) -> set[tuple[str, int, int]] | None:
+    """The topic, partition and offset of each record in these ranges that a row came from.
+
+    None where a file has no coordinates. Row groups are skipped by their statistics.
+    """
+    wanted = RecordRanges(ranges)
+    asked = wanted.hulls
+    if not paths or not asked:
+        return set()
+    topic, partition, offset = (pc.field(COORDINATES, part) for part in PLACE)
+    near = (
+        topic.isin(sorted({r.topic for r in asked}))
+        & partition.isin(pa.array(sorted({r.partition for r in asked}), pa.int32()))
+        & (offset >= min(r.start for r in asked))
+        & (offset < max(r.end for r in asked))
+    )
+    columns = {part: pc.field(COORDINATES, part) for part in PLACE}
+    found: set[tuple[str, int, int]] = set()
+    for file in folder.dataset(paths, pa.schema([COORDINATES_FIELD]), format).get_fragments():
+        if COORDINATES not in file.physical_schema.names:
+            return None
+        # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
+        for rows in file.to_batches(
+            schema=pa.schema([COORDINATES_FIELD]), columns=columns, filter=near, use_threads=False
+        ):
+            found |= wanted.among(pa.StructArray.from_arrays(rows.columns, PLACE))
+    return found
 
 
 Table = TypeVar("Table")

@@ -83,8 +83,8 @@ class MergeTerms:
 def staged_schema(columns: pa.Schema, *, positioned: bool) -> pa.Schema:
     """How the staged files are read: the table's columns, the rows' coordinates, and what deletes."""
     fields = [field for field in columns if field.name != COORDINATES]
-    beside = [COORDINATES_FIELD] if positioned else []
-    return pa.schema([*fields, *beside, pa.field(DELETES, pa.bool_())])
+    coordinates = [COORDINATES_FIELD] if positioned else []
+    return pa.schema([*fields, *coordinates, pa.field(DELETES, pa.bool_())])
 
 
 def merge_statement(
@@ -96,10 +96,10 @@ def merge_statement(
     *,
     positioned: bool,
 ) -> str:
-    """Merge the relation `staged`, one row a key, into `table`, whose columns are `held`; rows fill those `written`.
+    """Merge the relation `staged`, one row per key, into `table`, whose columns are `held`; rows fill those `written`.
 
-    Rows that are not `positioned`, having lost their coordinates on the way, must be one a key already, or told
-    apart by `when_newer`.
+    Rows that are not `positioned`, having lost their coordinates on the way, must be one per key already, or differ in
+    `when_newer`.
     """
     if COORDINATES not in written:
         rules = replace(rules, by_position=False)

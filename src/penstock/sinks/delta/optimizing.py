@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 MARK = "penstock.compaction"
-"""What tells the commits of one compaction from others in the log."""
+"""Marks the commits of one compaction in the log."""
 
 _SPILL_BYTES = 512 * 1024 * 1024
 _COMMIT_SECONDS = 1
@@ -41,7 +41,7 @@ def join(table: DeltaTable, order: dict[str, Any]) -> dict[str, Any]:
             table.optimize.compact(**settings)
     except CommitFailedError as error:
         return {"outcome": "conflict", "message": str(error)}
-    except Exception as error:  # whatever it is, the other process tells it
+    except Exception as error:  # the other process reports it
         return {"outcome": "failure", "message": f"{type(error).__name__}: {error}"}
     return {"outcome": "done", "message": ""}
 

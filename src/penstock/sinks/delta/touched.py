@@ -1,8 +1,8 @@
-"""What part of a table a batch can touch: the values of some columns, gathered in tasks, as a predicate for a MERGE.
+"""What part of a table a batch can touch: bounds of some columns, collected in tasks, as a predicate for a MERGE.
 
-Exact, or silent: a column that cannot be bounded surely gets no predicate, since a row that a MERGE does not see
-is inserted a second time. Bounds are literals of the column's own type: Delta skips files by the condition as it
-was analysed, and a cast around a literal would make it read them all.
+Exact, or absent: a column that cannot be bounded with certainty gets no predicate, since a row that a MERGE does not
+see is inserted a second time. Bounds are literals of the column's own type: Delta skips files by the analysed
+condition, and a cast around a literal would make it read them all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Touched:
 
 
 class TouchedColumn:
-    """Gathers the values of one column, batch by batch; the single ones only where they are to be `listed`."""
+    """Collects the bounds of one column, batch by batch, and its distinct values where they are to be `listed`."""
 
     def __init__(self, column: str, *, listed: bool) -> None:
         self._column = column
@@ -47,7 +47,7 @@ class TouchedColumn:
         self._known = True
 
     def see(self, rows: pa.RecordBatch, unknown: pa.Array | None = None) -> None:
-        """Take in some rows. A null where `unknown` is true stands for a value that nobody told: no bound is left."""
+        """Take in some rows. A null where `unknown` is true is an unknown value: the column then has no bounds."""
         if not self._known or not rows.num_rows:
             return
         if self._column not in rows.schema.names or not _is_ordered(rows.schema.field(self._column).type):
@@ -63,7 +63,7 @@ class TouchedColumn:
             self._known = False
 
     def touched(self) -> Touched | None:
-        """What was seen, or none where the column bounds nothing."""
+        """The bounds; none where the column has none that can be trusted."""
         if not self._known or self._low is None:
             return None
         return Touched(self._column, self._low, self._high, self._values)

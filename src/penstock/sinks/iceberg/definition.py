@@ -20,8 +20,8 @@ from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from penstock.config.sinks import PartitionText, parse_partition
 from penstock.errors import DefinitionError, MissingError
-from penstock.model import COMPUTED, COORDINATES, MergeRules
-from penstock.sinks.evolution import Evolve, Fit, Fitting, check_columns, unwritable
+from penstock.model import MergeRules
+from penstock.sinks.evolution import Evolve, Fit, Fitting, check_columns, unwritable, written_columns
 from penstock.sinks.failures import mismatch
 from penstock.sinks.iceberg.partitions import Layout, spec_texts, transform_of
 from penstock.sinks.iceberg.table import CatalogTable, local_path
@@ -105,15 +105,15 @@ class TableDefinition:
     evolve: Evolve = "fail"
     keep_coordinates: bool = True
 
-    def ready(self, side: CatalogTable, schema: pa.Schema) -> tuple[Table, Fit]:
+    def ready(self, catalog_table: CatalogTable, schema: pa.Schema) -> tuple[Table, Fit]:
         """The table, created or changed where it has to be, and how the rows go into it."""
-        table = side.look() or side.create(self._writable(schema), self.partition_by)
+        table = catalog_table.load() or catalog_table.create(self._writable(schema), self.partition_by)
         fit = self.fit(table, schema)
-        return self._change(side, table, schema, fit) if fit.changes_target else (table, fit)
+        return self._change(catalog_table, table, schema, fit) if fit.changes_target else (table, fit)
 
-    def look(self, side: CatalogTable, schema: pa.Schema) -> Fit | None:
+    def look(self, catalog_table: CatalogTable, schema: pa.Schema) -> Fit | None:
         """How the rows go into the table as it is now; none where there is no table yet."""
-        table = side.look()
+        table = catalog_table.load()
         if table is not None:
             return self.fit(table, schema)
         self._writable(schema)
@@ -128,20 +128,19 @@ class TableDefinition:
         return rules.fit(self.written(schema), held_columns(table.schema()))
 
     def written(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of the rows that are the table's too: not those computed for the sink alone."""
-        kept = [f for f in schema if not f.name.startswith(COMPUTED)]
-        return pa.schema([f for f in kept if self.keep_coordinates or f.name != COORDINATES])
+        """The columns of the rows that are the table's too."""
+        return written_columns(schema, keep_coordinates=self.keep_coordinates)
 
     def staged(self, schema: pa.Schema, layout: Layout) -> pa.Schema:
         """What of these rows is written, in the types that the table had when it was last prepared."""
         return fitting(self.sink, self.evolve).staged(self.written(schema), held_columns(layout.schema))
 
-    def _change(self, side: CatalogTable, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
+    def _change(self, catalog_table: CatalogTable, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
         """Give the table what it lacks. Another run that does the same at the same time may be first."""
         try:
-            changed = side.change(table, fit)
+            changed = catalog_table.change(table, fit)
         except Exception:
-            changed = side.look() or table
+            changed = catalog_table.load() or table
             if self.fit(changed, schema).changes_target:
                 raise
         return changed, self.fit(changed, schema, "ignore" if self.evolve == "ignore" else "fail")
