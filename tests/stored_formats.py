@@ -75,11 +75,12 @@ from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA, Gap, gap_rows
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, Outcome, as_commits, as_marks
 from penstock.sinks import DeltaSink
 from penstock.sinks.commit import move
-from penstock.sinks.delta.beside_stage import STAGED, StagedBeside
+from penstock.sinks.delta.beside_stage import StagedBeside
 from penstock.sinks.delta.history import writers
 from penstock.sinks.delta.stage import StagedFile as DeltaFile
 from penstock.sinks.delta.touched import Touched
 from penstock.sinks.files import TableFolder, staged_prefix
+from penstock.sinks.files.stage import STAGED
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.bounds import Bounds
 from penstock.sinks.iceberg.history import mark_of

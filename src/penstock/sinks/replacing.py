@@ -1,7 +1,7 @@
 """The rows of some offset ranges in a target: identified by their coordinates, counted, and replaced file by file.
 
-One record may have given several rows, or none: all rows of a range go out, and what a replay made of the range comes
-in, in one transaction.
+One record may have produced several rows, or none: all rows of a range are removed, and what a replay made of the
+range is added, in one transaction.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class RewrittenFile(Generic[File]):
 class RangeReplacement(ABC, Generic[Table, File]):
     """Finds what to replace in the files of a table.
 
-    A file whose rows all lie in the ranges goes out. One that has others too goes out as well, and those are written
-    again. Both are found once for each file: a try that lost to another writer costs a look at the files that are new.
+    A file whose rows are all in the ranges is removed. One that also has other rows is removed too, and these are
+    rewritten. Each file is read once: a try that lost to another writer only reads the files that are new.
     """
 
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
@@ -171,15 +171,15 @@ class RangeReplacement(ABC, Generic[Table, File]):
         self._known: dict[str, RewrittenFile[File] | None] = {}
 
     def touched(self, table: Table) -> list[RewrittenFile[File]]:
-        """The files of the table as it is now that have rows in the ranges."""
+        """The files of the table that have rows in the ranges."""
         return list(self._touched(table, rewriting=True))
 
     def count(self, table: Table) -> int:
-        """Only look: how many rows would go out."""
+        """Read only: how many rows would be removed."""
         return sum(one.replaced for one in self._touched(table, rewriting=False))
 
     def records(self, table: Table) -> set[tuple[str, int, int]]:
-        """Only look: the topic, partition and offset of every record in the ranges that the table has rows of."""
+        """Read only: the topic, partition and offset of every record in the ranges that the table has rows of."""
         wanted = RecordRanges(self._ranges)
         found: set[tuple[str, int, int]] = set()
         for _, file in self._possible(table, wanted.hulls) if wanted.hulls else ():
@@ -206,12 +206,12 @@ class RangeReplacement(ABC, Generic[Table, File]):
     def _touched(self, table: Table, *, rewriting: bool) -> Iterator[RewrittenFile[File]]:
         for path, file in self._possible(table, self._ranges):
             if path not in self._known:
-                self._known[path] = self._look(table, file, rewriting)
+                self._known[path] = self._examine(table, file, rewriting)
             found = self._known[path]
             if found is not None:
                 yield found
 
-    def _look(self, table: Table, file: File, rewriting: bool) -> RewrittenFile[File] | None:
+    def _examine(self, table: Table, file: File, rewriting: bool) -> RewrittenFile[File] | None:
         inside = [in_ranges(coordinates, self._ranges) for coordinates in self._coordinates(table, file)]
         replaced, rows = sum(mask.true_count for mask in inside), sum(map(len, inside))
         if not replaced:

@@ -15,12 +15,12 @@ from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key
 
 
 def quoted(*names: str) -> str:
-    """Names as one identifier of Spark SQL, whatever is in them."""
+    """Names as one Spark SQL identifier, escaped."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def literal(text: str) -> str:
-    """Text as a string of Spark SQL, whatever is in it."""
+    """Text as a Spark SQL string literal, escaped."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -66,7 +66,7 @@ class MergeTerms:
         return f" AND ({counts})" if counts else ""
 
     def on(self, bounds: Mapping[str, str]) -> str:
-        """When a row meets one of the table: their keys are equal, in the part of the table that can be touched.
+        """When a row matches one of the table: their keys are equal, in the part of the table that can be touched.
 
         `bounds` are conditions on single columns of the table alone, by which files and partitions are left out.
         """

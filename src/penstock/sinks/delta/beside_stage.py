@@ -21,9 +21,9 @@ from penstock.model import DELETES, BatchToken, Position, Refusal, SlotAttempt
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.schema import uri_of
 from penstock.sinks.delta.table import SinkTable
-from penstock.sinks.delta.touched import Touched, TouchedColumn
+from penstock.sinks.delta.touched import BoundsCollector, Touched
 from penstock.sinks.files import ParquetFiles, TableFolder, folder_of
-from penstock.sinks.files.stage import RowsStage
+from penstock.sinks.files.stage import STAGED, RowsStage
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, WrittenParquet
 from penstock.sinks.merging import KEY_NULL, PARTITION_VALUE, refusals
 from penstock.sinks.spark_sql import require_engine
@@ -57,7 +57,7 @@ class DeltaRowsStage(RowsStage):
     ) -> None:
         super().__init__(sink, writer, files, schema, keys, sink_failures)
         self._texts = [f.name for f in schema if f.name in partition_by and types.is_string(f.type)]
-        self._bounding = [TouchedColumn(name, listed=listed) for name, listed in (bounding or {}).items()]
+        self._bounding = [BoundsCollector(name, listed=listed) for name, listed in (bounding or {}).items()]
 
     def _refuse(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Refusal]]:
         refused: list[Refusal] = []
@@ -69,12 +69,12 @@ class DeltaRowsStage(RowsStage):
     def _note_bounds(self, rows: pa.RecordBatch) -> None:
         deletes = rows.column(DELETES) if DELETES in self._schema.names else None
         for column in self._bounding:
-            column.see(rows, deletes)
+            column.add(rows, deletes)
 
     def _items(self, written: Sequence[WrittenParquet]) -> tuple[object, ...]:
         if not written:
             return ()
-        touched = (column.touched() for column in self._bounding)
+        touched = (column.bounds() for column in self._bounding)
         return (StagedBeside(tuple(file.path for file in written), tuple(each for each in touched if each)),)
 
 
@@ -101,7 +101,6 @@ def _is_cut(column: str, text: str) -> bool:
     return text != "" and unquote(folder_of((column,), (text,))) != f"{column}={text}"
 
 
-STAGED = "_penstock/staged"
 _DELTA = "spark.databricks.delta"
 
 
@@ -140,7 +139,7 @@ class StagedFolder:
             f"{_DELTA}.write.txnAppId": app_id,
             f"{_DELTA}.write.txnVersion": str(version),
             f"{_DELTA}.commitInfo.userMetadata": json.dumps(table.metadata(position)),
-            # Values stand in the statement as literals: nothing in them may be taken for anything else.
+            # The statement contains values as literals: nothing in them may be substituted.
             "spark.sql.variable.substitute": "false",
             "spark.sql.parser.escapedStringLiterals": "false",
             # Spark's default, INT96, has no statistics and, in most other readers, no year before 1678.

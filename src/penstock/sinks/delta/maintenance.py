@@ -30,11 +30,11 @@ from penstock.contracts import MaintenanceLock
 from penstock.errors import PenstockError, TerminalError
 from penstock.model.upkeep import Cleaned, Compacted
 from penstock.sinks.delta import optimizing
-from penstock.sinks.delta.beside_stage import STAGED
 from penstock.sinks.delta.failures import is_conflict, sink_failure, sink_failures
 from penstock.sinks.delta.history import entries, entry_path, own_commits, position_of, transactions_at
 from penstock.sinks.delta.schema import table_name, unsupported
 from penstock.sinks.files import TableFolder
+from penstock.sinks.files.stage import STAGED
 from penstock.sinks.files.writer import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.maintenance import ChunkProcess, ChunkResult, TableMaintenance
 from penstock.sinks.spark_sql import quoted
@@ -61,10 +61,10 @@ def position_at_risk(table: DeltaTable, folder: TableFolder, pipeline: str, sink
     return "left alone: the last commit is so old that Delta's log clean-up could remove the position"
 
 
-def interval_of(text: str | None, otherwise: timedelta) -> timedelta:
+def interval_of(text: str | None, default: timedelta) -> timedelta:
     """A duration as Delta's settings have it: `interval 7 days`."""
     found = _INTERVAL.fullmatch(text.strip()) if text else None
-    return timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else otherwise
+    return timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else default
 
 
 COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
@@ -255,7 +255,7 @@ class DeltaMaintenance(TableMaintenance[DeltaTable]):
 
 
 def _spark_features(table: DeltaTable) -> list[str]:
-    """What the table has that only Spark rewrites rightly: more than an append has to look at."""
+    """The features of the table that only Spark rewrites correctly: more than those that matter to an append."""
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     return [*unsupported(table), *sorted(features.intersection(_BY_SPARK))]

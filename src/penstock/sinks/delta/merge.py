@@ -1,6 +1,6 @@
 """Delta merge, exactly once: rows staged next to the table, one row a key merged into it with the position.
 
-By delta-rs in the driver where the batch and what it touches are small enough, else by Spark. The
+By delta-rs in the driver where the batch and the files that it touches are small enough, else by Spark. The
 MERGE and the position are one commit of the table, with a transaction id that Delta itself checks: a second one with
 the same id and version does nothing, and of two at once one is refused.
 """
@@ -32,7 +32,7 @@ from penstock.sinks.delta.beside_stage import DeltaRowsStage, StagedBeside
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.schema import columns_of, table_name, unsupported
 from penstock.sinks.delta.sink import DeltaTableSink
-from penstock.sinks.delta.touched import Literal, Touched, spark_literal, touched_by_all, within
+from penstock.sinks.delta.touched import Literal, Touched, joint_bounds, predicate, spark_literal
 from penstock.sinks.evolution import Fit, written_columns
 from penstock.sinks.files.stage import items_of
 from penstock.sinks.merging import check_rules, refuse_without_position, rows_that_count
@@ -142,7 +142,7 @@ def _bounds(
 ) -> dict[str, str]:
     """What the columns of the table that are bounded by the batch fulfil, in one dialect."""
     names = [name for name in (*rules.keys, *rules.prune_by) if name in touched]
-    found = {n: within(f"t.{quote(n)}", columns.field(n).type, touched[n], literal) for n in names}
+    found = {n: predicate(f"t.{quote(n)}", columns.field(n).type, touched[n], literal) for n in names}
     return {name: bound for name, bound in found.items() if bound is not None}
 
 
@@ -167,7 +167,7 @@ class DeltaMergeSink(DeltaTableSink):
         self._has_coordinates = True
 
     def by_position(self) -> DeltaMergeSink:
-        """The same sink, in which a row that is there stays where it came from a later position."""
+        """The same sink, in which an existing row stays where it came from a later position."""
         made = copy(self)
         made.rules = replace(self.rules, by_position=True)
         return made
@@ -227,7 +227,7 @@ class DeltaMergeSink(DeltaTableSink):
             self._table.append(position, (), onto)
             return
         columns = columns_of(table, self._table.written)
-        touched = touched_by_all([item.touched for item in staged])
+        touched = joint_bounds([item.touched for item in staged])
         paths = [path for item in staged for path in item.paths]
         schema = staged_schema(columns, positioned=self._has_coordinates)
         rules = self.rules

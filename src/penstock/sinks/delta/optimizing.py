@@ -1,7 +1,7 @@
 """The process that rewrites a table's files: orders come in as lines of JSON, and the outcome of each goes out as one.
 
-delta-rs cannot be broken off inside a process; a process can be ended at any moment. Then what it had not committed is
-files that no version names, which a clean-up takes. It is run by its path, so that nothing but delta-rs is imported.
+delta-rs cannot be interrupted inside a process, but a process can be killed at any moment. What it had not committed is
+then files that no version names, which a clean-up removes. It is run by its path, so that only delta-rs is imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMIT_SECONDS = 1
 
 
 def join(table: DeltaTable, order: dict[str, Any]) -> dict[str, Any]:
-    """Rewrite small files, of one partition or of all, each second's work committed for itself."""
+    """Rewrite small files, of one partition or of all, with a commit for each second of work."""
     settings: dict[str, Any] = {
         "partition_filters": [tuple(one) for one in order["filters"]] or None,
         "target_size": order["target"],

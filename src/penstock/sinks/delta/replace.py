@@ -33,13 +33,13 @@ def ranges_condition(ranges: Sequence[OffsetRange]) -> str:
 
 
 def replace_statement(table: str, written: pa.Schema, held: pa.Schema, ranges: Sequence[OffsetRange]) -> str:
-    """The same by Spark, from the relation `staged`: it takes the values of such a statement by their places."""
+    """The same by Spark, from the relation `staged`. Such a statement takes its values by position."""
     values = (quoted(name) if name in written.names else f"NULL AS {quoted(name)}" for name in held.names)
     return f"INSERT INTO {table} REPLACE WHERE ({ranges_condition(ranges)}) SELECT {', '.join(values)} FROM staged"
 
 
 def only_by_spark(now: DeltaTable) -> list[str]:
-    """Why only Spark can replace rows of the table: what it asks of whoever takes rows out of it."""
+    """Why only Spark can replace rows of the table: what it requires of writers that remove rows."""
     features, settings = now.protocol().writer_features or (), now.metadata().configuration
     return [
         *unsupported(now),
@@ -95,7 +95,7 @@ def _read_by_spark(now: DeltaTable) -> bool:
 
 
 class DeltaReplacement(RangeReplacement[DeltaTable, dict[str, Any]]):
-    """Replaces once. `begin` opens a stage that writes data files of the table; to look, none is needed."""
+    """Replaces once. `begin` opens a stage that writes data files of the table; reading needs none."""
 
     def __init__(self, table: SinkTable, ranges: Sequence[OffsetRange], begin: BeginStage | None = None) -> None:
         super().__init__(ranges)

@@ -19,7 +19,6 @@ from deltalake import DeltaTable, Field, Schema, TableFeatures
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import MissingError
 from penstock.sinks.evolution import Fit, check_columns, union
-from penstock.sinks.failures import mismatch
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.folder import check_partition_columns
 from penstock.sinks.spark_sql import quoted
@@ -57,14 +56,6 @@ def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> N
     """Refuse rows that no Delta table can hold as they are."""
     check_columns(sink, schema, "Delta", "Delta", _has_type)
     check_partition_columns(sink, schema, partition_by, "a table")
-
-
-def check_partitions(sink: str, table: DeltaTable, partition_by: Sequence[str]) -> None:
-    """Refuse a table that is partitioned otherwise."""
-    theirs = table.metadata().partition_columns
-    if list(theirs) != list(partition_by):
-        facts = {"pipeline": ", ".join(partition_by) or "none", "table": ", ".join(theirs) or "none"}
-        raise mismatch(sink, "the table is partitioned otherwise", facts, "set partition_by as in the table")
 
 
 def table_columns(table: DeltaTable) -> pa.Schema:

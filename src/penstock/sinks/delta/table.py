@@ -37,7 +37,6 @@ from penstock.sinks.delta.schema import (
     allows_bare_entries,
     alter_statements,
     changed_fields,
-    check_partitions,
     check_schema,
     complete_protocol,
     delta_type,
@@ -49,7 +48,7 @@ from penstock.sinks.delta.schema import (
 )
 from penstock.sinks.delta.stage import StagedFile
 from penstock.sinks.delta.tail import CHECKPOINT_INTERVAL, LogTail, append_entry, replacement_entry
-from penstock.sinks.evolution import Evolve, Fit, Fitting
+from penstock.sinks.evolution import Evolve, Fit, Fitting, check_partitions
 from penstock.sinks.files import TableFolder, staged_batch, staged_prefix
 from penstock.sinks.spark_sql import require_engine
 from penstock.storage import Storage
@@ -221,7 +220,7 @@ class SinkTable:
     def _compare(self, table: DeltaTable, schema: pa.Schema, fitting: Fitting) -> Fit:
         """How the rows fit the table, whoever writes them."""
         self._writable(schema, table)
-        check_partitions(self.sink, table, self.partition_by)
+        check_partitions(self.sink, self.partition_by, table.metadata().partition_columns)
         return fitting.fit(schema, table_columns(table))
 
     def _writable(self, schema: pa.Schema, table: DeltaTable | None) -> pa.Schema:
@@ -258,7 +257,7 @@ class SinkTable:
         return now, fit
 
     def _remember(self, table: DeltaTable, fit: Fit) -> None:
-        """Keep what the next batches go by, until the table changes."""
+        """Keep what the next batches rely on, until the table changes."""
         self.written, self._columns = fit.taken, table_columns(table)
         self.spark_features, self._checked = tuple(unsupported(table)), identity_of(table)
 
@@ -445,7 +444,7 @@ class SinkTable:
     def _gone(self) -> TerminalError:
         return TerminalError(
             "SINK_TABLE_GONE",
-            f"sink {self.sink}: the table is not there any more",
+            f"sink {self.sink}: the table no longer exists",
             context={"path": self.path},
             hint="put the table back, and run again\n"
             "or write its rows again from the topics, into a new table: penstock run FILE --catch-up",

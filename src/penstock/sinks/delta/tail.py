@@ -200,7 +200,7 @@ class LogTail:
                 self._noted = True
 
     def checkpoint_when_due(self, open_table: Callable[[], DeltaTable]) -> None:
-        """Spare whoever opens the table next the reading of many entries. Nothing depends on it."""
+        """Write a checkpoint, so that the table opens without reading many entries. Nothing depends on it."""
         if self.since_checkpoint < max(CHECKPOINT_INTERVAL, self.files // _FILES_A_COMMIT):
             return
         self.since_checkpoint = 0

@@ -36,7 +36,7 @@ class Touched:
     values: frozenset[Any] | None
 
 
-class TouchedColumn:
+class BoundsCollector:
     """Collects the bounds of one column, batch by batch, and its distinct values where they are to be `listed`."""
 
     def __init__(self, column: str, *, listed: bool) -> None:
@@ -46,7 +46,7 @@ class TouchedColumn:
         self._values: frozenset[Any] | None = frozenset() if listed else None
         self._known = True
 
-    def see(self, rows: pa.RecordBatch, unknown: pa.Array | None = None) -> None:
+    def add(self, rows: pa.RecordBatch, unknown: pa.Array | None = None) -> None:
         """Take in some rows. A null where `unknown` is true is an unknown value: the column then has no bounds."""
         if not self._known or not rows.num_rows:
             return
@@ -62,7 +62,7 @@ class TouchedColumn:
         except (OverflowError, ValueError):  # a time that Python has no value for
             self._known = False
 
-    def touched(self) -> Touched | None:
+    def bounds(self) -> Touched | None:
         """The bounds; none where the column has none that can be trusted."""
         if not self._known or self._low is None:
             return None
@@ -80,7 +80,7 @@ class TouchedColumn:
             self._values = _few(self._values.union(distinct.slice(0, FEW + 1).to_pylist()))
 
 
-def touched_by_all(parts: Sequence[Iterable[Touched]]) -> dict[str, Touched]:
+def joint_bounds(parts: Sequence[Iterable[Touched]]) -> dict[str, Touched]:
     """The columns that every part knows, each with the values of all parts."""
     by_column = [{touched.column: touched for touched in part} for part in parts]
     found: dict[str, Touched] = {}
@@ -93,7 +93,7 @@ def touched_by_all(parts: Sequence[Iterable[Touched]]) -> dict[str, Touched]:
     return found
 
 
-def within(name: str, kind: pa.DataType, touched: Touched, literal: Literal) -> str | None:
+def predicate(name: str, kind: pa.DataType, touched: Touched, literal: Literal) -> str | None:
     """The predicate that `name`, of type `kind`, has a touched value: one of a list, or between the bounds."""
     if touched.values is not None:
         texts = [literal(kind, value) for value in sorted(touched.values)]

@@ -225,7 +225,7 @@ def can_partition(kind: pa.DataType) -> bool:
 
 
 def check_partition_columns(sink: str, schema: pa.Schema, partition_by: Sequence[str], what: str) -> None:
-    """Refuse partition columns that are not there, cannot name a folder, or are all there is; `what` has them."""
+    """Refuse partition columns that do not exist, cannot name a folder, or leave no other column."""
     absent = [name for name in partition_by if name not in schema.names]
     if absent:
         facts = {"partition_by": ", ".join(partition_by), "columns": ", ".join(schema.names)}

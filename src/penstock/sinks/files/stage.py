@@ -19,6 +19,9 @@ from penstock.sinks.failures import sink_failures
 from penstock.sinks.files.writer import ParquetFiles, SlotFiles, WrittenFile, WrittenParquet
 from penstock.sinks.merging import refuse_null_keys
 
+STAGED = "_penstock/staged"
+"""The folder inside a table's folder for rows that are committed through Spark. Table formats ignore such names."""
+
 Failures = Callable[[str, str], AbstractContextManager[None]]
 Written = TypeVar("Written", bound=WrittenFile)
 

@@ -52,7 +52,7 @@ class Bounds:
 
 
 def bounds_of(rows: pa.RecordBatch, name: str) -> Bounds | None:
-    """The bounds of a column, if it is there, its type allows them and no delete leaves its value out."""
+    """The bounds of a column, if it exists, its type allows them and no delete leaves its value out."""
     column = rows.column(name) if name in rows.schema.names else None
     kind = _kind(column.type) if column is not None else None
     if column is None or kind is None:

@@ -68,7 +68,7 @@ def sink_failures(sink: str, doing: str, *, at_start: bool = False) -> AbstractC
 
 
 def sink_failure(sink: str, doing: str, error: BaseException, *, at_start: bool = False) -> PenstockError:
-    """The error of this sink that `error` amounts to. What is not there `at_start` has to be put right first."""
+    """The error of this sink that `error` amounts to. What is missing `at_start` must be fixed first."""
     said, *roots = failures.messages(error)
     summary = f"sink {sink}: {doing}: {said}"
     if isinstance(error, NotInstalledError | ImportError):
@@ -83,12 +83,12 @@ def sink_failure(sink: str, doing: str, error: BaseException, *, at_start: bool 
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether another writer got in between."""
+    """Whether another writer committed first."""
     return isinstance(error, CommitFailedException) or _JAVA_CONFLICT in java_classes(error)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the cause may go away by itself: a connection, a time-out, throttling."""
+    """Whether the cause may go away by itself: a connection, a timeout, throttling."""
     if isinstance(error, _TRANSIENT) or failures.is_transient(error) or failures.is_store_failure(error):
         return True
     if isinstance(error, DBAPIError):

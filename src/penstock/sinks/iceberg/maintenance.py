@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.model import live_name
 from penstock.model.upkeep import Cleaned, Compacted
 from penstock.sinks.files import TableFolder
+from penstock.sinks.files.stage import STAGED
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import OwnSnapshot, history_of, mark_of, writers_of
@@ -214,7 +215,7 @@ def _expiring(table: Table, before: datetime) -> int:
 
 def _forgotten(table: Table, age: timedelta, storage: Storage) -> Iterator[tuple[TableFolder, str]]:
     """Files staged next to the table that no commit will use any more."""
-    folder = TableFolder(f"{table.location().rstrip('/')}/_penstock/staged", storage)
+    folder = TableFolder(f"{table.location().rstrip('/')}/{STAGED}", storage)
     for path in folder.older("", ".parquet", datetime.now(UTC) - age):
         yield folder, path
 

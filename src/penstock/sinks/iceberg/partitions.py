@@ -160,7 +160,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-# What a task has to know of a table, in a form that pickles small, and whether what it staged still fits.
+# What a task has to know about a table, in a form that pickles small, and whether what it staged still fits.
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Layout:
 
 
 def check_staged(sink: str, table: Table, schema: pa.Schema, layout: Layout) -> None:
-    """Refuse a table for which files staged by `layout` would be read as something else: they go by field ids."""
+    """Refuse a table in which files staged by `layout` would be read differently: readers use field ids."""
     now = Layout.of(table)
     staged, held = (with_ids(schema, found.schema.as_struct()) for found in (layout, now))
     if staged.equals(held, check_metadata=True) and (layout.spec.spec_id, layout.data) == (now.spec.spec_id, now.data):

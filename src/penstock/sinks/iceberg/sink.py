@@ -36,7 +36,7 @@ from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import Evolve, Fit, written_columns
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.files.joining import JOINER, JoinedFiles
-from penstock.sinks.files.stage import StagedDataFile, items_of
+from penstock.sinks.files.stage import STAGED, StagedDataFile, items_of
 from penstock.sinks.files.writer import TARGET_FILE_BYTES
 from penstock.sinks.iceberg.definition import (
     TableDefinition,
@@ -115,14 +115,14 @@ class IcebergSink:
         return made
 
     def by_position(self) -> IcebergSink:
-        """The same sink, which merges: a row that is there stays where it came from a later position."""
+        """The same sink for merges: an existing row stays where it came from a later position."""
         assert self.rules is not None
         made = self._copy()
         made.rules = replace(self.rules, by_position=True)
         return made
 
     def would_replace(self) -> int | None:
-        """Only look: how many rows of the table lie in the ranges."""
+        """Read only: how many rows of the table are in the ranges."""
         with sink_failures(self.name, "counting rows to replace"):
             table = self._catalog_table.load()
             return IcebergReplacement(self.replaces).count(table) if table is not None else 0
@@ -158,12 +158,12 @@ class IcebergSink:
         self._layout = Layout.of(table)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
-        self._look(schema)
+        """Check whether the table, if it exists, can take the rows, with the changes that `evolve` allows."""
+        self._fit(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
-        fit = self._look(schema)
+        """Read only: what `prepare` would change in the table for these rows, and which columns it would leave out."""
+        fit = self._fit(schema)
         return ["create table"] if fit is None else fit.changes()
 
     def position(self) -> Position | None:
@@ -305,7 +305,7 @@ class IcebergSink:
             target.publish(base, branch, self._mark)
         except Exception as error:
             overtaken = self._is_overtaken(base, branch)
-            with suppress(Exception):  # then the next start removes it
+            with suppress(Exception):  # the next start removes it then
                 target.drop([branch])
             if overtaken:
                 raise CommitFailedException(
@@ -365,10 +365,10 @@ class IcebergSink:
             check_staged(self.name, table, schema, layout)
         self._checked = identity_of(table)
 
-    def _look(self, schema: pa.Schema) -> Fit | None:
+    def _fit(self, schema: pa.Schema) -> Fit | None:
         with sink_failures(self.name, "looking at the table", at_start=True):
             self._check_replaceable(schema)
-            return self._definition.look(self._catalog_table, schema)
+            return self._definition.check(self._catalog_table, schema)
 
     def _branches(self, table: Table) -> list[str]:
         """Branches that an earlier run of this sink did not remove."""
@@ -389,9 +389,9 @@ class IcebergSink:
         if table is None:
             raise TerminalError(
                 "SINK_TABLE_GONE",
-                f"sink {self.name}: the table is not there any more",
+                f"sink {self.name}: the table no longer exists",
                 context={"table": self.table, "warehouse": self.warehouse},
-                hint="a new start makes a new table; what was in the old one is not written again",
+                hint="a new start makes a new table; the rows of the old one are not written again",
             )
         return table
 
@@ -407,7 +407,7 @@ class IcebergSink:
         return staged_prefix("part", self.pipeline, self.name, token)
 
     def _staging(self, layout: Layout) -> TableFolder:
-        return TableFolder(f"{layout.location}/_penstock/staged", self._storage)
+        return TableFolder(f"{layout.location}/{STAGED}", self._storage)
 
     def _remove(self, paths: Iterable[str]) -> None:
         folder = self._staging(self._prepared())

@@ -119,7 +119,7 @@ class AppendStage(DataFileStage):
 
 
 class IcebergReplacement(RangeReplacement[Table, FileScanTask]):
-    """Replaces rows of a table. `begin` opens a stage that writes data files of the table; to look, none is needed."""
+    """Replaces rows of a table. `begin` opens a stage that writes data files of the table; reading needs none."""
 
     def __init__(
         self, ranges: Sequence[OffsetRange], begin: Callable[[SlotAttempt], AppendStage] | None = None

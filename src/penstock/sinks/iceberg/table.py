@@ -71,7 +71,7 @@ class IcebergCatalog:
         """What pyiceberg's `load_catalog` takes."""
         found = {"type": _CLIENT_TYPES[self.kind], "warehouse": self._warehouse(warehouse)}
         if found["type"] == "sql":
-            # A look makes no catalog; and a connection that the database closed meanwhile is noticed.
+            # Reading must not create a catalog; a connection that the database has closed must be noticed.
             found |= {"init_catalog_tables": "false", "pool_pre_ping": "true"}
         if self.kind == "sqlite":
             found["uri"] = f"sqlite:///{self.file(warehouse)}"
@@ -184,7 +184,7 @@ class CatalogTable:
 
     @property
     def _is_made(self) -> bool:
-        """Whether the catalog itself is there: opening a SQLite file or a database must not make it."""
+        """Whether the catalog itself exists: opening a SQLite file or a database must not create it."""
         if self.catalog.kind == "sqlite" and not self.catalog.file(self._warehouse).exists():
             return False
         return not isinstance(self._client, SqlCatalog) or inspect(self._client.engine).has_table(_CATALOG_TABLE)
@@ -215,7 +215,7 @@ class CatalogTable:
             return self._client.load_table(self.identifier)
 
     def change(self, table: Table, fit: Fit) -> Table:
-        """Give the table what it lacks, in one commit."""
+        """Add columns and widen types, in one commit."""
         with table.update_schema() as update:
             for added in fit.added:
                 update.add_column(added.path, iceberg_type(added.type))
@@ -231,7 +231,7 @@ class CatalogTable:
         tag: str,
         removed: Sequence[DataFile] = (),
     ) -> None:
-        """Add files and take others out, in one snapshot with a tag, if main and the columns are as `base` has them."""
+        """Add files and remove others, in one snapshot with a tag, if main and the columns are as in `base`."""
         metadata, current = base.metadata, base.current_snapshot()
         newest = metadata.model_copy(
             update={

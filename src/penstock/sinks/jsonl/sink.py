@@ -14,7 +14,7 @@ from penstock.model import SlotAttempt
 from penstock.sinks.files import TableFolder
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, SlotFiles, WrittenFile
 from penstock.sinks.parquet.sink import FolderSink
-from penstock.sinks.parquet.target import Layout
+from penstock.sinks.parquet.target import FolderLayout
 from penstock.sinks.row_json import json_rows
 
 Compression = Literal["none", "gzip"]
@@ -27,7 +27,7 @@ _LINES_AT_ONCE = 8_192
 class JsonLinesSink(FolderSink):
     """A folder of files with a row as JSON in each line."""
 
-    layout = Layout("JSON lines", "*.jsonl*", "_columns.parquet")
+    layout = FolderLayout("JSON lines", "*.jsonl*", "_columns.parquet")
     format = ds.JsonFileFormat(read_options=pj.ReadOptions(block_size=_LONGEST_LINE))
 
     def __init__(self, *given: Any, compression: Compression = "none", **named: Any) -> None:

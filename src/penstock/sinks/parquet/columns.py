@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.sinks.evolution import Fit, Fitting, union
+from penstock.sinks.evolution import Fit, Fitting, check_names, check_partitions, union
 from penstock.sinks.failures import mismatch
 from penstock.sinks.files import check_partition_columns
 
@@ -46,7 +46,7 @@ class Columns:
 
     @classmethod
     def from_footer(cls, footer: bytes) -> Columns | None:
-        """The columns in the content of `_common_metadata`; none where a sink of ours did not write it."""
+        """The columns in the content of `_common_metadata`; none where Penstock did not write it."""
         files = pq.read_schema(pa.BufferReader(footer))
         partitions = (files.metadata or {}).get(PARTITION_COLUMNS)
         if partitions is None:
@@ -64,12 +64,9 @@ class Columns:
 
 def check_columns(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> Columns:
     """The columns of the rows; refused where no folder of Parquet files can hold them as they are."""
-    folded = [name.lower() for name in [*schema.names, BATCH_COLUMN]]
-    twice = sorted({name for name in folded if folded.count(name) > 1})
-    if BATCH_COLUMN in twice:
+    if BATCH_COLUMN in (name.lower() for name in schema.names):
         raise mismatch(sink, f"the column {BATCH_COLUMN} is the name of the batches", {"columns": schema.names})
-    if twice:
-        raise mismatch(sink, "columns that differ in case only, which Spark takes for one", {"columns": twice})
+    check_names(sink, schema, "Spark")
     check_partition_columns(sink, schema, partition_by, "files")
     columns = Columns.of(schema, partition_by)
     try:
@@ -81,12 +78,7 @@ def check_columns(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> 
 
 def fit_columns(sink: str, mine: Columns, held: Columns) -> Fit:
     """How rows with these columns go into the target. Refused where its files could not be read with theirs."""
-    if mine.partitions.names != held.partitions.names:
-        facts = {
-            "pipeline": ", ".join(mine.partitions.names) or "none",
-            "table": ", ".join(held.partitions.names) or "none",
-        }
-        raise mismatch(sink, "the files are partitioned otherwise", facts, "set partition_by as in the files")
+    check_partitions(sink, mine.partitions.names, held.partitions.names, "folder")
     return fitting(sink).fit(mine.all, held.all, whole=False)
 
 

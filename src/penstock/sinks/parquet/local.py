@@ -16,13 +16,13 @@ from penstock.sinks.files import TableFolder
 from penstock.sinks.files.folder import fsync
 from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
 from penstock.sinks.parquet.stage import StagedFile
-from penstock.sinks.parquet.target import MANIFEST, WRITERS, Batch, FolderTarget, Layout, newest_names
+from penstock.sinks.parquet.target import MANIFEST, WRITERS, Batch, FolderLayout, FolderTarget, newest_names
 
 
 class LocalTarget(FolderTarget):
     """A folder."""
 
-    def __init__(self, sink: str, root: Path, pipeline: str, layout: Layout) -> None:
+    def __init__(self, sink: str, root: Path, pipeline: str, layout: FolderLayout) -> None:
         self._root = root
         super().__init__(pipeline, sink, layout, TableFolder(str(root)), str(private_folder(root) / "staged"))
 
@@ -75,7 +75,7 @@ class LocalTarget(FolderTarget):
         # Listed again only where somebody else changed the folder: else each commit would cost more than the last.
         memory, state = self._memory, self._state()
         if memory.names is None or state is None or state != memory.names_at:
-            # The state was asked for first: a change while the names are read shows at the next look.
+            # The state was read first: a change while the names are read shows the next time.
             memory.names, memory.names_at = newest_names(self._folder.names(), self._begins), state
         return memory.names
 
@@ -109,7 +109,7 @@ class LocalTarget(FolderTarget):
             gathered.rename(self._root / name)
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-                raise FileExistsError(error.errno, "the batch of this number is there", name) from error
+                raise FileExistsError(error.errno, "the batch of this number exists", name) from error
             raise
         after = self._state()
         # One folder more is this one; of two the other is somebody else's.

@@ -1,11 +1,11 @@
 """A target in an object store: a batch is made visible by a manifest that only one writer can put.
 
-There is no rename of a folder there. Files are staged outside the target, where no reader looks. The commit is the
-put of the batch's manifest, which succeeds only where none is: it names the files and carries the position.
-Then the store copies each staged file to its place in the batch's folder. A crash in between leaves a batch that its
-manifest calls committed and a listing shows in part. The next start copies the rest, and so does the next commit of
-any driver before its own: only the newest batch can be incomplete. So each row is there once for everybody, and whole
-batches at a time for those who read the manifests.
+There is no rename of a folder there. Files are staged outside the target, where no reader looks. The commit is the put
+of the batch's manifest, which succeeds only where there is none: it names the files and carries the position. Then the
+store copies each staged file to its place in the batch's folder. After a crash in between, the batch is committed by
+its manifest, and a listing shows part of it. The next start copies the rest, and so does the next commit of any driver
+before its own: only the newest batch can be incomplete. So every reader sees each row once, and those that read the
+manifests see only whole batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
 from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
 from penstock.sinks.parquet.stage import StagedFile
-from penstock.sinks.parquet.target import MANIFEST, Batch, FolderTarget, Layout, is_numbered, newest_names
+from penstock.sinks.parquet.target import MANIFEST, Batch, FolderLayout, FolderTarget, is_numbered, newest_names
 from penstock.storage import ChangedError, Storage
 
 _TRIES = 20
@@ -28,7 +28,7 @@ _TRIES = 20
 class ObjectTarget(FolderTarget):
     """A prefix in a bucket."""
 
-    def __init__(self, sink: str, uri: str, pipeline: str, layout: Layout, storage: Storage) -> None:
+    def __init__(self, sink: str, uri: str, pipeline: str, layout: FolderLayout, storage: Storage) -> None:
         self._uri = uri.rstrip("/")
         self._storage = storage
         super().__init__(pipeline, sink, layout, TableFolder(uri, storage), staging_of(self._uri))
@@ -101,7 +101,7 @@ class ObjectTarget(FolderTarget):
         self._memory.names = [name]
 
     def _finish(self, batch: Batch) -> None:
-        """Copy the files to where a listing shows them, as far as they are not there; then remove what is staged."""
+        """Copy the files that are missing to where a listing shows them; then remove what is staged."""
         filesystem, root = self._filesystem()
         folder = f"{root}/{batch.name}"
         staged = f"{staging_of(root)}/{self._staged_label(batch.position.last)}"

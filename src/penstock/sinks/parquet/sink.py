@@ -44,7 +44,7 @@ from penstock.sinks.parquet.columns import (
 from penstock.sinks.parquet.local import LocalTarget
 from penstock.sinks.parquet.objects import ObjectTarget
 from penstock.sinks.parquet.stage import FolderStage, StagedFile
-from penstock.sinks.parquet.target import FolderTarget, Layout
+from penstock.sinks.parquet.target import FolderLayout, FolderTarget
 from penstock.sinks.replacing import records_in
 from penstock.storage import Storage, is_object_uri, local_path
 
@@ -53,7 +53,7 @@ class FolderSink(ABC):
     """Implements `contracts.Sink` over one folder of files; a subclass chooses the file format."""
 
     guarantee = Guarantee.EXACTLY_ONCE
-    layout: ClassVar[Layout]
+    layout: ClassVar[FolderLayout]
     format: ClassVar[str | ds.FileFormat]
     """How Arrow reads the files."""
     no_upkeep = "a folder of files has no log: its files are the batches, and joining them would show rows twice"
@@ -92,11 +92,11 @@ class FolderSink(ABC):
         self._columns = columns
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the files that are there and these rows can be read together."""
+        """Check whether the existing files and these rows can be read together."""
         self.changes(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would note for these rows. Files have their own columns: none is ever changed."""
+        """Read only: which columns `prepare` would add. Files have their own columns: none is ever changed."""
         place, columns = self._at(), self._writable(schema)
         with sink_failures(self.name, "looking at the folder"):
             place.refuse_others()
@@ -191,7 +191,7 @@ class FolderSink(ABC):
             if held is None:
                 raise TerminalError(
                     "SINK_TABLE_GONE",
-                    f"sink {self.name}: the folder's {self.layout.columns_file} is not there any more",
+                    f"sink {self.name}: the folder's {self.layout.columns_file} no longer exists",
                     context={"path": self.path},
                     hint="a new start makes a new one; batches that are gone are not written again",
                 )
@@ -203,14 +203,14 @@ class FolderSink(ABC):
 class ParquetSink(FolderSink):
     """A folder of Parquet files."""
 
-    layout = Layout("Parquet", "*.parquet", COMMON_METADATA)
+    layout = FolderLayout("Parquet", "*.parquet", COMMON_METADATA)
     format = "parquet"
 
     def _files(self, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema) -> ParquetFiles:
         return ParquetFiles(folder, "part-", writer, columns)
 
 
-def _target(pipeline: str, name: str, path: str, layout: Layout, storage: Storage) -> FolderTarget | None:
+def _target(pipeline: str, name: str, path: str, layout: FolderLayout, storage: Storage) -> FolderTarget | None:
     if is_object_uri(path):
         return ObjectTarget(name, path, pipeline, layout, storage)
     root = local_path(path)

@@ -32,7 +32,7 @@ _QUERY_AND_BATCH = re.compile(r"[0-9a-f]{12}-[0-9]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FolderLayout:
     """What differs between folders of one kind of file and of another. A folder holds one kind."""
 
     kind: str
@@ -69,7 +69,7 @@ class Memory:
 class FolderTarget(ABC):
     """A target, as one pipeline's sink sees it."""
 
-    def __init__(self, pipeline: str, sink: str, layout: Layout, folder: TableFolder, staged: str) -> None:
+    def __init__(self, pipeline: str, sink: str, layout: FolderLayout, folder: TableFolder, staged: str) -> None:
         self._sink = sink
         self._folder = folder
         self._staged = staged
@@ -84,7 +84,7 @@ class FolderTarget(ABC):
         return {**self.__dict__, "_memory": Memory()}
 
     def columns(self) -> Columns | None:
-        """The columns of the target; none where no sink of ours wrote it."""
+        """The columns of the target; none where Penstock did not write it."""
         body = self._folder.read(self._layout.columns_file)
         return Columns.from_footer(body) if body is not None else None
 
@@ -229,7 +229,7 @@ class FolderTarget(ABC):
     def _parsed(self, name: str, body: bytes | None) -> dict[str, Any]:
         try:
             if body is None:
-                raise FileNotFoundError("it is not there")
+                raise FileNotFoundError("no such file")
             manifest: dict[str, Any] = json.loads(body)
         except (FileNotFoundError, ValueError) as error:
             raise self._unreadable(f"{name}/{MANIFEST}", error) from error
