@@ -75,11 +75,12 @@ from penstock.quarantine import GAPS_SCHEMA, QUARANTINE_SCHEMA, Gap, gap_rows
 from penstock.quarantine.marks import IDENTITIES, MARK_SCHEMA, Outcome, as_commits, as_marks
 from penstock.sinks import DeltaSink
 from penstock.sinks.commit import move
-from penstock.sinks.delta.beside_stage import STAGED, StagedBeside
+from penstock.sinks.delta.beside_stage import StagedBeside
 from penstock.sinks.delta.history import writers
 from penstock.sinks.delta.stage import StagedFile as DeltaFile
 from penstock.sinks.delta.touched import Touched
 from penstock.sinks.files import TableFolder, staged_prefix
+from penstock.sinks.files.stage import STAGED
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.bounds import Bounds
 from penstock.sinks.iceberg.history import mark_of
@@ -90,8 +91,9 @@ from penstock.sinks.kafka import KafkaSink
 from penstock.sinks.kafka.markers import KEY, Marker, marker_topic, record_key
 from penstock.sinks.kafka.quarantine_topic import BadRecords
 from penstock.sinks.parquet import ParquetSink
-from penstock.sinks.parquet.columns import COMMON_METADATA, beside
-from penstock.sinks.parquet.objects import staged_beside
+from penstock.sinks.parquet.columns import COMMON_METADATA
+from penstock.sinks.parquet.local import private_folder
+from penstock.sinks.parquet.objects import staging_of
 from penstock.sinks.parquet.sink import FolderSink
 from penstock.sinks.parquet.stage import StagedFile as ParquetFile
 from penstock.sinks.postgres.names import TableName, sink_mark, staged_name
@@ -697,7 +699,7 @@ def write_names(path: Path) -> None:
         "staged files": staged_prefix("part", "orders", "out", FULL),
         "folder of staged files": STAGED,
         "staged by Parquet": [
-            *(beside(folder / "out"), staged_beside("s3://lake/out"), staged_beside("s3://lake")),
+            *(private_folder(folder / "out"), staging_of("s3://lake/out"), staging_of("s3://lake")),
             parquet._place._staged_label(FULL),
         ],
         "folders beside a checkpoint": [

@@ -580,7 +580,7 @@ def test_append_widens_the_table_once_and_goes_on_through_spark(tmp_path: Path, 
     version = DeltaTable(path).version()
     sink.prepare(wide)
     assert DeltaTable(path).version() == version
-    assert sink.note == "written through Spark, for the table has typeWidening"
+    assert sink.note == "written through Spark, because the table has typeWidening"
     with pytest.raises(TransientError, match="SINK_TABLE_CHANGED"):
         commit(sink, token(1), [staged])
 

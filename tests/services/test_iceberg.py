@@ -19,7 +19,7 @@ from tests.postgres import PostgresServer
 from penstock.errors import MissingError, TerminalError
 from penstock.model import COORDINATES, COORDINATES_FIELD, DELETES, MergeRules
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
-from penstock.sinks.iceberg.failures import is_conflict, is_passing
+from penstock.sinks.iceberg.failures import is_conflict, is_transient
 from penstock.sinks.iceberg.table import CatalogTable
 from penstock.spark.sql import SparkSql
 
@@ -410,11 +410,11 @@ def test_failure_inside_spark_is_judged_by_its_java_class(lake: Lake, tmp_path: 
     catalog = IcebergCatalog("sql", "postgresql://nobody@127.0.0.1:1/none", name="away")
     away = Lake(tmp_path, spark, catalog)
     refused = raised(lambda: away.sql("SHOW NAMESPACES IN away"))
-    assert (is_passing(refused), is_conflict(refused)) == (True, False)
+    assert (is_transient(refused), is_conflict(refused)) == (True, False)
     failed = raised(lambda: lake.sql("SELECT raise_error('connection timed out: 503, CommitFailedException')"))
-    assert (is_passing(failed), is_conflict(failed)) == (False, False)
+    assert (is_transient(failed), is_conflict(failed)) == (False, False)
     absent = raised(lambda: lake.sql("SELECT * FROM `connection timed out`"))
-    assert (is_passing(absent), is_conflict(absent)) == (False, False)
+    assert (is_transient(absent), is_conflict(absent)) == (False, False)
 
 
 def test_commit_conflict_inside_spark_is_judged_by_its_java_class(lake: Lake, spark: Any) -> None:
@@ -431,7 +431,7 @@ def test_commit_conflict_inside_spark_is_judged_by_its_java_class(lake: Lake, sp
     lake.sql(f"ALTER TABLE {TABLE} SET TBLPROPERTIES ('a' = 'b')")
     changed = seen.replaceProperties(java.java.util.HashMap())
     error = raised(lambda: operations.commit(seen, changed))
-    assert (is_conflict(error), is_passing(error)) == (True, False)
+    assert (is_conflict(error), is_transient(error)) == (True, False)
 
 
 @APPEND_AND_MERGE

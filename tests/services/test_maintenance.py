@@ -15,10 +15,10 @@ from tests.contract.kit_iceberg import open_table
 from tests.contract.rows import SCHEMA, land, records, stage, token
 
 from penstock.model import MergeRules
-from penstock.sinks.compaction_chunks import NoLock
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.history import mark_of
+from penstock.sinks.maintenance import NoLock
 from penstock.spark.sql import SparkSql
 
 pytestmark = pytest.mark.services

@@ -248,7 +248,7 @@ def _asked(s3: Any, path: str, agent: str) -> bool:
 
 def _append(sink: Any, ids: list[int]) -> None:
     """Rows of another pipeline, in one commit."""
-    held = pa.schema(sink._table.look().schema().to_arrow())
+    held = pa.schema(sink._table.open().schema().to_arrow())
     sink.prepare(held)
     token = BatchToken("other", "q", 0, (OffsetRange("other", 0, 0, len(ids)),))
     rows = pa.RecordBatch.from_pylist([{"order_id": one} for one in ids], schema=held)

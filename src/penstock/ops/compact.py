@@ -1,4 +1,4 @@
-"""Compaction and clean-up of a pipeline's tables, also beside a running stream.
+"""Compaction and clean-up of a pipeline's tables, also while the pipeline runs.
 
 Enters: a pipeline file and bounds. Leaves: the figures of each table before and after. The plan starts no JVM; the
 rest does only where a table needs it.
@@ -7,7 +7,8 @@ rest does only where a table needs it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from penstock.config import PipelineConfig
 from penstock.contracts import MaintainedSink
 from penstock.errors import DefinitionError, MissingError, TransientError
 from penstock.model.upkeep import Cleaned, TableFigures
-from penstock.sinks.compaction_chunks import NoLock
+from penstock.sinks.maintenance import NoLock
 from penstock.supervision.upkeep import SHORTEST_KEEP, Tended, TendedTable, tables_of, tend, use_spark
 
 
@@ -72,7 +73,7 @@ def plan_compact(
     if keep < SHORTEST_KEEP:
         raise DefinitionError(
             "KEEP_TOO_SHORT",
-            "what was current within the last hour is not removed: readers and batches in hand may need it",
+            "files that were current within the last hour are not removed: readers and running batches may need them",
             context={"asked for": f"{keep.total_seconds():g} s", "at least": "1 hour"},
         )
     targets = build_targets(config, settings_of(config.source))
@@ -104,13 +105,13 @@ def apply_compact(
     """Do it, table after table, until the time is up. A given session is used and left open."""
     deadline = time.monotonic() + plan.within.total_seconds()
     done: list[Tended] = []
-    with _Spark(plan, log, session) as spark:
+    with _lazy_session(plan, log, session) as started:
         for one in plan.tables:
             if one.figures is None:
                 continue
             progress(one.table.name)
             if one.needs_spark:
-                use_spark(one.table, spark.session())
+                use_spark(one.table, started())
             done.append(tend(one.table, deadline, plan.keep, clean=plan.clean))
     return done
 
@@ -131,31 +132,27 @@ def raise_what_is_left(done: list[Tended]) -> None:
         )
 
 
-class _Spark:
-    """A session that is started when the first table asks for it."""
+@contextmanager
+def _lazy_session(plan: CompactPlan, log: Path | None, given: Any) -> Iterator[Callable[[], Any]]:
+    """A session that is started when the first table needs it, and stopped at the end; a given one is left open."""
+    own: list[Any] = []
 
-    def __init__(self, plan: CompactPlan, log: Path | None, given: Any) -> None:
-        self._plan = plan
-        self._log = log
-        self._given = given
-        self._own: Any = None
-
-    def __enter__(self) -> _Spark:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._own is not None:
-            from penstock.spark.session import stop_session
-
-            stop_session(self._own)
-
-    def session(self) -> Any:
-        if self._given is None and self._own is None:
+    def session() -> Any:
+        if given is not None:
+            return given
+        if not own:
             from penstock.spark.session import start_session
 
-            name = f"penstock compact {self._plan.pipeline}"
-            self._own = start_session(name, self._plan.spark, tables=True, log=self._log)
-        return self._given or self._own
+            own.append(start_session(f"penstock compact {plan.pipeline}", plan.spark, tables=True, log=log))
+        return own[0]
+
+    try:
+        yield session
+    finally:
+        if own:
+            from penstock.spark.session import stop_session
+
+            stop_session(own[0])
 
 
 def _planned(table: TendedTable, keep: timedelta, clean: bool) -> PlannedTable:

@@ -1,7 +1,7 @@
 """The commit of a batch to one target: read the position, decide, land, and read again whenever the outcome is unknown.
 
 The only retry loops around a commit are here. A sink supplies `position` and `land`; `land` makes the staged rows
-visible and the new position current in one atomic step, and only while the target still stands where it was asked.
+visible and the new position current in one atomic step, and only while the target is still at the expected position.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def commit(
 ) -> Position | None:
     """Commit a batch, once however often called; the position of the target afterwards.
 
-    `known` is where the target stood after the last commit of this process: it saves a look, and proves nothing but
-    that the target must not have fewer commits now. `least` is the same for what others have seen of the target. A
-    sink that promises no more than at least once keeps no position.
+    `known` is the position after the last commit of this process: it saves a read, and only proves that the target must
+    not have fewer commits now. `least` is the same for what others have read from the target. A sink that is only at
+    least once keeps no position.
     """
     failure: TransientError | None = None
     least = max(least, known.number if known is not None else 0)
@@ -41,7 +41,7 @@ def commit(
         try:
             sink.land(position, manifests, held)
             return position if sink.guarantee is Guarantee.EXACTLY_ONCE else None
-        except TransientError as error:  # landed or not: only the target knows, and the next turn asks it
+        except TransientError as error:  # landed or not: only the target knows, and the next try asks it
             failure = error
     assert failure is not None
     # The last try may have landed without an answer.
@@ -54,7 +54,7 @@ def commit(
 def land_on_current(
     sink: Sink, following: Callable[[Position | None], tuple[Position, Sequence[Manifest]] | None]
 ) -> Position | None:
-    """Land what follows the position at which the target stands, whichever that is; the position afterwards.
+    """Land what follows the current position of the target, whichever it is; return the position afterwards.
 
     `following` is asked for every try: its answer must be right also where the try before has landed without an
     answer. None is for nothing to land.
@@ -97,7 +97,7 @@ def move(sink: Sink, token: BatchToken, reason: str) -> Position | None:
 
 
 def position_moved(sink: str) -> TransientError:
-    """What `land` raises where the target does not stand at the position any more that it was given."""
+    """What `land` raises where the target is no longer at the expected position."""
     return TransientError(
         "SINK_COMMIT_CONFLICT",
         f"sink {sink}: another commit of this pipeline and sink came first",

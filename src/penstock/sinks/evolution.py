@@ -1,4 +1,4 @@
-"""The rows' columns against those that a target has: what fits, what it would be given, and what cannot go together.
+"""The columns of the rows compared with those of a target: what fits, what would be added, and what conflicts.
 
 A value goes into a column of its own type or of a wider one, which loses nothing; the stage casts it. All else is
 for `evolve` to decide, in one of four ways, or is an error that names both types.
@@ -15,7 +15,7 @@ import pyarrow.types as types
 
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import MissingError
-from penstock.model import NEVER_NULL
+from penstock.model import COMPUTED, COORDINATES, NEVER_NULL
 from penstock.sinks.failures import mismatch
 
 Evolve = Literal["fail", "ignore", "add_columns", "widen"]
@@ -58,7 +58,7 @@ class Widening:
 
 @dataclass(frozen=True)
 class Fit:
-    """How rows go into a target."""
+    """How rows fit a target."""
 
     taken: pa.Schema
     """What is written: the rows' columns less those left out, in the types that the target has once it is changed."""
@@ -71,8 +71,8 @@ class Fit:
         """Whether the target has to change first."""
         return bool(self.added or self.widened)
 
-    def told(self, describe: Describe = arrow_to_ddl) -> list[str]:
-        """What follows, for people, a line each."""
+    def changes(self, describe: Describe = arrow_to_ddl) -> list[str]:
+        """The changes, for people, one line each."""
         return [
             *(f"add column {each.name} {describe(each.type)}" for each in self.added),
             *(f"widen {each.name} {describe(each.held)} -> {describe(each.type)}" for each in self.widened),
@@ -90,45 +90,40 @@ class Fitting:
     can_widen: CanWiden = _always
     describe: Describe = arrow_to_ddl
 
-    def fit(self, rows: pa.Schema, held: pa.Schema, *, whole: bool = True) -> Fit:
-        """How the rows go into a target with the columns `held`. Raises where they cannot.
+    def fit(self, rows: pa.Schema, held: pa.Schema, *, whole: bool = True, may_change: bool = True) -> Fit:
+        """How the rows fit a target with the columns `held`. Raises where they do not.
 
-        They must be `whole`, with all that the target requires, unless it requires nothing.
+        They must be `whole`, with all that the target requires, unless it requires nothing. A target that may not
+        change takes no new columns and types.
         """
-        found = _Comparison(self, whole)
+        evolve: Evolve = self.evolve if may_change or self.evolve == "ignore" else "fail"
+        found = _Comparison(replace(self, evolve=evolve), whole)
         taken = found.fields("", (), list(rows), list(held))
         if found.differing:
             raise self._refuse_types(found)
-        if found.lacking and self.evolve == "fail":
+        if found.lacking and evolve == "fail":
             raise self._refuse_lacking(found.lacking, rows, held)
-        left_out = found.dropped if self.evolve == "ignore" else []
-        added = found.lacking if self.evolve != "ignore" else []
-        return Fit(pa.schema(taken), added, found.widened, left_out)
+        if evolve == "ignore":
+            return Fit(pa.schema(taken), (), found.widened, found.dropped)
+        return Fit(pa.schema(taken), found.lacking, found.widened)
 
     def staged(self, rows: pa.Schema, held: pa.Schema) -> pa.Schema:
-        """In a task: what of these rows is written to a target that was prepared for them, and in which types.
+        """In a task: the columns of these rows that are written to a target prepared for them, in its types.
 
-        Rows may lack what the target asks for, as tombstones do; a column that the target does not have is an error
-        even so, lest it be lost without a word.
+        Rows may lack what the target requires, as tombstones do. A column that the target does not have is still an
+        error: it would be lost silently.
         """
-        as_it_is: Evolve = "ignore" if self.evolve == "ignore" else "fail"
-        found = _Comparison(replace(self, evolve=as_it_is), whole=False)
-        taken = found.fields("", (), list(rows), list(held))
-        if found.differing:
-            raise self._refuse_types(found)
-        if found.lacking and self.evolve != "ignore":
-            raise self._refuse_lacking(found.lacking, rows, held)
-        return pa.schema(taken)
+        return self.fit(rows, held, whole=False, may_change=False).taken
 
     def _refuse_types(self, found: _Comparison) -> MissingError:
         hint = "cast the column in the pipeline, or write to another table"
         if self.evolve != "widen" and found.may_widen and len(found.may_widen) == len(found.differing):
             hint = f"set evolve: widen on this sink, {hint}"
-        told = {name: f"pipeline {ours}, table {its}" for name, (ours, its) in found.differing.items()}
+        facts = {name: f"pipeline {ours}, table {its}" for name, (ours, its) in found.differing.items()}
         if all(its == _REQUIRED for _, its in found.differing.values()):
             hint = "declare the columns NOT NULL in the pipeline's schema, or let the table's columns be null"
-            return mismatch(self.sink, f"{self.what} requires values that the rows may lack", told, hint)
-        return mismatch(self.sink, f"{self.what} has other types", told, hint)
+            return mismatch(self.sink, f"{self.what} requires values that the rows may lack", facts, hint)
+        return mismatch(self.sink, f"{self.what} has other types", facts, hint)
 
     def _refuse_lacking(self, lacking: Sequence[Addition], rows: pa.Schema, held: pa.Schema) -> MissingError:
         return mismatch(
@@ -153,14 +148,26 @@ def wide_enough(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def check_columns(sink: str, schema: pa.Schema, system: str, folding: str, has: Callable[[pa.DataType], bool]) -> None:
-    """Refuse columns of types that a system does not have, and names that are one to who folds their case."""
+    """Refuse columns of types that a system does not have, and names that differ only in case where it is folded."""
     wrong = [f"{name}: {kind}" for field in schema for name, kind in unwritable(field.name, field.type, has)]
     if wrong:
         raise mismatch(sink, f"columns of types that {system} does not have", {"columns": ", ".join(wrong)})
+    check_names(sink, schema, folding)
+
+
+def check_names(sink: str, schema: pa.Schema, folding: str) -> None:
+    """Refuse names that are equal once their case is folded."""
     folded = [name.lower() for name in schema.names]
     twice = sorted({name for name in folded if folded.count(name) > 1})
     if twice:
         raise mismatch(sink, f"columns that differ in case only, which {folding} takes for one", {"columns": twice})
+
+
+def check_partitions(sink: str, ours: Sequence[str], theirs: Sequence[str], what: str = "table") -> None:
+    """Refuse a target that is partitioned differently."""
+    if list(theirs) != list(ours):
+        facts = {"pipeline": ", ".join(ours) or "none", "table": ", ".join(theirs) or "none"}
+        raise mismatch(sink, f"the {what} is partitioned differently", facts, f"set partition_by as in the {what}")
 
 
 def unwritable(name: str, kind: pa.DataType, has: Callable[[pa.DataType], bool]) -> Iterator[tuple[str, pa.DataType]]:
@@ -177,6 +184,39 @@ def unwritable(name: str, kind: pa.DataType, has: Callable[[pa.DataType], bool])
         yield name, kind
 
 
+def union(held: Sequence[pa.Field], ours: Sequence[pa.Field], *, loosen: bool = False) -> list[pa.Field]:
+    """The fields of both where they fit, those of the target first. New fields may be null.
+
+    `loosen` lets every field be null that either side may lack.
+    """
+    mine = {each.name: each for each in ours}
+    known = {each.name for each in held}
+    fields = []
+    for its in held:
+        own = mine.get(its.name)
+        nullable = its.nullable or (loosen and (own is None or own.nullable))
+        kind = its.type if own is None else _union_type(its.type, own.type, loosen)
+        fields.append(its.with_type(kind).with_nullable(nullable))
+    return [*fields, *(pa.field(each.name, each.type) for each in ours if each.name not in known)]
+
+
+def _union_type(held: pa.DataType, mine: pa.DataType, loosen: bool) -> pa.DataType:
+    if types.is_struct(held):
+        return pa.struct(union(list(held), list(mine), loosen=loosen))
+    if _is_list(held):
+        nullable = held.value_field.nullable or (loosen and mine.value_field.nullable)
+        return pa.list_(pa.field("element", _union_type(held.value_type, mine.value_type, loosen), nullable))
+    if types.is_map(held):
+        return pa.map_(held.key_type, held.item_field.with_type(_union_type(held.item_type, mine.item_type, loosen)))
+    return held
+
+
+def written_columns(schema: pa.Schema, *, keep_coordinates: bool) -> pa.Schema:
+    """The columns of the rows that are the target's too: not those computed for the sink alone."""
+    kept = (each for each in schema if not each.name.startswith(COMPUTED))
+    return pa.schema([each for each in kept if keep_coordinates or each.name != COORDINATES])
+
+
 def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `schema` out of the rows, each in the type it has there; without a copy where it has it."""
     arrays = [rows.column(each.name) for each in schema]
@@ -189,7 +229,7 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 @dataclass
 class _Comparison:
-    """Goes through both schemas side by side, and notes what it meets."""
+    """Walks through both schemas side by side, and collects the differences."""
 
     rules: Fitting
     whole: bool = True
@@ -230,7 +270,7 @@ class _Comparison:
     def _lacking(self, label: str, place: tuple[str, ...], ours: pa.Field) -> Iterator[pa.Field]:
         addition = Addition(label, place, ours.type)
         if self._inside_key:
-            self.differing[label] = self._told(ours.type), "no such field"
+            self.differing[label] = self._describe(ours.type), "no such field"
             return
         self.lacking.append(addition)
         if self.rules.evolve == "ignore":
@@ -268,14 +308,14 @@ class _Comparison:
                 self.widened.append(Widening(name, path, held, wide))
                 return wide
             self.may_widen.append(name)
-        self.differing[name] = self._told(mine), self._told(held)
+        self.differing[name] = self._describe(mine), self._describe(held)
         return mine
 
     def _nullable(self, name: str, mine: pa.Field, held: pa.Field) -> None:
         if self.whole and may_be_null(mine) and not held.nullable:
             self.differing[name] = "may be null", _REQUIRED
 
-    def _told(self, kind: pa.DataType) -> str:
+    def _describe(self, kind: pa.DataType) -> str:
         return _NESTED.get(kind.id) or self.rules.describe(kind)
 
 

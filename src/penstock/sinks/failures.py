@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.storage.disk_space import ROOM_HINT, is_full
 
@@ -21,7 +19,7 @@ _LONGEST_CHAIN = 20
 
 
 def java_classes(error: BaseException) -> set[str]:
-    """The classes of the Java exception that an error stands for and of its causes, and the classes above them."""
+    """The classes of an error's Java exception and of its causes, with their superclasses."""
     found: set[str] = set()
     for cause in causes(error):
         kind = cause.getClass()
@@ -38,7 +36,7 @@ def conditions(error: BaseException) -> set[str]:
 
 
 def causes(error: BaseException) -> Iterator[Any]:
-    """The Java exception that an error of Spark stands for, and its causes; none for any other error."""
+    """The Java exception of a Spark error, and its causes; nothing for any other error."""
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     for _ in range(_LONGEST_CHAIN):
         if cause is None:
@@ -54,7 +52,7 @@ def _condition(error: Any) -> object:
         return None
 
 
-_JAVA_PASSING = frozenset(
+_JAVA_TRANSIENT = frozenset(
     {
         "java.net.SocketException",
         "java.net.SocketTimeoutException",
@@ -70,42 +68,37 @@ _JAVA_PASSING = frozenset(
 )
 
 
-def is_passing_in_java(classes: set[str]) -> bool:
-    """Whether the cause of a Java exception of these classes may go away by itself."""
-    return not _JAVA_PASSING.isdisjoint(classes)
-
-
 def messages(error: BaseException) -> list[str]:
-    """What happened, and then what caused it, out of a text that may go on with stacks of Java calls."""
+    """What happened, and then its causes, out of a text that may contain stack traces of Java."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line.removeprefix(": ") for line in lines if line and not line.startswith("An error occurred while")]
     roots = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return [*(said[:1] or [type(error).__name__]), *roots]
 
 
-_PASSING_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
+_TRANSIENT_ERRNO = frozenset({errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.EMFILE, errno.ENFILE})
 
 
 @contextmanager
-def translated(kinds: tuple[type[Exception], ...], translate: Callable[[Exception], Exception]) -> Iterator[None]:
-    """Raise what is of these kinds inside as the error that it amounts to; our own errors pass as they are."""
+def translating(translate: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise what goes wrong inside as the error that `translate` makes of it; our own errors pass as they are."""
     try:
         yield
     except PenstockError:
         raise
-    except kinds as error:
+    except Exception as error:
         raise translate(error) from error
 
 
 def sink_failures(sink: str, doing: str) -> AbstractContextManager[None]:
-    """Raise what Arrow and the file system raise inside as an error of this sink; `doing` was under way."""
-    return translated((OSError, pa.ArrowException), partial(sink_failure, sink, doing))
+    """Raise what goes wrong inside, in Arrow or the file system, as an error of this sink; `doing` was under way."""
+    return translating(partial(sink_failure, sink, doing))
 
 
 def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
     """The error of this sink that one of Arrow or of the file system amounts to."""
-    summary = f"sink {sink}: {doing}: {first_line(error)}"
-    return TransientError("SINK_UNAVAILABLE", summary) if is_passing(error) else sink_failed(summary, error)
+    summary = f"sink {sink}: {doing}: {messages(error)[0]}"
+    return TransientError("SINK_UNAVAILABLE", summary) if is_transient(error) else sink_failed(summary, error)
 
 
 def commit_conflict(summary: str) -> TransientError:
@@ -114,23 +107,24 @@ def commit_conflict(summary: str) -> TransientError:
 
 
 def sink_failed(summary: str, error: BaseException, context: Mapping[str, object] | None = None) -> TerminalError:
-    """The error for what will not go away by itself."""
+    """The error for a failure that will not go away by itself."""
     return TerminalError("SINK_FAILED", summary, context=context, hint=ROOM_HINT if is_full(error) else None)
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether a cause may go away by itself: a connection, a file system that is away, too many open files."""
+def is_transient(error: BaseException) -> bool:
+    """Whether the cause may go away by itself: a connection, a timeout, an unavailable file system, also in Java."""
     if isinstance(error, ConnectionError | TimeoutError):
         return True
-    return isinstance(error, OSError) and error.errno in _PASSING_ERRNO
+    if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
+        return True
+    return not _JAVA_TRANSIENT.isdisjoint(java_classes(error))
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, less what follows."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def is_store_failure(error: BaseException) -> bool:
+    """Whether delta-rs or Arrow raised it for an object store: such an error has no number, one of a local disk has."""
+    return type(error) is OSError and error.errno is None
 
 
 def mismatch(sink: str, summary: str, context: Mapping[str, object], hint: str | None = None) -> MissingError:
-    """The error for rows and a target that do not fit each other."""
+    """The error for rows that do not fit the target."""
     return MissingError("SINK_SCHEMA_MISMATCH", f"sink {sink}: {summary}", context=context, hint=hint)

@@ -1,4 +1,4 @@
-"""What the sinks that merge have in common: keys that are never null, and one row a key out of each batch."""
+"""What all merging sinks share: keys are never null, and each batch has one row per key."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from penstock.errors import MissingError, TerminalError
 from penstock.model import COMPUTED, COORDINATES, COORDINATES_FIELD, DELETES, MergeRules, OffsetRange, Refusal
 
 KEY_NULL = "SINK_KEY_NULL"
+PARTITION_VALUE = "SINK_PARTITION_VALUE"
 RANK = f"{COMPUTED}rank"
 _POSITION = ("offset", "timestamp", "topic", "partition")
 
@@ -44,14 +45,14 @@ def refuse_without_position(sink: str, schema: pa.Schema, rules: MergeRules, *, 
     if rules.by_position and kept and COORDINATES not in schema.names:
         raise MissingError(
             "SINK_NEEDS_COORDINATES",
-            f"sink {sink}: an older row is told from a newer one by the column {COORDINATES}, which is not there",
+            f"sink {sink}: older rows are distinguished from newer ones by the column {COORDINATES}, which is missing",
             context={"columns": ", ".join(schema.names)},
             hint=f"select {COORDINATES} as well; a replay may also write to another target: --into TARGET",
         )
 
 
 def refuse_null_keys(sink: str, rows: pa.RecordBatch, keys: Sequence[str]) -> tuple[pa.RecordBatch, list[Refusal]]:
-    """The rows whose keys are all there, and a refusal for each other one: no merge could find it again."""
+    """The rows without null keys, and a refusal for each other row: no merge could find it again."""
     nulls = [pc.is_null(rows.column(key)) for key in keys if rows.column(key).null_count]
     if not nulls:
         return rows, []
@@ -61,7 +62,7 @@ def refuse_null_keys(sink: str, rows: pa.RecordBatch, keys: Sequence[str]) -> tu
 
 
 def refusals(sink: str, rows: pa.RecordBatch, code: str, message: str) -> list[Refusal]:
-    """Each row as a refusal, by its coordinates."""
+    """A refusal for each row, by its coordinates."""
     if COORDINATES not in rows.schema.names:
         raise TerminalError(
             code,
@@ -77,7 +78,7 @@ def refusals(sink: str, rows: pa.RecordBatch, code: str, message: str) -> list[R
 
 
 def one_row_a_key(relation: str, rules: MergeRules, *, quote: Callable[[str], str], position: Sequence[str]) -> str:
-    """A query that gives of each key in `relation` the one row that counts, with all columns of the relation.
+    """A query for the one row that counts of each key in `relation`, with all its columns.
 
     `position` are expressions that order rows by their place in the source, the offset first. A delete is a row like
     any other: with `when_newer` it counts by that column.
@@ -91,16 +92,16 @@ def one_row_a_key(relation: str, rules: MergeRules, *, quote: Callable[[str], st
 
 
 def later_sql(held: Callable[[str], str], given: Callable[[str], str]) -> str:
-    """That the row that is there came from behind the given one; both functions name a member of the coordinates."""
+    """That the existing row has a later offset than the given one; both functions name a member of the coordinates."""
     same = " AND ".join(f"{held(part)} = {given(part)}" for part in ("topic", "partition"))
     return f"coalesce({same} AND {held('offset')} > {given('offset')}, FALSE)"
 
 
 def counts_sql(newer: tuple[str, str] | None, later: str | None) -> str:
-    """When a row counts against the one that is there; empty where any row does.
+    """The condition under which a row replaces the existing one; empty where it always does.
 
-    `newer` is the column `when_newer` in both. With `later`, which says that the one that is there came from a later
-    position, it decides between rows that are equally new.
+    `newer` is the column `when_newer` in both. `later`, the condition that the existing row came from a later position,
+    decides between rows that are equally new.
     """
     if newer is None:
         return f"NOT {later}" if later else ""
@@ -114,11 +115,11 @@ def counts_sql(newer: tuple[str, str] | None, later: str | None) -> str:
 
 
 def rows_that_count(rows: pa.Table, rules: MergeRules) -> pa.Table:
-    """The same over rows in memory, which have coordinates: one row a key.
+    """The same for rows in memory, which have coordinates: one row per key.
 
-    To a sink that only inserts a delete means nothing: it does not stand for a row.
+    A sink that only inserts ignores deletes.
     """
-    import polars as pl  # here, because tasks that only refuse null keys need not load it
+    import polars as pl  # imported here: tasks that only refuse null keys do not need it
 
     position = rows.column(COORDINATES).combine_chunks() if rows.num_rows else pa.array([], COORDINATES_FIELD.type)
     names = [*rules.keys, *([rules.when_newer] if rules.when_newer and rules.when_newer not in rules.keys else [])]

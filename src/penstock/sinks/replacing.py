@@ -1,7 +1,7 @@
-"""The rows of some offset ranges in a target: told by their coordinates, found, counted, and replaced file by file.
+"""The rows of some offset ranges in a target: identified by their coordinates, counted, and replaced file by file.
 
-One record may have given several rows, or none: all rows of a range go out, and what a replay made of the range comes
-in, in one transaction.
+One record may have produced several rows, or none: all rows of a range are removed, and what a replay made of the
+range is added, in one transaction.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from penstock.contracts import Stage
 from penstock.errors import MissingError
-from penstock.model import COORDINATES, OffsetRange, SlotAttempt
+from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, SlotAttempt
+from penstock.sinks.files import TableFolder
 
 PLACE = ("topic", "partition", "offset")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
@@ -66,12 +68,12 @@ def _named(topic: str) -> str:
 
 
 def refuse_without_coordinates(sink: str, columns: Sequence[str], *, kept: bool) -> None:
-    """Refuse rows, or a table, that do not say where each row came from: nothing tells which ones to replace."""
+    """Refuse rows, or a table, without coordinates: the rows to replace cannot be identified."""
     if kept and COORDINATES in columns:
         return
     raise MissingError(
         "REPLAY_NEEDS_INTO",
-        f"sink {sink}: a replay cannot tell which rows of the target to replace: they lack the column {COORDINATES}",
+        f"sink {sink}: the rows to replace cannot be identified: they lack the column {COORDINATES}",
         context={"columns": ", ".join(columns), "coordinates kept": "yes" if kept else "no"},
         hint="write to another target: --into TARGET",
     )
@@ -113,6 +115,37 @@ class RecordRanges:
         return found
 
 
+def records_in(
+    folder: TableFolder, paths: Sequence[str], ranges: Sequence[OffsetRange], format: str | ds.FileFormat = "parquet"
+) -> set[tuple[str, int, int]] | None:
+    """The topic, partition and offset of each record in these ranges that a row came from.
+
+    None where a file has no coordinates. Row groups are skipped by their statistics.
+    """
+    wanted = RecordRanges(ranges)
+    asked = wanted.hulls
+    if not paths or not asked:
+        return set()
+    topic, partition, offset = (pc.field(COORDINATES, part) for part in PLACE)
+    near = (
+        topic.isin(sorted({r.topic for r in asked}))
+        & partition.isin(pa.array(sorted({r.partition for r in asked}), pa.int32()))
+        & (offset >= min(r.start for r in asked))
+        & (offset < max(r.end for r in asked))
+    )
+    columns = {part: pc.field(COORDINATES, part) for part in PLACE}
+    found: set[tuple[str, int, int]] = set()
+    for file in folder.dataset(paths, pa.schema([COORDINATES_FIELD]), format).get_fragments():
+        if COORDINATES not in file.physical_schema.names:
+            return None
+        # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
+        for rows in file.to_batches(
+            schema=pa.schema([COORDINATES_FIELD]), columns=columns, filter=near, use_threads=False
+        ):
+            found |= wanted.among(pa.StructArray.from_arrays(rows.columns, PLACE))
+    return found
+
+
 Table = TypeVar("Table")
 File = TypeVar("File")
 
@@ -129,8 +162,8 @@ class RewrittenFile(Generic[File]):
 class RangeReplacement(ABC, Generic[Table, File]):
     """Finds what to replace in the files of a table.
 
-    A file whose rows all lie in the ranges goes out. One that has others too goes out as well, and those are written
-    again. Both are found once for each file: a try that lost to another writer costs a look at the files that are new.
+    A file whose rows are all in the ranges is removed. One that also has other rows is removed too, and these are
+    rewritten. Each file is read once: a try that lost to another writer only reads the files that are new.
     """
 
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
@@ -138,15 +171,15 @@ class RangeReplacement(ABC, Generic[Table, File]):
         self._known: dict[str, RewrittenFile[File] | None] = {}
 
     def touched(self, table: Table) -> list[RewrittenFile[File]]:
-        """The files of the table as it is now that have rows in the ranges."""
+        """The files of the table that have rows in the ranges."""
         return list(self._touched(table, rewriting=True))
 
     def count(self, table: Table) -> int:
-        """Only look: how many rows would go out."""
+        """Read only: how many rows would be removed."""
         return sum(one.replaced for one in self._touched(table, rewriting=False))
 
     def records(self, table: Table) -> set[tuple[str, int, int]]:
-        """Only look: the topic, partition and offset of every record in the ranges that the table has rows of."""
+        """Read only: the topic, partition and offset of every record in the ranges that the table has rows of."""
         wanted = RecordRanges(self._ranges)
         found: set[tuple[str, int, int]] = set()
         for _, file in self._possible(table, wanted.hulls) if wanted.hulls else ():
@@ -173,12 +206,12 @@ class RangeReplacement(ABC, Generic[Table, File]):
     def _touched(self, table: Table, *, rewriting: bool) -> Iterator[RewrittenFile[File]]:
         for path, file in self._possible(table, self._ranges):
             if path not in self._known:
-                self._known[path] = self._look(table, file, rewriting)
+                self._known[path] = self._examine(table, file, rewriting)
             found = self._known[path]
             if found is not None:
                 yield found
 
-    def _look(self, table: Table, file: File, rewriting: bool) -> RewrittenFile[File] | None:
+    def _examine(self, table: Table, file: File, rewriting: bool) -> RewrittenFile[File] | None:
         inside = [in_ranges(coordinates, self._ranges) for coordinates in self._coordinates(table, file)]
         replaced, rows = sum(mask.true_count for mask in inside), sum(map(len, inside))
         if not replaced:

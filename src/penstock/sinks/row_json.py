@@ -94,8 +94,8 @@ def _joined_items(values: pa.Array, items: pa.Array) -> pa.Array:
     return pc.binary_join(pa.ListArray.from_arrays(moved, items), ",")
 
 
-def _enclosed(before: str, values: pa.Array, behind: str) -> pa.Array:
-    return pc.binary_join_element_wise(before, values, behind, "")
+def _enclosed(before: str, values: pa.Array, after: str) -> pa.Array:
+    return pc.binary_join_element_wise(before, values, after, "")
 
 
 def _quoted(values: pa.StringArray) -> pa.Array:

@@ -15,12 +15,12 @@ from penstock.sinks.merging import counts_sql, later_sql, one_row_a_key
 
 
 def quoted(*names: str) -> str:
-    """Names as one identifier of Spark SQL, whatever is in them."""
+    """Names as one Spark SQL identifier, escaped."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def literal(text: str) -> str:
-    """Text as a string of Spark SQL, whatever is in it."""
+    """Text as a Spark SQL string literal, escaped."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -66,7 +66,7 @@ class MergeTerms:
         return f" AND ({counts})" if counts else ""
 
     def on(self, bounds: Mapping[str, str]) -> str:
-        """When a row meets one of the table: their keys are equal, in the part of the table that can be touched.
+        """When a row matches one of the table: their keys are equal, in the part of the table that can be touched.
 
         `bounds` are conditions on single columns of the table alone, by which files and partitions are left out.
         """
@@ -83,8 +83,8 @@ class MergeTerms:
 def staged_schema(columns: pa.Schema, *, positioned: bool) -> pa.Schema:
     """How the staged files are read: the table's columns, the rows' coordinates, and what deletes."""
     fields = [field for field in columns if field.name != COORDINATES]
-    beside = [COORDINATES_FIELD] if positioned else []
-    return pa.schema([*fields, *beside, pa.field(DELETES, pa.bool_())])
+    coordinates = [COORDINATES_FIELD] if positioned else []
+    return pa.schema([*fields, *coordinates, pa.field(DELETES, pa.bool_())])
 
 
 def merge_statement(
@@ -96,10 +96,10 @@ def merge_statement(
     *,
     positioned: bool,
 ) -> str:
-    """Merge the relation `staged`, one row a key, into `table`, whose columns are `held`; rows fill those `written`.
+    """Merge the relation `staged`, one row per key, into `table`, whose columns are `held`; rows fill those `written`.
 
-    Rows that are not `positioned`, having lost their coordinates on the way, must be one a key already, or told
-    apart by `when_newer`.
+    Rows that are not `positioned`, having lost their coordinates on the way, must be one per key already, or differ in
+    `when_newer`.
     """
     if COORDINATES not in written:
         rules = replace(rules, by_position=False)

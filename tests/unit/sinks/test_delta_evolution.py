@@ -13,7 +13,7 @@ from tests.tables import read_table
 
 from penstock.errors import MissingError, TerminalError, TransientError
 from penstock.sinks import DeltaSink
-from penstock.sinks.delta.fitted import alter_statements
+from penstock.sinks.delta.schema import alter_statements
 from penstock.sinks.evolution import Evolve, Fitting
 
 

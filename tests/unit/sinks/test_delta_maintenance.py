@@ -21,9 +21,9 @@ from tests.tables import ids
 
 from penstock.errors import TerminalError
 from penstock.model import MergeRules, Position, TopicPartition
-from penstock.sinks import compaction_chunks
-from penstock.sinks.compaction_chunks import NoLock
+from penstock.sinks import maintenance
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink, merge, optimizing
+from penstock.sinks.maintenance import NoLock
 from penstock.supervision.upkeep import TableLock
 
 FREE = NoLock()
@@ -68,15 +68,15 @@ class Impatient:
 
 def impatient(times: int, monkeypatch: pytest.MonkeyPatch) -> Impatient:
     """Such a lock, under which no chunk is ever quick enough to be done before it is seen."""
-    lock, send = Impatient(times), compaction_chunks.ChunkProcess._send
+    lock, send = Impatient(times), maintenance.ChunkProcess._send
 
-    def send_when_free(chunks: compaction_chunks.ChunkProcess, process: Any, what: Any) -> None:
+    def send_when_free(chunks: maintenance.ChunkProcess, process: Any, what: Any) -> None:
         if not (lock.held and lock.wanted()):
             send(chunks, process, what)
 
-    monkeypatch.setattr(compaction_chunks.ChunkProcess, "_send", send_when_free)
-    monkeypatch.setattr(compaction_chunks, "GRACE", -1.0)
-    monkeypatch.setattr(compaction_chunks, "_POLL", 0.0)
+    monkeypatch.setattr(maintenance.ChunkProcess, "_send", send_when_free)
+    monkeypatch.setattr(maintenance, "GRACE", -1.0)
+    monkeypatch.setattr(maintenance, "_POLL", 0.0)
     return lock
 
 

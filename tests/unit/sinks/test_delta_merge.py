@@ -322,7 +322,7 @@ def test_append_to_a_table_for_spark_asks_for_an_insert_with_the_token(tmp_path:
     DeltaTable(tmp_path).alter.add_constraint({"positive": "id > 0"})
     engine = Recorder()
     sink = DeltaSink("orders", "out", str(tmp_path), keep_coordinates=False)
-    assert (sink.needs_sql, sink.note) == (True, "written through Spark, for the table has constraint positive")
+    assert (sink.needs_sql, sink.note) == (True, "written through Spark, because the table has constraint positive")
     sink.use(engine)
     schema = ROWS.remove(2)
     sink.prepare(schema)

@@ -19,8 +19,8 @@ from penstock.errors import TerminalError
 from penstock.model import COORDINATES, BatchToken, MergeRules, OffsetRange, Position, Rule, TopicPartition
 from penstock.sinks.commit import commit as commit_known
 from penstock.sinks.delta import DeltaMergeSink, DeltaSink
-from penstock.sinks.delta.fitted import FittedTable
 from penstock.sinks.delta.history import entries, own_commits, transactions_at
+from penstock.sinks.delta.table import SinkTable
 from penstock.sinks.files import TableFolder
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -390,18 +390,18 @@ def test_rows_beside_replaced_ones_stay_where_another_writer_commits_while_lefto
     sink.prepare(SCHEMA)
     manifest = stage(sink, batch, [records(range(3, 6), note="again")])
     commit(sink, batch, [manifest])
-    look, committing = FittedTable.now, [other(1), other(2), other(3)]
+    look, committing = SinkTable._refreshed, [other(1), other(2), other(3)]
 
-    def look_and_be_overtaken(self: FittedTable) -> DeltaTable | None:
+    def look_and_be_overtaken(self: SinkTable) -> DeltaTable | None:
         table = look(self)
         if committing:
             live = committing.pop(0)
             with monkeypatch.context() as undone:
-                undone.setattr(FittedTable, "now", look)
+                undone.setattr(SinkTable, "_refreshed", look)
                 land(made(tmp_path, live.pipeline), live)
         return table
 
-    monkeypatch.setattr(FittedTable, "now", look_and_be_overtaken)
+    monkeypatch.setattr(SinkTable, "_refreshed", look_and_be_overtaken)
     sink.discard(batch, [manifest])
     assert not committing or len(committing) < 3
     monkeypatch.undo()

@@ -49,6 +49,15 @@ def test_stage_of_nothing_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_stage_of_values_that_share_the_name_of_a_folder_keeps_them_in_files_of_their_own(tmp_path: Path) -> None:
+    stage = begin(tmp_path)
+    parts = ["__HIVE_DEFAULT_PARTITION__", None, "__HIVE_DEFAULT_PARTITION__"]
+    stage.write(pa.RecordBatch.from_pylist([{"id": n, "part": part} for n, part in enumerate(parts)], schema=SCHEMA))
+    staged = files(stage.finish())
+    found = {one.partition_values: pq.ParquetFile(tmp_path / one.path).read()["id"].to_pylist() for one in staged}
+    assert found == {("__HIVE_DEFAULT_PARTITION__",): [0, 2], (None,): [1]}
+
+
 def test_stage_says_the_size_and_rows_of_each_file(tmp_path: Path) -> None:
     stage = begin(tmp_path)
     stage.write(rows(range(10), 3))

@@ -15,7 +15,7 @@ from tests.tables import ids
 from penstock.errors import PenstockError, TerminalError
 from penstock.model import BatchToken, OffsetRange, Position, SlotAttempt
 from penstock.sinks import DeltaSink
-from penstock.sinks.delta import fitted, tail
+from penstock.sinks.delta import table, tail
 
 ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("note", pa.string())])
 
@@ -54,7 +54,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             looks.append("update")
             super().update_incremental()
 
-    monkeypatch.setattr(fitted, "DeltaTable", Counted)
+    monkeypatch.setattr(table, "DeltaTable", Counted)
     return looks
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sinks.delta.touched import FEW, Touched, TouchedColumn, spark_literal, touched_by_all, within
+from penstock.sinks.delta.touched import FEW, BoundsCollector, Touched, joint_bounds, predicate, spark_literal
 
 UTC_TIME = pa.timestamp("us", tz="UTC")
 
@@ -20,10 +20,10 @@ def column(values: list[Any], kind: pa.DataType | None = None, name: str = "c") 
 
 
 def seen(*batches: pa.RecordBatch, listed: bool = True) -> Touched | None:
-    gathered = TouchedColumn("c", listed=listed)
+    collector = BoundsCollector("c", listed=listed)
     for batch in batches:
-        gathered.see(batch)
-    return gathered.touched()
+        collector.add(batch)
+    return collector.bounds()
 
 
 def test_values_of_several_batches_are_bounded_and_listed() -> None:
@@ -59,21 +59,21 @@ def test_column_that_cannot_be_bounded_surely_is_not(batches: list[pa.RecordBatc
 def test_null_of_a_delete_is_unknown_and_of_a_row_a_null() -> None:
     rows = column([4, None])
     for deletes, known in (([True, None], True), ([True, False], True), ([False, True], False)):
-        gathered = TouchedColumn("c", listed=True)
-        gathered.see(rows, pa.array(deletes))
-        gathered.see(column([7]))
-        assert (gathered.touched() == Touched("c", 4, 7, frozenset({4, 7}))) is known
-        assert (gathered.touched() is None) is not known
+        collector = BoundsCollector("c", listed=True)
+        collector.add(rows, pa.array(deletes))
+        collector.add(column([7]))
+        assert (collector.bounds() == Touched("c", 4, 7, frozenset({4, 7}))) is known
+        assert (collector.bounds() is None) is not known
 
 
 def test_parts_bound_a_column_only_together() -> None:
     one, other = Touched("c", 1, 2, frozenset({1, 2})), Touched("c", 5, 9, frozenset({5, 9}))
     alone = Touched("d", 1, 1, None)
-    assert touched_by_all([[one, alone], [other]]) == {"c": Touched("c", 1, 9, frozenset({1, 2, 5, 9}))}
-    assert touched_by_all([[one], []]) == {}
-    assert touched_by_all([]) == {}
+    assert joint_bounds([[one, alone], [other]]) == {"c": Touched("c", 1, 9, frozenset({1, 2, 5, 9}))}
+    assert joint_bounds([[one], []]) == {}
+    assert joint_bounds([]) == {}
     many = Touched("c", 0, 9, None)
-    assert touched_by_all([[one], [many]]) == {"c": Touched("c", 0, 9, None)}
+    assert joint_bounds([[one], [many]]) == {"c": Touched("c", 0, 9, None)}
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_literal_has_exactly_the_type_of_its_column(kind: pa.DataType, value: An
 
 def test_predicate_is_a_list_while_few_and_bounds_otherwise() -> None:
     listed = Touched("c", 1, 9, frozenset({9, 1}))
-    assert within("t.c", pa.int32(), listed, spark_literal) == "t.c IN (1, 9)"
-    assert within("t.c", pa.int64(), Touched("c", 1, 9, None), spark_literal) == "t.c >= 1L AND t.c <= 9L"
+    assert predicate("t.c", pa.int32(), listed, spark_literal) == "t.c IN (1, 9)"
+    assert predicate("t.c", pa.int64(), Touched("c", 1, 9, None), spark_literal) == "t.c >= 1L AND t.c <= 9L"
     long = Touched("c", "a", "z" * 2000, frozenset({"a", "z" * 2000}))
-    assert within("t.c", pa.string(), long, spark_literal) is None
+    assert predicate("t.c", pa.string(), long, spark_literal) is None
 
 
 @given(st.lists(st.text(), min_size=1))

@@ -73,7 +73,7 @@ def test_wider_type_is_widened_only_where_it_is_asked_for() -> None:
         (("s", "n"), pa.int64()),
         (("d",), pa.decimal128(10, 4)),
     ]
-    assert fitted.told() == ["widen s.n INT -> BIGINT", "widen d DECIMAL(9, 4) -> DECIMAL(10, 4)"]
+    assert fitted.changes() == ["widen s.n INT -> BIGINT", "widen d DECIMAL(9, 4) -> DECIMAL(10, 4)"]
     for evolve in ("fail", "ignore", "add_columns"):
         error = refusal(rows, held, evolve)
         assert error.context == {
@@ -101,10 +101,10 @@ def test_fields_that_the_table_lacks_are_added_or_left_out_or_refused() -> None:
     held = pa.schema([pa.field("l", pa.list_(pa.struct([pa.field("a", pa.int32())])))])
     added = fit(rows, held, "add_columns")
     assert [each.path for each in added.added] == [("l", "element", "b"), ("n",)]
-    assert added.told() == ["add column l[].b INT", "add column n STRING"]
+    assert added.changes() == ["add column l[].b INT", "add column n STRING"]
     assert added.taken == rows
     ignored = fit(rows, held, "ignore")
-    assert ignored.told() == ["ignore column l[].b", "ignore column n"]
+    assert ignored.changes() == ["ignore column l[].b", "ignore column n"]
     assert (ignored.taken, ignored.changes_target) == (held, False)
     assert "l[].b, n" in refusal(rows, held).summary
 

@@ -15,7 +15,7 @@ from pyiceberg.exceptions import (
 )
 
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
-from penstock.sinks.iceberg.failures import is_passing, sink_failure, sink_failures
+from penstock.sinks.iceberg.failures import is_transient, sink_failure, sink_failures
 
 JAVA = """An error occurred while calling o12.sql.
 : org.apache.spark.SparkException: Writing job aborted
@@ -58,8 +58,8 @@ def test_failure_of_a_catalog_is_judged_by_its_status(status: int, passing: bool
     refused = requests.HTTPError("says what it likes: 503", response=answer)
     told = RESTError("what pyiceberg makes of it")
     told.__cause__ = refused
-    assert is_passing(refused) is passing
-    assert is_passing(told) is passing
+    assert is_transient(refused) is passing
+    assert is_transient(told) is passing
 
 
 def test_failure_of_a_locked_sqlite_catalog_may_pass_and_another_one_may_not(tmp_path: Path) -> None:
@@ -73,15 +73,15 @@ def test_failure_of_a_locked_sqlite_catalog_may_pass_and_another_one_may_not(tmp
             waiting.execute(sa.text("INSERT INTO t VALUES (2)"))
         with pytest.raises(sa.exc.OperationalError) as absent:
             waiting.execute(sa.text("SELECT * FROM busy"))
-    assert is_passing(locked.value)
-    assert not is_passing(absent.value)
+    assert is_transient(locked.value)
+    assert not is_transient(absent.value)
 
 
 def test_failure_to_reach_a_postgres_catalog_may_pass() -> None:
     engine = sa.create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
     with pytest.raises(sa.exc.OperationalError) as refused, engine.connect():
         raise AssertionError("something answers on port 1")
-    assert is_passing(refused.value)
+    assert is_transient(refused.value)
 
 
 def test_failure_inside_spark_is_told_without_the_stack() -> None:

@@ -26,10 +26,10 @@ from penstock.errors import DefinitionError, MissingError, PenstockError, Termin
 from penstock.model import DELETES, BatchToken, OffsetRange, Position
 from penstock.model.upkeep import Cleaned
 from penstock.sinks.commit import move
-from penstock.sinks.compaction_chunks import NoLock
 from penstock.sinks.iceberg import IcebergCatalog, IcebergSink
 from penstock.sinks.iceberg.history import mark_of
 from penstock.sinks.iceberg.partitions import refuse_long_values
+from penstock.sinks.maintenance import NoLock
 
 
 def make(folder: Path, pipeline: str = "orders", **settings: Any) -> IcebergSink:

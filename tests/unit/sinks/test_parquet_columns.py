@@ -7,7 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import MissingError
-from penstock.sinks.parquet.columns import Columns, changing, check_columns, merge_columns, write_columns
+from penstock.sinks.parquet import ParquetSink
+from penstock.sinks.parquet.columns import Columns, check_columns, merge_columns
+from penstock.sinks.parquet.local import LocalTarget
 
 ID = pa.field("id", pa.int64(), nullable=False)
 DAY = pa.field("day", pa.date32())
@@ -25,10 +27,10 @@ def test_columns_written_and_read_again_are_the_same(tmp_path: Path) -> None:
     tags = pa.field("tags", pa.list_(pa.struct([pa.field("k", pa.map_(pa.string(), pa.decimal128(9, 2)))])))
     at = pa.field("at", pa.timestamp("us", tz="UTC"))
     made = columns(ID, tags, DAY, at, partition_by=("day",))
-    with changing(tmp_path):
-        write_columns(tmp_path, made)
-    assert Columns.read(tmp_path) == made
-    assert pq.read_schema(tmp_path / "_common_metadata").names == ["id", "tags", "at"]
+    target = LocalTarget("out", tmp_path / "out", "orders", ParquetSink.layout)
+    target.agree(lambda held: made)
+    assert target.columns() == made
+    assert pq.read_schema(tmp_path / "out/_common_metadata").names == ["id", "tags", "at"]
 
 
 def test_merge_of_new_and_absent_columns_makes_them_nullable() -> None:
@@ -55,8 +57,8 @@ def test_merge_of_nested_fields_keeps_both_sides(around: type[pa.DataType]) -> N
         (pa.int64(), pa.int32(), "x"),
         (pa.timestamp("us"), pa.timestamp("us", tz="UTC"), "x"),
         (pa.list_(pa.string()), pa.string(), "x"),
-        (pa.list_(pa.string()), pa.list_(pa.int8()), "x.element"),
-        (pa.map_(pa.string(), pa.int16()), pa.map_(pa.string(), pa.int8()), "x.value"),
+        (pa.list_(pa.string()), pa.list_(pa.int8()), "x[]"),
+        (pa.map_(pa.string(), pa.int16()), pa.map_(pa.string(), pa.int8()), "x value"),
         (pa.struct([pa.field("y", pa.int8())]), pa.struct([pa.field("y", pa.string())]), "x.y"),
     ],
 )
@@ -70,7 +72,7 @@ def test_merge_of_another_type_is_refused_where_it_differs(mine: pa.DataType, he
 def test_merge_of_a_name_that_differs_in_case_is_refused() -> None:
     with pytest.raises(MissingError) as refused:
         merged([pa.field("ID", pa.int64())], [ID])
-    assert refused.value.context == {"id": "pipeline ID, table id"}
+    assert refused.value.context == {"id": "pipeline named ID, table named id"}
 
 
 def test_merge_of_other_partitions_is_refused_showing_both_sides() -> None:

@@ -1,4 +1,4 @@
-"""Rows staged beside the table for a commit through Spark: files that no log ever names, gone once they are in.
+"""Rows staged next to the table for a commit through Spark: files that the log never names, removed after it.
 
 They lie in `_penstock/staged` inside the table's folder, so that they share its storage and its permissions. Delta
 takes no name that begins with an underscore for data, and neither reads nor vacuums it.
@@ -17,19 +17,17 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.contracts import SqlEngine
-from penstock.model import DELETES, BatchToken, Manifest, Position, Refusal, SlotAttempt
-from penstock.sinks.delta.failures import engine_errors, sink_failures
-from penstock.sinks.delta.fitted import uri_of
-from penstock.sinks.delta.table import TokenTable
-from penstock.sinks.delta.touched import Touched, TouchedColumn
-from penstock.sinks.evolution import cast_rows
+from penstock.model import DELETES, BatchToken, Position, Refusal, SlotAttempt
+from penstock.sinks.delta.failures import sink_failures
+from penstock.sinks.delta.schema import uri_of
+from penstock.sinks.delta.table import SinkTable
+from penstock.sinks.delta.touched import BoundsCollector, Touched
 from penstock.sinks.files import ParquetFiles, TableFolder, folder_of
-from penstock.sinks.files.writer import TARGET_FILE_BYTES
-from penstock.sinks.merging import KEY_NULL, refusals, refuse_null_keys
+from penstock.sinks.files.stage import STAGED, RowsStage
+from penstock.sinks.files.writer import TARGET_FILE_BYTES, WrittenParquet
+from penstock.sinks.merging import KEY_NULL, PARTITION_VALUE, refusals
 from penstock.sinks.spark_sql import require_engine
 from penstock.storage import Storage
-
-PARTITION_VALUE = "SINK_PARTITION_VALUE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,11 @@ class StagedBeside:
     touched: tuple[Touched, ...]
 
 
-class FolderStage:
-    """Implements `contracts.Stage`. `keys` may not be null.
+class DeltaRowsStage(RowsStage):
+    """Implements `contracts.Stage`.
 
-    What the `bounding` columns hold goes into the manifest; of those that are true the single values, while few.
+    The bounds of the `bounding` columns go into the manifest; where the flag is true, the single values too while they
+    are few.
     """
 
     def __init__(
@@ -56,48 +55,27 @@ class FolderStage:
         keys: Sequence[str] = (),
         bounding: Mapping[str, bool] | None = None,
     ) -> None:
-        self._sink = sink
-        self._files = files
-        self._writer = writer
-        self._schema = schema
+        super().__init__(sink, writer, files, schema, keys, sink_failures)
         self._texts = [f.name for f in schema if f.name in partition_by and types.is_string(f.type)]
-        self._keys = tuple(keys)
-        self._bounding = [TouchedColumn(name, listed=listed) for name, listed in (bounding or {}).items()]
+        self._bounding = [BoundsCollector(name, listed=listed) for name, listed in (bounding or {}).items()]
 
-    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        """Take some rows. Those that have no key or fit no partition are given back."""
-        with sink_failures(self._sink, "staging rows"):
-            rows = cast_rows(rows, self._schema)
-            rows, refused = refuse_null_keys(self._sink, rows, self._keys)
-            for column in self._texts:
-                rows, unfit = _refuse_unfit(self._sink, rows, column, is_key=column in self._keys)
-                refused += unfit
-            deletes = rows.column(DELETES) if DELETES in self._schema.names else None
-            for seen in self._bounding:
-                seen.see(rows, deletes)
-            if rows.num_rows:
-                self._files.add("", rows)
-        return refused
+    def _refuse(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Refusal]]:
+        refused: list[Refusal] = []
+        for column in self._texts:
+            rows, unfit = _refuse_unfit(self._sink, rows, column, is_key=column in self._keys)
+            refused += unfit
+        return rows, refused
 
-    def finish(self) -> Manifest:
-        """Close the files, make them durable, and say what there is."""
-        with sink_failures(self._sink, "finishing staged files"):
-            written = self._files.finish()
+    def _note_bounds(self, rows: pa.RecordBatch) -> None:
+        deletes = rows.column(DELETES) if DELETES in self._schema.names else None
+        for column in self._bounding:
+            column.add(rows, deletes)
+
+    def _items(self, written: Sequence[WrittenParquet]) -> tuple[object, ...]:
         if not written:
-            return Manifest(self._sink, self._writer, 0, 0)
-        touched = [column.touched() for column in self._bounding]
-        item = StagedBeside(tuple(file.path for file in written), tuple(seen for seen in touched if seen is not None))
-        rows = sum(file.footer.num_rows for file in written)
-        return Manifest(self._sink, self._writer, rows, sum(file.size_bytes for file in written), (item,))
-
-    def abort(self) -> None:
-        """Remove what was written. What cannot be removed is invisible."""
-        self._files.abort()
-
-
-def staged_items(manifests: Sequence[Manifest]) -> list[StagedBeside]:
-    """What all slots staged."""
-    return [item for manifest in manifests for item in manifest.items if isinstance(item, StagedBeside)]
+            return ()
+        touched = (column.bounds() for column in self._bounding)
+        return (StagedBeside(tuple(file.path for file in written), tuple(each for each in touched if each)),)
 
 
 def _refuse_unfit(
@@ -123,7 +101,6 @@ def _is_cut(column: str, text: str) -> bool:
     return text != "" and unquote(folder_of((column,), (text,))) != f"{column}={text}"
 
 
-STAGED = "_penstock/staged"
 _DELTA = "spark.databricks.delta"
 
 
@@ -132,7 +109,7 @@ class StagedFolder:
 
     def __init__(
         self,
-        table: TokenTable,
+        table: SinkTable,
         storage: Storage,
         target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
@@ -153,7 +130,7 @@ class StagedFolder:
         schema: pa.Schema,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Run one statement over the staged rows; its commit, onto the standing table, carries the position."""
+        """Run one statement over the staged rows; its commit, onto `table_at`, carries the position."""
         table = self._table
         engine = require_engine(sql, table.sink, "committing")
         app_id, version = table.transaction()
@@ -162,17 +139,15 @@ class StagedFolder:
             f"{_DELTA}.write.txnAppId": app_id,
             f"{_DELTA}.write.txnVersion": str(version),
             f"{_DELTA}.commitInfo.userMetadata": json.dumps(table.metadata(position)),
-            # Values stand in the statement as literals: nothing in them may be taken for anything else.
+            # The statement contains values as literals: nothing in them may be substituted.
             "spark.sql.variable.substitute": "false",
             "spark.sql.parser.escapedStringLiterals": "false",
             # Spark's default, INT96, has no statistics and, in most other readers, no year before 1678.
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         }
-        with engine_errors():
-            files = [uri_of(self._folder, path) for path in paths]
-            engine.run(statement, files=files, schema=schema, settings=settings)
+        engine.run(statement, files=[uri_of(self._folder, path) for path in paths], schema=schema, settings=settings)
         table.confirm(position)
-        table.note_transactions()
+        table.write_transaction_ids()
 
     def read(self, paths: Sequence[str], schema: pa.Schema) -> pa.Table:
         """The staged rows, with exactly these columns."""
@@ -180,13 +155,13 @@ class StagedFolder:
         return self._folder.dataset(paths, schema=schema).to_table(use_threads=False)
 
     def clean(self, paths: Iterable[str]) -> None:
-        """Remove files of a batch that is in the table. What stays behind does no harm."""
+        """Remove files of a batch that is in the table. Files that stay do no harm."""
         for path in paths:
             with suppress(OSError):
                 self._folder.remove(path)
 
     def discard(self, token: BatchToken) -> None:
         """Remove all that attempts of the batch staged, once the table holds it: no commit needs it any more."""
-        strays = list(self._folder.data_files(self._table.prefix(token)))
-        if strays and self._table.has_committed(token):
-            self.clean(strays)
+        leftovers = list(self._folder.data_files(self._table.prefix(token)))
+        if leftovers and self._table.has_committed(token):
+            self.clean(leftovers)

@@ -1,15 +1,11 @@
-"""What delta-rs, Arrow, the file system and the SQL engine raise, as errors that say whether to try again.
-
-The class of an error decides, with its error number, or for Spark with the class of its Java exception.
-"""
+"""What delta-rs, Arrow, the file system and Spark raise, as errors that say whether to try again."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import partial
 
-import pyarrow as pa
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 
 from penstock.errors import PenstockError, TransientError
 from penstock.sinks import failures
@@ -27,57 +23,27 @@ _JAVA_CONFLICT = frozenset(
 _CONFLICT_CONDITIONS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 
 
-class EngineError(Exception):
-    """What the SQL engine raised, which is its cause."""
-
-
-def engine_errors() -> AbstractContextManager[None]:
-    """Raise whatever the engine raises inside as an `EngineError`."""
-    return failures.translated((Exception,), engine_error)
-
-
 def sink_failures(sink: str, doing: str) -> AbstractContextManager[None]:
     """Raise what goes wrong inside as an error of this sink; `doing` says what was under way."""
-    return failures.translated(
-        (OSError, DeltaError, EngineError, pa.ArrowException), partial(sink_failure, sink, doing)
-    )
+    return failures.translating(partial(sink_failure, sink, doing))
 
 
 def sink_failure(sink: str, doing: str, error: BaseException) -> PenstockError:
     """The error of this sink that `error` amounts to."""
-    summary = f"sink {sink}: {doing}: {failures.first_line(error)}"
+    said, *causes = failures.messages(error)
+    summary = "; ".join([f"sink {sink}: {doing}: {said}", *(f"Caused by: {cause}" for cause in causes[-1:])])
     if is_conflict(error):
         return failures.commit_conflict(summary)
-    if is_passing(error):
+    if failures.is_transient(error) or failures.is_store_failure(error):
         return TransientError("SINK_UNAVAILABLE", summary)
     return failures.sink_failed(summary, error)
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether another writer's commit came in between."""
-    if isinstance(error, EngineError) and error.__cause__ is not None:
-        cause = error.__cause__
-        conflicts = (one.startswith(_CONFLICT_CONDITIONS) for one in conditions(cause))
-        return not _JAVA_CONFLICT.isdisjoint(java_classes(cause)) or any(conflicts)
-    return isinstance(error, CommitFailedError)
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether the cause may go away by itself: a connection, a time-out, throttling."""
-    if isinstance(error, EngineError) and error.__cause__ is not None:
-        return is_passing(error.__cause__) or failures.is_passing_in_java(java_classes(error.__cause__))
-    if failures.is_passing(error):
+    """Whether another writer committed first."""
+    if isinstance(error, CommitFailedError) or not _JAVA_CONFLICT.isdisjoint(java_classes(error)):
         return True
-    # What delta-rs and Arrow raise for a store that did not answer has no number; an error of the local disk has one.
-    return type(error) is OSError and error.errno is None
-
-
-def engine_error(error: Exception) -> EngineError:
-    """What the engine raised, with what went wrong and the root of it."""
-    said, *roots = failures.messages(error)
-    made = EngineError("; ".join([said, *(f"Caused by: {root}" for root in roots[-1:])]))
-    made.__cause__ = error
-    return made
+    return any(one.startswith(_CONFLICT_CONDITIONS) for one in conditions(error))
 
 
 def table_changed(sink: str) -> TransientError:

@@ -203,7 +203,7 @@ def own_commit(entry: _Entry, pipeline: str, sink: str) -> tuple[Position, str |
     return Position.from_json(said[TOKEN]), said.get(ATTEMPT)
 
 
-def standing_of(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> CommittedPosition:
+def read_position(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> CommittedPosition:
     """What the table, at the version it was opened at, holds of this pipeline and sink."""
     walk = _Walk(table, folder, pipeline, sink)
     newest: Position | None = None
@@ -284,7 +284,7 @@ class _Walk:
         restore = self.undecided or {}
         time = (restore.get("operationParameters") or {}).get("timestamp")
         return _cannot_tell(
-            f"sink {self.sink}: the table was restored to a time, and which batches are left cannot be told",
+            f"sink {self.sink}: the table was restored to a time, so it is unknown which batches are left",
             {"restore": f"version {restore.get('version')}, to {time}"},
             "run: RESTORE TABLE ... TO VERSION AS OF n, with the version that the time stood for",
         )
@@ -319,8 +319,8 @@ def _rebuilt(folder: TableFolder, walk: _Walk, lost: OwnCommit | None) -> Positi
     if lost is None:
         return None
     raise _cannot_tell(
-        f"sink {walk.sink}: the table was restored to a version whose log entries are gone: what it holds of this "
-        "pipeline cannot be told",
+        f"sink {walk.sink}: the table was restored to a version whose log entries are gone, so it is unknown which "
+        "batches of this pipeline are left",
         {
             "restored to": f"version {version}",
             "taken back": f"up to {lost.position.describe()}, version {lost.version}",
@@ -358,7 +358,7 @@ def entry_path(version: int) -> str:
 
 
 def _said(entry: _Entry) -> _Entry:
-    """The commit's metadata: delta-rs puts it beside the other facts, Spark as text into one of them."""
+    """The commit's metadata: delta-rs adds it to the other fields, Spark puts it as text into one of them."""
     if PIPELINE in entry:
         return entry
     try:

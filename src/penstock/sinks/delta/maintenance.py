@@ -1,4 +1,4 @@
-"""The care of a Delta table: small files joined or ordered anew, files that no version needs removed.
+"""Maintenance of a Delta table: small files joined or reordered, files that no version needs removed.
 
 By delta-rs, in a process of its own, without a JVM; a table that asks more than delta-rs can give goes through Spark.
 No commit of these carries a position, and none lets the log forget one. Every tenth commit makes a checkpoint and lets
@@ -14,9 +14,8 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import takewhile
@@ -27,18 +26,17 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from penstock.contracts import MaintenanceLock, SqlEngine
+from penstock.contracts import MaintenanceLock
 from penstock.errors import PenstockError, TerminalError
-from penstock.model.upkeep import Cleaned, Compacted, TableFigures
-from penstock.sinks.compaction_chunks import ChunkProcess, ChunkResult, SparkCare
+from penstock.model.upkeep import Cleaned, Compacted
 from penstock.sinks.delta import optimizing
-from penstock.sinks.delta.beside_stage import STAGED
-from penstock.sinks.delta.failures import engine_error, engine_errors, is_conflict, sink_failure, sink_failures
-from penstock.sinks.delta.fitted import table_name
+from penstock.sinks.delta.failures import is_conflict, sink_failure, sink_failures
 from penstock.sinks.delta.history import entries, entry_path, own_commits, position_of, transactions_at
-from penstock.sinks.delta.schema import unsupported
+from penstock.sinks.delta.schema import table_name, unsupported
 from penstock.sinks.files import TableFolder
+from penstock.sinks.files.stage import STAGED
 from penstock.sinks.files.writer import SMALLEST_TARGET, TARGET_FILE_BYTES, worth_joining
+from penstock.sinks.maintenance import ChunkProcess, ChunkResult, TableMaintenance
 from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
@@ -49,7 +47,7 @@ _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(week|day|hour|minute|second|mi
 
 
 def position_at_risk(table: DeltaTable, folder: TableFolder, pipeline: str, sink: str) -> str | None:
-    """Why nothing but the stream itself may commit now: its position stands only in an entry that may be removed."""
+    """Why only the stream itself may commit now: its position is only in a log entry that may be removed."""
     settings = table.metadata().configuration
     kept = interval_of(settings.get("delta.logRetentionDuration"), LOG_RETENTION)
     newest = next(own_commits(table, folder, pipeline, sink), None)
@@ -60,36 +58,28 @@ def position_at_risk(table: DeltaTable, folder: TableFolder, pipeline: str, sink
     noted = position_of(transactions_at(folder, table.version()) or {}, pipeline, sink)
     if noted is not None and newest.position.number and noted.next == newest.position.next:
         return None
-    return "left alone: nothing came for so long that Delta's clean-up of its log could remove the position"
+    return "left alone: the last commit is so old that Delta's log clean-up could remove the position"
 
 
-def interval_of(text: str | None, otherwise: timedelta) -> timedelta:
+def interval_of(text: str | None, default: timedelta) -> timedelta:
     """A duration as Delta's settings have it: `interval 7 days`."""
     found = _INTERVAL.fullmatch(text.strip()) if text else None
-    return timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else otherwise
+    return timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else default
 
 
 COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
 LOST_CHUNKS = 8
-"""Chunks in a row that may fail before a compaction ends."""
+"""The number of consecutive chunks that may fail before a compaction ends."""
 
 ORPHAN_AGE = timedelta(days=3)
-"""How old a file must be at least that no version ever named: a batch or a replay in hand may be about to."""
+"""The minimum age of files to remove that no version ever named: a batch or a replay in progress may be about to."""
 
 _DELTA = "spark.databricks.delta"
 _BY_SPARK = ("deletionVectors", "v2Checkpoint", "icebergCompatV1", "icebergCompatV2")
 Values = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One partition of the table: the sizes of its files."""
-
-    values: Values
-    sizes: tuple[int, ...]
-
-
-class DeltaMaintenance:
+class DeltaMaintenance(TableMaintenance[DeltaTable]):
     """Implements `contracts.Maintenance`."""
 
     def __init__(
@@ -101,42 +91,21 @@ class DeltaMaintenance:
         cluster_by: Sequence[str] = (),
         storage: Storage = Storage(),
     ) -> None:
+        super().__init__(sink, target_file_bytes, cluster_by, sink_failures)
         self._pipeline = pipeline
-        self._sink = sink
         self._path = path
-        self._target = target_file_bytes
-        self._cluster_by = tuple(cluster_by)
         self._folder = TableFolder(path, storage)
         self._options = storage.for_delta_at(path) or {}
-        self._spark = SparkCare(sink, self._judged)
 
     @property
     def needs_sql(self) -> bool:
-        """Whether the table has what delta-rs does not rewrite rightly."""
+        """Whether the table has features that delta-rs does not rewrite correctly."""
         with sink_failures(self._sink, "looking at the table"):
             table = self._open()
-            return table is not None and bool(_bound(table))
-
-    def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
-        """The engine for a table that asks for Spark."""
-        self._spark.use(sql, interrupt)
-
-    def figures(self) -> TableFigures | None:
-        """How the table is now."""
-        with sink_failures(self._sink, "looking at the table"):
-            table = self._open()
-            if table is None:
-                return None
-            parts = _parts(table)
-            return TableFigures(
-                files=sum(len(part.sizes) for part in parts),
-                small_files=sum(worth_joining(part.sizes, self._target) for part in parts),
-                size_bytes=sum(sum(part.sizes) for part in parts),
-                versions=self._versions(table),
-            )
+            return table is not None and bool(_spark_features(table))
 
     def compact(self, lock: MaintenanceLock, deadline: float) -> Compacted:
-        """Join small files. Where `cluster_by` is set, a partition is ordered anew once enough came to it."""
+        """Join small files. Where `cluster_by` is set, a partition is reordered once it has grown enough."""
         with sink_failures(self._sink, COMPACTING):
             table = self._open()
             orders = self._orders(table) if table is not None else []
@@ -144,15 +113,17 @@ class DeltaMaintenance:
                 return Compacted()
             if why := position_at_risk(table, self._folder, self._pipeline, self._sink):
                 return Compacted(left=why)
-            if _bound(table):
+            if _spark_features(table):
                 return self._optimize(table, lock, deadline)
             before, names = table.version(), _paths(table)
             mark = secrets.token_hex(4)
             gave_way, left = self._chunks(orders, mark, lock, deadline)
             table.update_incremental()
-            self._folder.sync(path for path in map(unquote, _paths(table) - names) if self._is_there(path))
+            self._folder.sync(path for path in map(unquote, _paths(table) - names) if self._folder.has(path))
             self._folder.sync(map(entry_path, range(before + 1, table.version() + 1)))
-            removed, added = _metrics(table, self._folder, before, mark)
+            removed, added = _counts(
+                table, self._folder, before, (optimizing.MARK, mark), ("numFilesRemoved", "numFilesAdded")
+            )
             return Compacted(removed, added, gave_way, left)
 
     def clean(self, keep: timedelta, lock: MaintenanceLock, deadline: float, *, dry_run: bool = False) -> Cleaned:
@@ -168,8 +139,8 @@ class DeltaMaintenance:
                 return Cleaned(note=why)
             settings = table.metadata().configuration
             keep = max(keep, interval_of(settings.get("delta.deletedFileRetentionDuration"), timedelta(0)))
-            staged = list(self._forgotten(max(keep, ORPHAN_AGE)))
-            if _bound(table):
+            staged = list(self._folder.older(STAGED, ".parquet", datetime.now(UTC) - max(keep, ORPHAN_AGE)))
+            if _spark_features(table):
                 found = self._vacuum_by_spark(max(keep, ORPHAN_AGE), dry_run)
             else:
                 found = Cleaned(self._vacuum(table, keep, dry_run))
@@ -189,37 +160,37 @@ class DeltaMaintenance:
             f"{_DELTA}.optimize.batchSize": str(4 * self._target),
         }
         before = table.version()
-        _, gave_way, left = self._spark.run(statement, settings, lock, deadline)
+        _, gave_way, left = self._run(statement, settings, lock, deadline)
         table.update_incremental()
-        removed, added = _optimized(table, self._folder, before)
+        removed, added = _counts(
+            table, self._folder, before, ("operation", "OPTIMIZE"), ("numRemovedFiles", "numAddedFiles")
+        )
         return Compacted(removed, added, gave_way, left)
 
-    def _judged(self, error: Exception) -> PenstockError | None:
-        failure = engine_error(error)
-        return None if is_conflict(failure) else sink_failure(self._sink, COMPACTING, failure)
+    def _failure(self, error: Exception) -> PenstockError | None:
+        return None if is_conflict(error) else sink_failure(self._sink, COMPACTING, error)
 
     def _vacuum_by_spark(self, keep: timedelta, dry_run: bool) -> Cleaned:
-        if dry_run and not self._spark.is_given:
-            return Cleaned(note="what VACUUM would remove is known to Spark alone")
-        engine, hours = self._spark.engine, _hours(keep)
+        if dry_run and self._sql is None:
+            return Cleaned(note="only Spark knows what VACUUM would remove")
+        engine, hours = self._engine, _hours(keep)
         statement = f"VACUUM {table_name(self._folder)} RETAIN {hours} HOURS"
         settings = {
             f"{_DELTA}.retentionDurationCheck.enabled": "false",
             # By default VACUUM lists a folder in 10,000 tasks: two minutes for four files.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
         }
-        with engine_errors():
-            found = len(engine.run(f"{statement} DRY RUN", settings=settings))
-            if found and not dry_run:
-                engine.run(statement, settings=settings)
+        found = len(engine.run(f"{statement} DRY RUN", settings=settings))
+        if found and not dry_run:
+            engine.run(statement, settings=settings)
         return Cleaned(found)
 
     def _vacuum(self, table: DeltaTable, keep: timedelta, dry_run: bool) -> int:
         """What the log says was removed, and what no version names. Nothing found is no commit."""
         hours, orphan_hours = _hours(keep), _hours(max(keep, ORPHAN_AGE))
         removed = set(_listed(table, hours, full=False))
-        old = {path for path in removed if self._is_there(path)}  # the log names them long after they are gone
-        orphans = {path for path in _listed(table, orphan_hours, full=True) if self._is_there(path)} - removed
+        old = {path for path in removed if self._folder.has(path)}  # the log names them long after they are gone
+        orphans = {path for path in _listed(table, orphan_hours, full=True) if self._folder.has(path)} - removed
         for found, age, full in ((old, hours, False), (orphans, orphan_hours, True)):
             if found and not dry_run:
                 table.vacuum(age, dry_run=False, enforce_retention_duration=False, full=full)
@@ -252,25 +223,23 @@ class DeltaMaintenance:
         return gave_way, None
 
     def _orders(self, table: DeltaTable) -> list[dict[str, Any]]:
-        """What to rewrite: all partitions in one go, or each that is worth ordering anew."""
-        parts = [part for part in _parts(table) if worth_joining(part.sizes, self._target)]
+        """What to rewrite: all partitions at once, or each one that is worth reordering."""
         columns = list(self._cluster_by)
-        if columns:
-            parts = [part for part in parts if _grown(part.sizes, self._target)]
-        if not columns or _bound(table):
+        parts = [
+            values
+            for values, sizes in _sizes_by_partition(table).items()
+            if worth_joining(sizes, self._target) and (not columns or _grown(sizes, self._target))
+        ]
+        if not columns or _spark_features(table):
             return [{"columns": [], "filters": []}] if parts else []
         names = table.metadata().partition_columns
         return [
-            {"columns": columns, "filters": [[n, "=", _text(v)] for n, v in zip(names, part.values, strict=True)]}
-            for part in parts
+            {"columns": columns, "filters": [[n, "=", _text(v)] for n, v in zip(names, values, strict=True)]}
+            for values in parts
         ]
 
-    def _forgotten(self, age: timedelta) -> Iterator[str]:
-        """Files staged beside the table that no commit will take any more."""
-        yield from self._folder.older(STAGED, ".parquet", datetime.now(UTC) - age)
-
-    def _is_there(self, path: str) -> bool:
-        return self._folder.has(path)
+    def _file_sizes(self, table: DeltaTable) -> list[list[int]]:
+        return list(_sizes_by_partition(table).values())
 
     def _versions(self, table: DeltaTable) -> int:
         names = (name.partition(".") for name in self._folder.names("_delta_log"))
@@ -285,24 +254,24 @@ class DeltaMaintenance:
             return None
 
 
-def _bound(table: DeltaTable) -> list[str]:
-    """What the table has that only Spark rewrites rightly: more than an append has to look at."""
+def _spark_features(table: DeltaTable) -> list[str]:
+    """The features of the table that only Spark rewrites correctly: more than those that matter to an append."""
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     return [*unsupported(table), *sorted(features.intersection(_BY_SPARK))]
 
 
-def _parts(table: DeltaTable) -> list[_Part]:
+def _sizes_by_partition(table: DeltaTable) -> dict[Values, list[int]]:
     files = pa.table(table.get_add_actions(flatten=True))
     columns = [files.column(f"partition.{name}").to_pylist() for name in table.metadata().partition_columns]
     sizes: dict[Values, list[int]] = defaultdict(list)
     for number, size in enumerate(files.column("size_bytes").to_pylist()):
         sizes[tuple(column[number] for column in columns)].append(size)
-    return [_Part(values, tuple(found)) for values, found in sizes.items()]
+    return sizes
 
 
 def _grown(sizes: Sequence[int], target: int) -> bool:
-    """Whether so much came to a partition that ordering all of it anew is worth it: a tenth, or a hundred files."""
+    """Whether a partition has grown enough to reorder all of it: by a tenth, or by a hundred files."""
     small = [size for size in sizes if size < target // 2]
     return len(small) >= 100 or sum(small) * 10 >= sum(sizes)
 
@@ -311,14 +280,13 @@ def _paths(table: DeltaTable) -> set[str]:
     return set(pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist())
 
 
-def _metrics(table: DeltaTable, folder: TableFolder, before: int, mark: str) -> tuple[int, int]:
-    """How many files the commits of one compaction removed and added."""
-    removed = added = 0
-    for entry in takewhile(lambda one: one["version"] > before, entries(table, folder)):
-        if entry.get(optimizing.MARK) == mark:
-            figures = entry.get("operationMetrics", {})
-            removed += int(figures.get("numFilesRemoved", 0))
-            added += int(figures.get("numFilesAdded", 0))
+def _counts(
+    table: DeltaTable, folder: TableFolder, before: int, mark: tuple[str, str], metrics: tuple[str, str]
+) -> tuple[int, int]:
+    """How many files the marked commits since a version removed and added, by these metrics of theirs."""
+    since = takewhile(lambda entry: entry["version"] > before, entries(table, folder))
+    found = [entry.get("operationMetrics", {}) for entry in since if entry.get(mark[0]) == mark[1]]
+    removed, added = (sum(int(each.get(name, 0)) for each in found) for name in metrics)
     return removed, added
 
 
@@ -343,11 +311,3 @@ def _text(value: Any) -> str:
 
 def _failed(sink: str, chunk: ChunkResult) -> TerminalError:
     return TerminalError("SINK_FAILED", f"sink {sink}: {COMPACTING}: {(chunk.reason.splitlines() or [''])[0]}")
-
-
-def _optimized(table: DeltaTable, folder: TableFolder, before: int) -> tuple[int, int]:
-    """How many files OPTIMIZE removed and added since a version."""
-    since = takewhile(lambda one: one["version"] > before, entries(table, folder))
-    figures = [e.get("operationMetrics", {}) for e in since if e.get("operation") == "OPTIMIZE"]
-    removed, added = ([int(f.get(n, 0)) for f in figures] for n in ("numRemovedFiles", "numAddedFiles"))
-    return sum(removed), sum(added)

@@ -1,6 +1,6 @@
 """Delta merge, exactly once: rows staged next to the table, one row a key merged into it with the position.
 
-By delta-rs in the driver where the batch and what it touches are small enough, else by Spark. The
+By delta-rs in the driver where the batch and the files that it touches are small enough, else by Spark. The
 MERGE and the position are one commit of the table, with a transaction id that Delta itself checks: a second one with
 the same id and version does nothing, and of two at once one is refused.
 """
@@ -28,17 +28,15 @@ from penstock.model import (
     Position,
     SlotAttempt,
 )
-from penstock.sinks.delta.beside_stage import FolderStage, StagedBeside, staged_items
+from penstock.sinks.delta.beside_stage import DeltaRowsStage, StagedBeside
 from penstock.sinks.delta.failures import sink_failures
-from penstock.sinks.delta.fitted import table_name
-from penstock.sinks.delta.schema import columns_of, unsupported
+from penstock.sinks.delta.schema import columns_of, table_name, unsupported
 from penstock.sinks.delta.sink import DeltaTableSink
-from penstock.sinks.delta.touched import Literal, Touched, spark_literal, touched_by_all, within
-from penstock.sinks.evolution import Evolve, Fit
-from penstock.sinks.files.writer import TARGET_FILE_BYTES
+from penstock.sinks.delta.touched import Literal, Touched, joint_bounds, predicate, spark_literal
+from penstock.sinks.evolution import Fit, written_columns
+from penstock.sinks.files.stage import items_of
 from penstock.sinks.merging import check_rules, refuse_without_position, rows_that_count
 from penstock.sinks.spark_sql import MergeTerms, merge_statement, quoted, staged_schema
-from penstock.storage import Storage
 
 # A MERGE by delta-rs, in the driver's own process: no row enters the JVM, and a small batch takes a tenth of a second.
 #
@@ -144,7 +142,7 @@ def _bounds(
 ) -> dict[str, str]:
     """What the columns of the table that are bounded by the batch fulfil, in one dialect."""
     names = [name for name in (*rules.keys, *rules.prune_by) if name in touched]
-    found = {n: within(f"t.{quote(n)}", columns.field(n).type, touched[n], literal) for n in names}
+    found = {n: predicate(f"t.{quote(n)}", columns.field(n).type, touched[n], literal) for n in names}
     return {name: bound for name, bound in found.items() if bound is not None}
 
 
@@ -160,23 +158,16 @@ class DeltaMergeSink(DeltaTableSink):
         path: str,
         rules: MergeRules,
         *,
-        partition_by: Sequence[str] | None = (),
-        evolve: Evolve = "fail",
-        keep_coordinates: bool = True,
-        storage: Storage = Storage(),
         driver_bytes: int = STAGED_BYTES,
-        target_file_bytes: int = TARGET_FILE_BYTES,
-        cluster_by: Sequence[str] = (),
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            pipeline, name, path, partition_by, evolve, keep_coordinates, storage, target_file_bytes, cluster_by
-        )
+        super().__init__(pipeline, name, path, **settings)
         self.rules = rules
         self._driver_bytes = driver_bytes
         self._has_coordinates = True
 
     def by_position(self) -> DeltaMergeSink:
-        """The same sink, in which a row that is there stays where it came from a later position."""
+        """The same sink, in which an existing row stays where it came from a later position."""
         made = copy(self)
         made.rules = replace(self.rules, by_position=True)
         return made
@@ -190,19 +181,19 @@ class DeltaMergeSink(DeltaTableSink):
         refuse_without_position(self.name, self._table.written or schema, self.rules, kept=self.keep_coordinates)
         self._refuse_append_only(self._table.settings)
 
-    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> FolderStage:
+    def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> DeltaRowsStage:
         """In a task: begin the files of one attempt of a slot. Deletes may come with their keys alone."""
-        beside = [f for f in schema if f.name in (COORDINATES, DELETES)]
-        rows = self._table.staged(pa.schema([f for f in self._written(schema) if f.name != COORDINATES]))
-        kept = pa.schema([*rows, *beside])
+        extra = [f for f in schema if f.name in (COORDINATES, DELETES)]
+        rows = self._table.staged(written_columns(schema, keep_coordinates=False))
+        kept = pa.schema([*rows, *extra])
         keys = self.rules.keys
         bounding = {**{key: key in self.partition_by for key in keys}, **dict.fromkeys(self.rules.prune_by, True)}
         files = self._beside.files(token, writer, kept)
-        return FolderStage(self.name, files, writer, kept, self.partition_by, keys, bounding)
+        return DeltaRowsStage(self.name, files, writer, kept, self.partition_by, keys, bounding)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Merge the staged rows into the table, with the position, in one commit. An empty batch is a commit too."""
-        staged = staged_items(manifests)
+        staged = items_of(manifests, StagedBeside)
         size = sum(manifest.size_bytes for manifest in manifests)
         with self._table.landing(position):
             self._merge(position, staged, size, onto)
@@ -218,7 +209,7 @@ class DeltaMergeSink(DeltaTableSink):
 
     @property
     def commits_under_lock(self) -> bool:
-        """A MERGE whose files a compaction rewrites meanwhile has to be made anew."""
+        """A MERGE whose files a compaction rewrites meanwhile has to be redone."""
         return True
 
     def _fit(self, schema: pa.Schema) -> Fit | None:
@@ -230,13 +221,13 @@ class DeltaMergeSink(DeltaTableSink):
         return fit
 
     def _merge(self, position: Position, staged: Sequence[StagedBeside], size: int, onto: Position | None) -> None:
-        table = self._table.standing_table(onto)
+        table = self._table.table_at(onto)
         by_spark = bool(unsupported(table)) or not self._has_coordinates or size > self._driver_bytes
-        if not staged and self._table.takes_bare_entries():
+        if not staged and self._table.allows_bare_entries():
             self._table.append(position, (), onto)
             return
         columns = columns_of(table, self._table.written)
-        touched = touched_by_all([item.touched for item in staged])
+        touched = joint_bounds([item.touched for item in staged])
         paths = [path for item in staged for path in item.paths]
         schema = staged_schema(columns, positioned=self._has_coordinates)
         rules = self.rules

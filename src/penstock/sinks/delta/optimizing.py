@@ -1,7 +1,7 @@
 """The process that rewrites a table's files: orders come in as lines of JSON, and the outcome of each goes out as one.
 
-delta-rs cannot be broken off inside a process; a process can be ended at any moment. Then what it had not committed is
-files that no version names, which a clean-up takes. It is run by its path, so that nothing but delta-rs is imported.
+delta-rs cannot be interrupted inside a process, but a process can be killed at any moment. What it had not committed is
+then files that no version names, which a clean-up removes. It is run by its path, so that only delta-rs is imported.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from deltalake import CommitProperties, DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 MARK = "penstock.compaction"
-"""What tells the commits of one compaction from others in the log."""
+"""Marks the commits of one compaction in the log."""
 
 _SPILL_BYTES = 512 * 1024 * 1024
 _COMMIT_SECONDS = 1
 
 
 def join(table: DeltaTable, order: dict[str, Any]) -> dict[str, Any]:
-    """Rewrite small files, of one partition or of all, each second's work committed for itself."""
+    """Rewrite small files, of one partition or of all, with a commit for each second of work."""
     settings: dict[str, Any] = {
         "partition_filters": [tuple(one) for one in order["filters"]] or None,
         "target_size": order["target"],
@@ -41,7 +41,7 @@ def join(table: DeltaTable, order: dict[str, Any]) -> dict[str, Any]:
             table.optimize.compact(**settings)
     except CommitFailedError as error:
         return {"outcome": "conflict", "message": str(error)}
-    except Exception as error:  # whatever it is, the other process tells it
+    except Exception as error:  # the other process reports it
         return {"outcome": "failure", "message": f"{type(error).__name__}: {error}"}
     return {"outcome": "done", "message": ""}
 

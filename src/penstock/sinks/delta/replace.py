@@ -14,11 +14,10 @@ from deltalake import DeltaTable
 from penstock.contracts import SqlEngine, Stage
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, COORDINATES_FIELD, OffsetRange, Position, SlotAttempt
-from penstock.sinks.delta.failures import engine_errors, others_first, sink_failures
-from penstock.sinks.delta.fitted import table_name
-from penstock.sinks.delta.schema import held_columns, unsupported
+from penstock.sinks.delta.failures import others_first, sink_failures
+from penstock.sinks.delta.schema import table_columns, table_name, unsupported
 from penstock.sinks.delta.stage import StagedFile
-from penstock.sinks.delta.table import TokenTable
+from penstock.sinks.delta.table import SinkTable
 from penstock.sinks.replacing import PLACE, RangeReplacement, ranges_sql, refuse_without_coordinates
 from penstock.sinks.spark_sql import quoted, require_engine
 
@@ -34,13 +33,13 @@ def ranges_condition(ranges: Sequence[OffsetRange]) -> str:
 
 
 def replace_statement(table: str, written: pa.Schema, held: pa.Schema, ranges: Sequence[OffsetRange]) -> str:
-    """The same by Spark, from the relation `staged`: it takes the values of such a statement by their places."""
+    """The same by Spark, from the relation `staged`. Such a statement takes its values by position."""
     values = (quoted(name) if name in written.names else f"NULL AS {quoted(name)}" for name in held.names)
     return f"INSERT INTO {table} REPLACE WHERE ({ranges_condition(ranges)}) SELECT {', '.join(values)} FROM staged"
 
 
 def only_by_spark(now: DeltaTable) -> list[str]:
-    """Why only Spark can replace rows of the table: what it asks of whoever takes rows out of it."""
+    """Why only Spark can replace rows of the table: what it requires of writers that remove rows."""
     features, settings = now.protocol().writer_features or (), now.metadata().configuration
     return [
         *unsupported(now),
@@ -49,13 +48,13 @@ def only_by_spark(now: DeltaTable) -> list[str]:
     ]
 
 
-def check_replaceable(table: TokenTable, schema: pa.Schema, *, kept: bool) -> bool:
-    """Refuse a table of which no rows can be replaced by rows of `schema`; whether only Spark can replace them."""
+def check_replaceable(table: SinkTable, schema: pa.Schema, *, kept: bool) -> bool:
+    """Refuse a table whose rows cannot be replaced by rows of `schema`; return whether only Spark can replace them."""
     refuse_without_coordinates(table.sink, schema.names, kept=kept)
-    now = table.look()
+    now = table.open()
     if now is None:
         return False
-    refuse_without_coordinates(table.sink, held_columns(now).names, kept=True)
+    refuse_without_coordinates(table.sink, table_columns(now).names, kept=True)
     if now.metadata().configuration.get("delta.appendOnly") == "true":
         raise MissingError(
             "REPLAY_NEEDS_INTO",
@@ -67,24 +66,23 @@ def check_replaceable(table: TokenTable, schema: pa.Schema, *, kept: bool) -> bo
 
 
 def records_held(
-    table: TokenTable, ranges: Sequence[OffsetRange], sql: SqlEngine | None
+    table: SinkTable, ranges: Sequence[OffsetRange], sql: SqlEngine | None
 ) -> set[tuple[str, int, int]] | None:
     """The records in the ranges that the table holds a row of; none where its rows do not say where they came from."""
     with sink_failures(table.sink, "looking for records in the table"):
-        now = table.look()
+        now = table.open()
         if now is None or not ranges:
             return set()
-        if COORDINATES not in held_columns(now).names:
+        if COORDINATES not in table_columns(now).names:
             return None
         if not _read_by_spark(now):
             return DeltaReplacement(table, ranges).records(now)
         engine = require_engine(sql, table.sink, "looking for records")
         parts = ", ".join(quoted(COORDINATES, part) for part in PLACE)
-        with engine_errors():
-            rows = engine.run(
-                f"SELECT DISTINCT {parts} FROM {table_name(table.folder)} WHERE {ranges_condition(ranges)}",
-                settings={"spark.sql.variable.substitute": "false"},
-            )
+        rows = engine.run(
+            f"SELECT DISTINCT {parts} FROM {table_name(table.folder)} WHERE {ranges_condition(ranges)}",
+            settings={"spark.sql.variable.substitute": "false"},
+        )
         return {(row["topic"], row["partition"], row["offset"]) for row in rows}
 
 
@@ -97,21 +95,21 @@ def _read_by_spark(now: DeltaTable) -> bool:
 
 
 class DeltaReplacement(RangeReplacement[DeltaTable, dict[str, Any]]):
-    """Replaces once. `begin` opens a stage that writes data files of the table; to look, none is needed."""
+    """Replaces once. `begin` opens a stage that writes data files of the table; reading needs none."""
 
-    def __init__(self, table: TokenTable, ranges: Sequence[OffsetRange], begin: BeginStage | None = None) -> None:
+    def __init__(self, table: SinkTable, ranges: Sequence[OffsetRange], begin: BeginStage | None = None) -> None:
         super().__init__(ranges)
         self._table = table
         self._stage = begin
 
     def land(self, position: Position, staged: Sequence[StagedFile], onto: Position | None) -> None:
-        """Put the staged files in and the rows of the ranges out, while the table stands at `onto`.
+        """Add the staged files and remove the rows of the ranges, while the position is `onto`.
 
         Live appends that land meanwhile are never disturbed.
         """
         for _ in range(TRIES):
-            table = self._table.standing_table(onto)
-            self._table.refuse_outdated(staged)
+            table = self._table.table_at(onto)
+            self._table.require_up_to_date(staged)
             touched = self.touched(table)
             removed = [one.file["path"] for one in touched]
             added = [*staged, *(file for one in touched for file in one.rest)]
@@ -140,7 +138,7 @@ class DeltaReplacement(RangeReplacement[DeltaTable, dict[str, Any]]):
         yield found.to_table(use_threads=False).column(COORDINATES).combine_chunks()
 
     def _rows(self, table: DeltaTable, file: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        held, partitions = held_columns(table), self._table.partition_by
+        held, partitions = table_columns(table), self._table.partition_by
         schema = pa.schema([field for field in held if field.name not in partitions])
         for rows in self._table.folder.dataset([_local(file)], schema, _FORMAT).to_batches(use_threads=False):
             arrays = [
@@ -153,7 +151,7 @@ class DeltaReplacement(RangeReplacement[DeltaTable, dict[str, Any]]):
 
     def _begin(self, table: DeltaTable, writer: SlotAttempt) -> Stage:
         assert self._stage is not None
-        return self._stage(writer, held_columns(table))
+        return self._stage(writer, table_columns(table))
 
 
 def _local(file: dict[str, Any]) -> str:

@@ -1,22 +1,27 @@
 """Whether a table can take the rows: columns, types, partitioning, and features that bind a writer.
 
-delta-rs commits the files it is given and checks nothing about them, so everything is checked here.
+delta-rs commits the files it is given and checks nothing about them, so everything is checked here. It neither changes
+a type nor writes to a table whose types were changed (the feature `typeWidening`): Spark SQL changes it, and from then
+on every commit goes through Spark.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as types
 from deltalake import DeltaTable, Field, Schema, TableFeatures
 
+from penstock.config.arrow_types import arrow_to_ddl
 from penstock.errors import MissingError
-from penstock.sinks.evolution import check_columns
-from penstock.sinks.failures import mismatch
+from penstock.sinks.evolution import Fit, check_columns, union
+from penstock.sinks.files import TableFolder
 from penstock.sinks.files.folder import check_partition_columns
+from penstock.sinks.spark_sql import quoted
 
 _Json = Mapping[str, Any]
 
@@ -53,15 +58,7 @@ def check_schema(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> N
     check_partition_columns(sink, schema, partition_by, "a table")
 
 
-def check_partitions(sink: str, table: DeltaTable, partition_by: Sequence[str]) -> None:
-    """Refuse a table that is partitioned otherwise."""
-    theirs = table.metadata().partition_columns
-    if list(theirs) != list(partition_by):
-        facts = {"pipeline": ", ".join(partition_by) or "none", "table": ", ".join(theirs) or "none"}
-        raise mismatch(sink, "the table is partitioned otherwise", facts, "set partition_by as in the table")
-
-
-def held_columns(table: DeltaTable) -> pa.Schema:
+def table_columns(table: DeltaTable) -> pa.Schema:
     """The columns that the table has."""
     return pa.schema(table.schema().to_arrow())
 
@@ -74,10 +71,11 @@ def delta_type(kind: pa.DataType) -> str:
         return str(kind)
 
 
-def lacking_fields(table: DeltaTable, taken: pa.Schema) -> list[Field]:
-    """The fields that the table lacks to hold the columns `taken`, nullable, in the shape that delta-rs merges."""
-    mine, held = json.loads(Schema.from_arrow(taken).to_json()), json.loads(table.schema().to_json())
-    return list(Schema.from_json(json.dumps(_lacking(mine, held))).fields)
+def changed_fields(table: DeltaTable, fit: Fit) -> list[Field]:
+    """The columns that the table gets or that get fields, whole: delta-rs merges them into those it has."""
+    changed = {addition.path[0] for addition in fit.added}
+    columns = union(list(table_columns(table)), list(fit.taken))
+    return list(Schema.from_arrow(pa.schema([each for each in columns if each.name in changed])).fields)
 
 
 def refuse_unsupported(sink: str, found: Sequence[str], hint: str) -> MissingError:
@@ -118,7 +116,7 @@ def identity_of(table: DeltaTable) -> str:
 
 def columns_of(table: DeltaTable, schema: pa.Schema | None) -> pa.Schema:
     """The table's columns that rows of `schema` fill, with the table's types: inside these it may have more fields."""
-    held = pa.schema(table.schema().to_arrow())
+    held = table_columns(table)
     return held if schema is None else pa.schema([held.field(name) for name in schema.names])
 
 
@@ -137,9 +135,47 @@ def unsupported(table: DeltaTable) -> list[str]:
     return found
 
 
-def takes_bare_entries(table: DeltaTable) -> bool:
+def allows_bare_entries(table: DeltaTable) -> bool:
     """Whether an entry without files, written by hand, is a valid version of the table."""
     return _ABOUT_FILES.issuperset(table.protocol().writer_features or ())
+
+
+def alter_statements(table: str, fit: Fit) -> Iterator[str]:
+    """The statements that change the table, in one commit each."""
+    if fit.added:
+        added = (f"{quoted(*each.path)} {spark_type(each.type)}" for each in fit.added)
+        yield f"ALTER TABLE {table} ADD COLUMNS ({', '.join(added)})"
+    if fit.widened:
+        yield f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+        widened = (f"{quoted(*each.path)} TYPE {spark_type(each.type)}" for each in fit.widened)
+        yield f"ALTER TABLE {table} ALTER COLUMN {', '.join(widened)}"
+
+
+def spark_type(kind: pa.DataType) -> str:
+    """A type in a Spark SQL statement. Whatever is inside of it may be null."""
+    if types.is_struct(kind):
+        return f"STRUCT<{', '.join(_members(list(kind)))}>"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return f"ARRAY<{spark_type(kind.value_type)}>"
+    if types.is_map(kind):
+        return f"MAP<{spark_type(kind.key_type)}, {spark_type(kind.item_type)}>"
+    return arrow_to_ddl(kind)
+
+
+def _members(fields: Sequence[pa.Field]) -> Iterator[str]:
+    return (f"{quoted(each.name)}: {spark_type(each.type)}" for each in fields)
+
+
+def uri_of(folder: TableFolder, path: str = "") -> str:
+    """A path in the form that Spark takes, wherever its own default file system is."""
+    if folder.local is None:
+        return f"{folder.uri}/{path}".rstrip("/")
+    return f"file:{Path(folder.local, path).absolute()}"
+
+
+def table_name(folder: TableFolder) -> str:
+    """The table of a folder in a statement."""
+    return quoted("delta", uri_of(folder))
 
 
 def _has_type(kind: pa.DataType) -> bool:
@@ -157,30 +193,6 @@ def _has_type(kind: pa.DataType) -> bool:
         or types.is_date32(kind)
         or types.is_decimal128(kind)
     )
-
-
-def _lacking(mine: Any, held: Any) -> dict[str, Any]:
-    """The part of our struct that the table's lacks, in the shape that `add_columns` merges."""
-    its = {field["name"]: field for field in held["fields"]}
-    fields = []
-    for field in mine["fields"]:
-        known = its.get(field["name"])
-        if known is None:
-            fields.append({**field, "nullable": True})
-        elif kind := _lacking_within(field["type"], known["type"]):
-            fields.append({**known, "type": kind})
-    return {"type": "struct", "fields": fields}
-
-
-def _lacking_within(mine: Any, held: Any) -> dict[str, Any] | None:
-    if isinstance(mine, str):
-        return None
-    if mine["type"] == "struct":
-        inner = _lacking(mine, held)
-        return inner if inner["fields"] else None
-    name = "elementType" if mine["type"] == "array" else "valueType"
-    lacking = _lacking_within(mine[name], held[name])
-    return {**held, name: lacking} if lacking else None
 
 
 def _metadata(schema: _Json) -> Iterator[tuple[str, _Json]]:

@@ -16,10 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.contracts import SqlEngine, Stage
-from penstock.model import COMPUTED, COORDINATES, BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt
-from penstock.sinks.delta.beside_stage import FolderStage, StagedFolder, staged_items
+from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt
+from penstock.sinks.delta.beside_stage import DeltaRowsStage, StagedBeside, StagedFolder
 from penstock.sinks.delta.failures import sink_failures
-from penstock.sinks.delta.fitted import table_name
 from penstock.sinks.delta.maintenance import DeltaMaintenance
 from penstock.sinks.delta.replace import (
     DeltaReplacement,
@@ -28,18 +27,19 @@ from penstock.sinks.delta.replace import (
     records_held,
     replace_statement,
 )
-from penstock.sinks.delta.schema import columns_of, held_columns
+from penstock.sinks.delta.schema import columns_of, table_columns, table_name, unsupported
 from penstock.sinks.delta.stage import INDEXED_COLUMNS, DeltaStage, StagedFile
-from penstock.sinks.delta.table import TokenTable
-from penstock.sinks.evolution import Evolve, Fit
+from penstock.sinks.delta.table import SinkTable
+from penstock.sinks.evolution import Evolve, Fit, written_columns
 from penstock.sinks.files.joining import JOINER, JoinedFiles
+from penstock.sinks.files.stage import items_of
 from penstock.sinks.files.writer import TARGET_FILE_BYTES
 from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
 
 class DeltaTableSink:
-    """What a sink over one Delta table is, whichever way its rows go in. Implements most of `contracts.Sink`."""
+    """What appends and merges share. Implements most of `contracts.Sink`."""
 
     guarantee = Guarantee.EXACTLY_ONCE
 
@@ -48,23 +48,24 @@ class DeltaTableSink:
         pipeline: str,
         name: str,
         path: str,
-        partition_by: Sequence[str] | None,
-        evolve: Evolve,
-        keep_coordinates: bool,
-        storage: Storage,
-        target_file_bytes: int,
-        cluster_by: Sequence[str],
+        partition_by: Sequence[str] = (),
+        evolve: Evolve = "fail",
+        keep_coordinates: bool = True,
+        storage: Storage = Storage(),
+        *,
+        target_file_bytes: int = TARGET_FILE_BYTES,
+        cluster_by: Sequence[str] = (),
     ) -> None:
         self.pipeline = pipeline
         self.name = name
         self.path = path
-        self.partition_by = tuple(partition_by or ())
+        self.partition_by = tuple(partition_by)
         self.evolve = evolve
         self.keep_coordinates = keep_coordinates
         self.target_file_bytes = target_file_bytes
         self.cluster_by = tuple(cluster_by)
         self._storage = storage
-        self._table = TokenTable(pipeline, name, path, self.partition_by, evolve, storage)
+        self._table = SinkTable(pipeline, name, path, self.partition_by, evolve, storage)
         self._beside = StagedFolder(self._table, storage, target_file_bytes)
         self._sql: SqlEngine | None = None
 
@@ -81,20 +82,20 @@ class DeltaTableSink:
         self._sql = sql
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
+        """Check whether the table, if it exists, can take the rows, with the changes that `evolve` allows."""
         self._fit(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
+        """Read only: what `prepare` would change in the table for these rows, and which columns it would leave out."""
         fit = self._fit(schema)
-        return ["create table"] if fit is None else fit.told()
+        return ["create table"] if fit is None else fit.changes()
 
     def position(self) -> Position | None:
-        """Where the table stands, whichever query committed last, past what a RESTORE took back."""
+        """The position of the table, whichever query committed last, without what a RESTORE took back."""
         return self._table.position()
 
     def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
-        """The records in these ranges that the table holds a row of; none where the rows do not say."""
+        """The records in these ranges that the table has rows of; none where the rows have no coordinates."""
         return records_held(self._table, ranges, self._sql) if self.keep_coordinates else None
 
     def other_writers(self) -> list[str]:
@@ -102,7 +103,7 @@ class DeltaTableSink:
         return self._table.other_writers()
 
     def maintenance(self) -> DeltaMaintenance:
-        """The care of the table."""
+        """The maintenance of the table."""
         return DeltaMaintenance(
             self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
         )
@@ -112,31 +113,14 @@ class DeltaTableSink:
         return self._table.check(self._written(schema))
 
     def _written(self, schema: pa.Schema) -> pa.Schema:
-        left_out = () if self.keep_coordinates else (COORDINATES,)
-        return pa.schema([f for f in schema if f.name not in left_out and not f.name.startswith(COMPUTED)])
+        return written_columns(schema, keep_coordinates=self.keep_coordinates)
 
 
 class DeltaSink(DeltaTableSink):
     """Implements `contracts.Sink` and `contracts.SqlSink`: rows are appended, or replace those of some ranges."""
 
-    def __init__(
-        self,
-        pipeline: str,
-        name: str,
-        path: str,
-        partition_by: Sequence[str] | None = (),
-        evolve: Evolve = "fail",
-        keep_coordinates: bool = True,
-        storage: Storage = Storage(),
-        replaces: Sequence[OffsetRange] = (),
-        target_file_bytes: int = TARGET_FILE_BYTES,
-        cluster_by: Sequence[str] = (),
-    ) -> None:
-        super().__init__(
-            pipeline, name, path, partition_by, evolve, keep_coordinates, storage, target_file_bytes, cluster_by
-        )
-        self.replaces = tuple(replaces)
-        self._replaced_by_spark = False
+    replaces: tuple[OffsetRange, ...] = ()
+    _replaced_by_spark = False
 
     def replacing(self, ranges: Sequence[OffsetRange]) -> DeltaSink:
         """The same sink, whose commits take the rows of these ranges out of the table as well."""
@@ -145,9 +129,9 @@ class DeltaSink(DeltaTableSink):
         return made
 
     def would_replace(self) -> int | None:
-        """Only look: how many rows of the table lie in the ranges; none where only Spark could tell."""
+        """Read only: how many rows of the table are in the ranges; none where only Spark could count them."""
         with sink_failures(self.name, "counting rows to replace"):
-            table = self._table.look()
+            table = self._table.open()
             if table is None:
                 return 0
             if only_by_spark(table):
@@ -157,16 +141,17 @@ class DeltaSink(DeltaTableSink):
     @property
     def needs_sql(self) -> bool:
         """Whether only Spark can write the table as it is now, or may have to widen its types."""
-        if self.evolve == "widen" or self._table.bound_by():
+        if self.evolve == "widen":
             return True
-        table = self._table.look() if self.replaces else None
-        return table is not None and bool(only_by_spark(table))
+        table = self._table.open()
+        return table is not None and bool(only_by_spark(table) if self.replaces else unsupported(table))
 
     @property
     def note(self) -> str | None:
         """Why the table is written through Spark, for people; none where it is not."""
-        bound = self._table.bound_by()
-        return f"written through Spark, for the table has {', '.join(bound)}" if bound else None
+        table = self._table.open()
+        features = unsupported(table) if table is not None else []
+        return f"written through Spark, because the table has {', '.join(features)}" if features else None
 
     def prepare(self, schema: pa.Schema) -> None:
         """Create the table, or check it and give it the columns and types that `evolve` allows."""
@@ -177,9 +162,9 @@ class DeltaSink(DeltaTableSink):
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
         """In a task: begin the files of one attempt of a slot."""
         written = self._table.staged(self._written(schema))
-        if self._table.bound or self._replaced_by_spark:
+        if self._table.spark_features or self._replaced_by_spark:
             files = self._beside.files(token, writer, written)
-            return FolderStage(self.name, files, writer, written, self.partition_by)
+            return DeltaRowsStage(self.name, files, writer, written, self.partition_by)
         return self._data_files(token, writer, written)
 
     def _data_files(self, token: BatchToken, writer: SlotAttempt, written: pa.Schema) -> DeltaStage:
@@ -190,13 +175,13 @@ class DeltaSink(DeltaTableSink):
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Put the staged rows into the table, with the position, in one commit. An empty batch is a commit too."""
-        files = [item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)]
-        paths = [path for item in staged_items(manifests) for path in item.paths]
-        by_spark = bool(self._table.bound) or self._replaced_by_spark
+        files = items_of(manifests, StagedFile)
+        paths = [path for item in items_of(manifests, StagedBeside) for path in item.paths]
+        by_spark = bool(self._table.spark_features) or self._replaced_by_spark
         with self._table.landing(position):
             if self.replaces and not by_spark:
                 self._replacement(position.last).land(position, files, onto)
-            elif self.replaces or paths or (by_spark and not files and not self._table.takes_bare_entries()):
+            elif self.replaces or paths or (by_spark and not files and not self._table.allows_bare_entries()):
                 self._insert(position, paths, onto)
             else:
                 self._append(position, files, onto)
@@ -209,8 +194,7 @@ class DeltaSink(DeltaTableSink):
 
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
         """Whether the staged files are still in the table's folder."""
-        files = (item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile))
-        return all(self._table.folder.has(file.path) for file in files)
+        return all(self._table.folder.has(file.path) for file in items_of(manifests, StagedFile))
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
@@ -220,12 +204,12 @@ class DeltaSink(DeltaTableSink):
         """
         with sink_failures(self.name, f"removing leftovers of batch {token.batch_id}"):
             self._beside.discard(token)
-            named = {item.path for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)}
             folder = self._table.folder
-            strays = {path for path in folder.data_files(self._table.prefix(token)) if path not in named}
-            committed = self._table.committed_files(token) if strays else None
+            named = {file.path for file in items_of(manifests, StagedFile)}
+            leftovers = set(folder.data_files(self._table.prefix(token))) - named
+            committed = self._table.committed_files(token) if leftovers else None
             if committed is not None:
-                for path in strays - committed:
+                for path in leftovers - committed:
                     folder.remove(path)
 
     def _fit(self, schema: pa.Schema) -> Fit | None:
@@ -239,9 +223,9 @@ class DeltaSink(DeltaTableSink):
         )
 
     def _append(self, position: Position, files: Sequence[StagedFile], onto: Position | None) -> None:
-        """Name the files in the log. Small ones are joined first, once it is clear that the table stands at `onto`."""
-        self._table.standing(onto)
-        self._table.refuse_outdated(files)
+        """Add the files to the log. Small ones are joined first, once the position is known to be `onto`."""
+        self._table.require_position(onto)
+        self._table.require_up_to_date(files)
         schema = self._table.written or pa.schema([])
         joined = JoinedFiles(
             self._table.folder,
@@ -249,19 +233,18 @@ class DeltaSink(DeltaTableSink):
             self.target_file_bytes,
             lambda file: file.partition_values,
             lambda: self._data_files(position.last, JOINER, schema),
-            lambda stage, file, rows: stage.add(file.partition_values, rows),
         )
         self._table.append(position, joined.files(), onto)
-        with suppress(OSError):  # what stays is named by no version, and goes with the next VACUUM
-            joined.remove_sources()
+        with suppress(OSError):  # a file that stays is in no version, and goes with the next VACUUM
+            joined.remove_originals()
 
     def _insert(self, position: Position, paths: Sequence[str], onto: Position | None) -> None:
-        table = self._table.standing_table(onto)
+        table = self._table.table_at(onto)
         columns = columns_of(table, self._table.written)
         names = ", ".join(quoted(name) for name in columns.names)
         target = table_name(self._table.folder)
         if self.replaces:
-            statement = replace_statement(target, columns, held_columns(table), self.replaces)
+            statement = replace_statement(target, columns, table_columns(table), self.replaces)
         else:
             statement = f"INSERT INTO {target} ({names}) SELECT {names} FROM staged"
         self._beside.run(self._sql, statement, position, paths, columns)

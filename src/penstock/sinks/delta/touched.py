@@ -1,8 +1,8 @@
-"""What part of a table a batch can touch: the values of some columns, gathered in tasks, as a predicate for a MERGE.
+"""What part of a table a batch can touch: bounds of some columns, collected in tasks, as a predicate for a MERGE.
 
-Exact, or silent: a column that cannot be bounded surely gets no predicate, since a row that a MERGE does not see
-is inserted a second time. Bounds are literals of the column's own type: Delta skips files by the condition as it
-was analysed, and a cast around a literal would make it read them all.
+Exact, or absent: a column that cannot be bounded with certainty gets no predicate, since a row that a MERGE does not
+see is inserted a second time. Bounds are literals of the column's own type: Delta skips files by the analysed
+condition, and a cast around a literal would make it read them all.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Touched:
     values: frozenset[Any] | None
 
 
-class TouchedColumn:
-    """Gathers the values of one column, batch by batch; the single ones only where they are to be `listed`."""
+class BoundsCollector:
+    """Collects the bounds of one column, batch by batch, and its distinct values where they are to be `listed`."""
 
     def __init__(self, column: str, *, listed: bool) -> None:
         self._column = column
@@ -46,8 +46,8 @@ class TouchedColumn:
         self._values: frozenset[Any] | None = frozenset() if listed else None
         self._known = True
 
-    def see(self, rows: pa.RecordBatch, unknown: pa.Array | None = None) -> None:
-        """Take in some rows. A null where `unknown` is true stands for a value that nobody told: no bound is left."""
+    def add(self, rows: pa.RecordBatch, unknown: pa.Array | None = None) -> None:
+        """Take in some rows. A null where `unknown` is true is an unknown value: the column then has no bounds."""
         if not self._known or not rows.num_rows:
             return
         if self._column not in rows.schema.names or not _is_ordered(rows.schema.field(self._column).type):
@@ -62,8 +62,8 @@ class TouchedColumn:
         except (OverflowError, ValueError):  # a time that Python has no value for
             self._known = False
 
-    def touched(self) -> Touched | None:
-        """What was seen, or none where the column bounds nothing."""
+    def bounds(self) -> Touched | None:
+        """The bounds; none where the column has none that can be trusted."""
         if not self._known or self._low is None:
             return None
         return Touched(self._column, self._low, self._high, self._values)
@@ -80,7 +80,7 @@ class TouchedColumn:
             self._values = _few(self._values.union(distinct.slice(0, FEW + 1).to_pylist()))
 
 
-def touched_by_all(parts: Sequence[Iterable[Touched]]) -> dict[str, Touched]:
+def joint_bounds(parts: Sequence[Iterable[Touched]]) -> dict[str, Touched]:
     """The columns that every part knows, each with the values of all parts."""
     by_column = [{touched.column: touched for touched in part} for part in parts]
     found: dict[str, Touched] = {}
@@ -93,7 +93,7 @@ def touched_by_all(parts: Sequence[Iterable[Touched]]) -> dict[str, Touched]:
     return found
 
 
-def within(name: str, kind: pa.DataType, touched: Touched, literal: Literal) -> str | None:
+def predicate(name: str, kind: pa.DataType, touched: Touched, literal: Literal) -> str | None:
     """The predicate that `name`, of type `kind`, has a touched value: one of a list, or between the bounds."""
     if touched.values is not None:
         texts = [literal(kind, value) for value in sorted(touched.values)]

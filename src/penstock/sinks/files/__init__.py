@@ -1,4 +1,4 @@
-"""Parquet files as several sinks stage them: partitioned, bounded in memory, durable before they count."""
+"""Files as several sinks stage them: partitioned, bounded in memory, durable before they count."""
 
 from penstock.sinks.files.folder import (
     PartitionValues,
@@ -7,16 +7,14 @@ from penstock.sinks.files.folder import (
     folder_of,
     split_by_values,
 )
-from penstock.sinks.files.writer import ParquetFiles, WrittenFile, records_in, staged_batch, staged_prefix
+from penstock.sinks.files.writer import ParquetFiles, staged_batch, staged_prefix
 
 __all__ = [
     "ParquetFiles",
     "PartitionValues",
     "TableFolder",
-    "WrittenFile",
     "check_partition_columns",
     "folder_of",
-    "records_in",
     "split_by_values",
     "staged_batch",
     "staged_prefix",

@@ -1,6 +1,6 @@
 """The table's folder: where staged files are opened, made durable, listed and removed, here or in an object store.
 
-The one place that tells local paths from others.
+The only place that distinguishes local paths from object stores.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -31,6 +32,10 @@ class TableFolder:
         self._storage = storage
         self.local: Path | None = local_path(uri)
 
+    def elsewhere(self, uri: str) -> TableFolder:
+        """Another folder, reached in the same way."""
+        return TableFolder(uri, self._storage)
+
     def open(self, path: str) -> BinaryIO:
         """Open a new file for writing, its folders made where needed. In an object store it appears when closed."""
         if self.local is None:
@@ -41,17 +46,17 @@ class TableFolder:
         return target.open("xb")
 
     def read(self, path: str) -> bytes | None:
-        """The bytes of a file; none where it is not there."""
+        """The bytes of a file; none where there is no such file."""
         try:
             if self.local is not None:
                 return (self.local / path).read_bytes()
             fs, root = self._filesystem()
             return cast(bytes, fs.cat_file(f"{root}/{path}"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def put_new(self, path: str, body: bytes) -> bool:
-        """Make a small file, whole and durable, where none is; false where one is. Of two at once one succeeds."""
+        """Create a small file, whole and durable; false where it exists. Of two writers exactly one succeeds."""
         try:
             if self.local is None:
                 fs, root = self._filesystem()
@@ -73,7 +78,7 @@ class TableFolder:
                 os.link(fresh, target)
             finally:
                 fresh.unlink(missing_ok=True)
-            _fsync(target.parent)
+            fsync(target.parent)
         except FileExistsError:
             return False
         return True
@@ -93,10 +98,10 @@ class TableFolder:
             return
         folders: set[Path] = set()
         for path in paths:
-            _fsync(self.local / path)
+            fsync(self.local / path)
             folders.update(self.local / parent for parent in Path(path).parents)
         for folder in folders:
-            _fsync(folder)
+            fsync(folder)
 
     def remove(self, path: str) -> None:
         """Remove a file that may be gone already."""
@@ -110,7 +115,7 @@ class TableFolder:
             return
 
     def has(self, path: str) -> bool:
-        """Whether a file is there."""
+        """Whether a file exists."""
         if self.local is not None:
             return (self.local / path).exists()
         fs, root = self._filesystem()
@@ -143,30 +148,27 @@ class TableFolder:
             except OSError:
                 continue
 
-    def names(self, below: str) -> list[str]:
-        """The names of what is directly below a folder in it."""
+    def names(self, below: str = "") -> list[str]:
+        """The names of what is directly in it, or in a folder of it."""
         if self.local is not None:
             folder = self.local / below
             return [path.name for path in folder.iterdir()] if folder.is_dir() else []
         fs, root = self._filesystem()
         try:
-            return [str(path).rsplit("/", 1)[-1] for path in fs.ls(f"{root}/{below}".rstrip("/"), detail=False)]
+            paths = fs.ls(f"{root}/{below}".rstrip("/"), detail=False)
+            return [str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths]
         except FileNotFoundError:
             return []
 
     def is_file(self) -> bool:
-        """Whether a file is where the folder should be."""
+        """Whether there is a file at the folder's path."""
         if self.local is not None:
             return self.local.is_file()
         fs, root = self._filesystem()
         return bool(fs.isfile(root))
 
-    def any_file(self) -> str | None:
-        """Some file in the folder, if there is one; or the file that stands in its place."""
-        return next(self.all_files(), None)
-
     def all_files(self) -> Iterator[str]:
-        """Every file in the folder; or the file that stands in its place."""
+        """Every file in the folder; or the file at its path."""
         if self.local is None:
             yield from self._listed()
         elif self.local.is_file():
@@ -189,7 +191,8 @@ class TableFolder:
         return fs, root.rstrip("/")
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Make a file, or the names in a folder, survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -222,7 +225,7 @@ def can_partition(kind: pa.DataType) -> bool:
 
 
 def check_partition_columns(sink: str, schema: pa.Schema, partition_by: Sequence[str], what: str) -> None:
-    """Refuse partition columns that are not there, cannot name a folder, or are all there is; `what` has them."""
+    """Refuse partition columns that do not exist, cannot name a folder, or leave no other column."""
     absent = [name for name in partition_by if name not in schema.names]
     if absent:
         facts = {"partition_by": ", ".join(partition_by), "columns": ", ".join(schema.names)}
@@ -236,7 +239,15 @@ def check_partition_columns(sink: str, schema: pa.Schema, partition_by: Sequence
 
 
 def split_by_values(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.RecordBatch]]:
-    """Yield each combination of partition values with its rows, in their order, without those columns.
+    """Yield each combination of partition values with its rows, in their order, without those columns."""
+    encoded = [encode(rows.column(name), partial(_text, rows.schema.field(name).type)) for name in columns]
+    return split_by_codes(rows.drop_columns(list(columns)), encoded)
+
+
+def split_by_codes(
+    rows: pa.RecordBatch, columns: Sequence[tuple[list[Any], pa.Array]]
+) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """Yield each combination of values with its rows, in their order. Each column is encoded as `encode` does.
 
     Rows of several combinations are copied, so that keeping a few of them does not keep the whole batch.
     """
@@ -246,21 +257,27 @@ def split_by_values(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tu
         yield (), rows
         return
     combination: pa.Array = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
-    texts_by_column = []
-    for name in columns:
-        texts, codes = _encode(rows.column(name))
-        texts_by_column.append(texts)
-        combination = pc.add(pc.multiply(combination, len(texts)), codes)
-    data = rows.drop_columns(list(columns))
+    for distinct, codes in columns:
+        combination = pc.add(pc.multiply(combination, len(distinct)), codes)
+    values_by_column = [distinct for distinct, _ in columns]
     if pc.all(pc.equal(combination, combination[0])).as_py():
-        yield _decode(texts_by_column, combination[0].as_py()), data
+        yield _decode(values_by_column, combination[0].as_py()), rows
         return
     order = pc.array_sort_indices(combination)  # a stable sort: rows stay in the order of their offsets
     runs = pc.run_end_encode(combination.take(order))
     start = 0
     for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield _decode(texts_by_column, code), data.take(order.slice(start, end - start))
+        yield _decode(values_by_column, code), rows.take(order.slice(start, end - start))
         start = end
+
+
+def encode(column: pa.Array, change: Callable[[Any], Any]) -> tuple[list[Any], pa.Array]:
+    """The distinct values of a column after `change`, and for each row the index of its value."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    changed = [change(value) for value in encoded.dictionary.to_pylist()]
+    distinct = list(dict.fromkeys(changed))
+    codes = {value: code for code, value in enumerate(distinct)}
+    return distinct, pa.array([codes[value] for value in changed], pa.int64()).take(encoded.indices)
 
 
 def folder_of(columns: Sequence[str], values: PartitionValues) -> str:
@@ -271,20 +288,11 @@ def folder_of(columns: Sequence[str], values: PartitionValues) -> str:
     )
 
 
-def _encode(column: pa.Array) -> tuple[list[str | None], pa.Array]:
-    """The distinct values of a column as Delta's text, and for each row which of them it has."""
-    encoded = column.dictionary_encode(null_encoding="encode")
-    texts = [_text(column.type, value) for value in encoded.dictionary.to_pylist()]
-    distinct = list(dict.fromkeys(texts))
-    place = {text: index for index, text in enumerate(distinct)}
-    return distinct, pa.array([place[text] for text in texts], pa.int64()).take(encoded.indices)
-
-
-def _decode(texts_by_column: Sequence[list[str | None]], code: int) -> PartitionValues:
-    values: list[str | None] = []
-    for texts in reversed(texts_by_column):
-        code, place = divmod(code, len(texts))
-        values.append(texts[place])
+def _decode(values_by_column: Sequence[list[Any]], code: int) -> tuple[Any, ...]:
+    values = []
+    for distinct in reversed(values_by_column):
+        code, place = divmod(code, len(distinct))
+        values.append(distinct[place])
     return tuple(reversed(values))
 
 

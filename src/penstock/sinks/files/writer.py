@@ -1,29 +1,23 @@
-"""The files of one attempt of one slot: rows in, closed and durable Parquet files out.
-
-One file a folder, until it has grown past the wanted size: then the next one is begun. Memory is bounded: rows wait in
-small batches, and when too much waits, the folders with most of them get a row group. Open files are bounded as well:
-past the bound the one written longest ago is closed, and should its folder come again, it gets another file.
-"""
+"""The files of one attempt of one slot: rows in, closed and durable files out. Memory and open files are bounded."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pyarrow.types as types
 
-from penstock.model import COORDINATES, COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt
+from penstock.model import BatchToken, SlotAttempt
 from penstock.sinks.files.folder import TableFolder
-from penstock.sinks.replacing import PLACE, RecordRanges
 
 # How large files should be, and which of them are too small.
 
@@ -40,18 +34,110 @@ _STAGED = re.compile(r"part-\w{1,8}-\d+-[0-9a-f]{12}-")
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A closed file. `folder` is as it was given; `with_nan` are the float leaves that hold a NaN."""
+    """A closed file. `folder` is as it was given."""
 
     path: str
     folder: str
     size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenParquet(WrittenFile):
+    """A closed Parquet file. `with_nan` are the float leaves that contain a NaN."""
+
     footer: pq.FileMetaData
     with_nan: frozenset[Leaf]
 
-    @property
-    def rows(self) -> int:
-        """How many rows it holds."""
-        return int(self.footer.num_rows)
+
+class OpenFile(Protocol):
+    """A file that is being written."""
+
+    path: str
+    raw: BinaryIO
+
+    def close(self) -> None:
+        """Write what the format puts at the end of a file. `raw` stays open."""
+        ...
+
+
+Open = TypeVar("Open", bound=OpenFile)
+Written = TypeVar("Written", bound=WrittenFile, covariant=True)
+
+
+class SlotFiles(ABC, Generic[Open, Written]):
+    """The files of one attempt of one slot: one per folder until it reaches the target size, then another.
+
+    The number of open files is bounded: beyond it the least recently used one is closed, and its folder gets another
+    file if more rows arrive for it.
+    """
+
+    def __init__(
+        self, root: TableFolder, prefix: str, writer: SlotAttempt, ending: str, target_file_bytes: int
+    ) -> None:
+        self._root = root
+        self._target = target_file_bytes
+        # The random part keeps a batch that is run again after a restart, with the same attempt, off files that are
+        # committed already.
+        attempt = re.sub(r"[^A-Za-z0-9]+", ".", writer.attempt)
+        self._name = f"{prefix}{writer.slot}-{attempt}-{secrets.token_hex(4)}"
+        self._ending = ending
+        self._open: dict[str, Open] = {}
+        self._written: list[Written] = []
+        self._files = 0
+
+    @abstractmethod
+    def add(self, folder: str, rows: pa.RecordBatch) -> None:
+        """Take rows for a folder, relative to the root; empty for the root itself."""
+
+    def finish(self) -> list[Written]:
+        """Close every file and make it durable."""
+        for folder in list(self._open):
+            self._close(folder)
+        self._root.sync(file.path for file in self._written)
+        return self._written
+
+    def abort(self) -> None:
+        """Remove what was written. Never raises: what cannot be removed stays invisible."""
+        for file in self._open.values():
+            for close in (file.close, file.raw.close):
+                with suppress(Exception):
+                    close()
+        for path in [*(file.path for file in self._open.values()), *(file.path for file in self._written)]:
+            with suppress(Exception):
+                self._root.remove(path)
+        self._open, self._written = {}, []
+
+    @abstractmethod
+    def _begin(self, path: str, raw: BinaryIO) -> Open:
+        """Begin a file."""
+
+    @abstractmethod
+    def _describe(self, file: Open, folder: str, size_bytes: int) -> Written:
+        """A file that was closed."""
+
+    def _file(self, folder: str) -> Open:
+        """The open file of a folder, begun if there is none."""
+        file = self._open.pop(folder, None)
+        if file is None:
+            while len(self._open) >= OPEN_FILES:
+                self._close(next(iter(self._open)))
+            path = f"{folder}/{self._name}-{self._files}{self._ending}".lstrip("/")
+            self._files += 1
+            file = self._begin(path, self._root.open(path))
+        self._open[folder] = file  # the most recently used one is the last
+        return file
+
+    def _close_if_full(self, folder: str) -> None:
+        if self._open[folder].raw.tell() >= self._target:
+            self._close(folder)
+
+    def _close(self, folder: str) -> None:
+        file = self._open.pop(folder)
+        file.close()
+        size = file.raw.tell()
+        file.raw.close()
+        self._written.append(self._describe(file, folder, size))
 
 
 @dataclass(slots=True)
@@ -62,16 +148,22 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class _OpenFile:
+class _OpenParquet:
     path: str
     raw: BinaryIO
     parquet: pq.ParquetWriter
     footers: list[pq.FileMetaData]
     with_nan: set[Leaf] = field(default_factory=set)
 
+    def close(self) -> None:
+        self.parquet.close()
 
-class ParquetFiles:
-    """Files under names that begin with `prefix` and hold the slot and attempt. `watched` are looked at for NaN."""
+
+class ParquetFiles(SlotFiles[_OpenParquet, WrittenParquet]):
+    """Parquet files. Rows wait in small batches; when too much waits, the largest ones are written as row groups.
+
+    The `watched` leaves are checked for NaN.
+    """
 
     def __init__(
         self,
@@ -82,82 +174,50 @@ class ParquetFiles:
         watched: Sequence[Leaf] = (),
         target_file_bytes: int = TARGET_FILE_BYTES,
     ) -> None:
-        self._root = root
+        super().__init__(root, prefix, writer, ".parquet", target_file_bytes)
         self._schema = schema
-        self._target = target_file_bytes
-        # The random end keeps a batch that is run again after a restart, with the same attempt, off files
-        # that are committed already.
-        attempt = re.sub(r"[^A-Za-z0-9]+", ".", writer.attempt)
-        self._name = f"{prefix}{writer.slot}-{attempt}-{secrets.token_hex(4)}"
         self._dictionary_columns = dictionary_columns(leaves_of(schema))
         self._watched = list(watched)
         self._waiting: dict[str, _Waiting] = {}
-        self._open: dict[str, _OpenFile] = {}
-        self._written: list[WrittenFile] = []
-        self._files = 0
 
     def add(self, folder: str, rows: pa.RecordBatch) -> None:
-        """Take some rows for a folder, relative to the root and empty for the root itself."""
+        """Take rows for a folder, relative to the root; empty for the root itself."""
         waiting = self._waiting.setdefault(folder, _Waiting())
         waiting.batches.append(rows)
         waiting.rows += rows.num_rows
         waiting.size_bytes += rows.nbytes
         if waiting.rows >= ROW_GROUP_ROWS or waiting.size_bytes >= self._target:
             self._flush(folder)
-        self._relieve()
+        self._limit_waiting()
 
-    def finish(self) -> list[WrittenFile]:
+    def finish(self) -> list[WrittenParquet]:
         """Close every file and make it durable."""
         for folder in sorted(self._waiting):
             self._flush(folder)
             if folder in self._open:
                 self._close(folder)
-        for folder in list(self._open):
-            self._close(folder)
-        self._root.sync(file.path for file in self._written)
-        return self._written
+        return super().finish()
 
-    def abort(self) -> None:
-        """Remove what was written. What cannot be removed is invisible, as everything staged is."""
-        for file in self._open.values():
-            with suppress(Exception):
-                file.parquet.close()
-            with suppress(Exception):
-                file.raw.close()
-        for path in [*(file.path for file in self._open.values()), *(file.path for file in self._written)]:
-            with suppress(Exception):
-                self._root.remove(path)
-        self._waiting, self._open, self._written = {}, {}, []
-
-    def _relieve(self) -> None:
-        held = sum(waiting.size_bytes for waiting in self._waiting.values())
-        if held <= WAITING_BYTES:
+    def _limit_waiting(self) -> None:
+        total = sum(waiting.size_bytes for waiting in self._waiting.values())
+        if total <= WAITING_BYTES:
             return
         for folder in sorted(self._waiting, key=lambda f: self._waiting[f].size_bytes, reverse=True):
-            if held <= WAITING_BYTES // 2:
+            if total <= WAITING_BYTES // 2:
                 break
-            held -= self._waiting[folder].size_bytes
+            total -= self._waiting[folder].size_bytes
             self._flush(folder)
 
     def _flush(self, folder: str) -> None:
-        """Write what waits for a folder as one row group."""
-        waiting = self._waiting.pop(folder, None)
-        if waiting is None:
-            return
-        file = self._open.pop(folder, None) or self._begin(folder)
-        self._open[folder] = file  # last in order: the one used most recently
+        """Write the waiting rows of a folder as one row group."""
+        waiting = self._waiting.pop(folder)
+        file = self._file(folder)
         table = pa.Table.from_batches(waiting.batches)
         file.with_nan |= leaves_with_nan(table, self._watched)
         file.parquet.write_table(table, row_group_size=table.num_rows)
-        if file.raw.tell() >= self._target:
-            self._close(folder)
+        self._close_if_full(folder)
 
-    def _begin(self, folder: str) -> _OpenFile:
-        while len(self._open) >= OPEN_FILES:
-            self._close(next(iter(self._open)))
-        path = f"{folder}/{self._name}-{self._files}.parquet".lstrip("/")
-        self._files += 1
-        raw = self._root.open(path)
+    def _begin(self, path: str, raw: BinaryIO) -> _OpenParquet:
         footers: list[pq.FileMetaData] = []
         parquet = pq.ParquetWriter(
             raw,
@@ -168,15 +228,11 @@ class ParquetFiles:
             store_schema=False,
             metadata_collector=footers,
         )
-        return _OpenFile(path, raw, parquet, footers)
+        return _OpenParquet(path, raw, parquet, footers)
 
-    def _close(self, folder: str) -> None:
-        file = self._open.pop(folder)
-        file.parquet.close()
-        size = file.raw.tell()
-        file.raw.close()
+    def _describe(self, file: _OpenParquet, folder: str, size_bytes: int) -> WrittenParquet:
         [footer] = file.footers
-        self._written.append(WrittenFile(file.path, folder, size, footer, frozenset(file.with_nan)))
+        return WrittenParquet(file.path, folder, size_bytes, int(footer.num_rows), footer, frozenset(file.with_nan))
 
 
 def staged_prefix(kind: str, pipeline: str, sink: str, token: BatchToken) -> str:
@@ -255,40 +311,6 @@ def _repeats(kind: pa.DataType) -> bool:
     if types.is_string(kind) or types.is_large_string(kind) or types.is_date(kind):
         return True
     return bool(types.is_integer(kind)) and kind.bit_width <= 32
-
-
-# Which records of Kafka the rows of some files came from, by their coordinates.
-
-
-def records_in(
-    folder: TableFolder, paths: Sequence[str], ranges: Sequence[OffsetRange], format: str | ds.FileFormat = "parquet"
-) -> set[tuple[str, int, int]] | None:
-    """The topic, partition and offset of each record in these ranges that a row came from.
-
-    None where a file has no coordinates. Row groups are skipped by their statistics.
-    """
-    wanted = RecordRanges(ranges)
-    asked = wanted.hulls
-    if not paths or not asked:
-        return set()
-    topic, partition, offset = (pc.field(COORDINATES, part) for part in PLACE)
-    near = (
-        topic.isin(sorted({r.topic for r in asked}))
-        & partition.isin(pa.array(sorted({r.partition for r in asked}), pa.int32()))
-        & (offset >= min(r.start for r in asked))
-        & (offset < max(r.end for r in asked))
-    )
-    columns = {part: pc.field(COORDINATES, part) for part in PLACE}
-    found: set[tuple[str, int, int]] = set()
-    for file in folder.dataset(paths, pa.schema([COORDINATES_FIELD]), format).get_fragments():
-        if COORDINATES not in file.physical_schema.names:
-            return None
-        # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
-        for rows in file.to_batches(
-            schema=pa.schema([COORDINATES_FIELD]), columns=columns, filter=near, use_threads=False
-        ):
-            found |= wanted.among(pa.StructArray.from_arrays(rows.columns, PLACE))
-    return found
 
 
 def worth_joining(sizes: Sequence[int], target: int) -> int:

@@ -1,4 +1,4 @@
-"""What a batch can touch in a table: bounds of its keys, gathered while it is staged, told to the MERGE.
+"""What a batch can touch in a table: bounds of its keys, collected while it is staged, as conditions for the MERGE.
 
 Exact: a condition is given only for types that Arrow and Spark order alike, and left out where it could miss a row.
 """
@@ -18,7 +18,7 @@ from penstock.model import DELETES
 from penstock.sinks.spark_sql import literal, quoted
 
 FEW = 100
-"""Up to so many distinct values are told one by one."""
+"""The maximum number of distinct values that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class Bounds:
 
 
 def bounds_of(rows: pa.RecordBatch, name: str) -> Bounds | None:
-    """The bounds of a column, if it is there, its type allows them and no delete leaves its value out."""
+    """The bounds of a column, if it exists, its type allows them and no delete leaves its value out."""
     column = rows.column(name) if name in rows.schema.names else None
     kind = _kind(column.type) if column is not None else None
     if column is None or kind is None:
         return None
     if column.null_count and DELETES in rows.schema.names:
-        untold = pc.and_kleene(pc.is_null(column), rows.column(DELETES))
-        if pc.any(untold).as_py():
+        unknown = pc.and_kleene(pc.is_null(column), rows.column(DELETES))
+        if pc.any(unknown).as_py():
             return None
     if kind in ("timestamp", "timestamp_ntz"):
         column = column.cast(pa.int64())  # years beyond 9999 have no Python value

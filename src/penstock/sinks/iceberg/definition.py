@@ -13,15 +13,22 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as types
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from penstock.config.sinks import PartitionText, parse_partition
 from penstock.errors import DefinitionError, MissingError
-from penstock.model import COMPUTED, COORDINATES, MergeRules
-from penstock.sinks.evolution import Evolve, Fit, Fitting, check_columns, unwritable
+from penstock.model import MergeRules
+from penstock.sinks.evolution import (
+    Evolve,
+    Fit,
+    Fitting,
+    check_columns,
+    check_partitions,
+    unwritable,
+    written_columns,
+)
 from penstock.sinks.failures import mismatch
 from penstock.sinks.iceberg.partitions import Layout, spec_texts, transform_of
 from penstock.sinks.iceberg.table import CatalogTable, local_path
@@ -64,14 +71,6 @@ def check_format(sink: str, table: Table) -> None:
         )
 
 
-def check_partitions(sink: str, schema: Schema, spec: PartitionSpec, partition_by: Sequence[PartitionText]) -> None:
-    """Refuse a table that is partitioned otherwise."""
-    theirs, ours = spec_texts(spec, schema), [str(entry) for entry in partition_by]
-    if theirs != ours:
-        facts = {"pipeline": ", ".join(ours) or "none", "table": ", ".join(theirs) or "none"}
-        raise mismatch(sink, "the table is partitioned otherwise", facts, "set partition_by as in the table")
-
-
 def identity_of(table: Table) -> str:
     """What a check of the table depends on: while it stays, the check holds."""
     metadata = table.metadata
@@ -105,43 +104,42 @@ class TableDefinition:
     evolve: Evolve = "fail"
     keep_coordinates: bool = True
 
-    def ready(self, side: CatalogTable, schema: pa.Schema) -> tuple[Table, Fit]:
-        """The table, created or changed where it has to be, and how the rows go into it."""
-        table = side.look() or side.create(self._writable(schema), self.partition_by)
+    def ready(self, catalog_table: CatalogTable, schema: pa.Schema) -> tuple[Table, Fit]:
+        """The table, created or changed where necessary, and how the rows fit it."""
+        table = catalog_table.load() or catalog_table.create(self._writable(schema), self.partition_by)
         fit = self.fit(table, schema)
-        return self._change(side, table, schema, fit) if fit.changes_target else (table, fit)
+        return self._change(catalog_table, table, schema, fit) if fit.changes_target else (table, fit)
 
-    def look(self, side: CatalogTable, schema: pa.Schema) -> Fit | None:
-        """How the rows go into the table as it is now; none where there is no table yet."""
-        table = side.look()
+    def check(self, catalog_table: CatalogTable, schema: pa.Schema) -> Fit | None:
+        """How the rows fit the table as it is now; none where there is no table yet."""
+        table = catalog_table.load()
         if table is not None:
             return self.fit(table, schema)
         self._writable(schema)
         return None
 
     def fit(self, table: Table, schema: pa.Schema, evolve: Evolve | None = None) -> Fit:
-        """How the rows go into the table. Raises where they cannot."""
+        """How the rows fit the table. Raises where they do not."""
         self._writable(schema, table)
         check_format(self.sink, table)
-        check_partitions(self.sink, table.schema(), table.spec(), self.partition_by)
+        check_partitions(self.sink, list(map(str, self.partition_by)), spec_texts(table.spec(), table.schema()))
         rules = fitting(self.sink, evolve or self.evolve)
         return rules.fit(self.written(schema), held_columns(table.schema()))
 
     def written(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of the rows that are the table's too: not those computed for the sink alone."""
-        kept = [f for f in schema if not f.name.startswith(COMPUTED)]
-        return pa.schema([f for f in kept if self.keep_coordinates or f.name != COORDINATES])
+        """The columns of the rows that are the table's too."""
+        return written_columns(schema, keep_coordinates=self.keep_coordinates)
 
     def staged(self, schema: pa.Schema, layout: Layout) -> pa.Schema:
         """What of these rows is written, in the types that the table had when it was last prepared."""
         return fitting(self.sink, self.evolve).staged(self.written(schema), held_columns(layout.schema))
 
-    def _change(self, side: CatalogTable, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
-        """Give the table what it lacks. Another run that does the same at the same time may be first."""
+    def _change(self, catalog_table: CatalogTable, table: Table, schema: pa.Schema, fit: Fit) -> tuple[Table, Fit]:
+        """Make the changes to the table. Another run that makes the same ones at the same time may be first."""
         try:
-            changed = side.change(table, fit)
+            changed = catalog_table.change(table, fit)
         except Exception:
-            changed = side.look() or table
+            changed = catalog_table.load() or table
             if self.fit(changed, schema).changes_target:
                 raise
         return changed, self.fit(changed, schema, "ignore" if self.evolve == "ignore" else "fail")

@@ -43,7 +43,7 @@ class History:
 
     @property
     def position(self) -> Position | None:
-        """Where the table stands; none where it never had a commit."""
+        """The position of the table; none where it never had a commit."""
         if self.held:
             newest, *older = (own.position for own in self.held)
             return Position.united(newest, older)

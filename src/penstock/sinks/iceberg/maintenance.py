@@ -1,4 +1,4 @@
-"""The care of an Iceberg table, by Spark's procedures: files and manifests rewritten, snapshots and orphans removed.
+"""Maintenance of an Iceberg table, by Spark's procedures: files and manifests rewritten, snapshots and orphans removed.
 
 No snapshot of these carries a position. The newest that does has a tag, which an expiry keeps, for every pipeline and
 sink that writes to the table; where that does not hold, no snapshot expires.
@@ -7,7 +7,7 @@ sink that writes to the table; where that does not hold, no snapshot expires.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,88 +15,68 @@ from typing import Any
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table
 
-from penstock.contracts import MaintenanceLock, SqlEngine
+from penstock.contracts import MaintenanceLock
 from penstock.errors import PenstockError
 from penstock.model import live_name
-from penstock.model.upkeep import Cleaned, Compacted, TableFigures
-from penstock.sinks.compaction_chunks import NoLock, SparkCare
+from penstock.model.upkeep import Cleaned, Compacted
 from penstock.sinks.files import TableFolder
+from penstock.sinks.files.stage import STAGED
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, worth_joining
 from penstock.sinks.iceberg.failures import is_conflict, sink_failure, sink_failures
 from penstock.sinks.iceberg.history import OwnSnapshot, history_of, mark_of, writers_of
 from penstock.sinks.iceberg.table import RETAIN_TAG, CatalogTable
+from penstock.sinks.maintenance import NoLock, TableMaintenance
 from penstock.sinks.spark_sql import literal, quoted
 from penstock.storage import Storage
 
 COMPACTING, CLEANING = "compacting the table", "cleaning the table up"
 ORPHAN_AGE = timedelta(days=3)
-"""How old a file must be at least that no snapshot names: a batch or a replay in hand may be about to."""
+"""The minimum age of files to remove that no snapshot names: a batch or a replay in progress may be about to."""
 
 MANY_MANIFESTS = 20
-"""From how many manifests on they are written anew."""
+"""The number of manifests from which on they are rewritten."""
 
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
 
 
-class IcebergMaintenance:
-    """Implements `contracts.Maintenance`. Figures are read without Spark; the rest is Spark's."""
+class IcebergMaintenance(TableMaintenance[Table]):
+    """Implements `contracts.Maintenance`. Figures are read without Spark; the rest runs through Spark."""
 
     needs_sql = True
 
     def __init__(
         self,
         sink: str,
-        side: CatalogTable,
+        catalog_table: CatalogTable,
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
         storage: Storage = Storage(),
     ) -> None:
-        self._sink = sink
+        super().__init__(sink, target_file_bytes, cluster_by, sink_failures)
         self._storage = storage
-        self._table = literal(quoted(*side.identifier))
-        self._system = f"{quoted(side.catalog.name)}.system"
-        self._settings = side.spark_settings
-        self._side = side
-        self._target = target_file_bytes
-        self._cluster_by = tuple(cluster_by)
-        self._spark = SparkCare(sink, self._judged)
-
-    def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
-        """The engine, and how to break off what it runs."""
-        self._spark.use(sql, interrupt)
-
-    def figures(self) -> TableFigures | None:
-        """How the table is now."""
-        with sink_failures(self._sink, "looking at the table"):
-            table = self._side.look()
-            if table is None:
-                return None
-            parts = _sizes(table)
-            return TableFigures(
-                files=sum(map(len, parts)),
-                small_files=sum(worth_joining(sizes, self._target) for sizes in parts),
-                size_bytes=sum(map(sum, parts)),
-                versions=len(table.metadata.snapshots),
-            )
+        self._catalog_table = catalog_table
+        self._name = literal(quoted(*catalog_table.identifier))
+        self._system = f"{quoted(catalog_table.catalog.name)}.system"
+        self._settings = catalog_table.spark_settings
 
     def compact(self, lock: MaintenanceLock, deadline: float) -> Compacted:
         """Join small files, ordered by `cluster_by`, and then manifests where they are many."""
         with sink_failures(self._sink, COMPACTING):
-            table = self._side.look()
+            table = self._open()
             if table is None:
                 return Compacted()
             done = Compacted()
-            if any(worth_joining(sizes, self._target) for sizes in _sizes(table)):
+            if any(worth_joining(sizes, self._target) for sizes in self._file_sizes(table)):
                 done = self._rewrite(lock, deadline)
-            if done.left is None and _manifests(self._side.look()) >= MANY_MANIFESTS:
-                _, gave_way, left = self._call(f"rewrite_manifests(table => {self._table})", lock, deadline)
+            if done.left is None and _manifests(self._open()) >= MANY_MANIFESTS:
+                _, gave_way, left = self._call(f"rewrite_manifests(table => {self._name})", lock, deadline)
                 done = Compacted(done.removed, done.added, done.gave_way + gave_way, left)
             return done
 
     def clean(self, keep: timedelta, lock: MaintenanceLock, deadline: float, *, dry_run: bool = False) -> Cleaned:
         """Expire snapshots older than `keep` that no branch or tag names, and remove files that none names."""
         with sink_failures(self._sink, CLEANING):
-            table = self._side.look()
+            table = self._open()
             if table is None:
                 return Cleaned()
             notes, before = [], datetime.now(UTC) - keep
@@ -106,14 +86,13 @@ class IcebergMaintenance:
             if expiring and (why := _unsafe(table)):
                 expiring, notes = 0, [why]
             staged = list(_forgotten(table, max(keep, ORPHAN_AGE), self._storage))
-            if dry_run and not self._spark.is_given:
-                notes.append("which files no snapshot names is looked for by Spark alone")
+            if dry_run and self._sql is None:
+                notes.append("only Spark can find the files that no snapshot names")
                 return Cleaned(len(staged), expiring, "; ".join(notes))
             files = 0
             if expiring and not dry_run:
                 rows, _, left = self._call(
-                    f"expire_snapshots(table => {self._table}, older_than => {_moment(before)}, "
-                    "stream_results => true)",
+                    f"expire_snapshots(table => {self._name}, older_than => {_moment(before)}, stream_results => true)",
                     lock,
                     deadline,
                 )
@@ -123,7 +102,7 @@ class IcebergMaintenance:
                 notes += [f"snapshots: {left}"] if left else []
             orphans = datetime.now(UTC) - max(keep, ORPHAN_AGE)
             rows, _, left = self._call(
-                f"remove_orphan_files(table => {self._table}, older_than => {_moment(orphans)}, "
+                f"remove_orphan_files(table => {self._name}, older_than => {_moment(orphans)}, "
                 f"dry_run => {str(dry_run).lower()})",
                 NoLock(),
                 deadline,
@@ -133,6 +112,22 @@ class IcebergMaintenance:
                 with suppress(OSError):
                     folder.remove(path)
             return Cleaned(files + len(rows) + len(staged), expiring, "; ".join(notes) or None)
+
+    def _open(self) -> Table | None:
+        return self._catalog_table.load()
+
+    def _file_sizes(self, table: Table) -> list[list[int]]:
+        found: dict[tuple[int, str], list[int]] = defaultdict(list)
+        snapshot = table.current_snapshot()
+        for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
+            if manifest.content == ManifestContent.DATA:
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                    file = entry.data_file
+                    found[(manifest.partition_spec_id, repr(file.partition))].append(file.file_size_in_bytes)
+        return list(found.values())
+
+    def _versions(self, table: Table) -> int:
+        return len(table.metadata.snapshots)
 
     def _rewrite(self, lock: MaintenanceLock, deadline: float) -> Compacted:
         options = {
@@ -144,7 +139,7 @@ class IcebergMaintenance:
             "partial-progress.max-commits": 10,
         }
         listed = ", ".join(f"'{name}', '{value}'" for name, value in options.items())
-        call = f"rewrite_data_files(table => {self._table}, {self._order()}options => map({listed}))"
+        call = f"rewrite_data_files(table => {self._name}, {self._order()}options => map({listed}))"
         rows, gave_way, left = self._call(call, lock, deadline)
         removed = sum(int(row["rewritten_data_files_count"]) for row in rows)
         added = sum(int(row["added_data_files_count"]) for row in rows)
@@ -159,21 +154,21 @@ class IcebergMaintenance:
         return f"strategy => 'sort', sort_order => {literal(order)}, "
 
     def _call(self, call: str, lock: MaintenanceLock, deadline: float) -> tuple[list[dict[str, Any]], int, str | None]:
-        return self._spark.run(f"CALL {self._system}.{call}", self._settings, lock, deadline)
+        return self._run(f"CALL {self._system}.{call}", self._settings, lock, deadline)
 
-    def _judged(self, error: Exception) -> PenstockError | None:
+    def _failure(self, error: Exception) -> PenstockError | None:
         return None if is_conflict(error) else sink_failure(self._sink, COMPACTING, error)
 
     def _tagged(self, table: Table) -> Table:
         """The table once the newest position of every pipeline and sink has a tag: someone may have dropped it."""
         absent = {mark: own.snapshot for mark, own in _newest_held(table).items() if mark not in table.metadata.refs}
         for mark, snapshot in absent.items():
-            self._spark.engine.run(
-                f"ALTER TABLE {self._side.spark_name} CREATE TAG IF NOT EXISTS {quoted(mark)} "
+            self._engine.run(
+                f"ALTER TABLE {self._catalog_table.spark_name} CREATE TAG IF NOT EXISTS {quoted(mark)} "
                 f"AS OF VERSION {snapshot.snapshot_id} {RETAIN_TAG}",
                 settings=self._settings,
             )
-        return (self._side.look() or table) if absent else table
+        return (self._open() or table) if absent else table
 
 
 def _newest_held(table: Table) -> dict[str, OwnSnapshot]:
@@ -206,18 +201,6 @@ def _unsafe(table: Table) -> str | None:
     return None
 
 
-def _sizes(table: Table) -> list[list[int]]:
-    """The sizes of the data files, partition by partition."""
-    found: dict[tuple[int, str], list[int]] = defaultdict(list)
-    snapshot = table.current_snapshot()
-    for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
-        if manifest.content == ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-                file = entry.data_file
-                found[(manifest.partition_spec_id, repr(file.partition))].append(file.file_size_in_bytes)
-    return list(found.values())
-
-
 def _manifests(table: Table | None) -> int:
     snapshot = table.current_snapshot() if table is not None else None
     return len(snapshot.manifests(table.io)) if table is not None and snapshot is not None else 0
@@ -231,8 +214,8 @@ def _expiring(table: Table, before: datetime) -> int:
 
 
 def _forgotten(table: Table, age: timedelta, storage: Storage) -> Iterator[tuple[TableFolder, str]]:
-    """Files staged beside the table that no commit will take any more."""
-    folder = TableFolder(f"{table.location().rstrip('/')}/_penstock/staged", storage)
+    """Files staged next to the table that no commit will use any more."""
+    folder = TableFolder(f"{table.location().rstrip('/')}/{STAGED}", storage)
     for path in folder.older("", ".parquet", datetime.now(UTC) - age):
         yield folder, path
 

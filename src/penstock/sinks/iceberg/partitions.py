@@ -27,8 +27,9 @@ from penstock.config.sinks import PartitionText
 from penstock.model import Refusal
 from penstock.sinks.failures import mismatch
 from penstock.sinks.files import folder_of
+from penstock.sinks.files.folder import encode, split_by_codes
 from penstock.sinks.iceberg.types import with_ids
-from penstock.sinks.merging import refusals
+from penstock.sinks.merging import PARTITION_VALUE, refusals
 
 Values = tuple[Any, ...]
 """Partition values as manifests hold them: dates as days, times as microseconds."""
@@ -37,8 +38,6 @@ _SUFFIXES = {"identity": "", "bucket": "_bucket", "truncate": "_trunc"}
 _HOUR = 3_600_000_000
 _FIRST_FIELD_ID = 1000
 _LONGEST_FOLDER = 255
-
-PARTITION_VALUE = "SINK_PARTITION_VALUE"
 
 
 def transform_of(entry: PartitionText) -> Transform[Any, Any]:
@@ -119,28 +118,12 @@ class RowSplitter:
         ]
 
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
-        """Yield each combination of values with its rows, in their order.
-
-        Rows of several combinations are copied, so that keeping a few of them does not keep the whole batch.
-        """
-        if not rows.num_rows:
-            return
-        if not self._columns:
-            yield (), rows
-            return
-        combination: pa.Array = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
-        distinct = []
-        for column in self._columns:
-            values, codes = _encode(rows.column(column.name), column.transform, column.source)
-            distinct.append(values)
-            combination = pc.add(pc.multiply(combination, len(values)), codes)
-        order = pc.array_sort_indices(combination)  # a stable sort: rows stay in the order of their offsets
-        runs = pc.run_end_encode(combination.take(order))
-        start = 0
-        for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            whole = end - start == rows.num_rows
-            yield _decode(distinct, code), rows if whole else rows.take(order.slice(start, end - start))
-            start = end
+        """Yield each combination of values with its rows, in their order."""
+        encoded = [
+            encode(_coarse(rows.column(column.name), column.transform), column.transform.transform(column.source))
+            for column in self._columns
+        ]
+        return split_by_codes(rows, encoded)
 
     def folder(self, values: Values) -> str:
         """The folder of some values, for people: readers take the values from the manifests."""
@@ -149,16 +132,6 @@ class RowSplitter:
             for column, value in zip(self._columns, values, strict=True)
         ]
         return folder_of([column.label for column in self._columns], tuple(texts))
-
-
-def _encode(column: pa.Array, transform: Transform[Any, Any], source: IcebergType) -> tuple[list[Any], pa.Array]:
-    """The distinct values that a transform gives for a column, and for each row which of them it has."""
-    encoded = _coarse(column, transform).dictionary_encode(null_encoding="encode")
-    change = transform.transform(source)
-    changed = [change(value) for value in encoded.dictionary.to_pylist()]
-    distinct = list(dict.fromkeys(changed))
-    place = {value: index for index, value in enumerate(distinct)}
-    return distinct, pa.array([place[value] for value in changed], pa.int64()).take(encoded.indices)
 
 
 def _coarse(column: pa.Array, transform: Transform[Any, Any]) -> pa.Array:
@@ -187,15 +160,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-def _decode(distinct: Sequence[list[Any]], code: int) -> Values:
-    values = []
-    for found in reversed(distinct):
-        code, place = divmod(code, len(found))
-        values.append(found[place])
-    return tuple(reversed(values))
-
-
-# What a task has to know of a table, in a form that pickles small, and whether what it staged still fits.
+# What a task has to know about a table, in a form that pickles small, and whether what it staged still fits.
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +186,7 @@ class Layout:
 
 
 def check_staged(sink: str, table: Table, schema: pa.Schema, layout: Layout) -> None:
-    """Refuse a table for which files staged by `layout` would be read as something else: they go by field ids."""
+    """Refuse a table in which files staged by `layout` would be read differently: readers use field ids."""
     now = Layout.of(table)
     staged, held = (with_ids(schema, found.schema.as_struct()) for found in (layout, now))
     if staged.equals(held, check_metadata=True) and (layout.spec.spec_id, layout.data) == (now.spec.spec_id, now.data):

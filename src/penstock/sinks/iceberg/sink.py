@@ -33,9 +33,10 @@ from penstock.model import (
     decide,
 )
 from penstock.sinks.commit import position_moved
-from penstock.sinks.evolution import Evolve, Fit
+from penstock.sinks.evolution import Evolve, Fit, written_columns
 from penstock.sinks.files import TableFolder, staged_prefix
 from penstock.sinks.files.joining import JOINER, JoinedFiles
+from penstock.sinks.files.stage import STAGED, StagedDataFile, items_of
 from penstock.sinks.files.writer import TARGET_FILE_BYTES
 from penstock.sinks.iceberg.definition import (
     TableDefinition,
@@ -56,7 +57,7 @@ from penstock.sinks.iceberg.history import (
 from penstock.sinks.iceberg.maintenance import IcebergMaintenance
 from penstock.sinks.iceberg.partitions import Layout, check_staged
 from penstock.sinks.iceberg.stage import AppendStage, IcebergReplacement, StagedFile
-from penstock.sinks.iceberg.staged_rows import RowsStage, StagedRows
+from penstock.sinks.iceberg.staged_rows import IcebergRowsStage, StagedRows
 from penstock.sinks.iceberg.table import CatalogTable, IcebergCatalog
 from penstock.sinks.merging import refuse_without_position
 from penstock.sinks.replacing import refuse_without_coordinates
@@ -70,6 +71,7 @@ class IcebergSink:
     """Implements `contracts.Sink`, `SqlSink`, `RecordSink` and `SharedSink` over one Iceberg table."""
 
     guarantee = Guarantee.EXACTLY_ONCE
+    replaces: tuple[OffsetRange, ...] = ()
 
     def __init__(
         self,
@@ -84,7 +86,6 @@ class IcebergSink:
         partition_by: Sequence[str] = (),
         evolve: Evolve = "fail",
         keep_coordinates: bool = True,
-        replaces: Sequence[OffsetRange] = (),
         target_file_bytes: int = TARGET_FILE_BYTES,
         cluster_by: Sequence[str] = (),
     ) -> None:
@@ -100,13 +101,12 @@ class IcebergSink:
         self._mark = mark_of(pipeline, name)
         self._storage = storage
         self._sql: SqlEngine | None = None
-        self._side: CatalogTable | None = CatalogTable(catalog, warehouse, identifier)
+        self._on_driver: CatalogTable | None = CatalogTable(catalog, warehouse, identifier)
         self._schema: pa.Schema | None = None
         self._layout: Layout | None = None
         self._checked = ""
         self.target_file_bytes = target_file_bytes
         self.cluster_by = tuple(cluster_by)
-        self.replaces = tuple(replaces)
 
     def replacing(self, ranges: Sequence[OffsetRange]) -> IcebergSink:
         """The same sink, which appends: its commits take the rows of these ranges out of the table as well."""
@@ -115,21 +115,21 @@ class IcebergSink:
         return made
 
     def by_position(self) -> IcebergSink:
-        """The same sink, which merges: a row that is there stays where it came from a later position."""
+        """The same sink for merges: an existing row stays where it came from a later position."""
         assert self.rules is not None
         made = self._copy()
         made.rules = replace(self.rules, by_position=True)
         return made
 
     def would_replace(self) -> int | None:
-        """Only look: how many rows of the table lie in the ranges."""
+        """Read only: how many rows of the table are in the ranges."""
         with sink_failures(self.name, "counting rows to replace"):
-            table = self._there().look()
+            table = self._catalog_table.load()
             return IcebergReplacement(self.replaces).count(table) if table is not None else 0
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks only write files: clients do not pickle, and the catalog's secrets stay on the driver.
-        return {**self.__dict__, "_side": None, "_sql": None}
+        return {**self.__dict__, "_on_driver": None, "_sql": None}
 
     @property
     def target(self) -> str:
@@ -148,34 +148,34 @@ class IcebergSink:
     def prepare(self, schema: pa.Schema) -> None:
         """Create the table, or check it and give it the columns and types that `evolve` allows."""
         with sink_failures(self.name, "preparing the table", at_start=self._schema is None):
-            side = self._there()
+            catalog_table = self._catalog_table
             self._check_replaceable(schema)
-            table, fit = self._definition.ready(side, schema)
-            side.drop(self._branches(table))
+            table, fit = self._definition.ready(catalog_table, schema)
+            catalog_table.drop(self._branches(table))
         if self.rules is not None:
             refuse_without_position(self.name, fit.taken, self.rules, kept=self._definition.keep_coordinates)
         self._schema, self._checked = fit.taken, identity_of(table)
         self._layout = Layout.of(table)
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the table, if it is there, can take the rows, with what `evolve` may change in it."""
-        self._look(schema)
+        """Check whether the table, if it exists, can take the rows, with the changes that `evolve` allows."""
+        self._fit(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would change in the table for these rows, and what it would leave out of them."""
-        fit = self._look(schema)
-        return ["create table"] if fit is None else fit.told()
+        """Read only: what `prepare` would change in the table for these rows, and which columns it would leave out."""
+        fit = self._fit(schema)
+        return ["create table"] if fit is None else fit.changes()
 
     def position(self) -> Position | None:
         """What the table holds now: after a roll-back, the newest position that was not taken out."""
         with sink_failures(self.name, "reading the table's snapshots"):
-            table = self._there().look()
+            table = self._catalog_table.load()
             return self._position(table) if table is not None else None
 
     def records_held(self, ranges: Sequence[OffsetRange]) -> set[tuple[str, int, int]] | None:
         """The records of these ranges that the table has rows of; none where its rows have no coordinates."""
         with sink_failures(self.name, "looking for records"):
-            table = self._there().look()
+            table = self._catalog_table.load()
             if table is None:
                 return set()
             named = COORDINATES in (field.name for field in table.schema().fields)
@@ -184,7 +184,7 @@ class IcebergSink:
     def other_writers(self) -> list[str]:
         """The other pipelines and sinks that have written to the table, as far back as its snapshots go."""
         with sink_failures(self.name, "reading the table's snapshots"):
-            table = self._there().look()
+            table = self._catalog_table.load()
             return other_writers(table.metadata, self.pipeline, self.name) if table is not None else []
 
     def stage(self, token: BatchToken, writer: SlotAttempt, schema: pa.Schema) -> Stage:
@@ -195,14 +195,14 @@ class IcebergSink:
             return AppendStage(
                 self.name, layout, self._prefix(token), writer, staged, self.target_file_bytes, self._storage
             )
-        rows = pa.schema([f for f in self._definition.written(schema) if f.name != COORDINATES])
-        beside = [f for f in schema if f.name in (COORDINATES, DELETES)]
-        return RowsStage(
+        rows = written_columns(schema, keep_coordinates=False)
+        extra = [f for f in schema if f.name in (COORDINATES, DELETES)]
+        return IcebergRowsStage(
             self.name,
             self._staging(layout),
             self._prefix(token),
             writer,
-            pa.schema([*self._definition.staged(rows, layout), *beside]),
+            pa.schema([*self._definition.staged(rows, layout), *extra]),
             self.rules,
             self._definition.partition_by,
         )
@@ -210,43 +210,43 @@ class IcebergSink:
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Make the staged rows visible and the position current, in one snapshot. An empty batch is a snapshot too."""
         token = position.last
-        items = [item for manifest in manifests for item in manifest.items]
-        others = [item for item in items if not isinstance(item, StagedFile)]
+        rows = items_of(manifests, StagedRows)
         with sink_failures(self.name, f"committing batch {token.batch_id}"):
             if self._layout is None:  # a position is moved outside a run: there are no rows
                 self._layout = Layout.of(self._existing())
-            replacement, joined = self._replacement(token), self._joined(token, items)
+            replacement, joined = self._replacement(token), self._joined(token, items_of(manifests, StagedFile))
             for tries_left in reversed(range(LAND_TRIES)):
                 table = self._existing()
                 if self._position(table) != onto:
                     raise position_moved(self.name)
                 self._check_unmoved(table)
                 try:
-                    self._commit_snapshot(position, [*others, *joined.files()], table, replacement)
+                    self._commit_snapshot(position, joined.files(), rows, table, replacement)
                     break
                 except Exception as error:
                     if not is_conflict(error) or not tries_left:
                         raise
-        self._remove(item.path for item in items if isinstance(item, StagedRows))
+        self._remove(file.path for file in rows)
         with suppress(OSError):  # what stays is named by no snapshot, and an orphan to maintenance
-            joined.remove_sources()
+            joined.remove_originals()
 
     @property
     def commits_under_lock(self) -> bool:
-        """An append that a compaction gets ahead of only names its files again; all else has to be made anew."""
+        """An append that loses to a compaction only names its files again; anything else has to be redone."""
         return self.rules is not None or bool(self.replaces)
 
     def maintenance(self) -> IcebergMaintenance:
-        """The care of the table."""
-        return IcebergMaintenance(self.name, self._there(), self.target_file_bytes, self.cluster_by, self._storage)
+        """The maintenance of the table."""
+        return IcebergMaintenance(
+            self.name, self._catalog_table, self.target_file_bytes, self.cluster_by, self._storage
+        )
 
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
         """Whether the staged files are still in the table's folder."""
         with sink_failures(self.name, "looking for staged files"):
-            table = self._there().look()
+            table = self._catalog_table.load()
             folder = TableFolder(Layout.of(table).data, self._storage) if table is not None else None
-            files = (item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile))
-            return all(folder is not None and folder.has(file.path) for file in files)
+            return all(folder is not None and folder.has(file.path) for file in items_of(manifests, StagedFile))
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
@@ -256,14 +256,12 @@ class IcebergSink:
         """
         layout = self._prepared()
         folder = self._staging(layout) if self.rules is not None else TableFolder(layout.data, self._storage)
-        named = {
-            item.path for manifest in manifests for item in manifest.items if isinstance(item, StagedFile | StagedRows)
-        }
-        strays = {path for path in folder.data_files(self._prefix(token)) if path not in named}
-        if not strays:
+        named = {file.path for file in items_of(manifests, StagedDataFile)}
+        leftovers = set(folder.data_files(self._prefix(token))) - named
+        if not leftovers:
             return
         with sink_failures(self.name, f"removing leftovers of batch {token.batch_id}"):
-            table = self._there().look()
+            table = self._catalog_table.load()
             if table is None or decide(self._position(table), token) is not Verdict.COMMITTED:
                 return
             commits = snapshots_of(table.metadata, self.pipeline, self.name, token)
@@ -272,51 +270,55 @@ class IcebergSink:
             if self.rules is None:
                 prefix = f"{layout.data}/"
                 for snapshot in commits:
-                    strays -= {path.removeprefix(prefix) for path in files_added(snapshot, table.io)}
-            for path in strays:
+                    leftovers -= {path.removeprefix(prefix) for path in files_added(snapshot, table.io)}
+            for path in leftovers:
                 folder.remove(path)
 
     def _commit_snapshot(
-        self, position: Position, items: Sequence[object], seen: Table, replacement: IcebergReplacement | None
+        self,
+        position: Position,
+        files: Sequence[StagedFile],
+        rows: Sequence[StagedRows],
+        base: Table,
+        replacement: IcebergReplacement | None,
     ) -> None:
-        """One try: a snapshot on top of the one that `seen` has as main's, or an error."""
-        layout, side, summary = self._prepared(), self._there(), summary_of(self.pipeline, self.name, position)
-        rows = [item for item in items if isinstance(item, StagedRows)]
+        """One try: a snapshot on top of the one that `base` has as main's, or an error."""
+        layout, target, summary = self._prepared(), self._catalog_table, summary_of(self.pipeline, self.name, position)
         if self.rules is None or not rows:
-            touched = replacement.touched(seen) if replacement is not None else []
-            staged = [*items, *(file for one in touched for file in one.rest)]
-            files = [item.to_data_file(layout) for item in staged if isinstance(item, StagedFile)]
-            side.append(seen, files, summary, self._mark, [one.file.file for one in touched])
+            touched = replacement.touched(base) if replacement is not None else []
+            added = [*files, *(file for one in touched for file in one.rest)]
+            removed = [one.file.file for one in touched]
+            target.append(base, [file.to_data_file(layout) for file in added], summary, self._mark, removed)
             return
         branch = f"{self._mark}_{secrets.token_hex(4)}"
         folder = self._staging(layout)
         try:
-            side.merge_on_branch(
+            target.merge_on_branch(
                 self._engine(),
                 branch,
-                seen,
+                base,
                 {f"{folder.uri}/{item.path}": item.bounds for item in rows},
                 self._schema.names if self._schema is not None else [],
                 self.rules,
                 summary,
             )
-            side.publish(seen, branch, self._mark)
+            target.publish(base, branch, self._mark)
         except Exception as error:
-            overtaken = self._is_overtaken(seen, branch)
-            with suppress(Exception):  # then the next start removes it
-                side.drop([branch])
+            overtaken = self._is_overtaken(base, branch)
+            with suppress(Exception):  # the next start removes it then
+                target.drop([branch])
             if overtaken:
                 raise CommitFailedException(
                     "main has moved, or another start of this sink removed the branch"
                 ) from error
             raise
 
-    def _is_overtaken(self, seen: Table, branch: str) -> bool:
+    def _is_overtaken(self, base: Table, branch: str) -> bool:
         """Whether another writer is why a commit through a branch failed. Spark has no exception of its own for it."""
         with suppress(Exception):
-            now = self._there().look()
+            now = self._catalog_table.load()
             if now is not None:
-                moved = now.metadata.current_snapshot_id != seen.metadata.current_snapshot_id
+                moved = now.metadata.current_snapshot_id != base.metadata.current_snapshot_id
                 return moved or branch not in now.metadata.refs
         return False
 
@@ -334,24 +336,23 @@ class IcebergSink:
             lambda writer: AppendStage(self.name, layout, prefix, writer, held, storage=storage),
         )
 
-    def _joined(self, token: BatchToken, items: Sequence[object]) -> JoinedFiles[StagedFile, AppendStage]:
+    def _joined(self, token: BatchToken, files: Sequence[StagedFile]) -> JoinedFiles[StagedFile]:
         """What the slots staged for an append, one file a partition where it is little."""
         layout, schema = self._prepared(), self._schema or pa.schema([])
         return JoinedFiles(
             TableFolder(layout.data, self._storage),
-            [item for item in items if isinstance(item, StagedFile)],
+            files,
             self.target_file_bytes,
             lambda file: file.values,
             lambda: AppendStage(
                 self.name, layout, self._prefix(token), JOINER, schema, self.target_file_bytes, self._storage
             ),
-            lambda stage, file, rows: stage.write(rows),
         )
 
     def _check_replaceable(self, schema: pa.Schema) -> None:
         if self.replaces:
             refuse_without_coordinates(self.name, schema.names, kept=self._definition.keep_coordinates)
-            if (table := self._there().look()) is not None:
+            if (table := self._catalog_table.load()) is not None:
                 refuse_without_coordinates(self.name, [f.name for f in table.schema().fields], kept=True)
 
     def _check_unmoved(self, table: Table) -> None:
@@ -364,13 +365,13 @@ class IcebergSink:
             check_staged(self.name, table, schema, layout)
         self._checked = identity_of(table)
 
-    def _look(self, schema: pa.Schema) -> Fit | None:
+    def _fit(self, schema: pa.Schema) -> Fit | None:
         with sink_failures(self.name, "looking at the table", at_start=True):
             self._check_replaceable(schema)
-            return self._definition.look(self._there(), schema)
+            return self._definition.check(self._catalog_table, schema)
 
     def _branches(self, table: Table) -> list[str]:
-        """Branches that a run of this sink left behind."""
+        """Branches that an earlier run of this sink did not remove."""
         return [name for name in table.metadata.refs if name.startswith(f"{self._mark}_")]
 
     def _copy(self) -> IcebergSink:
@@ -378,18 +379,19 @@ class IcebergSink:
         made.__dict__.update(self.__dict__)  # with all that stays out of a pickle
         return made
 
-    def _there(self) -> CatalogTable:
-        assert self._side is not None
-        return self._side
+    @property
+    def _catalog_table(self) -> CatalogTable:
+        assert self._on_driver is not None
+        return self._on_driver
 
     def _existing(self) -> Table:
-        table = self._there().look()
+        table = self._catalog_table.load()
         if table is None:
             raise TerminalError(
                 "SINK_TABLE_GONE",
-                f"sink {self.name}: the table is not there any more",
+                f"sink {self.name}: the table no longer exists",
                 context={"table": self.table, "warehouse": self.warehouse},
-                hint="a new start makes a new table; what was in the old one is not written again",
+                hint="a new start makes a new table; the rows of the old one are not written again",
             )
         return table
 
@@ -405,7 +407,7 @@ class IcebergSink:
         return staged_prefix("part", self.pipeline, self.name, token)
 
     def _staging(self, layout: Layout) -> TableFolder:
-        return TableFolder(f"{layout.location}/_penstock/staged", self._storage)
+        return TableFolder(f"{layout.location}/{STAGED}", self._storage)
 
     def _remove(self, paths: Iterable[str]) -> None:
         folder = self._staging(self._prepared())

@@ -5,14 +5,13 @@ The rows that stay of a file, where others of it are replaced, are staged the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import (
     ArrowScan,
@@ -25,10 +24,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.typedef import Record
 
-from penstock.model import COORDINATES, Manifest, OffsetRange, Refusal, SlotAttempt
-from penstock.sinks.evolution import cast_rows
+from penstock.model import COORDINATES, OffsetRange, Refusal, SlotAttempt
 from penstock.sinks.files import ParquetFiles, TableFolder
-from penstock.sinks.files.writer import TARGET_FILE_BYTES, Leaf, leaves_of
+from penstock.sinks.files.stage import DataFileStage, StagedDataFile
+from penstock.sinks.files.writer import TARGET_FILE_BYTES, WrittenParquet, leaves_of
 from penstock.sinks.iceberg.failures import sink_failures
 from penstock.sinks.iceberg.partitions import Layout, RowSplitter, Values
 from penstock.sinks.iceberg.types import with_ids
@@ -38,13 +37,9 @@ from penstock.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(StagedDataFile):
     """A file to be named in a manifest: the item of an Iceberg append."""
 
-    path: str
-    """Relative to the folder of the data files."""
-    size_bytes: int
-    rows: int
     values: Values
     statistics: Mapping[str, Any] = field(repr=False)
 
@@ -64,7 +59,7 @@ class StagedFile:
         )
 
 
-class AppendStage:
+class AppendStage(DataFileStage):
     """Implements `contracts.Stage`."""
 
     def __init__(
@@ -77,51 +72,28 @@ class AppendStage:
         target_file_bytes: int = TARGET_FILE_BYTES,
         storage: Storage = Storage(),
     ) -> None:
-        self._sink = sink
-        self._writer = writer
-        self._table_schema = layout.schema
-        self._schema = with_ids(schema, layout.schema.as_struct())
+        self.file_schema = with_ids(schema, layout.schema.as_struct())
         self._splitter = RowSplitter(layout.spec, layout.schema)
         self._plan = compute_statistics_plan(layout.schema, dict(layout.metrics))
-        self._watched = [leaf for leaf in leaves_of(self._schema) if leaf.names]
+        self._ids = parquet_path_to_id_mapping(layout.schema)
+        watched = [leaf for leaf in leaves_of(self.file_schema) if leaf.names]
         folder = TableFolder(layout.data, storage)
-        self._files = ParquetFiles(folder, prefix, writer, self._schema, self._watched, target_file_bytes)
-        self._values: dict[str, Values] = {}
+        files = ParquetFiles(folder, prefix, writer, self.file_schema, watched, target_file_bytes)
+        super().__init__(sink, writer, files, self.file_schema, sink_failures)
 
-    @property
-    def file_schema(self) -> pa.Schema:
-        """The columns of the files."""
-        return self._schema
-
-    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        """Take some rows, in the types of the schema; those without a required value are given back."""
-        with sink_failures(self._sink, "staging rows"):
-            rows, refused = self._refuse_nulls(rows)
-            rows = cast_rows(rows, self._schema)
-            for values, part in self._splitter.split(rows):
-                self._files.add(self._folder(values), part)
+    def _place(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        rows, refused = self._refuse_nulls(rows)
+        super()._place(rows)
         return refused
 
-    def finish(self) -> Manifest:
-        """Close every file, make it durable, and say what there is."""
-        with sink_failures(self._sink, "finishing staged files"):
-            ids = parquet_path_to_id_mapping(self._table_schema)
-            staged = tuple(
-                StagedFile(
-                    file.path,
-                    file.size_bytes,
-                    file.footer.num_rows,
-                    self._values[file.folder],
-                    self._statistics(file.footer, ids, file.with_nan),
-                )
-                for file in self._files.finish()
-            )
-        size = sum(file.size_bytes for file in staged)
-        return Manifest(self._sink, self._writer, sum(file.rows for file in staged), size, staged)
+    def _split(self, rows: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+        return self._splitter.split(rows)
 
-    def abort(self) -> None:
-        """Remove what was written. What cannot be removed is invisible, and an orphan to maintenance."""
-        self._files.abort()
+    def _folder_name(self, values: Values) -> str:
+        return self._splitter.folder(values)
+
+    def _item(self, file: WrittenParquet, values: Values) -> StagedFile:
+        return StagedFile(file.path, file.size_bytes, file.rows, values, self._statistics(file))
 
     def _refuse_nulls(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Sequence[Refusal]]:
         """A tombstone has nulls also in columns that no other record may lack."""
@@ -133,30 +105,21 @@ class AppendStage:
         message = f"sink {self._sink}: the table requires {', '.join(lacking)}, which is null"
         return rows.filter(pc.invert(refused)), refusals(self._sink, rows.filter(refused), "SINK_ROW_REFUSED", message)
 
-    def _folder(self, values: Values) -> str:
-        """A folder for these values alone: two of them may read alike, and a file has but one."""
-        name = folder = self._splitter.folder(values)
-        while self._values.setdefault(folder, values) != values:
-            folder = f"{name}~{len(self._values)}"
-        return folder
-
-    def _statistics(
-        self, footer: pq.FileMetaData, ids: Mapping[str, int], with_nan: Collection[Leaf]
-    ) -> dict[str, Any]:
-        """The statistics of one file, out of its footer. A bound that cannot be given exactly is left out."""
+    def _statistics(self, file: WrittenParquet) -> dict[str, Any]:
+        """The statistics of one file, from its footer. A bound that cannot be given exactly is left out."""
         try:
-            found = data_file_statistics_from_parquet_metadata(footer, self._plan, dict(ids)).to_serialized_dict()
+            found = data_file_statistics_from_parquet_metadata(file.footer, self._plan, self._ids).to_serialized_dict()
         except (OverflowError, ValueError):
             # A time beyond the years that Python knows: readers then look into the file instead.
-            return {"record_count": footer.num_rows}
-        for leaf in with_nan:  # Parquet leaves NaN out of its bounds, SQL sorts it above all
-            found["lower_bounds"].pop(ids[leaf.parquet_path], None)
-            found["upper_bounds"].pop(ids[leaf.parquet_path], None)
+            return {"record_count": file.rows}
+        for leaf in file.with_nan:  # Parquet leaves NaN out of its bounds, SQL sorts it above all
+            found["lower_bounds"].pop(self._ids[leaf.parquet_path], None)
+            found["upper_bounds"].pop(self._ids[leaf.parquet_path], None)
         return found
 
 
 class IcebergReplacement(RangeReplacement[Table, FileScanTask]):
-    """Replaces rows of a table. `begin` opens a stage that writes data files of the table; to look, none is needed."""
+    """Replaces rows of a table. `begin` opens a stage that writes data files of the table; reading needs none."""
 
     def __init__(
         self, ranges: Sequence[OffsetRange], begin: Callable[[SlotAttempt], AppendStage] | None = None

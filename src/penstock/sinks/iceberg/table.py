@@ -59,7 +59,7 @@ _DRIVERS = {"postgresql": "postgresql+psycopg"}
 class IcebergCatalog:
     """A catalog and how to reach it. The address and the properties may hold secrets, so `repr` leaves them out.
 
-    `sqlite` without an address is a file beside the tables; `sql` takes a database URL (`postgresql://...`).
+    `sqlite` without an address is a file next to the tables; `sql` takes a database URL (`postgresql://...`).
     """
 
     kind: Kind = "sqlite"
@@ -71,7 +71,7 @@ class IcebergCatalog:
         """What pyiceberg's `load_catalog` takes."""
         found = {"type": _CLIENT_TYPES[self.kind], "warehouse": self._warehouse(warehouse)}
         if found["type"] == "sql":
-            # A look makes no catalog; and a connection that the database closed meanwhile is noticed.
+            # Reading must not create a catalog; a connection that the database has closed must be noticed.
             found |= {"init_catalog_tables": "false", "pool_pre_ping": "true"}
         if self.kind == "sqlite":
             found["uri"] = f"sqlite:///{self.file(warehouse)}"
@@ -149,7 +149,7 @@ def open_catalog(config: IcebergCatalogConfig, warehouse: str, storage: Storage)
     return IcebergCatalog(config.type, uri, {**storage.for_iceberg(warehouse), **reveal(config.properties)})
 
 
-# A stream commits all day, and every commit writes the whole metadata anew.
+# A stream commits all day, and every commit rewrites the whole metadata.
 _NEW_TABLE = {
     TableProperties.FORMAT_VERSION: "2",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
@@ -184,13 +184,13 @@ class CatalogTable:
 
     @property
     def _is_made(self) -> bool:
-        """Whether the catalog itself is there: opening a SQLite file or a database must not make it."""
+        """Whether the catalog itself exists: opening a SQLite file or a database must not create it."""
         if self.catalog.kind == "sqlite" and not self.catalog.file(self._warehouse).exists():
             return False
         return not isinstance(self._client, SqlCatalog) or inspect(self._client.engine).has_table(_CATALOG_TABLE)
 
-    def look(self) -> Table | None:
-        """The table as it is now, or none. Looking leaves no trace."""
+    def load(self) -> Table | None:
+        """The table as it is now, or none. Loading it leaves no trace."""
         if not self._is_made:
             return None
         try:
@@ -215,7 +215,7 @@ class CatalogTable:
             return self._client.load_table(self.identifier)
 
     def change(self, table: Table, fit: Fit) -> Table:
-        """Give the table what it lacks, in one commit."""
+        """Add columns and widen types, in one commit."""
         with table.update_schema() as update:
             for added in fit.added:
                 update.add_column(added.path, iceberg_type(added.type))
@@ -225,17 +225,17 @@ class CatalogTable:
 
     def append(
         self,
-        seen: Table,
+        base: Table,
         files: Sequence[DataFile],
         summary: Mapping[str, str],
         tag: str,
         removed: Sequence[DataFile] = (),
     ) -> None:
-        """Add files and take others out, in one snapshot with a tag, if main and the columns are as `seen` has them."""
-        metadata, current = seen.metadata, seen.current_snapshot()
-        base = metadata.model_copy(
+        """Add files and remove others, in one snapshot with a tag, if main and the columns are as in `base`."""
+        metadata, current = base.metadata, base.current_snapshot()
+        newest = metadata.model_copy(
             update={
-                # pyiceberg tries a conflicting commit again by itself, on a snapshot that nobody looked through.
+                # pyiceberg retries a conflicting commit by itself, on a snapshot whose history was not read.
                 "properties": {**metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"},
                 # And it copies all of the metadata some 17 times: with 120 snapshots a commit took a second.
                 "snapshots": [current] if current else [],
@@ -244,7 +244,7 @@ class CatalogTable:
                 "refs": {name: ref for name, ref in metadata.refs.items() if name == MAIN_BRANCH},
             }
         )
-        table = Table(seen.name(), base, seen.metadata_location, seen.io, seen.catalog)
+        table = Table(base.name(), newest, base.metadata_location, base.io, base.catalog)
         transaction = table.transaction()
         update = transaction.update_snapshot(snapshot_properties=dict(summary))
         snapshot = update.overwrite() if removed else update.merge_append()
@@ -266,19 +266,19 @@ class CatalogTable:
         self,
         engine: SqlEngine,
         branch: str,
-        seen: Table,
+        base: Table,
         files: Mapping[str, Mapping[str, Bounds]],
         columns: Sequence[str],
         rules: MergeRules,
         summary: Mapping[str, str],
     ) -> None:
-        """Make a branch where `seen` has main, and merge the rows of the files into it by Spark, in one snapshot.
+        """Make a branch where `base` has main, and merge the rows of the files into it by Spark, in one snapshot.
 
         The files come with the bounds of what is in them, and the rows fill these `columns`.
         """
-        current, settings, held = seen.current_snapshot(), self.spark_settings, seen.schema()
-        base = f" AS OF VERSION {current.snapshot_id}" if current else ""
-        engine.run(f"ALTER TABLE {self.spark_name} CREATE BRANCH {quoted(branch)}{base}", settings=settings)
+        current, settings, held = base.current_snapshot(), self.spark_settings, base.schema()
+        version = f" AS OF VERSION {current.snapshot_id}" if current else ""
+        engine.run(f"ALTER TABLE {self.spark_name} CREATE BRANCH {quoted(branch)}{version}", settings=settings)
         statement = merge_statement(
             f"{self.spark_name}.{quoted(f'branch_{branch}')}",
             columns,
@@ -291,13 +291,13 @@ class CatalogTable:
         relation = staged_schema(as_held(columns, held), positioned=True)
         engine.run(statement, files=list(files), schema=relation, settings={**settings, **properties})
 
-    def publish(self, seen: Table, branch: str, tag: str) -> None:
+    def publish(self, base: Table, branch: str, tag: str) -> None:
         """Move main to the head of a branch, in one commit with all the rest."""
         table = self._client.load_table(self.identifier)
         if branch not in table.metadata.refs:
             raise CommitFailedException(f"the branch {branch} is gone")
         head = table.metadata.refs[branch].snapshot_id
-        current = seen.current_snapshot()
+        current = base.current_snapshot()
         main = table.metadata.refs.get(MAIN_BRANCH)
         kept = main.model_dump(by_alias=True, exclude_none=True) if main else {}  # how long its snapshots are kept
         updates: tuple[TableUpdate, ...] = (
@@ -308,7 +308,7 @@ class CatalogTable:
         self._client.commit_table(
             table,
             (
-                AssertTableUUID(uuid=seen.metadata.table_uuid),
+                AssertTableUUID(uuid=base.metadata.table_uuid),
                 _at(MAIN_BRANCH, current.snapshot_id if current else None),
                 _at(branch, head),
             ),
@@ -338,8 +338,8 @@ class CatalogTable:
 def _ref(
     name: str, kind: SnapshotRefType, snapshot_id: int, settings: Mapping[str, object] | None = None
 ) -> SetSnapshotRefUpdate:
-    told = {"ref-name": name, "type": kind, "snapshot-id": snapshot_id}
-    return SetSnapshotRefUpdate.model_validate({**(settings or {}), **told})
+    ref = {"ref-name": name, "type": kind, "snapshot-id": snapshot_id}
+    return SetSnapshotRefUpdate.model_validate({**(settings or {}), **ref})
 
 
 def _tag(name: str, snapshot_id: int) -> SetSnapshotRefUpdate:

@@ -2,26 +2,21 @@
 
 `_common_metadata` is a Parquet footer without rows: Spark takes the columns of the whole folder from it, so new
 columns are seen without `mergeSchema`. Readers that do not know it (pyarrow, DuckDB) take the columns of the first
-file unless they are told to join them all. A column never changes its type: readers could not join the files; a
+file unless they are configured to union them. A column never changes its type: readers could not join the files; a
 narrower one is cast to it.
 """
 
 from __future__ import annotations
 
 import base64
-import fcntl
 import io
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.types as types
 
-from penstock.sinks.evolution import wide_enough
+from penstock.sinks.evolution import Fit, Fitting, check_names, check_partitions, union
 from penstock.sinks.failures import mismatch
 from penstock.sinks.files import check_partition_columns
 
@@ -50,16 +45,8 @@ class Columns:
         return pa.schema([*self.files, *self.partitions])
 
     @classmethod
-    def read(cls, root: Path, name: str = COMMON_METADATA) -> Columns | None:
-        """The columns of the target, or none where it is no target of ours."""
-        try:
-            return cls.from_footer((root / name).read_bytes())
-        except FileNotFoundError:
-            return None
-
-    @classmethod
     def from_footer(cls, footer: bytes) -> Columns | None:
-        """The columns in the content of `_common_metadata`; none where a sink of ours did not write it."""
+        """The columns in the content of `_common_metadata`; none where Penstock did not write it."""
         files = pq.read_schema(pa.BufferReader(footer))
         partitions = (files.metadata or {}).get(PARTITION_COLUMNS)
         if partitions is None:
@@ -77,12 +64,9 @@ class Columns:
 
 def check_columns(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> Columns:
     """The columns of the rows; refused where no folder of Parquet files can hold them as they are."""
-    folded = [name.lower() for name in [*schema.names, BATCH_COLUMN]]
-    twice = sorted({name for name in folded if folded.count(name) > 1})
-    if BATCH_COLUMN in twice:
+    if BATCH_COLUMN in (name.lower() for name in schema.names):
         raise mismatch(sink, f"the column {BATCH_COLUMN} is the name of the batches", {"columns": schema.names})
-    if twice:
-        raise mismatch(sink, "columns that differ in case only, which Spark takes for one", {"columns": twice})
+    check_names(sink, schema, "Spark")
     check_partition_columns(sink, schema, partition_by, "files")
     columns = Columns.of(schema, partition_by)
     try:
@@ -92,78 +76,19 @@ def check_columns(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> 
     return columns
 
 
+def fit_columns(sink: str, mine: Columns, held: Columns) -> Fit:
+    """How rows with these columns go into the target. Refused where its files could not be read with theirs."""
+    check_partitions(sink, mine.partitions.names, held.partitions.names, "folder")
+    return fitting(sink).fit(mine.all, held.all, whole=False)
+
+
+def fitting(sink: str) -> Fitting:
+    """The rules for rows and the target's columns: files have columns of their own, so new ones may always be added."""
+    return Fitting(sink, "add_columns", what="the folder")
+
+
 def merge_columns(sink: str, mine: Columns, held: Columns) -> Columns:
-    """The columns of the target once it has these rows too. Refused where it holds them otherwise."""
-    if mine.partitions.names != held.partitions.names:
-        facts = {
-            "pipeline": ", ".join(mine.partitions.names) or "none",
-            "table": ", ".join(held.partitions.names) or "none",
-        }
-        raise mismatch(sink, "the files are partitioned otherwise", facts, "set partition_by as in the files")
-    differing: dict[str, str] = {}
-    files = _merge_fields("", list(mine.files), list(held.files), differing)
-    _merge_fields("", list(mine.partitions), list(held.partitions), differing)
-    if differing:
-        hint = "cast the column in the pipeline, or write to another path"
-        raise mismatch(sink, "the files have other columns", differing, hint)
-    return Columns(pa.schema(files), held.partitions)
-
-
-def beside(root: Path) -> Path:
-    """The folder for what readers must not see: beside the target, so that what is in it can be renamed into it."""
-    return root.parent / f".{root.name}.penstock"
-
-
-@contextmanager
-def changing(root: Path) -> Iterator[None]:
-    """Make the folders, and keep other pipelines from changing the target's columns meanwhile."""
-    for folder in (root, beside(root)):
-        folder.mkdir(parents=True, exist_ok=True)
-    with (beside(root) / "lock").open("wb") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def write_columns(root: Path, columns: Columns, name: str = COMMON_METADATA) -> None:
-    """Replace the file with the columns, whole at every moment. Only inside `changing`."""
-    written = beside(root) / name
-    with written.open("wb") as file:
-        file.write(columns.to_footer())
-        file.flush()
-        os.fsync(file.fileno())
-    written.rename(root / name)
-
-
-def _merge_fields(
-    path: str, mine: Sequence[pa.Field], held: Sequence[pa.Field], differing: dict[str, str]
-) -> list[pa.Field]:
-    """The fields of both, null where either side may lack them; where they contradict it is noted."""
-    ours = {field.name.lower(): field for field in mine}
-    theirs = {field.name.lower() for field in held}
-    merged = []
-    for its in held:
-        name = f"{path}{its.name}"
-        field = ours.get(its.name.lower())
-        if field is None:
-            merged.append(its.with_nullable(True))
-        elif field.name != its.name:
-            differing[name] = f"pipeline {field.name}, table {its.name}"
-        else:
-            kind = _merge_types(name, field.type, its.type, differing)
-            merged.append(pa.field(its.name, kind, field.nullable or its.nullable))
-    return merged + [field.with_nullable(True) for field in mine if field.name.lower() not in theirs]
-
-
-def _merge_types(name: str, mine: pa.DataType, held: pa.DataType, differing: dict[str, str]) -> pa.DataType:
-    if types.is_struct(mine) and types.is_struct(held):
-        return pa.struct(_merge_fields(f"{name}.", list(mine), list(held), differing))
-    if types.is_list(mine) and types.is_list(held):
-        nullable = mine.value_field.nullable or held.value_field.nullable
-        kind = _merge_types(f"{name}.element", mine.value_type, held.value_type, differing)
-        return pa.list_(pa.field("element", kind, nullable))
-    if types.is_map(mine) and types.is_map(held):
-        key = _merge_types(f"{name}.key", mine.key_type, held.key_type, differing)
-        return pa.map_(key, _merge_types(f"{name}.value", mine.item_type, held.item_type, differing))
-    if mine != held and wide_enough(held, mine) != held:
-        differing[name] = f"pipeline {mine}, table {held}"
-    return held
+    """The columns of the target once it has these rows too."""
+    merged = union(list(held.all), list(fit_columns(sink, mine, held).taken), loosen=True)
+    inside = [field for field in merged if field.name not in held.partitions.names]
+    return Columns(pa.schema(inside), held.partitions)

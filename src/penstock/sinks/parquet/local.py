@@ -3,99 +3,80 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.errors import MissingError
 from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
-from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns, beside, changing, write_columns
+from penstock.sinks.files.folder import fsync
+from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
 from penstock.sinks.parquet.stage import StagedFile
-from penstock.sinks.parquet.target import MANIFEST, WRITERS, Batch, FolderTarget, Layout, newest_names
+from penstock.sinks.parquet.target import MANIFEST, WRITERS, Batch, FolderLayout, FolderTarget, newest_names
 
 
 class LocalTarget(FolderTarget):
     """A folder."""
 
-    def __init__(self, sink: str, root: Path, pipeline: str, layout: Layout) -> None:
-        super().__init__(pipeline, sink, layout)
+    def __init__(self, sink: str, root: Path, pipeline: str, layout: FolderLayout) -> None:
         self._root = root
-
-    def columns(self) -> Columns | None:
-        """The columns of the target, or none where it is no target of ours."""
-        return Columns.read(self._root, self._layout.columns_file)
+        super().__init__(pipeline, sink, layout, TableFolder(str(root)), str(private_folder(root) / "staged"))
 
     def refuse_others(self) -> None:
-        """Refuse a folder of somebody else's files, whose readers would see both, and one that nothing moves into."""
+        """Refuse a folder with files of others, and a mount point: nothing can be renamed into it."""
         root = self._root
         if root.is_mount():
             raise MissingError(
                 "SINK_PATH_UNSUPPORTED",
-                f"sink {self._sink}: a mount point has no place beside it from which a batch could be renamed into it",
+                f"sink {self._sink}: a batch is renamed into the folder from next to it, and this one is a mount point",
                 context={"path": root},
                 hint="give a folder below it",
             )
-        if not root.exists() or (root.is_dir() and self.columns() is not None):
-            return
-        found = [root.name] if root.is_file() else sorted(path.name for path in root.iterdir() if path.name != WRITERS)
-        if found:
-            raise MissingError(
-                "SINK_PATH_NOT_A_TABLE",
-                f"sink {self._sink}: the folder holds files that no {self._layout.kind} sink wrote",
-                context={"path": root, "found": found[0]},
-                hint="give the sink an empty folder",
-            )
+        super().refuse_others()
 
     def agree(self, merge: Callable[[Columns | None], Columns]) -> Columns:
-        """Add columns to those of the target, as nobody else has changed them meanwhile."""
-        root = self._root
-        with changing(root):
+        """Add columns to those of the target, under a lock that keeps other pipelines from changing them meanwhile."""
+        root, private = self._root, private_folder(self._root)
+        for folder in (root, private):
+            folder.mkdir(parents=True, exist_ok=True)
+        with (private / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             held = self.columns()
             agreed = merge(held)
             if agreed != held:
-                write_columns(root, agreed, self._layout.columns_file)
+                written = private / self._layout.columns_file
+                _write_durably(written, agreed.to_footer())
+                written.rename(root / self._layout.columns_file)
                 (root / WRITERS).mkdir(exist_ok=True)
-                _sync([root, root.parent])
+                for folder in (root, root.parent):
+                    fsync(folder)
         return agreed
-
-    def staging(self, token: BatchToken) -> TableFolder:
-        """Where the files of a batch are staged."""
-        return TableFolder(str(self._staged(token)))
 
     def files(self) -> tuple[TableFolder, list[str]]:
         """The target, and every file in it."""
         batches = self._root.glob(f"{BATCH_COLUMN}=*")
         found = (path for batch in batches for path in batch.rglob(self._layout.files))
-        return TableFolder(str(self._root)), sorted(path.relative_to(self._root).as_posix() for path in found)
+        return self._folder, sorted(path.relative_to(self._root).as_posix() for path in found)
 
     def clear(self, token: BatchToken) -> None:
         """Remove everything that is staged or gathered for a batch."""
-        shutil.rmtree(self._staged(token), ignore_errors=True)
+        shutil.rmtree(f"{self._staged}/{self._staged_label(token)}", ignore_errors=True)
         for left in self._gathered().glob(f"{self._staged_label(token)}-*"):
             shutil.rmtree(left, ignore_errors=True)
 
-    def _staged(self, token: BatchToken) -> Path:
-        return beside(self._root) / "staged" / self._staged_label(token)
-
     def _gathered(self) -> Path:
-        return beside(self._root) / "gathered"
-
-    def _names(self) -> list[str]:
-        try:
-            with os.scandir(self._root) as entries:
-                return [entry.name for entry in entries]
-        except FileNotFoundError:
-            return []
+        return private_folder(self._root) / "gathered"
 
     def _newest_names(self) -> list[str]:
         # Listed again only where somebody else changed the folder: else each commit would cost more than the last.
         memory, state = self._memory, self._state()
         if memory.names is None or state is None or state != memory.names_at:
-            # The state was asked for first: a change while the names are read shows at the next look.
-            memory.names, memory.names_at = newest_names(self._names(), self._begins), state
+            # The state was read first: a change while the names are read shows the next time.
+            memory.names, memory.names_at = newest_names(self._folder.names(), self._begins), state
         return memory.names
 
     def _publish(self, name: str, token: BatchToken, files: Sequence[StagedFile], manifest: bytes) -> None:
@@ -115,10 +96,11 @@ class LocalTarget(FolderTarget):
             target = gathered / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
             # A link, not a move: whatever happens next, the staged file is there for another try.
-            os.link(self._staged(token) / file.path, target)
+            os.link(f"{self._staged}/{self._staged_label(token)}/{file.path}", target)
             folders.update(gathered / parent for parent in Path(file.path).parents)
         _write_durably(gathered / MANIFEST, manifest)
-        _sync(folders)
+        for folder in folders:
+            fsync(folder)
 
     def _rename(self, gathered: Path, name: str) -> None:
         """Make the batch visible. A folder with something in it is not replaced."""
@@ -127,13 +109,13 @@ class LocalTarget(FolderTarget):
             gathered.rename(self._root / name)
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-                raise FileExistsError(error.errno, "the batch of this number is there", name) from error
+                raise FileExistsError(error.errno, "the batch of this number exists", name) from error
             raise
         after = self._state()
         # One folder more is this one; of two the other is somebody else's.
         if before is not None and after is not None and before == memory.names_at and after[1] - before[1] <= 1:
             memory.names, memory.names_at = [name], after
-        _sync([self._root])
+        fsync(self._root)
 
     def _finish(self, batch: Batch) -> None:
         self.clear(batch.position.last)
@@ -149,19 +131,19 @@ class LocalTarget(FolderTarget):
             return None
         return found.st_mtime_ns, found.st_nlink
 
-    def _read(self, path: str) -> bytes | None:
-        try:
-            return (self._root / path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     def _write(self, path: str, body: bytes) -> None:
         target = self._root / path
         target.parent.mkdir(exist_ok=True)
-        written = beside(self._root) / f"{target.name}-{secrets.token_hex(4)}"
+        written = private_folder(self._root) / f"{target.name}-{secrets.token_hex(4)}"
         _write_durably(written, body)
         written.rename(target)
-        _sync([target.parent, self._root])
+        for folder in (target.parent, self._root):
+            fsync(folder)
+
+
+def private_folder(root: Path) -> Path:
+    """The folder for what readers must not see: next to the target, so that what is in it can be renamed into it."""
+    return root.parent / f".{root.name}.penstock"
 
 
 def _write_durably(path: Path, body: bytes) -> None:
@@ -169,13 +151,3 @@ def _write_durably(path: Path, body: bytes) -> None:
         handle.write(body)
         handle.flush()
         os.fsync(handle.fileno())
-
-
-def _sync(folders: Iterable[Path]) -> None:
-    """Make the names in these folders survive a power failure."""
-    for folder in folders:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -1,11 +1,11 @@
 """A target in an object store: a batch is made visible by a manifest that only one writer can put.
 
-There is no rename of a folder there. Files are staged outside the target, where no reader looks. The commit is the
-put of the batch's manifest, which succeeds only where none is: it names the files and carries the position.
-Then the store copies each staged file to its place in the batch's folder. A crash in between leaves a batch that its
-manifest calls committed and a listing shows in part. The next start copies the rest, and so does the next commit of
-any driver before its own: only the newest batch can be incomplete. So each row is there once for everybody, and whole
-batches at a time for those who read the manifests.
+There is no rename of a folder there. Files are staged outside the target, where no reader looks. The commit is the put
+of the batch's manifest, which succeeds only where there is none: it names the files and carries the position. Then the
+store copies each staged file to its place in the batch's folder. After a crash in between, the batch is committed by
+its manifest, and a listing shows part of it. The next start copies the rest, and so does the next commit of any driver
+before its own: only the newest batch can be incomplete. So every reader sees each row once, and those that read the
+manifests see only whole batches.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
-from penstock.errors import MissingError, TerminalError
+from penstock.errors import TerminalError
 from penstock.model import BatchToken
 from penstock.sinks.files import TableFolder
 from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
 from penstock.sinks.parquet.stage import StagedFile
-from penstock.sinks.parquet.target import MANIFEST, Batch, FolderTarget, Layout, is_numbered, newest_names
+from penstock.sinks.parquet.target import MANIFEST, Batch, FolderLayout, FolderTarget, is_numbered, newest_names
 from penstock.storage import ChangedError, Storage
 
 _TRIES = 20
@@ -28,31 +28,13 @@ _TRIES = 20
 class ObjectTarget(FolderTarget):
     """A prefix in a bucket."""
 
-    def __init__(self, sink: str, uri: str, pipeline: str, layout: Layout, storage: Storage) -> None:
-        super().__init__(pipeline, sink, layout)
+    def __init__(self, sink: str, uri: str, pipeline: str, layout: FolderLayout, storage: Storage) -> None:
         self._uri = uri.rstrip("/")
         self._storage = storage
-
-    def columns(self) -> Columns | None:
-        """The columns of the target, or none where it is no target of ours."""
-        held = self._read(self._layout.columns_file)
-        return Columns.from_footer(held) if held is not None else None
-
-    def refuse_others(self) -> None:
-        """Refuse a place of somebody else's objects, whose readers would see both."""
-        if self.columns() is not None:
-            return
-        found = TableFolder(self._uri, self._storage).any_file()
-        if found is not None:
-            raise MissingError(
-                "SINK_PATH_NOT_A_TABLE",
-                f"sink {self._sink}: the place holds objects that no {self._layout.kind} sink wrote",
-                context={"path": self._uri, "found": found},
-                hint="give the sink an empty prefix",
-            )
+        super().__init__(pipeline, sink, layout, TableFolder(uri, storage), staging_of(self._uri))
 
     def agree(self, merge: Callable[[Columns | None], Columns]) -> Columns:
-        """Add columns to those of the target, as nobody else has changed them meanwhile."""
+        """Add columns to those of the target, by compare-and-swap."""
         filesystem, root = self._filesystem()
         path = f"{root}/{self._layout.columns_file}"
         for _ in range(_TRIES):
@@ -67,11 +49,7 @@ class ObjectTarget(FolderTarget):
             except (FileExistsError, ChangedError):
                 continue
             return agreed
-        raise TerminalError("SINK_FAILED", f"sink {self._sink}: others changed the columns {_TRIES} times in a row")
-
-    def staging(self, token: BatchToken) -> TableFolder:
-        """Where the files of a batch are staged."""
-        return TableFolder(f"{staged_beside(self._uri)}/{self._staged_label(token)}", self._storage)
+        raise TerminalError("SINK_FAILED", f"sink {self._sink}: the columns were changed {_TRIES} times in a row")
 
     def files(self) -> tuple[TableFolder, list[str]]:
         """The bucket, and every committed file; one that is not copied yet is read where it is staged."""
@@ -80,7 +58,7 @@ class ObjectTarget(FolderTarget):
         found = {path for path in listed if path.startswith(f"{root}/{BATCH_COLUMN}=")}
         newest = self._newest()
         if newest is not None:
-            staged = f"{staged_beside(root)}/{self._staged_label(newest.position.last)}"
+            staged = f"{staging_of(root)}/{self._staged_label(newest.position.last)}"
             found |= {f"{staged}/{p}" for p in newest.files if f"{root}/{newest.name}/{p}" not in found}
         bucket, _, _ = root.partition("/")
         scheme = self._uri.partition("://")[0]
@@ -89,20 +67,13 @@ class ObjectTarget(FolderTarget):
     def clear(self, token: BatchToken) -> None:
         """Remove what is staged for a batch that is shown whole."""
         filesystem, root = self._filesystem()
-        filesystem.rm(f"{staged_beside(root)}/{self._staged_label(token)}", recursive=True)
-
-    def _names(self) -> list[str]:
-        filesystem, root = self._filesystem()
-        try:
-            return [str(path).rstrip("/").rpartition("/")[2] for path in filesystem.ls(root, detail=False)]
-        except FileNotFoundError:
-            return []
+        filesystem.rm(f"{staging_of(root)}/{self._staged_label(token)}", recursive=True)
 
     def _newest_names(self) -> list[str]:
         # A store lists in the order of names: only what follows a known number is asked for.
         memory = self._memory
         if memory.names is None or not any(is_numbered(name, self._begins) for name in memory.names):
-            memory.names = newest_names(self._names(), self._begins)
+            memory.names = newest_names(self._folder.names(), self._begins)
             return memory.names
         filesystem, root = self._filesystem()
         # After all objects of the known batch: "0" follows "/".
@@ -130,10 +101,10 @@ class ObjectTarget(FolderTarget):
         self._memory.names = [name]
 
     def _finish(self, batch: Batch) -> None:
-        """Copy the files to where a listing shows them, as far as they are not there; then remove what is staged."""
+        """Copy the files that are missing to where a listing shows them; then remove what is staged."""
         filesystem, root = self._filesystem()
         folder = f"{root}/{batch.name}"
-        staged = f"{staged_beside(root)}/{self._staged_label(batch.position.last)}"
+        staged = f"{staging_of(root)}/{self._staged_label(batch.position.last)}"
         there = set(filesystem.find(folder))
         for path in batch.files:
             if f"{folder}/{path}" in there:
@@ -146,14 +117,6 @@ class ObjectTarget(FolderTarget):
                     raise self._unreadable(f"{folder}/{path}", error) from error
         self.clear(batch.position.last)
 
-    def _read(self, path: str) -> bytes | None:
-        filesystem, root = self._filesystem()
-        try:
-            body: bytes = filesystem.cat_file(f"{root}/{path}")
-        except FileNotFoundError:
-            return None
-        return body
-
     def _write(self, path: str, body: bytes) -> None:
         filesystem, root = self._filesystem()
         filesystem.pipe_file(f"{root}/{path}", body)
@@ -162,8 +125,8 @@ class ObjectTarget(FolderTarget):
         return self._storage.filesystem(self._uri)
 
 
-def staged_beside(place: str) -> str:
+def staging_of(place: str) -> str:
     """Where files are staged: in the same bucket, next to the target; of a whole bucket, in it."""
     parent, slash, name = place.rpartition("/")
-    beside = bool(slash) and bool(parent) and not parent.endswith("/")
-    return f"{parent}/.{name}.penstock/staged" if beside else f"{place}/_penstock/staged"
+    in_bucket = bool(slash) and bool(parent) and not parent.endswith("/")
+    return f"{parent}/.{name}.penstock/staged" if in_bucket else f"{place}/_penstock/staged"

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from penstock.errors import MissingError, TerminalError
 from penstock.model import (
-    COMPUTED,
     COORDINATES,
     BatchToken,
     Guarantee,
@@ -30,14 +28,24 @@ from penstock.model import (
     decide,
 )
 from penstock.sinks.commit import position_moved
-from penstock.sinks.evolution import Fitting
+from penstock.sinks.evolution import written_columns
 from penstock.sinks.failures import sink_failures
-from penstock.sinks.files import ParquetFiles, TableFolder, records_in
-from penstock.sinks.parquet.columns import COMMON_METADATA, Columns, check_columns, merge_columns
+from penstock.sinks.files import ParquetFiles, TableFolder
+from penstock.sinks.files.stage import items_of
+from penstock.sinks.files.writer import SlotFiles
+from penstock.sinks.parquet.columns import (
+    COMMON_METADATA,
+    Columns,
+    check_columns,
+    fit_columns,
+    fitting,
+    merge_columns,
+)
 from penstock.sinks.parquet.local import LocalTarget
 from penstock.sinks.parquet.objects import ObjectTarget
-from penstock.sinks.parquet.stage import FileWriter, FolderStage, StagedFile
-from penstock.sinks.parquet.target import FolderTarget, Layout
+from penstock.sinks.parquet.stage import FolderStage, StagedFile
+from penstock.sinks.parquet.target import FolderLayout, FolderTarget
+from penstock.sinks.replacing import records_in
 from penstock.storage import Storage, is_object_uri, local_path
 
 
@@ -45,7 +53,7 @@ class FolderSink(ABC):
     """Implements `contracts.Sink` over one folder of files; a subclass chooses the file format."""
 
     guarantee = Guarantee.EXACTLY_ONCE
-    layout: ClassVar[Layout]
+    layout: ClassVar[FolderLayout]
     format: ClassVar[str | ds.FileFormat]
     """How Arrow reads the files."""
     no_upkeep = "a folder of files has no log: its files are the batches, and joining them would show rows twice"
@@ -56,17 +64,16 @@ class FolderSink(ABC):
         name: str,
         path: str,
         *,
-        partition_by: Sequence[str] | None = (),
+        partition_by: Sequence[str] = (),
         keep_coordinates: bool = True,
         storage: Storage = Storage(),
     ) -> None:
         self.pipeline = pipeline
         self.name = name
         self.path = path
-        self.partition_by = tuple(partition_by or ())
+        self.partition_by = tuple(partition_by)
         self.keep_coordinates = keep_coordinates
         self._place = _target(pipeline, name, path, self.layout, storage)
-        self._fitting = Fitting(name, what="the folder")
         self._columns: Columns | None = None
         self._agreed: Columns | None = None
 
@@ -85,19 +92,18 @@ class FolderSink(ABC):
         self._columns = columns
 
     def check(self, schema: pa.Schema) -> None:
-        """Look whether the files that are there and these rows can be read together."""
+        """Check whether the existing files and these rows can be read together."""
         self.changes(schema)
 
     def changes(self, schema: pa.Schema) -> list[str]:
-        """Only look: what `prepare` would note for these rows. Files have their own columns: none is ever changed."""
+        """Read only: which columns `prepare` would add. Files have their own columns: none is ever changed."""
         place, columns = self._at(), self._writable(schema)
         with sink_failures(self.name, "looking at the folder"):
             place.refuse_others()
             held = place.columns()
             if held is None:
                 return ["create table"]
-            merge_columns(self.name, columns, held)
-            return replace(self._fitting, evolve="add_columns").fit(columns.all, held.all, whole=False).told()
+            return fit_columns(self.name, columns, held).changes()
 
     def position(self) -> Position | None:
         """The position in the newest manifest, whichever query committed it."""
@@ -108,14 +114,14 @@ class FolderSink(ABC):
         """In a task: begin the files of one attempt of a slot."""
         written = self._written(schema)
         if self._agreed is not None:
-            written = self._fitting.staged(written, self._agreed.all)
+            written = fitting(self.name).staged(written, self._agreed.all)
         columns = Columns.of(written, self.partition_by)
         files = self._files(self._at().staging(token), writer, columns.files)
         return FolderStage(self.name, files, writer, columns.files, self.partition_by)
 
     def land(self, position: Position, manifests: Sequence[Manifest], onto: Position | None) -> None:
         """Make the batch with the staged files appear. An empty batch has a folder too."""
-        files = [item for manifest in manifests for item in manifest.items if isinstance(item, StagedFile)]
+        files = items_of(manifests, StagedFile)
         target, columns = self._at(), self._columns_to_land()
         with sink_failures(self.name, f"committing batch {position.last.batch_id}"):
             try:
@@ -152,7 +158,7 @@ class FolderSink(ABC):
             return self._at().other_writers()
 
     @abstractmethod
-    def _files(self, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema) -> FileWriter:
+    def _files(self, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema) -> SlotFiles[Any, Any]:
         """In a task: the files of one attempt of a slot."""
 
     def _at(self) -> FolderTarget:
@@ -166,8 +172,8 @@ class FolderSink(ABC):
         return self._place
 
     def _written(self, schema: pa.Schema) -> pa.Schema:
-        kept = [field.remove_metadata() for field in schema if not field.name.startswith(COMPUTED)]
-        return pa.schema([field for field in kept if self.keep_coordinates or field.name != COORDINATES])
+        kept = written_columns(schema, keep_coordinates=self.keep_coordinates)
+        return pa.schema([field.remove_metadata() for field in kept])
 
     def _writable(self, schema: pa.Schema) -> Columns:
         return check_columns(self.name, self._written(schema), self.partition_by)
@@ -185,7 +191,7 @@ class FolderSink(ABC):
             if held is None:
                 raise TerminalError(
                     "SINK_TABLE_GONE",
-                    f"sink {self.name}: the folder's {self.layout.columns_file} is not there any more",
+                    f"sink {self.name}: the folder's {self.layout.columns_file} no longer exists",
                     context={"path": self.path},
                     hint="a new start makes a new one; batches that are gone are not written again",
                 )
@@ -197,14 +203,14 @@ class FolderSink(ABC):
 class ParquetSink(FolderSink):
     """A folder of Parquet files."""
 
-    layout = Layout("Parquet", "*.parquet", COMMON_METADATA)
+    layout = FolderLayout("Parquet", "*.parquet", COMMON_METADATA)
     format = "parquet"
 
-    def _files(self, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema) -> FileWriter:
+    def _files(self, folder: TableFolder, writer: SlotAttempt, columns: pa.Schema) -> ParquetFiles:
         return ParquetFiles(folder, "part-", writer, columns)
 
 
-def _target(pipeline: str, name: str, path: str, layout: Layout, storage: Storage) -> FolderTarget | None:
+def _target(pipeline: str, name: str, path: str, layout: FolderLayout, storage: Storage) -> FolderTarget | None:
     if is_object_uri(path):
         return ObjectTarget(name, path, pipeline, layout, storage)
     root = local_path(path)

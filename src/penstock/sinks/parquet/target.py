@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.errors import TerminalError
+from penstock.errors import MissingError, TerminalError
 from penstock.model import BatchToken, Position
 from penstock.sinks.files import TableFolder
 from penstock.sinks.parquet.columns import BATCH_COLUMN, Columns
@@ -32,7 +32,7 @@ _QUERY_AND_BATCH = re.compile(r"[0-9a-f]{12}-[0-9]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FolderLayout:
     """What differs between folders of one kind of file and of another. A folder holds one kind."""
 
     kind: str
@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Memory:
-    """What this process saw of a target and did to it. It saves requests, and proves nothing."""
+    """What this process read from a target and did to it. It saves requests, and proves nothing."""
 
     names: list[str] | None = None
     """The names that `newest_names` gave last."""
@@ -69,8 +69,11 @@ class Memory:
 class FolderTarget(ABC):
     """A target, as one pipeline's sink sees it."""
 
-    def __init__(self, pipeline: str, sink: str, layout: Layout) -> None:
+    def __init__(self, pipeline: str, sink: str, layout: FolderLayout, folder: TableFolder, staged: str) -> None:
         self._sink = sink
+        self._folder = folder
+        self._staged = staged
+        """The folder with what is staged, outside the target."""
         self._layout = layout
         self._writer = _mark(f"{pipeline}/{sink}")
         self._begins = f"{_PREFIX}{self._writer}-"
@@ -80,35 +83,45 @@ class FolderTarget(ABC):
         # A position may be large, and tasks read none.
         return {**self.__dict__, "_memory": Memory()}
 
-    @abstractmethod
     def columns(self) -> Columns | None:
-        """The columns of the target, or none where it is no target of ours."""
+        """The columns of the target; none where Penstock did not write it."""
+        body = self._folder.read(self._layout.columns_file)
+        return Columns.from_footer(body) if body is not None else None
 
-    @abstractmethod
     def refuse_others(self) -> None:
-        """Refuse a place that holds somebody else's files, whose readers would see both."""
+        """Refuse a place with files of others, whose readers would see both."""
+        if self.columns() is not None:
+            return
+        found = next((path for path in self._folder.all_files() if not path.startswith(f"{WRITERS}/")), None)
+        if found is not None:
+            raise MissingError(
+                "SINK_PATH_NOT_A_TABLE",
+                f"sink {self._sink}: the folder holds files that no {self._layout.kind} sink wrote",
+                context={"path": self._folder.uri, "found": found},
+                hint="give the sink an empty folder",
+            )
 
     @abstractmethod
     def agree(self, merge: Callable[[Columns | None], Columns]) -> Columns:
-        """Add columns to those of the target, as nobody else has changed them meanwhile."""
+        """Add columns to those of the target, atomically."""
 
-    @abstractmethod
     def staging(self, token: BatchToken) -> TableFolder:
         """Where the files of a batch are staged."""
+        return self._folder.elsewhere(f"{self._staged}/{self._staged_label(token)}")
 
     @abstractmethod
     def files(self) -> tuple[TableFolder, list[str]]:
         """A folder, and every committed file of every writer, relative to it."""
 
     def position(self) -> Position | None:
-        """What the target holds. A commit of this process that ended half-way is finished first."""
+        """The position of the target. A commit of this process that ended half-way is finished first."""
         newest = self._newest()
         if newest is not None and newest.name == self._memory.landing:
             self._finish_once(newest)
         return self._position_of(newest)
 
     def land(self, position: Position, files: Sequence[StagedFile], columns: Columns, onto: Position | None) -> None:
-        """Commit a batch. `FileExistsError` where the target does not stand at `onto`."""
+        """Commit a batch. Raises `FileExistsError` where the target is not at `onto`."""
         newest = self._newest()
         if self._position_of(newest) != onto:
             raise FileExistsError("another position")
@@ -142,7 +155,7 @@ class FolderTarget(ABC):
     def other_writers(self) -> list[str]:
         """The other pipelines and sinks that have batches here."""
         one_each: dict[str, str] = {}
-        for name in self._names():
+        for name in self._folder.names():
             if name.startswith(_PREFIX) and not name.startswith(self._begins):
                 one_each[name.removeprefix(_PREFIX).partition("-")[0]] = name
         found = []
@@ -153,16 +166,8 @@ class FolderTarget(ABC):
         return sorted(found)
 
     @abstractmethod
-    def _names(self) -> list[str]:
-        """The names of what is directly in the target."""
-
-    @abstractmethod
     def _newest_names(self) -> list[str]:
         """What `newest_names` gives for the target, without reading all names where this process knows some."""
-
-    @abstractmethod
-    def _read(self, path: str) -> bytes | None:
-        """A small file of the target; none where it is not there."""
 
     @abstractmethod
     def _write(self, path: str, body: bytes) -> None:
@@ -178,7 +183,7 @@ class FolderTarget(ABC):
 
     def _bodies(self, names: Sequence[str]) -> Mapping[str, bytes | None]:
         """The manifests of some batches."""
-        return {name: self._read(f"{name}/{MANIFEST}") for name in names}
+        return {name: self._folder.read(f"{name}/{MANIFEST}") for name in names}
 
     def _finish_once(self, batch: Batch) -> None:
         if self._memory.finished != batch:
@@ -224,7 +229,7 @@ class FolderTarget(ABC):
     def _parsed(self, name: str, body: bytes | None) -> dict[str, Any]:
         try:
             if body is None:
-                raise FileNotFoundError("it is not there")
+                raise FileNotFoundError("no such file")
             manifest: dict[str, Any] = json.loads(body)
         except (FileNotFoundError, ValueError) as error:
             raise self._unreadable(f"{name}/{MANIFEST}", error) from error
@@ -235,7 +240,7 @@ class FolderTarget(ABC):
             "SINK_MANIFEST_UNREADABLE",
             f"sink {self._sink}: reading the manifest of a batch: {error}",
             context={"manifest": file},
-            hint="put the file back; without it nobody knows which offsets the batch holds",
+            hint="put the file back; without it the offsets of the batch are unknown",
         )
 
     def _manifest(self, position: Position, files: Sequence[StagedFile], columns: Columns) -> bytes:
@@ -259,8 +264,8 @@ class FolderTarget(ABC):
         self._write(f"{WRITERS}/{self._writer}.json", position.to_json().encode())
 
     def _noted(self) -> Position | None:
-        """Some position of this writer, also where every batch of it is gone."""
-        body = self._read(f"{WRITERS}/{self._writer}.json")
+        """A position of this writer, even if all its batches are gone."""
+        body = self._folder.read(f"{WRITERS}/{self._writer}.json")
         if body is None:
             return None
         try:
@@ -284,7 +289,7 @@ def is_numbered(name: str, begins: str) -> bool:
 
 
 def _trace_of(position: Position) -> tuple[object, ...]:
-    """What must be known of a writer whose batches are all gone."""
+    """What must be known about a writer whose batches are all gone."""
     return set(position.next), position.topic_ids
 
 

@@ -1,6 +1,6 @@
-"""One chunk of a compaction, in a thread or process of its own.
+"""The maintenance of a table in chunks, each in a thread or process of its own.
 
-It is watched, and broken off when its time is up or the stream wants the table. A statement of Spark is one chunk.
+A chunk is interrupted when its time is up or the stream wants the table. A Spark statement is one chunk.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from penstock.contracts import MaintenanceLock, SqlEngine
-from penstock.errors import PenstockError, TerminalError
+from penstock.errors import PenstockError
+from penstock.model.upkeep import TableFigures
+from penstock.sinks.files.writer import worth_joining
+from penstock.sinks.spark_sql import require_engine
 
 GRACE = 0.3
 """Seconds that a chunk may go on once the stream wants the table: most are done by then."""
@@ -64,40 +68,72 @@ def run_chunk(
 
 _TRIES = 3
 
+Table = TypeVar("Table")
 
-class SparkCare:
-    """What the care of one table runs through Spark.
 
-    `judge` gives the error that a failure amounts to, and none where it is a conflict: then it is tried again.
-    """
+class TableMaintenance(ABC, Generic[Table]):
+    """Implements `contracts.Maintenance` with a subclass that knows the table format."""
 
-    def __init__(self, sink: str, judge: Callable[[Exception], PenstockError | None]) -> None:
+    def __init__(
+        self,
+        sink: str,
+        target_file_bytes: int,
+        cluster_by: Sequence[str],
+        failures: Callable[[str, str], AbstractContextManager[None]],
+    ) -> None:
         self._sink = sink
-        self._judge = judge
+        self._target = target_file_bytes
+        self._cluster_by = tuple(cluster_by)
+        self._failures = failures
         self._sql: SqlEngine | None = None
         self._interrupt: Callable[[], None] = lambda: None
 
     def use(self, sql: SqlEngine, interrupt: Callable[[], None]) -> None:
-        """The engine, and how to break off what it runs."""
+        """Set the engine, and how to interrupt what it runs."""
         self._sql, self._interrupt = sql, interrupt
 
-    @property
-    def is_given(self) -> bool:
-        """Whether there is an engine."""
-        return self._sql is not None
+    def figures(self) -> TableFigures | None:
+        """The table as it is now; none where there is no table."""
+        with self._failures(self._sink, "looking at the table"):
+            table = self._open()
+            if table is None:
+                return None
+            partitions = self._file_sizes(table)
+            return TableFigures(
+                files=sum(map(len, partitions)),
+                small_files=sum(worth_joining(sizes, self._target) for sizes in partitions),
+                size_bytes=sum(map(sum, partitions)),
+                versions=self._versions(table),
+            )
+
+    @abstractmethod
+    def _open(self) -> Table | None:
+        """The table as it is now."""
+
+    @abstractmethod
+    def _file_sizes(self, table: Table) -> list[list[int]]:
+        """The sizes of the data files in each partition."""
+
+    @abstractmethod
+    def _versions(self, table: Table) -> int:
+        """How many versions or snapshots can still be read."""
+
+    @abstractmethod
+    def _failure(self, error: Exception) -> PenstockError | None:
+        """The error that a statement of Spark ended with; none for a conflict, after which it is run again."""
 
     @property
-    def engine(self) -> SqlEngine:
-        """The engine."""
-        if self._sql is None:
-            raise TerminalError("SINK_NEEDS_SPARK", f"sink {self._sink}: the care of the table was given no SQL engine")
-        return self._sql
+    def _engine(self) -> SqlEngine:
+        return require_engine(self._sql, self._sink, "maintaining the table")
 
-    def run(
+    def _run(
         self, statement: str, settings: Mapping[str, str], lock: MaintenanceLock, deadline: float
     ) -> tuple[list[dict[str, Any]], int, str | None]:
-        """Run one statement, broken off when the stream wants the table. Its rows, how often, and why it was left."""
-        engine = self.engine
+        """Run one statement, interrupted when the stream wants the table.
+
+        Its rows, how often it gave way, and why it was not finished.
+        """
+        engine = self._engine
         rows: list[dict[str, Any]] = []
 
         def work() -> None:
@@ -109,26 +145,26 @@ class SparkCare:
                 return rows, lost, None
             if found.ended == "time":
                 return [], lost, "the time was up"
-            if found.ended == "failure" and found.error is not None and (failure := self._judge(found.error)):
+            if found.ended == "failure" and found.error is not None and (failure := self._failure(found.error)):
                 raise failure from found.error
             time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
         return [], _TRIES, "the stream left no room for it"
 
 
 class NoLock:
-    """For what no stream can meet. Implements `contracts.MaintenanceLock`."""
+    """For work that no stream can conflict with. Implements `contracts.MaintenanceLock`."""
 
     def taken(self, deadline: float) -> AbstractContextManager[bool]:
-        """At once."""
+        """Immediately."""
         return nullcontext(time.monotonic() < deadline)
 
     def wanted(self) -> bool:
-        """By nobody."""
+        """Never."""
         return False
 
 
 class ChunkProcess:
-    """A process that takes orders, one chunk each, and is ended where a chunk must not go on."""
+    """A process that carries out orders, one chunk each, and is killed when a chunk must stop."""
 
     def __init__(self, script: str, first: Mapping[str, Any]) -> None:
         self._command = [sys.executable, "-P", script]
@@ -142,7 +178,7 @@ class ChunkProcess:
         self._end()
 
     def run(self, order: Mapping[str, Any], lock: MaintenanceLock, deadline: float) -> ChunkResult:
-        """Have one order carried out while the lock is held. What the process needs to begin is done before."""
+        """Carry out one order while holding the lock. The process is started before that."""
         process = self._ready(deadline)
         if process is None:
             return ChunkResult("time")
@@ -202,7 +238,7 @@ class ChunkProcess:
 
 
 def _watch(over: Callable[[float], bool], lock: MaintenanceLock, deadline: float) -> ChunkEnd | None:
-    """Wait until a chunk is over; or say why it must not go on."""
+    """Wait until a chunk has ended; or return why it must stop."""
     wanted_at: float | None = None
     while not over(_POLL):
         now = time.monotonic()
@@ -221,7 +257,7 @@ def _ended(thread: threading.Thread, seconds: float) -> bool:
 
 
 def _answers(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether there is an answer to read, or nobody who could give one."""
+    """Whether there is an answer to read, or the process has ended."""
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], seconds)
     return bool(readable)
