@@ -15,7 +15,7 @@ from penstock.cli.render import out, print_json, progress_bar, show_note, table
 from penstock.wording import counted, size
 
 if TYPE_CHECKING:
-    from penstock.checkpoint.manifest import Backup
+    from penstock.checkpoint.backup import Backup
     from penstock.model import TopicPartition
     from penstock.ops.checkpoint.adopt import AdoptPlan
     from penstock.ops.checkpoint.fork import ForkPlan

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from penstock.cli.render import out, show_note, table
 from penstock.ops.quarantine.listing import Listing
-from penstock.ops.quarantine.show import ShownRecord, Verdict, describe
+from penstock.ops.quarantine.show import ShownRecord, TrialResult, describe
 from penstock.ops.redrive.redrive import RedrivePlan, RedriveTrial
 from penstock.wording import counted
 
@@ -147,7 +147,7 @@ def show_trial(trial: RedriveTrial) -> None:
         out.print(f"    {escape(sink)}: {counted(count, 'new row')}")
 
 
-def _verdict(now: Verdict) -> str:
+def _verdict(now: TrialResult) -> str:
     if now.unknown is not None:
         return f"not known: {now.unknown}"
     if now.refused:

@@ -34,7 +34,7 @@ from penstock.dashboard.views import Sent, Views
 from penstock.errors import PenstockError
 from penstock.metrics.history import history_of
 from penstock.ops.lag import LagReport, view_lag
-from penstock.ops.snapshot import Brokers, Snapshot, look
+from penstock.ops.snapshot import Brokers, Snapshot, take_snapshot
 from penstock.storage import is_local
 
 _RUN_SECONDS = 3.0
@@ -177,13 +177,13 @@ class PipelineWatch:
             return lag_panel(self._lag)
 
         views = {"files": files_panel, "lag": lag, "checkpoint": checkpoint_panel, "diagnosis": diagnosis_panel}
-        self._view(config, look_at=partial(look, brokers=self._ask), views=views)
+        self._view(config, look_at=partial(take_snapshot, brokers=self._ask), views=views)
         self.schedule.done("close")
 
     def _look_at_rest(self, config: PipelineConfig) -> None:
         """Without the sinks: by its checkpoint and the brokers."""
         views = {"files": files_panel, "lag": positions_panel}
-        self._view(config, look_at=partial(look, brokers=self._ask, sinks=False), views=views)
+        self._view(config, look_at=partial(take_snapshot, brokers=self._ask, sinks=False), views=views)
         self.schedule.done("at rest")
 
     def _look_into_quarantine(self, config: PipelineConfig) -> None:

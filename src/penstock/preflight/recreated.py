@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.findings import Finding, from_error
-from penstock.checkpoint.writing import remove_file
 from penstock.errors import PenstockError, TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster, KafkaSettings
 from penstock.model import BatchToken, Position
@@ -79,7 +78,7 @@ class TopicIds:
             return
         query_id, held = self.checkpoint.query_id(), [one.newest for one in standings(targets)]
         if not any(token is not None and (token.query_id, token.batch_id) == (query_id, begun) for token in held):
-            remove_file(self.checkpoint.path, f"offsets/{begun}", self.checkpoint.storage)
+            self.checkpoint.remove(f"offsets/{begun}")
 
     def of_batch(self, batch_id: int, runner: BatchRunner) -> tuple[frozenset[str], frozenset[str]]:
         """The topics from whose beginning a batch is to be read, and those of which nothing of it is left.

@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from penstock.assembly.build import Pipeline
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.writing import put_offsets
 from penstock.contracts import RecordSink, Sink, SlotSink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
@@ -290,5 +289,5 @@ def next_rerun(checkpoint: SparkCheckpoint) -> int | None:
     token, before = left[0], left[0].batch_id - 1
     if checkpoint.last_begun() != token.batch_id or checkpoint.ends(token.batch_id) != token.ends:
         like = before if before >= 0 else None
-        put_offsets(checkpoint.path, token.batch_id, token.ends, like=like, storage=checkpoint.storage)
+        checkpoint.put_offsets(token.batch_id, token.ends, like=like)
     return token.batch_id

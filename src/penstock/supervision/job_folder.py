@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.checkpoint.writing import put_whole
+from penstock.checkpoint.atomic import put_whole
 from penstock.model import OffsetRange
 
 PLAN, PROGRESS, ATTEMPT = "plan.json", "progress.json", "attempt.json"

@@ -93,7 +93,7 @@ def runs_in(folder: str) -> list[StoredRun]:
     return [_read(one) for one in jobs_in(Path(folder.removeprefix("file://")))]
 
 
-def in_hand(folder: str) -> pl.DataFrame:
+def unfinished_records(folder: str) -> pl.DataFrame:
     """The places of the records of redrives that are not finished."""
     none = pl.DataFrame(schema={"topic": pl.String, "partition": pl.Int32, "offset": pl.Int64})
     return pl.concat([none, *(run.places() for run in runs_in(folder) if not run.finished)])
@@ -107,7 +107,7 @@ def write_run(
     names: tuple[str, ...] = (),
     accept_duplicates: bool = False,
 ) -> StoredRun:
-    """Put a redrive down, whole or not at all: the sinks and the records (with `identities`) of each pass."""
+    """Write a redrive, completely or not at all: the sinks and the records (with `identities`) of each pass."""
     from penstock.readers.stored import store
 
     root = Path(folder.removeprefix("file://"))

@@ -67,12 +67,32 @@ class StoredReplay:
         return replay_of(live, self.id)
 
     @property
+    def sinks(self) -> list[str]:
+        """The sinks that it writes to."""
+        return [one.sink for one in self.targets]
+
+    @property
+    def into(self) -> dict[str, str | None]:
+        """For each of them the target that `--into` gave."""
+        return {one.sink: one.into for one in self.targets}
+
+    @property
+    def at_once(self) -> bool:
+        """Whether everything appears in one commit at the end."""
+        return any(one.way is Way.REPLACED for one in self.targets)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it writes to the pipeline's own targets."""
+        return all(one.way is not Way.INTO for one in self.targets)
+
+    @property
     def finished(self) -> bool:
         """Whether it was noted that it is done: its targets may have been restored to before it since."""
         return (self.folder / _SUMMARY).exists()
 
     def write(self) -> None:
-        """Put the plan on disk, whole, unless it is there, and forget that it was ever done."""
+        """Write the plan to disk unless it is there, and forget that it was ever done."""
         if self.finished:
             for name in (_SUMMARY, PROGRESS):
                 (self.folder / name).unlink(missing_ok=True)
@@ -92,13 +112,13 @@ class StoredReplay:
         write_note(self.folder / PLAN, body)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Note what it did, and let go what was only needed on the way."""
+        """Note what it did, and remove what was only needed while it ran."""
         note_end(self.folder / _SUMMARY, summary)
         shutil.rmtree(self.folder / _GATHERED, ignore_errors=True)
 
 
 def replays_of(checkpoint: str) -> Path:
-    """Where the replays of a pipeline are: beside its checkpoint, not in it."""
+    """The folder of the replays of a pipeline: next to its checkpoint, not in it."""
     return folder_beside(checkpoint, "replays")
 
 
