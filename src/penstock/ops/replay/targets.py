@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, Protocol, Self, runtime_checkable
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from penstock import config as cfg
 from penstock.assembly.build import Flow, Pipeline
@@ -29,12 +31,20 @@ class Way(Enum):
     REPLACED = "the rows of these offsets replaced by the replayed ones, in one commit at the end"
 
 
+WayByName = Annotated[
+    Way,
+    BeforeValidator(lambda name: Way[name] if isinstance(name, str) else name),
+    PlainSerializer(lambda way: way.name),
+]
+"""In JSON the name of the way, which stays, unlike its text."""
+
+
 @dataclass(frozen=True)
 class TargetChoice:
     """One sink of a replay. `into` is what `--into` gave it."""
 
     sink: str
-    way: Way
+    way: WayByName
     into: str | None = None
 
 
