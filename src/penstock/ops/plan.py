@@ -20,6 +20,7 @@ from penstock.assembly.reaching import checkpoint_of, committed_places_of, place
 from penstock.assembly.state import check_state
 from penstock.assembly.transforming import Placed, step_output
 from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.logs import describe_batches
 from penstock.config import PipelineConfig, show_duration
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
@@ -62,8 +63,8 @@ def checkpoint_words(checkpoint: SparkCheckpoint) -> str:
     begun, done = checkpoint.last_begun(), checkpoint.last_committed()
     if begun is None:
         return "fresh"
-    state = f"query {(checkpoint.query_id() or 'unknown')[:8]}, batch {done if done is not None else 'none'} committed"
-    return state if begun == done else f"{state}, batch {begun} begun and to be run again"
+    text = f"query {(checkpoint.query_id() or 'unknown')[:8]}, {describe_batches(begun, done)}"
+    return text if begun == done else f"{text} and to be run again"
 
 
 Result = TypeVar("Result")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.files import SparkCheckpoint
+from penstock.checkpoint.logs import describe_batches
 from penstock.checkpoint.presence import Presence, RunStatus, find_run
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError
@@ -114,10 +115,8 @@ def doing(checkpoint: str, now: RunStatus, storage: Storage = Storage()) -> str:
         begun, done = files.last_begun(), files.last_committed()
     except (PenstockError, OSError):
         return ", ".join(parts)
-    if begun is not None and begun != done:
-        parts.append(f"batch {begun} has begun and is not committed")
-    elif done is not None:
-        parts.append(f"batch {done} is committed")
+    if begun is not None or done is not None:
+        parts.append(describe_batches(begun, done))
     if now.note is not None and now.note.facts.batch_at is not None:
         ended = (datetime.now(UTC) - datetime.fromisoformat(now.note.facts.batch_at)).total_seconds()
         parts.append(f"the last one was over {ended:.0f} s ago")

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -72,16 +72,15 @@ def diagnose(config: PipelineConfig, snapshot: Snapshot | None = None) -> Diagno
 
     A snapshot that was just taken, with the brokers' time to answer, is not taken again.
     """
-    return weigh(collect(config, snapshot))
+    return rank_causes(collect(config, snapshot))
 
 
-def weigh(looked: CollectedEvidence) -> Diagnosis:
+def rank_causes(evidence: Evidence) -> Diagnosis:
     """The causes that the evidence shows, the weightiest first."""
-    evidence = looked.evidence
     found = [cause for cause in (find(evidence) for find in CAUSES) if cause is not None]
     ranked = tuple(sorted(found, key=lambda cause: -cause.weight))
-    notes = (*looked.notes, *_notes(evidence))
-    return Diagnosis(evidence.config.name, evidence.at, ranked, looked.looked, notes, idle(evidence))
+    notes = (*evidence.unreachable, *_notes(evidence))
+    return Diagnosis(evidence.config.name, evidence.at, ranked, tuple(_looked(evidence)), notes, idle(evidence))
 
 
 def _notes(evidence: Evidence) -> list[str]:
@@ -100,23 +99,12 @@ def _notes(evidence: Evidence) -> list[str]:
     return [f"it is {evidence.lag:,} offsets behind and catches up: at this rate in {span(needed)}"]
 
 
-# Collects the evidence: every place is looked at by itself, side by side, with no JVM and with little patience.
-
 _REGISTRY_SECONDS = 3.0
 _AGE_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class CollectedEvidence:
-    """The evidence, in words what was looked at, and what could not be."""
-
-    evidence: Evidence
-    looked: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def collect(config: PipelineConfig, snapshot: Snapshot | None = None) -> CollectedEvidence:
-    """Look everywhere."""
+def collect(config: PipelineConfig, snapshot: Snapshot | None = None) -> Evidence:
+    """Ask every service, each by itself and in parallel, with short timeouts and no JVM."""
     attempt, history = FailureLog(), history_of(config.checkpoint)
     with ThreadPoolExecutor(3) as threads:
         asking = partial(ask_brokers, timed=True)
@@ -142,8 +130,8 @@ def collect(config: PipelineConfig, snapshot: Snapshot | None = None) -> Collect
     evidence = _of_history(evidence, entries)
     if not evidence.run.running:
         evidence = replace(evidence, waiting_since=attempt("what waits", lambda: _waiting_since(evidence)))
-    notes = tuple(f"{what} could not be looked at: {code} {why}" for what, code, why in attempt.failed)
-    return CollectedEvidence(evidence, tuple(_looked(evidence)), notes)
+    unreachable = tuple(f"{what} could not be looked at: {code} {why}" for what, code, why in attempt.failed)
+    return replace(evidence, unreachable=unreachable)
 
 
 def _checkpoint_facts(snapshot: Snapshot) -> CheckpointFacts:

@@ -85,7 +85,9 @@ class Evidence:
     tables: tuple[TableFacts, ...] = ()
     registries: tuple[RegistryFacts, ...] = ()
     cores: int | None = None
-    """How many tasks can run side by side."""
+    """How many tasks can run in parallel."""
+    unreachable: tuple[str, ...] = ()
+    """What could not be looked at, and why."""
 
     @property
     def file(self) -> str:

@@ -13,7 +13,7 @@ from tests.unit.ops.snapshots import seen
 from penstock.checkpoint.presence import RunStatus
 from penstock.metrics.history import RetryNoted
 from penstock.model import TopicPartition
-from penstock.ops.diagnosis.diagnosing import CollectedEvidence, weigh
+from penstock.ops.diagnosis.diagnosing import rank_causes
 from penstock.ops.diagnosis.evidence import CheckpointFacts, Evidence
 from penstock.ops.snapshot import read_position
 
@@ -22,7 +22,7 @@ NEVER = RunStatus("none", None, None)
 
 
 def told(evidence: Evidence) -> str | None:
-    return weigh(CollectedEvidence(evidence, (), ())).idle
+    return rank_causes(evidence).idle
 
 
 def test_failed_run_is_first_with_its_error_its_time_and_what_waits(tmp_path: Path) -> None:
@@ -91,6 +91,6 @@ def test_next_offset_is_that_of_the_checkpoint_or_the_beginning_of_a_new_partiti
 
 def test_how_it_catches_up_is_only_told_of_a_run_that_is_at_work(tmp_path: Path) -> None:
     evidence = behind(config(tmp_path), run=run("running"))
-    assert any("behind and" in note for note in weigh(CollectedEvidence(evidence, (), ())).notes)
-    stopped = weigh(CollectedEvidence(replace(evidence, run=run("stopped"), at=LATER), (), ())).notes
+    assert any("behind and" in note for note in rank_causes(evidence).notes)
+    stopped = rank_causes(replace(evidence, run=run("stopped"), at=LATER)).notes
     assert len(stopped) == 1 and stopped[0].startswith("what the batches tell is ")
