@@ -25,7 +25,6 @@ from uuid import UUID, uuid4
 from pyspark import cloudpickle
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.checkpoint.writing import put_commit, put_file, put_initial, put_metadata
 from penstock.errors import MissingError
 from penstock.kafka import Cluster, KafkaSettings, LogBounds, Subscription
 from penstock.model import TopicPartition
@@ -302,7 +301,7 @@ class LocalQuery:
         self._stopping, self._over = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         if self._checkpoint.query_id() is None:
-            put_metadata(self._path, str(uuid4()), session.storage)
+            self._checkpoint.put_metadata(str(uuid4()))
         self._source = _KafkaSource(options)
         self._jsq = _Handle(self._source)
         self._thread = threading.Thread(target=self._run, name="local-query", daemon=True)
@@ -337,7 +336,7 @@ class LocalQuery:
 
     def _batches(self) -> None:
         if self._checkpoint.initial() is None:
-            put_initial(self._path, [self._source.first_offsets()], self._session.storage)
+            self._checkpoint.put_initial([self._source.first_offsets()])
         last = self._source.logs() if self._drain else None
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -345,7 +344,7 @@ class LocalQuery:
             if batch_id is not None:
                 self.status = {"message": "Processing new data"}
                 self._run_batch(self, batch_id)
-                put_commit(self._path, batch_id, storage=self._session.storage)
+                self._checkpoint.put_commit(batch_id)
             elif self._drain:
                 return
             self.status = {"message": "Waiting for data to arrive"}
@@ -379,7 +378,7 @@ class LocalQuery:
         for at, offset in sorted(ends.items()):
             topics.setdefault(at.topic, {})[str(at.partition)] = offset
         lines = ["v1", *(json.dumps(part, separators=(",", ":")) for part in (head, topics))]
-        put_file(self._path, f"offsets/{batch_id}", "\n".join(lines).encode(), self._session.storage)
+        self._checkpoint.put(f"offsets/{batch_id}", "\n".join(lines))
 
 
 class _Handle:

@@ -40,7 +40,6 @@ from penstock.checkpoint.backup import backups_of, make_backup
 from penstock.checkpoint.lock import LEASE_NOTE, Claim
 from penstock.checkpoint.logs import RESTORING
 from penstock.checkpoint.presence import Presence, RunFacts
-from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets, restoring
 from penstock.config import PipelineConfig, load
 from penstock.devstack import Node, Registry, Secured, SecureStack, SparkCluster, SparkMaster, StackState
 from penstock.devstack.secure import ExtraListener, Tokens
@@ -472,7 +471,7 @@ def write_checkpoint(path: Path) -> None:
     settle(path / ".penstock.stop", at=NOW)
     _FiringNote(str(path), Storage()).write("lag over 100", NOW)
     (path / LEASE_NOTE).write_bytes(CLAIM.to_bytes())
-    with restoring(str(path), "repair of batch 4"):
+    with SparkCheckpoint(str(path)).restoring("repair of batch 4"):
         kept = (path / RESTORING).read_bytes()
     (path / RESTORING).write_bytes(kept)
     with checkpoint_lock(str(path)):
@@ -506,12 +505,12 @@ def write_state_notes(path: Path) -> None:
 @golden("spark_checkpoint")
 def write_spark_checkpoint(path: Path) -> None:
     root = str(path)
-    put_initial(root, [{ZERO: 0, ONE: 5}])
-    put_metadata(root, QUERY)
+    SparkCheckpoint(root).put_initial([{ZERO: 0, ONE: 5}])
+    SparkCheckpoint(root).put_metadata(QUERY)
     for batch in (0, 1):
         like = batch - 1 if batch else None
-        put_offsets(root, batch, {ZERO: 10 * (batch + 1), ONE: 7}, like)
-        put_commit(root, batch, like)
+        SparkCheckpoint(root).put_offsets(batch, {ZERO: 10 * (batch + 1), ONE: 7}, like)
+        SparkCheckpoint(root).put_commit(batch, like)
 
 
 @golden("backup")

@@ -106,5 +106,5 @@ def test_verify_and_repair_tell_the_finding_and_the_way_out(folder: Path) -> Non
     lines = done.stdout.splitlines()
     assert done.returncode == 3
     assert lines[1].startswith(f"  backup      what was there is kept in {folder}/cp-backups/")
-    assert f"STATE_MISSING checkpoint {folder}/cp: the state that the next batch begins with is not whole" in lines
+    assert f"STATE_MISSING checkpoint {folder}/cp: the state that the next batch needs is incomplete" in lines
     assert not (folder / "cp/commits/1").exists()

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.crash import traps
 
-from penstock.checkpoint.lock import Locked
+from penstock.checkpoint.lock import CheckpointLock
 from penstock.cli.main import main
 from penstock.engine.batch import Batch
 
@@ -86,9 +86,9 @@ def trap_tasks() -> None:
     _starting_module.start_session = start_session
 
 
-def unlocked(path: str, storage: Any, tell: Any) -> contextlib.AbstractContextManager[Locked]:
+def unlocked(path: str, storage: Any, tell: Any) -> contextlib.AbstractContextManager[CheckpointLock]:
     """The lock of a checkpoint, given to everybody."""
-    return contextlib.nullcontext(Locked())
+    return contextlib.nullcontext(CheckpointLock())
 
 
 if __name__ == "__main__":

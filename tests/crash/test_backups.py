@@ -21,9 +21,8 @@ from tests.tables import read_table
 
 from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.backup import backups_of, make_backup
+from penstock.checkpoint.backup import Backup, backups_of, make_backup
 from penstock.checkpoint.findings import file_findings
-from penstock.checkpoint.manifest import Backup
 from penstock.config import load
 from penstock.engine.listener import BatchDone, Event
 from penstock.engine.patience import StopRequest

@@ -18,7 +18,6 @@ from tests.local_spark import CORES, LocalSession
 
 from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import LoggedBatches
@@ -60,8 +59,8 @@ def run_local(
     topics.forget_open_batch(pipeline.targets)
     if checkpoint.query_id() is None:
         # A start at an offset below zero stands for an end of the log, which the brokers know.
-        put_initial(config.checkpoint, [start.offsets])
-        put_metadata(config.checkpoint, str(uuid4()))
+        SparkCheckpoint(config.checkpoint).put_initial([start.offsets])
+        SparkCheckpoint(config.checkpoint).put_metadata(str(uuid4()))
     batches = LoggedBatches(checkpoint, cluster)
     query_id = checkpoint.query_id()
     assert query_id is not None
@@ -79,7 +78,7 @@ def run_local(
         summary.add(runner.run(OfSession(session), batch_id))
         topics.settle(batches.recreated)
         enter(batch_id, "spark-commit")
-        put_commit(config.checkpoint, batch_id)
+        SparkCheckpoint(config.checkpoint).put_commit(batch_id)
     return summary
 
 
@@ -115,5 +114,5 @@ def _plan(config: PipelineConfig, checkpoint: SparkCheckpoint, cluster: Cluster,
     if all(end <= starts.get(at, 0) for at, end in ends.items()):
         return None
     number = done + 1 if done is not None else 0
-    put_offsets(config.checkpoint, number, {**starts, **ends})
+    SparkCheckpoint(config.checkpoint).put_offsets(number, {**starts, **ends})
     return number

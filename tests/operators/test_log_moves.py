@@ -17,7 +17,7 @@ from tests.committed import committed
 from tests.operators import local
 from tests.tables import read_table
 
-from penstock.checkpoint.writing import put_offsets
+from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.engine import batches as batches_module
 from penstock.engine import direct
@@ -156,7 +156,7 @@ def waiting(
 
     def make(stopped: Callable[[float], bool], **source: Any) -> tuple[str, Path]:
         topic, file = begun(**source)
-        put_offsets(load(file).checkpoint, 1, {TopicPartition(topic, 0): 35}, like=0)
+        SparkCheckpoint(load(file).checkpoint).put_offsets(1, {TopicPartition(topic, 0): 35}, like=0)
         monkeypatch.setattr(local, "BatchRunner", partial(BatchRunner, stopped=stopped))
         return topic, file
 

@@ -18,13 +18,13 @@ from tests.services.running import wait_for
 from tests.sessions import ON_BOTH_LONG
 from tests.spark_checkpoint import lose, write_checkpoint
 
+from penstock.assembly.targets import targets_of
 from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.engine.patience import StopRequest
 from penstock.model import COORDINATES_FIELD, BatchToken, Guarantee, OffsetRange, SlotAttempt, TopicPartition
 from penstock.ops.checkpoint.repair import apply_repair, plan_repair, verify_checkpoint
 from penstock.ops.checkpoint.show import show_checkpoint
-from penstock.ops.snapshot import sinks_of
 from penstock.preflight.options import RunOptions
 from penstock.preflight.standings import Standing, standings
 from penstock.supervision.run import run
@@ -187,14 +187,14 @@ def test_standing_of_a_torn_kafka_sink_tells_the_batch_that_some_slot_has(
     name = f"torn-{target}"
     kafka = {"name": "out", "type": "kafka", "topic": target, "key": "order_id", "slots": 2}
     file = pipeline_file(source, name, sinks=[kafka], quarantine=None)
-    pipeline = sinks_of(load(file))
-    (sink,) = pipeline.targets.sinks
-    assert standings(pipeline.targets) == [Standing("out", Guarantee.EXACTLY_ONCE, None, None)]
+    pipeline = targets_of(load(file))
+    (sink,) = pipeline.sinks
+    assert standings(pipeline) == [Standing("out", Guarantee.EXACTLY_ONCE, None, None)]
     schema = pa.schema([pa.field("order_id", pa.int64()), COORDINATES_FIELD])
     sink.prepare(schema)
     token = BatchToken(name, "q", 0, (OffsetRange(source, 0, 0, 1), OffsetRange(source, 1, 0, 1)))
     sink.stage(token, SlotAttempt(0, "a"), schema).finish()
-    (torn,) = standings(pipeline.targets)
+    (torn,) = standings(pipeline)
     assert (torn.token, torn.newest, torn.torn) == (None, token, "0: batch 0, 1: none")
 
 

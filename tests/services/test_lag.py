@@ -22,6 +22,7 @@ from tests.sessions import ON_BOTH_LONG
 from tests.spark_checkpoint import write_checkpoint
 from typer.testing import CliRunner
 
+from penstock.assembly.targets import targets_of
 from penstock.checkpoint import SparkCheckpoint
 from penstock.cli.status import lag
 from penstock.config import load
@@ -33,7 +34,6 @@ from penstock.kafka.groups import GroupCommitter, GroupOffsets
 from penstock.metrics.history import GroupNoted, history_of
 from penstock.model import TopicPartition
 from penstock.ops.lag import LagReport, find_lag
-from penstock.ops.snapshot import sinks_of
 from penstock.preflight.standings import standings
 
 pytestmark = pytest.mark.services
@@ -223,7 +223,7 @@ def test_run_tells_its_group_what_the_sinks_have_and_goes_on_where_it_cannot(
 
     topics.send(topic, [order(n) for n in range(90, 120)])
     drain(file, session)
-    (out,) = (one for one in standings(sinks_of(config).targets) if one.sink == "out")
+    (out,) = (one for one in standings(targets_of(config)) if one.sink == "out")
     assert out.token is not None
     held = {at.partition: end for at, end in out.token.ends.items()}
     assert group_offsets(topics, f"penstock.{name}", topic) == held == {0: 40, 1: 40, 2: 40}
@@ -266,9 +266,7 @@ def test_group_is_never_ahead_of_a_sink_whose_commit_failed(session: Any, topics
         drain(file, session, damage, give_up_after=0.1)
     log.unlink()
     log.with_name("away").rename(log)
-    assert {
-        one.sink: one.token and one.token.batch_id for one in standings(sinks_of(config).targets) if not one.sparse
-    } == {
+    assert {one.sink: one.token and one.token.batch_id for one in standings(targets_of(config)) if not one.sparse} == {
         "first": 1,
         "second": 0,
     }

@@ -31,7 +31,7 @@ from tests.services.running import wait_for
 from tests.sessions import LANES_LONG, ON_BOTH_LONG
 from tests.tables import read_table
 
-from penstock.checkpoint.writing import put_offsets
+from penstock.checkpoint import SparkCheckpoint
 from penstock.config import load
 from penstock.engine.listener import BatchDone, BatchPhase, Event
 from penstock.engine.patience import StopRequest
@@ -554,7 +554,7 @@ def test_stop_while_a_batch_waits_for_its_log_end_is_answered_at_once(
     topics.send(topic, [order(n) for n in range(10)])
     drain(file, session)
     # The log ends before the batch that was begun: for a moment that is so when a broker is lost.
-    put_offsets(load(file).checkpoint, 1, {TopicPartition(topic, 0): 15}, like=0)
+    SparkCheckpoint(load(file).checkpoint).put_offsets(1, {TopicPartition(topic, 0): 15}, like=0)
     stop, waits = StopRequest(), threading.Event()
 
     def listen(event: Event) -> None:

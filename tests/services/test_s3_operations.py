@@ -17,7 +17,6 @@ from tests.committing import commit, last_commit
 from penstock.assembly.reaching import checkpoint_of, storage_of
 from penstock.assembly.tables import open_table
 from penstock.checkpoint.presence import Presence, RunFacts
-from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig, load
 from penstock.dashboard.panels import QuarantineQuery, files_panel
 from penstock.model import COORDINATES_FIELD, BatchToken, OffsetRange, SlotAttempt, TopicPartition
@@ -25,7 +24,7 @@ from penstock.ops.checkpoint.backup import apply_backup, backups_there, plan_bac
 from penstock.ops.checkpoint.restore import apply_restore, plan_restore
 from penstock.ops.compact import apply_compact, plan_compact
 from penstock.ops.gaps import find_gaps
-from penstock.ops.snapshot import look
+from penstock.ops.snapshot import take_snapshot
 from penstock.ops.stop import ask, plan_stop
 from penstock.sinks.delta import DeltaSink
 from penstock.sinks.parquet import ParquetSink
@@ -77,12 +76,12 @@ def place(s3: Any, tmp_path: Path) -> Iterator[Place]:
 
 
 def _begin(place: Place) -> None:
-    path, storage = place.config.checkpoint, storage_of(place.config)
-    put_initial(path, [{AT: 0}], storage)
+    checkpoint = checkpoint_of(place.config)
+    checkpoint.put_initial([{AT: 0}])
     for batch in range(3):
-        put_offsets(path, batch, {AT: 10 * batch + 10}, like=batch - 1 if batch else None, storage=storage)
-        put_commit(path, batch, storage=storage)
-    put_metadata(path, QUERY, storage)
+        checkpoint.put_offsets(batch, {AT: 10 * batch + 10}, like=batch - 1 if batch else None)
+        checkpoint.put_commit(batch)
+    checkpoint.put_metadata(QUERY)
     for sink in _sinks(place):
         sink.prepare(SCHEMA)
         for batch in range(3):
@@ -111,7 +110,7 @@ def _write(sink: Any, batch: int, query: str = QUERY) -> None:
 
 
 def test_checkpoint_and_sinks_on_s3_agree(place: Place) -> None:
-    seen = look(place.config, brokers=None)
+    seen = take_snapshot(place.config, brokers=None)
     assert (seen.files.committed, seen.files.query_id, seen.live) == (2, QUERY, None)
     assert [one.token.batch_id for one in seen.standings if one.token is not None] == [2, 2]
     assert files_panel(seen) == {"blocking": None}
@@ -124,7 +123,7 @@ def test_backup_on_s3_restores_a_damaged_checkpoint(place: Place) -> None:
     assert (copy.batch, copy.query_id) == (2, QUERY)
     place.server.remove(f"{place.bucket}/checkpoints/orders/metadata")
     place.server.remove(f"{place.bucket}/checkpoints/orders/offsets/2")
-    blocking = files_panel(look(place.config, brokers=None))["blocking"]
+    blocking = files_panel(take_snapshot(place.config, brokers=None))["blocking"]
     assert blocking is not None and blocking.startswith("CHECKPOINT_")
     apply_restore(plan_restore(place.config))
     checkpoint = checkpoint_of(place.config)

@@ -34,7 +34,7 @@ from penstock.ops.checkpoint.restore import apply_restore, plan_restore
 from penstock.ops.checkpoint.show import show_checkpoint
 from penstock.ops.compact import apply_compact, plan_compact
 from penstock.ops.plan import plan_run
-from penstock.ops.snapshot import look
+from penstock.ops.snapshot import take_snapshot
 from penstock.preflight.options import RunOptions
 from penstock.supervision.run import run
 
@@ -150,7 +150,7 @@ def _look_around(config: Any, s3: Any, bucket: str, session: Any) -> None:
     assert show_checkpoint(config).committed == 1
     assert [one.code for one in verify_checkpoint(config).findings if one.blocks] == []
     assert plan_run(config).problems == ()
-    assert files_panel(look(config, brokers=None)) == {"blocking": None}
+    assert files_panel(take_snapshot(config, brokers=None)) == {"blocking": None}
     assert QuarantineQuery()(config)["today"] == 1
     copy = apply_backup(plan_backup(config), storage=s3.storage)
     assert copy.batch == 1

@@ -87,12 +87,11 @@ from tests.unit.supervision.test_bounded import bounded
 from penstock.assembly.build import build
 from penstock.assembly.state import check_state
 from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.backup import check_files, list_backups
 from penstock.checkpoint.files import NotedSink
 from penstock.checkpoint.lock import _claim_in
 from penstock.checkpoint.logs import read_files
-from penstock.checkpoint.manifest import check_files, list_backups
 from penstock.checkpoint.presence import Presence
-from penstock.checkpoint.writing import put_offsets
 from penstock.config import PipelineConfig
 from penstock.dashboard.recent import Recent
 from penstock.devstack import SecureStack
@@ -304,7 +303,7 @@ def test_notes_of_a_checkpoint_are_read(tmp_path: Path, version: str) -> None:
 def test_note_of_the_state_is_that_of_the_same_steps(tmp_path: Path, version: str, name: str) -> None:
     noted = json.loads((GOLDEN / f"state_notes{version}.json").read_text())[name]
     checkpoint = SparkCheckpoint(str(tmp_path / "checkpoint"))
-    put_offsets(checkpoint.path, 0, {ZERO: 10})
+    SparkCheckpoint(checkpoint.path).put_offsets(0, {ZERO: 10})
     made = stateful(name, tmp_path)
     checkpoint.note_state(json.dumps(noted))
     check_state(made, checkpoint)

@@ -54,7 +54,7 @@ def places_of(config: PipelineConfig) -> Iterator[str]:
     """Every place that the file names: the checkpoint and its backups, tables, files."""
     yield config.checkpoint
     if config.checkpoint_backup is not None:
-        yield config.checkpoint_backup.to or backups_of(config.checkpoint)
+        yield backup_place_of(config)
     if config.quarantine is not None and config.quarantine.table is not None:
         yield config.quarantine.table
     for sink in config.sinks:
@@ -75,6 +75,12 @@ def committed_places_of(config: PipelineConfig) -> Iterator[str]:
     for sink in config.sinks:
         if isinstance(sink, FolderSinkConfig):
             yield sink.path
+
+
+def backup_place_of(config: PipelineConfig) -> str:
+    """Where the copies of a pipeline's checkpoint go: as the file says, or next to the checkpoint."""
+    asked = config.checkpoint_backup
+    return (asked.to if asked is not None else None) or backups_of(config.checkpoint)
 
 
 def checkpoint_of(config: PipelineConfig) -> SparkCheckpoint:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import config as cfg
 from penstock.assembly.inlet import Inlet, SinkExpressions
-from penstock.assembly.reaching import database_tls, storage_of
+from penstock.assembly.reaching import database_tls, settings_of, storage_of
 from penstock.assembly.schemas import read_schema_file, registry_settings
 from penstock.config.connections import SAME
 from penstock.contracts import Sink
@@ -40,6 +40,11 @@ class Targets:
     gaps: Sink | None
     redriven: Callable[[], Sequence[Sink]] = tuple
     """The sinks that a replay can replace rows of, under the name of the pipeline's redrives: made when asked for."""
+
+
+def targets_of(config: cfg.PipelineConfig) -> Targets:
+    """The targets that a pipeline file names, without the rest of the pipeline: no registry is asked for a schema."""
+    return build_targets(config, settings_of(config.source))
 
 
 def build_targets(config: cfg.PipelineConfig, source: KafkaSettings) -> Targets:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.checkpoint.files import SparkCheckpoint
-from penstock.checkpoint.logs import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, CheckpointFiles, LogFile, Offsets, read_files
+from penstock.checkpoint.logs import AGAIN_NOTE, STATE_NOTE, TOPICS_NOTE, CheckpointFiles, LogFile, read_files
 from penstock.checkpoint.state_stores import StateFiles, read_state, version_needed
 from penstock.errors import PenstockError, TerminalError
 from penstock.wording import some
@@ -58,25 +58,6 @@ def findings_in(path: str, files: CheckpointFiles, state: StateFiles, *, live: b
     return [*_findings(path, files, state, live)] if there else []
 
 
-def needed(files: CheckpointFiles) -> list[str]:
-    """The files that Spark reads when it starts; the others are history."""
-    begun, committed = files.begun, files.committed
-    names = ["metadata"]
-    if begun is not None:
-        names += [f"offsets/{begun}", *([f"offsets/{begun - 1}"] if begun > 0 else [])]
-    if committed is not None:
-        names.append(f"commits/{committed}")
-    if begun == 0 and committed is None:
-        names += list(files.sources)
-    return names
-
-
-def usable_ends(files: CheckpointFiles, batch_id: int) -> Offsets | None:
-    """Where a batch ends, if Spark could use its file of offsets."""
-    file = files.offsets.get(batch_id)
-    return None if file is None or _sources_missing(file, files) is not None else file.ends
-
-
 def _findings(path: str, files: CheckpointFiles, state: StateFiles, live: bool) -> Iterator[Finding]:
     if files.restoring is not None:
         yield _unfinished(path, files.restoring)
@@ -100,10 +81,10 @@ def _unfinished(path: str, note: str) -> Finding:
     return Finding(
         "RESTORE_UNFINISHED",
         True,
-        f"checkpoint {path}: {'a repair' if repairing else 'writing it anew'} did not come to its end",
+        f"checkpoint {path}: {'a repair' if repairing else 'a restore'} did not finish",
         {"begun": note},
-        "The folder is neither what it was nor what it was to become; nothing can be told from it. What was there "
-        "before was copied first.",
+        "The folder is only partly written, so nothing can be concluded from it. What was there before was copied "
+        "first.",
         "penstock checkpoint repair FILE    (again: it goes on)"
         if repairing
         else "run the same command again: penstock checkpoint restore FILE",
@@ -118,22 +99,22 @@ def _metadata(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[
             True,
             f"checkpoint {path}: the metadata file is gone, and with it the query id",
             {"last batch begun": str(begun)},
-            "Spark would make up a new query id, and no sink would know its own batches again: rows would come twice.",
+            "Spark would make up a new query id, and no sink would recognise its batches: rows would come twice.",
             ways(state),
         )
 
 
 def _broken(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Finding]:
-    wanted = needed(files)
+    wanted = files.needed
     for file in files.all:
-        problem = file.problem or _sources_missing(file, files)
+        problem = files.problem_of(file)
         if problem is None:
             continue
         blocks = file.name in wanted
         means = (
             "Spark reads this file when it starts, and stops at it."
             if blocks
-            else ("It is history: Spark reads it no more, and removes it in time. Nothing has to be done.")
+            else ("It is history: Spark no longer reads it, and removes it in time. Nothing has to be done.")
         )
         yield Finding(
             "CHECKPOINT_FILE_BROKEN",
@@ -153,24 +134,16 @@ def _notes(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Fin
                 True,
                 f"checkpoint {path}: {note.name} cannot be used",
                 {"found": note.problem},
-                f"{_NOTED[note.name]} In no other place does that stand.",
+                f"{_NOTED[note.name]} That is stored nowhere else.",
                 f"{RESTORE}\n{AFRESH_STATE if state.kept else AFRESH}",
             )
 
 
 _NOTED = {
     AGAIN_NOTE: "It names the batches that are to be run again since the checkpoint was restored.",
-    TOPICS_NOTE: "It tells a topic from another one of the same name, made since: without it records may be skipped.",
-    STATE_NOTE: "It tells what the state is of.",
+    TOPICS_NOTE: "It distinguishes a topic from a later one of the same name: without it records may be skipped.",
+    STATE_NOTE: "It says which steps the state belongs to.",
 }
-
-
-def _sources_missing(file: LogFile, files: CheckpointFiles) -> str | None:
-    """A file cut at the end of a line parses; that it lacks a source shows beside its neighbours."""
-    if not file.name.startswith("offsets/"):
-        return None
-    most = max((len(one.lines) for one in files.offsets.values() if one.problem is None), default=0)
-    return f"offsets of {len(file.lines) - 1} sources, and others have {most - 1}" if len(file.lines) < most else None
 
 
 def _gaps(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Finding]:
@@ -184,8 +157,8 @@ def _gaps(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Find
                 "newest offsets": f"offsets/{begun}" if begun is not None else "none",
                 "newest commit": f"commits/{committed}",
             },
-            f"Spark would begin batch {committed} anew with other offsets. The sinks hold a batch of that number, and "
-            "would call it seen: its rows would be lost.",
+            f"Spark would start batch {committed} again with other offsets. The sinks have a batch of that number, and "
+            "would skip it: its rows would be lost.",
             ways(state),
         )
     if begun is not None and begun > 0 and begun - 1 not in files.offsets:
@@ -203,7 +176,7 @@ def _gaps(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Find
             True,
             f"checkpoint {path}: batch 0 has begun, and where it begins is gone",
             {"there": "offsets/0", "missing": "sources/0/0"},
-            "Where batch 0 begins cannot be told: what `start` meant then may be something else now.",
+            "Where batch 0 begins is unknown: what `start` meant then may be something else now.",
             f"{REPAIR}\nas no batch was ever committed: point `checkpoint:` at a new folder, then: penstock run FILE",
         )
     missing = [*_holes("offsets", files.offsets, begun), *_holes("commits", files.commits, begun)]
@@ -219,7 +192,7 @@ def _gaps(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Find
 
 
 def _holes(folder: str, there: Mapping[int, LogFile], begun: int | None) -> list[str]:
-    """What is missing between the oldest and what matters, which is told apart."""
+    """What is missing between the oldest file and the newest, which have findings of their own."""
     if not there or begun is None:
         return []
     last = begun - 1 if folder == "offsets" else begun
@@ -227,7 +200,7 @@ def _holes(folder: str, there: Mapping[int, LogFile], begun: int | None) -> list
 
 
 def _checksums(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Finding]:
-    wanted = needed(files)
+    wanted = files.needed
     for file in files.all:
         if file.problem is not None or file.checksum in ("none", "right"):
             continue
@@ -240,10 +213,10 @@ def _checksums(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator
             if wrong
             else f"checkpoint {path}: the checksum of {file.name} cannot be read",
             {"file": file.name, "checksum": f"{file.checksum}"},
-            "Somebody changed the file, or the disk did. Spark does not look at the checksum and would go on from what "
+            "The file was edited, or the disk is damaged. Spark ignores the checksum and would continue from what "
             "the file says now."
             if wrong
-            else "The file itself can be read; Spark does not look at the checksum.",
+            else "The file itself can be read; Spark ignores the checksum.",
             ways(state) if blocks else REPAIR,
         )
 
@@ -255,7 +228,7 @@ def _strays(path: str, strays: tuple[str, ...]) -> Finding:
         False,
         f"checkpoint {path}: {len(strays)} files are left over from writes that did not finish",
         {"files": shown},
-        "A process was killed while it wrote. Spark does not read them; they only take up space.",
+        "A process was killed while it was writing. Spark does not read them; they only take up space.",
         "penstock checkpoint repair FILE",
     )
 
@@ -267,12 +240,12 @@ def _state(path: str, files: CheckpointFiles, state: StateFiles) -> Iterator[Fin
         yield Finding(
             "STATE_MISSING",
             True,
-            f"checkpoint {path}: the state that the next batch begins with is not whole",
+            f"checkpoint {path}: the state that the next batch needs is incomplete",
             {
                 "needed": f"version {version}, of batch {version - 1}",
                 "missing": some(missing),
             },
-            "The steps of this pipeline remember rows, and a part of that is gone. Spark stops at it, in the middle of "
-            "the batch.",
+            "The steps of this pipeline keep state, and a part of it is gone. Spark would fail in the middle of the "
+            "batch.",
             f"put the files back from a copy, or:\n{RESTORE}\n{AFRESH_STATE}",
         )

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import psutil
 
@@ -32,10 +32,10 @@ from penstock.storage.stores import SHORT
 LEASE_NOTE = ".penstock.lease"
 _CLOCK_NOTE = ".penstock.clock"
 LEASE_SECONDS = 30.0
-"""How long a holder that is not heard of keeps the checkpoint."""
+"""How long a holder that does not renew its lease keeps the checkpoint."""
 RENEW_SECONDS = 5.0
 _MARGIN_SECONDS = 8.0
-"""A holder stops to commit this long before others may take its lease: longer than one request of a commit takes."""
+"""A holder stops committing this long before others may take its lease: longer than one request of a commit takes."""
 _POLL_SECONDS = 1.0
 
 
@@ -67,12 +67,23 @@ class Claim:
 
     @property
     def ended(self) -> bool:
-        """Whether the holder is known to be over: it said so, or it was a process here and is no more."""
+        """Whether the holder is known to have ended: it said so, or it was a process on this machine that is gone."""
         return self.released or (self.host == _this_system() and not _lives(self.pid, self.began))
 
 
-class Lease:
-    """A checkpoint that this process holds."""
+class CheckpointLock:
+    """A checkpoint that this process holds. On a local disk the kernel holds the lock: it cannot be taken away."""
+
+    def check(self) -> None:
+        """Before anything is committed: raise unless the checkpoint is still this run's."""
+
+    def lost(self) -> PenstockError | None:
+        """The error for a checkpoint that another run has taken over."""
+        return None
+
+
+class Lease(CheckpointLock):
+    """A lease on a checkpoint, renewed by a thread until it is closed."""
 
     def __init__(self, checkpoint: str, filesystem: Any, note: str, claim: Claim, mark: str, renewed: float) -> None:
         self._checkpoint = checkpoint
@@ -84,15 +95,15 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name="penstock-lease", daemon=True)
         self._thread.start()
 
-    def lost(self) -> TerminalError | None:
-        """The error for a lease that another run has taken over; none while nobody has."""
+    def lost(self) -> PenstockError | None:
+        """The error for a lease that another run has taken over; None while it is ours."""
         if self._taken is None:
             return None
         return TerminalError(
             "CHECKPOINT_LOST",
             f"another run took the checkpoint {self._checkpoint} over, because this one was not heard of in time",
             context={"taken by": self._taken, "a lease lasts": f"{LEASE_SECONDS:.0f} s"},
-            hint="nothing more was written; the other run goes on with the batch in hand",
+            hint="nothing more was written; the other run continues with the open batch",
         )
 
     def check(self) -> None:
@@ -141,7 +152,7 @@ class Lease:
 
 @contextmanager
 def _leased(checkpoint: str, storage: Storage, tell: Callable[[str], None]) -> Iterator[Lease]:
-    """Hold a checkpoint in an object store. Refused while its holder lives; a dead one's lease is waited for."""
+    """Lease a checkpoint in an object store. Refused while its holder lives; the lease of a dead one has to expire."""
     filesystem, root = storage.filesystem(checkpoint, SHORT)
     note = f"{root}/{LEASE_NOTE}"
     with transient_is_fatal():
@@ -154,7 +165,7 @@ def _leased(checkpoint: str, storage: Storage, tell: Callable[[str], None]) -> I
 
 
 def _lease_holder(checkpoint: str, storage: Storage) -> str | None:
-    """Who holds a checkpoint in an object store, as far as a look tells: by this machine's clock."""
+    """Who holds a checkpoint in an object store, by this machine's clock."""
     filesystem, root = storage.filesystem(checkpoint, SHORT)
     held = filesystem.read(f"{root}/{LEASE_NOTE}")
     claim = _claim_in(held) if held is not None else None
@@ -166,7 +177,7 @@ def _lease_holder(checkpoint: str, storage: Storage) -> str | None:
 def _acquire(
     checkpoint: str, filesystem: Any, root: str, note: str, tell: Callable[[str], None]
 ) -> tuple[Claim, str, float]:
-    claim, first, told = Claim.mine(), "", False
+    claim, first, notified = Claim.mine(), "", False
     while True:
         began = time.monotonic()
         held: StoredObject | None = filesystem.read(note)
@@ -181,8 +192,8 @@ def _acquire(
         first = first or held.mark
         if held.mark != first or other.host == _this_system():
             raise _in_use(checkpoint, other.who)
-        if not told:
-            told = True
+        if not notified:
+            notified = True
             tell(f"the checkpoint is held by {other.who}: looking whether it lives, for at most {LEASE_SECONDS:.0f} s")
         time.sleep(_POLL_SECONDS)
 
@@ -228,36 +239,13 @@ def _lives(pid: int, began: float) -> bool:
 
 _LOCK = ".penstock.lock"
 _PATIENCE_SECONDS = 0.2
-"""Longer than anybody takes to look whether the lock is held, which refuses it for that moment."""
-
-
-class Hold(Protocol):
-    """A checkpoint that is held."""
-
-    def check(self) -> None:
-        """Before anything is committed: raise unless it is held still."""
-        ...
-
-    def lost(self) -> PenstockError | None:
-        """The error for a checkpoint that was taken away; none while it was not."""
-        ...
-
-
-class Locked:
-    """One that the kernel holds for this process: it cannot be taken away."""
-
-    def check(self) -> None:
-        """It is held."""
-
-    def lost(self) -> PenstockError | None:
-        """Never."""
-        return None
+"""Longer than a check whether the lock is held takes: the check refuses the lock for that moment."""
 
 
 @contextmanager
 def checkpoint_lock(
     path: str, storage: Storage = Storage(), tell: Callable[[str], None] = lambda text: None
-) -> Iterator[Hold]:
+) -> Iterator[CheckpointLock]:
     """Hold the checkpoint; a second holder is refused. At a crash the kernel frees it, or its lease runs out."""
     if is_object_uri(path):
         with _leased(path, storage, tell) as lease:
@@ -278,11 +266,11 @@ def checkpoint_lock(
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
-        yield Locked()
+        yield CheckpointLock()
 
 
 def held_by(path: str, storage: Storage = Storage()) -> str | None:
-    """Who holds the checkpoint now, without taking it from anybody; None where nobody does, or nobody here can."""
+    """Who holds the checkpoint now, without taking it; None if it is free, or cannot be locked here."""
     if is_object_uri(path):
         return _lease_holder(path, storage)
     folder = local_path(path)
@@ -291,7 +279,7 @@ def held_by(path: str, storage: Storage = Storage()) -> str | None:
     try:
         with (folder / _LOCK).open() as file:
             try:
-                # Shared, so that two who look do not take each other for a holder.
+                # Shared, so that two checks at once do not take each other for a holder.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _holder(file)

@@ -20,17 +20,17 @@ from penstock.model import BatchToken, TopicPartition
 from penstock.storage import Storage
 
 RESTORING = ".penstock.restoring"
-"""The note that stands in a checkpoint while a restore or a repair writes: what was begun, for people."""
+"""The note that is in a checkpoint while a restore or a repair writes: what was started, for people."""
 STATE_NOTE = ".penstock.state"
 TOPICS_NOTE = ".penstock.topics"
 AGAIN_NOTE = ".penstock.again"
 
 Offsets = dict[TopicPartition, int]
 Checksum = Literal["none", "right", "wrong", "unreadable"]
-"""What the `.crc` file beside a file says of it. Spark's own logs are read without a look at it."""
+"""What the `.crc` file of a file says about it. Spark ignores it when it reads its own logs."""
 
 NO_OFFSETS = "-"
-"""Of a source that has given nothing yet."""
+"""Stands for a source without offsets yet."""
 _STRAY = re.compile(r"\..*(\.tmp|\.penstock-\d+)|\..*\.tmp\.crc|\.draft(?!\.penstock\.).+")
 
 
@@ -70,7 +70,7 @@ class LogFile:
 
     @property
     def lines(self) -> list[str]:
-        """The lines behind the version."""
+        """The lines after the version."""
         return self.body.decode(errors="replace").lstrip("\0").splitlines()[1:]
 
     @property
@@ -95,7 +95,7 @@ class LogFile:
 
 
 def compare_checksum(body: bytes, checksum: bytes | None) -> Checksum:
-    """Hold a file against its `.crc`: `crc` and a zero byte, the length of a piece, then a CRC32 for each piece."""
+    """Compare a file with its `.crc`: `crc` and a zero byte, the length of a piece, then a CRC32 for each piece."""
     if checksum is None:
         return "none"
     size = int.from_bytes(checksum[4:8], "big")
@@ -184,18 +184,18 @@ def to_spark_json(offsets: Offsets, *, compact: bool = False) -> str:
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """Everything but the state, as it was when it was looked at."""
+    """Every file but the state, as it was when it was read."""
 
     metadata: LogFile | None
     offsets: Mapping[int, LogFile]
     commits: Mapping[int, LogFile]
     sources: Mapping[str, LogFile]
     strays: tuple[str, ...]
-    """Files that a write left which did not come to its end."""
+    """Files left over from a write that did not finish."""
     restoring: str | None
-    """What was begun to be written here and not ended."""
+    """The restore or repair that was started here and did not finish."""
     notes: Mapping[str, LogFile] = field(default_factory=dict)
-    """Penstock's own, as far as a run goes by them."""
+    """Penstock's own, as far as a run depends on them."""
 
     @property
     def again(self) -> tuple[BatchToken, ...]:
@@ -230,8 +230,46 @@ class CheckpointFiles:
         return open_batch(self.begun, self.committed)
 
     @property
+    def needed(self) -> list[str]:
+        """The files that Spark reads when it starts; the others are history."""
+        begun, committed = self.begun, self.committed
+        names = ["metadata"]
+        if begun is not None:
+            names += [f"offsets/{begun}", *([f"offsets/{begun - 1}"] if begun > 0 else [])]
+        if committed is not None:
+            names.append(f"commits/{committed}")
+        if begun == 0 and committed is None:
+            names += list(self.sources)
+        return names
+
+    @property
+    def initial(self) -> Offsets | None:
+        """Where the first batch begins, if a file says so."""
+        known = [file.initial for file in self.sources.values() if file.initial is not None]
+        return {at: offset for one in known for at, offset in one.items()} if known else None
+
+    def ends(self, batch_id: int | None) -> Offsets | None:
+        """Where a batch ends, if Spark could use its file of offsets."""
+        file = self.offsets.get(batch_id) if batch_id is not None else None
+        return file.ends if file is not None and self.problem_of(file) is None else None
+
+    def problem_of(self, file: LogFile) -> str | None:
+        """Why a file cannot be used.
+
+        One that was cut at the end of a line parses; only its neighbours show that it lacks a source.
+        """
+        if file.problem is not None or not file.name.startswith("offsets/"):
+            return file.problem
+        most, here = self._most_lines, len(file.lines)
+        return f"offsets of {here - 1} sources, and others have {most - 1}" if here < most else None
+
+    @cached_property
+    def _most_lines(self) -> int:
+        return max((len(one.lines) for one in self.offsets.values() if one.problem is None), default=0)
+
+    @property
     def query_id(self) -> str | None:
-        """The id in the metadata file; none where it cannot be told."""
+        """The id in the metadata file; None if it cannot be read."""
         return self.metadata.query_id if self.metadata is not None else None
 
     @property
@@ -241,13 +279,21 @@ class CheckpointFiles:
         return [*first, *self.sources.values(), *self.offsets.values(), *self.commits.values()]
 
 
+def describe_batches(begun: int | None, committed: int | None) -> str:
+    """How far a checkpoint is, by its newest batches."""
+    if begun is None and committed is None:
+        return "no batch has begun"
+    text = "no batch committed" if committed is None else f"batch {committed} committed"
+    return text if begun == committed else f"{text}, batch {begun if begun is not None else 'none'} begun"
+
+
 def open_batch(begun: int | None, committed: int | None) -> int | None:
     """The batch that has begun and has not committed, by the newest of each."""
     return begun if begun is not None and (committed is None or committed < begun) else None
 
 
 def read_files(path: str, storage: Storage = Storage()) -> CheckpointFiles:
-    """Look at every file of a checkpoint but the state. Of a checkpoint in use: commits first, so none is ahead."""
+    """Read every file of a checkpoint but the state. Of a checkpoint in use: commits first, so none is ahead."""
     filesystem, root = storage.filesystem(path)
     root = root.rstrip("/")
     top = _names(filesystem, root)
@@ -261,12 +307,12 @@ def read_files(path: str, storage: Storage = Storage()) -> CheckpointFiles:
     }
     there = top | {f"commits/{n}" for n in commits} | {f"offsets/{n}" for n in offsets} | sources
     logs = [name for name in there if name == "metadata" or _own(name).isdigit()]
-    sums = [_checksum_name(name) for name in logs if _checksum_name(name) in there]
+    sums = [checksum_name(name) for name in logs if checksum_name(name) in there]
     noted = [name for name in (AGAIN_NOTE, TOPICS_NOTE, STATE_NOTE) if name in top]
     bodies = _bodies(filesystem, root, [*logs, *sums, *noted, *([RESTORING] if RESTORING in top else [])])
     notes = [name for name in noted if name in bodies]
     files = {
-        name: LogFile(name, bodies[name], compare_checksum(bodies[name], bodies.get(_checksum_name(name))))
+        name: LogFile(name, bodies[name], compare_checksum(bodies[name], bodies.get(checksum_name(name))))
         for name in logs
         if name in bodies
     }
@@ -305,7 +351,7 @@ def _names(filesystem: Any, folder: str) -> set[str]:
 
 
 def _bodies(filesystem: Any, root: str, names: Iterable[str]) -> dict[str, bytes]:
-    """What is in the files, asked for at once; one that went in the meantime is left out."""
+    """The contents of the files, requested together; one that is gone meanwhile is left out."""
     paths = {f"{root}/{name}": name for name in names}
     found = filesystem.cat(list(paths), on_error="return") if paths else {}
     for body in found.values():
@@ -314,7 +360,8 @@ def _bodies(filesystem: Any, root: str, names: Iterable[str]) -> dict[str, bytes
     return {paths[path]: body for path, body in found.items() if isinstance(body, bytes)}
 
 
-def _checksum_name(name: str) -> str:
+def checksum_name(name: str) -> str:
+    """The name of the file in which Spark keeps the checksum of another."""
     folder, slash, own = name.rpartition("/")
     return f"{folder}{slash}.{own}.crc"
 

@@ -1,7 +1,7 @@
-"""Who runs on a checkpoint, told by the run itself: a note beside Spark's files, and the request to stop.
+"""Which run is at work on a checkpoint: the note that it keeps next to Spark's files, and the request to stop it.
 
-`.penstock.run` says which process, where, since when, and how far; it is written again after each batch and every few
-seconds, each time as a whole. `.penstock.stop` is how others ask it to stop, from wherever they reach the checkpoint.
+`.penstock.run` says which process, where, since when, and how far; it is rewritten after each batch and every few
+seconds. `.penstock.stop` is how others ask it to stop, from wherever they reach the checkpoint.
 Neither can disturb the run: once it has begun, nothing here raises. Whether a pipeline runs is decided on this host by
 the lock, since the kernel frees it when its holder dies; of a run on another host, whose lock may not show here, by the
 age of its note.
@@ -15,14 +15,16 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any, Literal
 
+from pydantic import AwareDatetime, TypeAdapter
+
+from penstock.checkpoint.atomic import put_whole_at
 from penstock.checkpoint.lock import held_by
-from penstock.checkpoint.writing import put_whole_at
 from penstock.errors import MissingError, PenstockError
 from penstock.storage import Storage, is_local
 from penstock.storage.stores import SHORT
@@ -42,11 +44,11 @@ class RunStatus:
     holder: str | None
     """Who runs, or holds the lock for something else."""
     note: RunNote | None
-    """What that run tells, or the last one told; none of a holder that tells nothing."""
+    """The note of that run or of the last one; None for a holder that is not a run."""
 
     @property
     def running(self) -> bool:
-        """Whether somebody has the checkpoint now."""
+        """Whether the checkpoint is in use."""
         return self.state == "running"
 
     @property
@@ -72,17 +74,17 @@ REPAIRS = "the next one repairs what it left"
 
 
 def find_run(checkpoint: str, storage: Storage = Storage()) -> RunStatus:
-    """Look for the run of a checkpoint."""
+    """Find the run of a checkpoint."""
     presence = Presence(checkpoint, storage)
     note = presence.read()
     while True:
-        # Between two looks at the note, which must be of one run: it may begin or end in the meantime.
+        # The note is read before and after the lock, and must be of one run: it may begin or end in the meantime.
         before, holder, note = note, held_by(checkpoint, storage), presence.read()
         if (before and before.started_at) == (note and note.started_at):
             break
     if holder is not None:
-        told = note if note is not None and note.who == holder and note.ended_at is None else None
-        return RunStatus("running", holder, told)
+        current = note if note is not None and note.who == holder and note.ended_at is None else None
+        return RunStatus("running", holder, current)
     if note is None:
         return RunStatus("none", None, None)
     if note.ended_at is not None:
@@ -98,21 +100,21 @@ BEAT_SECONDS = 10.0
 """How old the note of a run that lives gets at most, unless its storage is away."""
 _POLL_SECONDS = 0.5
 _POLL_SECONDS_AWAY = 2.0
-"""In an object store every look is a request that is paid for."""
+"""In an object store every check is a request that is paid for."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run tells of itself; of the last batch nothing until there is one."""
+    """What a run reports about itself; the fields of the last batch are None until there is one."""
 
     pipeline: str = ""
     lane: str = ""
     doing: str = "starting"
     """For people: `starting`, `running`, `waiting to try again: CODE`, `stopping`."""
     phase: str | None = None
-    """What the batch in hand has come to: `stage`, `commit:<sink>`; nothing between batches."""
+    """The phase of the open batch: `stage`, `commit:<sink>`; None between batches."""
     stalled: str | None = None
-    """Why the batch in hand is taken to be stalled; nothing while it shows progress."""
+    """Why the open batch counts as stalled; None while it makes progress."""
     batches: int = 0
     """How many this run has done."""
     batch_id: int | None = None
@@ -128,15 +130,15 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class RunNote:
-    """A run as its note tells of it. Without `ended_at` it runs, or was killed: the lock tells which."""
+    """A run by its note. Without `ended_at` it runs or was killed: the lock shows which."""
 
     pid: int
     host: str
-    started_at: datetime
-    at: datetime
+    started_at: AwareDatetime
+    at: AwareDatetime
     """When the note was written."""
     version: str = ""
-    ended_at: datetime | None = None
+    ended_at: AwareDatetime | None = None
     error: str | None = None
     """The code of the error that ended it."""
     facts: RunFacts = field(default_factory=RunFacts)
@@ -157,7 +159,7 @@ class Presence:
         self._writing = threading.Lock()
 
     def begin(self, facts: RunFacts) -> None:
-        """The run, once it holds the lock: say so. What was asked of runs before it is cleared away."""
+        """The run, once it holds the lock: note that it has started, and clear requests to earlier runs."""
         now = datetime.now(UTC)
         note = RunNote(os.getpid(), socket.gethostname(), now, now, version("penstock"), facts=facts)
         try:
@@ -175,7 +177,7 @@ class Presence:
         self._note = note
 
     def beat(self, facts: RunFacts | None = None, *, now: bool = True) -> None:
-        """The run: that it lives, and what has changed; not `now`, with what is written next."""
+        """The run: renew the heartbeat with what has changed; unless `now`, it is written with the next one."""
         with self._writing:
             if self._note is not None and self._note.ended_at is None:
                 self._note = replace(self._note, at=datetime.now(UTC), facts=facts or self._note.facts)
@@ -183,7 +185,7 @@ class Presence:
                     self._rewrite()
 
     def end(self, error: str | None = None) -> None:
-        """The run: that it is over, and by which error, if by one."""
+        """The run: note that it has ended, and the error that ended it."""
         with self._writing:
             if self._note is not None and self._note.ended_at is None:
                 now = datetime.now(UTC)
@@ -218,15 +220,15 @@ class Presence:
             thread.join(5)
 
     def read(self) -> RunNote | None:
-        """Others: the run that was here last, over or not. A note that is no note counts as none."""
+        """Others: the run that was here last, over or not; None for a note that is missing or damaged."""
         text = self._text(RUN_NOTE)
         try:
-            return _from_json(json.loads(text)) if text is not None else None
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return _notes().validate_json(text) if text is not None else None
+        except ValueError:
             return None
 
     def ask_stop(self, who: str) -> None:
-        """Others: ask the run to finish its batch and stop. The next run does not take this for its own."""
+        """Others: ask the run to finish its batch and stop. The next run ignores the request."""
         self._write(STOP_NOTE, json.dumps({"who": who, "at": datetime.now(UTC).isoformat()}))
 
     def stop_asked(self) -> bool:
@@ -234,7 +236,7 @@ class Presence:
         try:
             return bool(self._filesystem[0].isfile(f"{self._filesystem[1]}/{STOP_NOTE}"))
         except (PenstockError, OSError):
-            # Storage that is away asks for nothing.
+            # Unreachable storage is no request.
             return False
 
     def withdraw_stop(self) -> None:
@@ -243,7 +245,7 @@ class Presence:
 
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
-        # A look must not hold anybody up: the next one is soon.
+        # Reading must not block for long: the next attempt is soon.
         return self._storage.filesystem(self._path, SHORT)
 
     def _rewrite(self) -> None:
@@ -270,22 +272,6 @@ def _as_json(note: RunNote) -> str:
     return json.dumps(asdict(note), default=lambda when: when.isoformat())
 
 
-def _from_json(body: dict[str, Any]) -> RunNote:
-    known = {one.name for one in fields(RunFacts)}
-    facts = {name: value for name, value in (body.get("facts") or {}).items() if name in known}
-    ended = body.get("ended_at")
-    return RunNote(
-        pid=int(body["pid"]),
-        host=str(body["host"]),
-        started_at=_time(body["started_at"]),
-        at=_time(body["at"]),
-        version=str(body.get("version", "")),
-        ended_at=_time(ended) if ended is not None else None,
-        error=body.get("error"),
-        facts=RunFacts(**facts),
-    )
-
-
-def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+@cache
+def _notes() -> TypeAdapter[RunNote]:
+    return TypeAdapter(RunNote)

@@ -171,7 +171,7 @@ def read_state(path: str, storage: Storage = Storage()) -> StateFiles:
                 own = "" if store["storeName"] == _ONLY_STORE else str(store["storeName"])
                 partitions[operator, own] = int(store["numPartitions"])
         except (OSError, ValueError, KeyError, TypeError):
-            # Spark does without the note; it only tells what there should be.
+            # Spark does without the note; it only says what there should be.
             continue
     return StateFiles(path, sizes, noted is not None and noted.strip() not in ("", "[]"), steps, partitions, storage)
 

@@ -15,8 +15,8 @@ from penstock.errors import MissingError
 from penstock.wording import counted, size
 
 if TYPE_CHECKING:
+    from penstock.checkpoint.backup import Backup
     from penstock.checkpoint.findings import Finding
-    from penstock.checkpoint.manifest import Backup
     from penstock.model import TopicPartition
     from penstock.ops.checkpoint.adopt import AdoptPlan
     from penstock.ops.checkpoint.fork import ForkPlan

@@ -19,7 +19,7 @@ from penstock.wording import counted
 if TYPE_CHECKING:
     from penstock.ops.quarantine.listing import Listing
     from penstock.ops.quarantine.place import Selection
-    from penstock.ops.quarantine.show import ShownRecord, Verdict
+    from penstock.ops.quarantine.show import ShownRecord, TrialResult
     from penstock.ops.redrive.redrive import RedrivePlan, RedriveResult, RedriveTrial
 
 _BAR = 40
@@ -356,7 +356,7 @@ def _show_trial(trial: RedriveTrial) -> None:
         out.print(f"    {escape(sink)}: {counted(count, 'new row')}")
 
 
-def _verdict(now: Verdict) -> str:
+def _verdict(now: TrialResult) -> str:
     if now.unknown is not None:
         return f"unknown: {now.unknown}"
     if now.refused:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from penstock.config import PipelineConfig
     from penstock.flow.cost import Cost
     from penstock.flow.simulation import Burst
-    from penstock.ops.simulate.cost import Measured
-    from penstock.ops.simulate.simulate import Report
+    from penstock.ops.simulate import Measured, SimulationReport
 
 _WIDE = 24
 _LONGEST_SECONDS = 7 * 86_400
@@ -62,12 +61,11 @@ def simulate(
 
     penstock simulate orders.yaml --rate 500k --burst 10x:60s --partitions 200 --executors 10 --cores 4
     """
+    from penstock.cli.simulate_text import assumptions, decisions, findings
     from penstock.config import load
     from penstock.metrics import BatchMetrics
     from penstock.metrics.history import RunStarted, history_of
-    from penstock.ops.simulate.cost import measure
-    from penstock.ops.simulate.simulate import SimulationRequest, simulate_pipeline, whole_partitions
-    from penstock.ops.simulate.words import assumptions, decisions, findings
+    from penstock.ops.simulate import SimulationRequest, measure, simulate_pipeline, whole_partitions
 
     base, seconds = _count(rate, "--rate"), duration(span, "--for").total_seconds()
     if seconds > _LONGEST_SECONDS:
@@ -116,7 +114,7 @@ def simulate(
         out.print(escape(line))
 
 
-def _show_rows(report: Report) -> None:
+def _show_rows(report: SimulationReport) -> None:
     from penstock.wording import spell
 
     columns = ("until", "rate", "waiting", "cap", "batch", "took")

@@ -17,7 +17,7 @@ from penstock.errors import PenstockError, TransientError
 
 # Every command loads this module.
 if TYPE_CHECKING:
-    from penstock.ops.stop import PlannedStop, Stopped
+    from penstock.ops.stop import PlannedStop, StopResult
 
 _QUIET_SECONDS = 2.0
 _INTERRUPTED = 130
@@ -73,8 +73,8 @@ def stop(
         raise typer.Exit(wrong[0].exit_code)
 
 
-def _await(planned: list[PlannedStop], timeout: timedelta) -> list[Stopped]:
-    from penstock.ops.stop import await_gone
+def _await(planned: list[PlannedStop], timeout: timedelta) -> list[StopResult]:
+    from penstock.ops.stop import wait_until_stopped
 
     began, progress = time.monotonic(), Status("", console=err)
     shown: dict[str, str] = {}
@@ -93,13 +93,13 @@ def _await(planned: list[PlannedStop], timeout: timedelta) -> list[Stopped]:
 
     try:
         with drawn:
-            return await_gone(planned, timeout.total_seconds(), report)
+            return wait_until_stopped(planned, timeout.total_seconds(), report)
     except KeyboardInterrupt:
         err.print("no longer waiting; the request remains: each run stops after its current batch")
         raise typer.Exit(_INTERRUPTED) from None
 
 
-def _outcome(one: Stopped) -> str:
+def _outcome(one: StopResult) -> str:
     match one.outcome:
         case "not running":
             return "does not run"
@@ -114,7 +114,7 @@ def _outcome(one: Stopped) -> str:
     return f"stopped after {one.seconds:.1f} s ({one.run})"
 
 
-def _timed_out(one: Stopped) -> TransientError:
+def _timed_out(one: StopResult) -> TransientError:
     return TransientError(
         "STOP_TIMED_OUT",
         f"stopping {one.pipeline}: it still runs after {one.seconds:.0f} s",

@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from penstock.assembly.reaching import settings_of, storage_of
-from penstock.checkpoint.findings import findings_in
 from penstock.config import PipelineConfig
 from penstock.contracts import Reader
 from penstock.dashboard.recent import in_utc
@@ -27,7 +26,7 @@ from penstock.ops.checkpoint.show import view_checkpoint
 from penstock.ops.diagnosis import diagnose
 from penstock.ops.lag import LagReport
 from penstock.ops.quarantine.listing import midnight, quarantined_since
-from penstock.ops.snapshot import Snapshot, place_of
+from penstock.ops.snapshot import Snapshot, read_position
 from penstock.quarantine.records import HeldInTopic, of_pipeline, query_table
 from penstock.readers import KafkaReader
 from penstock.storage import Storage
@@ -49,7 +48,7 @@ def attempt(query: Callable[[], Result]) -> tuple[Result | None, str | None]:
 
 def files_panel(seen: Snapshot) -> Found:
     """Whether the checkpoint's own files would prevent a run from starting."""
-    blocking = [one for one in findings_in(seen.config.checkpoint, seen.files, seen.state) if one.blocks]
+    blocking = [one for one in seen.file_findings if one.blocks]
     return {"blocking": f"{blocking[0].code} {blocking[0].summary}" if blocking else None}
 
 
@@ -58,7 +57,7 @@ def positions_panel(seen: Snapshot) -> Found:
     if seen.brokers.error is not None:
         raise seen.brokers.error
     ends = {at: log.end for at, log in (seen.brokers.bounds or {}).items()}
-    return {"ends": in_lists(ends), "committed": in_lists(place_of(seen).positions), "behind_seconds": None}
+    return {"ends": in_lists(ends), "committed": in_lists(read_position(seen).positions), "behind_seconds": None}
 
 
 def lag_panel(report: LagReport) -> Found:

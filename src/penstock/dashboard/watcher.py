@@ -39,7 +39,7 @@ from penstock.kafka import Cluster
 from penstock.kafka.cluster import look_seconds
 from penstock.metrics.history import history_of
 from penstock.ops.lag import LagReport, view_lag
-from penstock.ops.snapshot import Brokers, Snapshot, ask_brokers, look
+from penstock.ops.snapshot import Brokers, Snapshot, ask_brokers, take_snapshot
 from penstock.storage import is_local
 
 _POLL_SECONDS = 1.0
@@ -296,7 +296,7 @@ class PipelineWatch:
     def _update_panels(
         self, config: PipelineConfig, views: Mapping[str, Callable[[Snapshot], Found]], *, sinks: bool
     ) -> None:
-        snapshot, problem = attempt(lambda: look(config, brokers=self._ask, sinks=sinks))
+        snapshot, problem = attempt(lambda: take_snapshot(config, brokers=self._ask, sinks=sinks))
         for name, view in views.items():
             found: Found | None = None
             if snapshot is not None:

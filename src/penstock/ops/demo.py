@@ -55,7 +55,7 @@ _FAULTS: tuple[tuple[str, bytes | None], ...] = (
 
 
 @dataclass(frozen=True)
-class Message:
+class DemoMessage:
     """One message and where it goes."""
 
     partition: int
@@ -78,7 +78,7 @@ class Expected:
         return self.sent - self.duplicates - self.filtered - sum(self.quarantined.values())
 
 
-def demo_messages(count: int, expected: Expected, first: int = 0) -> Iterator[Message]:
+def demo_messages(count: int, expected: Expected, first: int = 0) -> Iterator[DemoMessage]:
     """`count` messages from number `first` on, round robin over the partitions; `expected` is filled in on the way."""
     twice: dict[int, tuple[int, bytes]] = {}
     for number in range(first, first + count):
@@ -87,11 +87,11 @@ def demo_messages(count: int, expected: Expected, first: int = 0) -> Iterator[Me
         if number in twice:
             order, value = twice.pop(number)
             expected.duplicates += 1
-            yield Message(partition, f"o-{order}".encode(), value)
+            yield DemoMessage(partition, f"o-{order}".encode(), value)
         elif position % _FAULT_EVERY == 77:
             code, fault = _FAULTS[(position // _FAULT_EVERY + partition) % len(_FAULTS)]
             expected.quarantined[code] += 1
-            yield Message(partition, f"bad-{number}".encode(), fault)
+            yield DemoMessage(partition, f"bad-{number}".encode(), fault)
         else:
             negative = position % _NEGATIVE_EVERY == 33
             expected.filtered += negative
@@ -99,7 +99,7 @@ def demo_messages(count: int, expected: Expected, first: int = 0) -> Iterator[Me
             # The copy lands two rounds later and in another partition, well inside the same batch.
             if position % _TWICE_EVERY == 50 and number + 2 * PARTITIONS + 3 < first + count:
                 twice[number + 2 * PARTITIONS + 3] = (number, value)
-            yield Message(partition, f"o-{number}".encode(), value)
+            yield DemoMessage(partition, f"o-{number}".encode(), value)
 
 
 def _order(number: int, negative: bool) -> bytes:

@@ -13,7 +13,7 @@ from penstock.quarantine.records import query_table
 
 @dataclass(frozen=True)
 class RecordedGap:
-    """The offsets `[start, end)` that nobody could read any more; `end` may be unknown."""
+    """The offsets `[start, end)` that could not be read any more; `end` may be unknown."""
 
     topic: str
     partition: int
@@ -64,7 +64,7 @@ class RecordedGaps:
 
 
 def find_gaps(config: PipelineConfig, since: datetime | None = None) -> RecordedGaps:
-    """The gaps that were recorded at or after a time. Those of a file that says `fail` now are told as well."""
+    """The gaps that were recorded at or after a time. They are returned even if the file now says `fail`."""
     mode = config.source.on_data_loss
     quarantine = config.quarantine.table if config.quarantine is not None else None
     if quarantine is None:

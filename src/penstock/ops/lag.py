@@ -1,8 +1,8 @@
 """How far behind a pipeline is: what all its sinks have committed against the ends of the logs. No JVM.
 
 The sinks' own positions count, and the checkpoint where a sink keeps none; before a first run, where it would begin.
-The consumer group is compared with them, and a difference is explained. Rates are offsets a second between several
-looks.
+The consumer group is compared with them, and a difference is explained. LagRates are offsets a second over several
+samples.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from statistics import fmean, median_low
 from typing import Any
 
 from penstock.assembly.reaching import settings_of
 from penstock.checkpoint import Offsets
-from penstock.checkpoint.findings import findings_in, usable_ends
 from penstock.checkpoint.logs import CheckpointFiles
 from penstock.config import PipelineConfig
 from penstock.errors import PenstockError, one_line
@@ -27,7 +26,7 @@ from penstock.kafka.groups import GroupOffsets
 from penstock.metrics import BatchMetrics
 from penstock.metrics.history import Entry, GroupNoted, LagNoted, RunStarted, from_lists, history_of
 from penstock.model import TopicPartition, lags_of
-from penstock.ops.snapshot import Place, Snapshot, committed_in, look, place_of
+from penstock.ops.snapshot import ReadPosition, Snapshot, committed_in, read_position, take_snapshot
 from penstock.wording import rate, some, spell
 
 _GROUP_SECONDS = 2.0
@@ -43,7 +42,7 @@ class GroupView:
 
 
 def ask_group(settings: KafkaSettings, name: str | None, partitions: Iterable[TopicPartition]) -> GroupView:
-    """Look at the group, where the pipeline has one."""
+    """The offsets of the group, if the pipeline has one."""
     if name is None:
         return GroupView(None)
     try:
@@ -78,10 +77,10 @@ def group_note(
         return None
     if group.offsets:
         places = some([_sides(at, group.offsets, committed) for at in differs], 3)
-        told = f"consumer group {group.name} differs from the sinks in {places}: "
+        text = f"consumer group {group.name} differs from the sinks in {places}: "
     else:
-        told = f"consumer group {group.name} has no offsets: "
-    return told + (_failure(entries, running=running) or _reason(group.offsets, committed, files, running=running))
+        text = f"consumer group {group.name} has no offsets: "
+    return text + (_failure(entries, running=running) or _reason(group.offsets, committed, files, running=running))
 
 
 def _sides(at: TopicPartition, held: Mapping[TopicPartition, int], committed: Offsets) -> str:
@@ -113,7 +112,7 @@ def _reason(held: Mapping[TopicPartition, int], committed: Offsets, files: Check
 def _batch_at(offsets: Mapping[TopicPartition, int], files: CheckpointFiles) -> int | None:
     """The newest batch that ends where these offsets are."""
     for batch in sorted(files.offsets, reverse=True):
-        ends = usable_ends(files, batch)
+        ends = files.ends(batch)
         if ends and all(offsets[at] == ends[at] for at in offsets.keys() & ends.keys()):
             return batch
     return None
@@ -140,8 +139,8 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Offsets a second; none where it takes a second look to tell."""
+class LagRates:
+    """Offsets a second; None until there are two samples."""
 
     growth: float | None = None
     incoming: float | None = None
@@ -151,7 +150,7 @@ class Rates:
 
 
 def samples_in(entries: Iterable[Entry]) -> list[Sample]:
-    """The looks that a run noted in its history."""
+    """The samples that a run noted in its history."""
     return [
         Sample(entry.at, from_lists(entry.fact.ends), from_lists(entry.fact.committed))
         for entry in entries
@@ -159,16 +158,16 @@ def samples_in(entries: Iterable[Entry]) -> list[Sample]:
     ]
 
 
-def looks_in_run(entries: Sequence[Entry], last: Sample | None) -> list[Sample]:
-    """What a run that goes on is compared with: the looks since it began, for before that nobody read."""
+def samples_in_run(entries: Sequence[Entry], last: Sample | None) -> list[Sample]:
+    """The samples to compare with while a run is at work: those since it began, as nothing was read before."""
     began = max((at for at, entry in enumerate(entries) if isinstance(entry.fact, RunStarted)), default=0)
     return [*samples_in(entries[began:]), *([last] if last is not None else [])]
 
 
-def looks_at_rest(entries: Iterable[Entry], last: Sample | None, positions: Offsets) -> list[Sample]:
-    """The same while nobody reads: the last look. The run may have read on behind it: only its log ends still hold."""
-    looked = [last] if last is not None else samples_in(entries)[-1:]
-    return [replace(one, positions=positions) for one in looked]
+def samples_at_rest(entries: Iterable[Entry], last: Sample | None, positions: Offsets) -> list[Sample]:
+    """The same without a run: the last sample. The run may have read on after it, so only its log ends still count."""
+    known = [last] if last is not None else samples_in(entries)[-1:]
+    return [replace(one, positions=positions) for one in known]
 
 
 def window_of(batches: Sequence[BatchMetrics]) -> timedelta:
@@ -177,12 +176,12 @@ def window_of(batches: Sequence[BatchMetrics]) -> timedelta:
     return min(max(_WINDOW, timedelta(seconds=_BATCHES_COVERED * longest)), _LONGEST_WINDOW)
 
 
-def rates_of(samples: Sequence[Sample], now: Sample, window: timedelta = _WINDOW) -> Rates:
-    """What the looks in the window say; where there are none in it, the newest one within an hour."""
+def rates_of(samples: Sequence[Sample], now: Sample, window: timedelta = _WINDOW) -> LagRates:
+    """The rates over the samples in the window, or else since the newest sample within an hour."""
     earlier = sorted((one for one in samples if now.at - one.at >= _SHORTEST), key=lambda one: one.at)
     used = [one for one in earlier if now.at - one.at <= window] or earlier[-1:]
     if not used or now.at - used[0].at > _OLDEST:
-        return Rates()
+        return LagRates()
     series = [*used, now]
     shares = _shares([(one.at - used[0].at).total_seconds() for one in series])
     lags = [one.lags for one in series]
@@ -190,7 +189,7 @@ def rates_of(samples: Sequence[Sample], now: Sample, window: timedelta = _WINDOW
     incoming = max(0.0, _slope(shares, [sum(one.ends[at] for at in one.lags) for one in series]))
     everywhere = lags[-1].keys() & set.intersection(*(set(one) for one in lags))
     partitions = {at: _slope(shares, [one[at] for one in lags]) for at in everywhere}
-    return Rates(growth, incoming, max(0.0, incoming - growth), partitions)
+    return LagRates(growth, incoming, max(0.0, incoming - growth), partitions)
 
 
 def _shares(moments: Sequence[float]) -> list[float]:
@@ -212,10 +211,10 @@ def describe(report: LagReport) -> str:
     """How much waits, how old the oldest of it is, and whether it is catching up."""
     if report.total == 0:
         return "caught up: nothing waits" if report.running else f"nothing waits; {_at_rest(report)}"
-    told = f"{report.total:,} behind"
+    text = f"{report.total:,} behind"
     if report.behind_seconds is not None:
-        told += f", the oldest unread record is {spell(report.behind_seconds)} old"
-    return f"{told}; {_outlook(report) if report.running else _at_rest(report)}"
+        text += f", the oldest unread record is {spell(report.behind_seconds)} old"
+    return f"{text}; {_outlook(report) if report.running else _at_rest(report)}"
 
 
 def _at_rest(report: LagReport) -> str:
@@ -245,7 +244,7 @@ def keeps_up(report: LagReport) -> bool:
 
 
 def noise(incoming: float | None) -> float:
-    """Growth that is none."""
+    """The growth below which lag counts as steady."""
     return max(_NOISE, _NOISE_SHARE * (incoming or 0.0))
 
 
@@ -266,7 +265,7 @@ class PartitionLag:
     """The last stable offset: what readers of committed records can reach."""
     lag: int
     seconds_behind: float | None
-    """The age of the first unread record; 0 where there is none, None where it could not be read in time."""
+    """The age of the first unread record; 0 without one, None if it could not be read in time."""
     growth: float | None
     group: int | None
     """What the consumer group says; none where it has no offset, or there is no group."""
@@ -278,7 +277,7 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class LagReport:
-    """One look at a pipeline's lag."""
+    """A pipeline's lag at one moment."""
 
     pipeline: str
     at: datetime
@@ -318,7 +317,7 @@ class LagReport:
 
     @property
     def sample(self) -> Sample:
-        """What a later look is compared with."""
+        """What a later report is compared with."""
         by_partition = {TopicPartition(one.topic, one.partition): one for one in self.partitions}
         return Sample(
             self.at,
@@ -328,31 +327,25 @@ class LagReport:
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
-        return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
-            "at": self.at.isoformat(),
-            "partitions": [asdict(one) for one in self.partitions],
-            "hot": [str(one) for one in self.hot],
-            "notes": list(self.notes),
-            "text": self.text,
-        }
+        hot = [str(one) for one in self.hot]
+        return {**asdict(self), "at": self.at.isoformat(), "hot": hot, "text": self.text}
 
 
 def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagReport:
-    """Look at the sinks, the checkpoint, the brokers, the group and the run's history.
+    """The lag by the sinks, the checkpoint, the brokers and the group.
 
-    How lag moves is told by the history, or by an earlier look.
+    How lag moves comes from the run's history, or from an earlier report.
     """
-    return view_lag(look(config), before)
+    return view_lag(take_snapshot(config), before)
 
 
-def view_lag(seen: Snapshot, before: LagReport | None = None) -> LagReport:
+def view_lag(snapshot: Snapshot, before: LagReport | None = None) -> LagReport:
     """The same, from a snapshot."""
-    config, settings = seen.config, settings_of(seen.config.source)
-    if seen.brokers.error is not None:
-        raise seen.brokers.error
-    bounds, running = seen.brokers.bounds or {}, seen.live is not None
-    place = place_of(seen)
+    config, settings = snapshot.config, settings_of(snapshot.config.source)
+    if snapshot.brokers.error is not None:
+        raise snapshot.brokers.error
+    bounds, running = snapshot.brokers.bounds or {}, snapshot.live is not None
+    place = read_position(snapshot)
     waiting = {at: max(place.positions[at], log.start) for at, log in bounds.items() if log.end > place.positions[at]}
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(ask_group, settings, config.group, bounds)
@@ -363,14 +356,14 @@ def view_lag(seen: Snapshot, before: LagReport | None = None) -> LagReport:
     batches = [entry.fact for entry in entries if isinstance(entry.fact, BatchMetrics)][-_BATCHES:]
     sample = Sample(now, {at: log.end for at, log in bounds.items()}, place.positions)
     last = before.sample if before is not None and before.running == running else None
-    earlier = looks_in_run(entries, last) if running else looks_at_rest(entries, last, place.positions)
+    earlier = samples_in_run(entries, last) if running else samples_at_rest(entries, last, place.positions)
     rates = rates_of(earlier, sample, window_of(batches))
     lags = sample.lags
     ages = {at: max(0.0, (now - when).total_seconds()) for at, when in times.items()}
     hot = hot_partitions(lags)
     total = sum(lags.values())
     committed = None if place.committed is None else {at: o for at, o in place.committed.items() if at in bounds}
-    why = group_note(group, committed, seen.files, entries, running=running)
+    why = group_note(group, committed, snapshot.files, entries, running=running)
     if why is not None and running and committed is not None and read_meanwhile(config, group, committed):
         why = None
     return LagReport(
@@ -397,7 +390,7 @@ def view_lag(seen: Snapshot, before: LagReport | None = None) -> LagReport:
         processing_rate=rates.processing if running else None,
         catch_up_seconds=_catch_up(total, rates),
         group=config.group,
-        notes=(*place.notes, *_warnings(seen, place, bounds)),
+        notes=(*place.notes, *_warnings(snapshot, place, bounds)),
         running=running,
         never_ran=place.committed is None,
         batch_offsets=max((one.offsets for one in batches), default=None),
@@ -417,11 +410,11 @@ def read_meanwhile(config: PipelineConfig, group: GroupView, committed: Offsets)
     """Whether the group was only asked later than the sinks: they have by now what it says."""
     if any(group.offsets.get(at, -1) < offset for at, offset in committed.items()):
         return False
-    now = committed_in(look(config, brokers=None))
+    now = committed_in(take_snapshot(config, brokers=None))
     return all(offset <= now.get(at, -1) for at, offset in group.offsets.items() if at in committed)
 
 
-def _catch_up(total: int, rates: Rates) -> float | None:
+def _catch_up(total: int, rates: LagRates) -> float | None:
     if total == 0:
         return 0.0
     if rates.growth is None or -rates.growth <= noise(rates.incoming):
@@ -429,16 +422,16 @@ def _catch_up(total: int, rates: Rates) -> float | None:
     return total / -rates.growth
 
 
-def _warnings(seen: Snapshot, place: Place, bounds: Mapping[TopicPartition, LogBounds]) -> list[str]:
-    config = seen.config
-    told = [f"sink {one.sink} cannot be asked, the checkpoint is: {one.error}" for one in seen.standings if one.error]
+def _warnings(snapshot: Snapshot, place: ReadPosition, bounds: Mapping[TopicPartition, LogBounds]) -> list[str]:
+    warnings = [
+        f"sink {one.sink} cannot be asked, the checkpoint is: {one.error}" for one in snapshot.standings if one.error
+    ]
     gone = sorted((place.committed or {}).keys() - bounds.keys())
     if gone:
-        told.append(f"not counted, since the brokers do not have them or the file does not read them: {some(gone)}")
+        warnings.append(f"not counted, since the brokers do not have them or the file does not read them: {some(gone)}")
     lost = {at: log.start - place.positions[at] for at, log in bounds.items() if log.start > place.positions[at]}
     if lost:
-        told.append(
+        warnings.append(
             f"{sum(lost.values()):,} offsets were removed by retention before they were read: {some(sorted(lost))}"
         )
-    found = findings_in(config.checkpoint, seen.files, seen.state, live=seen.live is not None)
-    return [*told, *(f"{one.code} {one.summary}" for one in found if one.blocks)]
+    return [*warnings, *(f"{one.code} {one.summary}" for one in snapshot.file_findings if one.blocks)]

@@ -20,6 +20,7 @@ from penstock.assembly.state import check_state
 from penstock.assembly.tables import Lookups
 from penstock.assembly.transforming import PlacedStep, step_output
 from penstock.checkpoint import SparkCheckpoint
+from penstock.checkpoint.logs import describe_batches
 from penstock.config import PipelineConfig, show_duration
 from penstock.config.arrow_types import arrow_to_ddl
 from penstock.contracts import Sink, StatefulTransform
@@ -62,8 +63,8 @@ def checkpoint_words(checkpoint: SparkCheckpoint) -> str:
     begun, done = checkpoint.last_begun(), checkpoint.last_committed()
     if begun is None:
         return "fresh"
-    state = f"query {(checkpoint.query_id() or 'unknown')[:8]}, batch {done if done is not None else 'none'} committed"
-    return state if begun == done else f"{state}, batch {begun} begun and to be run again"
+    text = f"query {(checkpoint.query_id() or 'unknown')[:8]}, {describe_batches(begun, done)}"
+    return text if begun == done else f"{text} and to be run again"
 
 
 Result = TypeVar("Result")
@@ -153,7 +154,7 @@ class RunPlan:
     flow: str
     checkpoint: str
     group: str | None
-    """The consumer group that is told how far the sinks are."""
+    """The consumer group that the sinks' progress is committed to."""
     master: str | None = None
     """The cluster that runs it; none for this process alone."""
     buckets: tuple[str, ...] = ()
@@ -254,7 +255,7 @@ def plan_run(
 
 
 def _causes(problems: Sequence[PenstockError]) -> list[PenstockError]:
-    """Without those that only pass on another one: a sink that cannot be asked is told by why it cannot."""
+    """Without those that only pass on another one: of an unreachable sink the reason is enough."""
     lines = {f"{one.code} {one.line}" for one in problems}
     return [one for one in problems if one.code != "SINK_UNREACHABLE" or one.context.get("sink") not in lines]
 
@@ -357,7 +358,7 @@ def _steps(schema: pa.Schema | None, placed: Sequence[PlacedStep]) -> tuple[Plan
         lane = "frame" if schema is None or one.transform.no_arrow_form(schema) is not None else "direct"
         schema = step_output(schema, one.transform) if schema is not None else None
         columns = _columns(schema) if schema is not None else None
-        # A step of the file that became two transforms is told as one: what the first does, and what the last leaves.
+        # A step that became two transforms is shown as one: what the first does, and the columns of the last.
         begun = steps.get(one.place)
         steps[one.place] = replace(begun, columns=columns) if begun is not None else _step(one, lane, columns)
     return tuple(steps.values())

@@ -64,7 +64,7 @@ def resolve(
     log: Mapping[TopicPartition, LogBounds],
     live: Offsets,
 ) -> Offsets:
-    """The offset that a point stands for in each partition, whether the log has it or not."""
+    """The offset of a point in each partition, whether the log has it or not."""
     chosen = list(partitions)
     by_word: dict[str, Callable[[TopicPartition], int]] = {
         "earliest": lambda at: log[at].start,

@@ -25,7 +25,7 @@ Level = Literal["fits", "changes", "breaks", "unknown"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class SchemaFinding:
     """One thing that was compared: what it is, and what would happen."""
 
     level: Level
@@ -40,7 +40,7 @@ class SchemaCheck:
     pipeline: str
     schemas: tuple[str, ...]
     """What was compared: the subjects with their versions."""
-    findings: tuple[Finding, ...]
+    findings: tuple[SchemaFinding, ...]
 
     @property
     def breaks(self) -> bool:
@@ -102,21 +102,23 @@ def _schemas(places: Mapping[Place, Registered], candidate: Path | None, subject
     }
 
 
-def _findings(config: cfg.PipelineConfig, places: Mapping[Place, Registered], schemas: Schemas) -> Iterator[Finding]:
+def _findings(
+    config: cfg.PipelineConfig, places: Mapping[Place, Registered], schemas: Schemas
+) -> Iterator[SchemaFinding]:
     try:
         pipeline = build(config, schemas)
     except cfg.InvalidDefinition as error:
-        yield from (Finding("breaks", "the pipeline", str(problem)) for problem in error.problems)
+        yield from (SchemaFinding("breaks", "the pipeline", str(problem)) for problem in error.problems)
         return
     except PenstockError as error:
-        yield Finding("breaks", "the schema", _told(error))
+        yield SchemaFinding("breaks", "the schema", _without_sink(error))
         return
     yield from _older_records(pipeline, places, schemas)
-    yield Finding("fits", "the pipeline", "every column that it names is there")
+    yield SchemaFinding("fits", "the pipeline", "every column that it names is there")
     yield from _tables(pipeline)
 
 
-def _older_records(pipeline: Pipeline, places: Mapping[Place, Registered], schemas: Schemas) -> Iterator[Finding]:
+def _older_records(pipeline: Pipeline, places: Mapping[Place, Registered], schemas: Schemas) -> Iterator[SchemaFinding]:
     """Records of the version before are still in the topic, and are read by the newest."""
     for flow in pipeline.flows:
         place = flow.config.decode_path
@@ -132,37 +134,37 @@ def _older_records(pipeline: Pipeline, places: Mapping[Place, Registered], schem
         about = f"records of {before.subject} version {before.version}"
         refusal = refuses(before)
         if refusal is None:
-            yield Finding("fits", about, "can be read")
+            yield SchemaFinding("fits", about, "can be read")
             continue
         # Where the one before that can be read, it was that version that broke, and this one mends it.
         level: Level = "changes" if any(refuses(schema) is None for schema in earlier) else "breaks"
-        yield Finding(level, about, f"would go to quarantine: {refusal.code} {refusal.message}")
+        yield SchemaFinding(level, about, f"would go to quarantine: {refusal.code} {refusal.message}")
 
 
-def _tables(pipeline: Pipeline) -> Iterator[Finding]:
+def _tables(pipeline: Pipeline) -> Iterator[SchemaFinding]:
     for flow in pipeline.flows:
         schema = flow.schema
         for inlet in flow.inlets:
             sink, about = inlet.sink, f"sink {inlet.sink.name}"
             if schema is None:
-                yield Finding("unknown", about, f"only Spark knows its columns: {flow.lane.reason}")
+                yield SchemaFinding("unknown", about, f"only Spark knows its columns: {flow.lane.reason}")
                 continue
             try:
                 mine = inlet.schema(schema)
                 sink.check(mine)
                 changes = sink.changes(mine) if isinstance(sink, EvolvingSink) else ()
             except PenstockError as error:
-                yield Finding("breaks", about, _told(error))
+                yield SchemaFinding("breaks", about, _without_sink(error))
                 continue
             for change in changes:
-                yield Finding("changes", about, change)
+                yield SchemaFinding("changes", about, change)
             if not changes:
-                yield Finding("fits", about, f"{sink.target} takes the rows as it is")
+                yield SchemaFinding("fits", about, f"{sink.target} takes the rows as it is")
 
 
 def _named(schema: RegisteredSchema) -> str:
     return f"{schema.subject} " + (f"version {schema.version}" if schema.version is not None else "as the candidate")
 
 
-def _told(error: PenstockError) -> str:
+def _without_sink(error: PenstockError) -> str:
     return re.sub(r"^sink \S+: ", "", error.line)

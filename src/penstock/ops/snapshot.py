@@ -16,27 +16,21 @@ from functools import cached_property
 from typing import TypeVar
 
 from penstock.assembly.reaching import checkpoint_of, settings_of, storage_of, subscription_of
-from penstock.assembly.targets import Targets, build_targets
+from penstock.assembly.targets import targets_of
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.checkpoint.findings import Finding, findings_in, from_error, usable_ends
+from penstock.checkpoint.files import NotedSink
+from penstock.checkpoint.findings import Finding, findings_in, from_error
 from penstock.checkpoint.logs import CheckpointFiles, read_files, written_at
 from penstock.checkpoint.presence import RunStatus, find_run
 from penstock.checkpoint.state_stores import StateFiles, read_state
 from penstock.config import PipelineConfig
 from penstock.errors import PenstockError, one_line
-from penstock.kafka import Cluster, KafkaSettings, LogBounds
+from penstock.kafka import Cluster, LogBounds
 from penstock.kafka.cluster import look_seconds
 from penstock.model import BatchToken, Guarantee, TopicPartition
+from penstock.preflight.agreement import compare_sinks
 from penstock.preflight.recreated import recreated_topics
 from penstock.preflight.standings import FormerName, Standing, former_names, standings
-
-
-@dataclass(frozen=True)
-class Sinks:
-    """The sinks of a pipeline without the rest of it: no registry is asked for a schema."""
-
-    targets: Targets
-    settings: KafkaSettings
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class Snapshot:
 
     config: PipelineConfig
     run: RunStatus
-    """Who runs it now, or ran it last."""
+    """The run at work now, or the last one."""
     done_before: int | None
     """The last batch that was committed before the sinks were asked."""
     standings: tuple[Standing, ...]
@@ -67,10 +61,12 @@ class Snapshot:
     brokers: Brokers
     former: tuple[FormerName, ...] = ()
     """What the targets hold under names that the file does not have any more."""
+    noted_sinks: Mapping[str, NotedSink] = field(default_factory=dict)
+    """The sinks of the last run with this checkpoint."""
 
     @property
     def live(self) -> str | None:
-        """Who runs on the checkpoint now."""
+        """The run that has the checkpoint now."""
         return self.run.holder if self.run.running else None
 
     @property
@@ -83,9 +79,19 @@ class Snapshot:
         """The batch that has begun and has not committed."""
         return self.files.open_batch
 
+    @cached_property
+    def file_findings(self) -> Sequence[Finding]:
+        """What is wrong with the files of the checkpoint."""
+        return findings_in(self.config.checkpoint, self.files, self.state, live=self.live is not None)
+
+    def sink_findings(self, standings: Sequence[Standing], former: Sequence[FormerName] = ()) -> list[Finding]:
+        """Where these sinks contradict the checkpoint."""
+        path, noted = self.config.checkpoint, self.noted_sinks
+        return compare_sinks(path, self.files, standings, self.done_before, noted, former)
+
     @property
-    def held_by_all(self) -> bool:
-        """Whether every sink has the open batch, so that it is not read again."""
+    def committed_by_all(self) -> bool:
+        """Whether every sink has committed the open batch, so that it is not read again."""
         sinks = [one for one in self.standings if not one.sparse]
         return bool(sinks) and all(
             one.guarantee is Guarantee.EXACTLY_ONCE
@@ -115,25 +121,15 @@ class Snapshot:
         """When a file of the checkpoint was written."""
         return written_at(self.config.checkpoint, name, self.checkpoint.storage)
 
-    def ends(self, batch_id: int | None) -> Offsets | None:
-        """Where a batch ends, if its offsets can be read."""
-        file = self.files.offsets.get(batch_id) if batch_id is not None else None
-        return file.ends if file is not None else None
-
     def starts(self, batch_id: int) -> Offsets | None:
         """Where a batch begins, if that can be read."""
-        if batch_id > 0:
-            return self.ends(batch_id - 1)
-        try:
-            return self.checkpoint.initial()
-        except PenstockError:
-            return None
+        return self.files.ends(batch_id - 1) if batch_id > 0 else self.files.initial
 
 
 Result = TypeVar("Result")
 
 
-class Attempts:
+class FailureLog:
     """Calls that may fail, each by itself: a failure is recorded, and the next call goes on."""
 
     def __init__(self) -> None:
@@ -141,7 +137,7 @@ class Attempts:
         """For each failure what was asked for, the error code, and the reason in one line."""
 
     def __call__(self, what: str, look: Callable[[], Result]) -> Result | None:
-        """The result, or None if the call fails."""
+        """The result; None if the call fails."""
         try:
             return look()
         except PenstockError as error:
@@ -149,12 +145,6 @@ class Attempts:
         except Exception as error:
             self.failed.append((what, "UNEXPECTED", one_line(error)))
         return None
-
-
-def sinks_of(config: PipelineConfig) -> Sinks:
-    """The sinks that a pipeline file names."""
-    settings = settings_of(config.source)
-    return Sinks(build_targets(config, settings), settings)
 
 
 def ask_brokers(
@@ -195,32 +185,29 @@ def _offsets_by_time(config: PipelineConfig, partitions: Iterable[TopicPartition
     return {at: offset for at, offset in found.items() if offset >= 0}
 
 
-def look(
+def take_snapshot(
     config: PipelineConfig, *, brokers: Callable[[PipelineConfig], Brokers] | None = ask_brokers, sinks: bool = True
 ) -> Snapshot:
-    """Look at everything, or not at the brokers or the sinks; those that cannot be reached say so in their place."""
+    """Ask everything, or all but the brokers or the sinks; what cannot be reached is noted in its place."""
     checkpoint, storage = checkpoint_of(config), storage_of(config)
     run = find_run(config.checkpoint, storage)
-    asking = sinks_of(config) if sinks else None
+    targets = targets_of(config) if sinks else None
     done = checkpoint.last_committed()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(brokers, config) if brokers is not None else None
-        found = tuple(standings(asking.targets)) if asking is not None else ()
+        found = tuple(standings(targets)) if targets is not None else ()
         former: Iterable[FormerName] = ()
-        if asking is not None:
-            noted = checkpoint.sinks_noted()
-            former = former_names(config, asking.settings, asking.targets.sinks, found, noted)
+        noted = checkpoint.sinks_noted()
+        if targets is not None:
+            former = former_names(config, settings_of(config.source), targets.sinks, found, noted)
         files, state = read_files(config.checkpoint, storage), read_state(config.checkpoint, storage)
-        told = asked.result() if asked is not None else Brokers()
-    return Snapshot(config, run, done, found, files, state, told, tuple(former))
-
-
-# Where a pipeline stands in the logs, by a snapshot.
+        answered = asked.result() if asked is not None else Brokers()
+    return Snapshot(config, run, done, found, files, state, answered, tuple(former), noted)
 
 
 @dataclass(frozen=True)
-class Place:
-    """One pipeline's place in the logs."""
+class ReadPosition:
+    """How far a pipeline has read its topics."""
 
     committed: Offsets | None
     """What all sinks have; none where nothing was ever begun."""
@@ -229,62 +216,63 @@ class Place:
     notes: tuple[str, ...] = ()
 
 
-def place_of(seen: Snapshot) -> Place:
+def read_position(snapshot: Snapshot) -> ReadPosition:
     """By the least of the sinks' tokens; before the first run by the file's `start`."""
-    bounds = seen.brokers.bounds or {}
-    if seen.files.begun is None and seen.files.committed is None and not seen.files.sources:
-        positions = {at: min(_first(seen, at, log), log.end) for at, log in bounds.items()}
-        return Place(None, positions, _never_ran(seen))
-    committed = committed_in(seen)
-    gone = recreated_topics(seen.checkpoint.topic_ids(), dict(seen.brokers.topic_ids))
+    bounds = snapshot.brokers.bounds or {}
+    if snapshot.files.begun is None and snapshot.files.committed is None and not snapshot.files.sources:
+        positions = {at: min(_first(snapshot, at, log), log.end) for at, log in bounds.items()}
+        return ReadPosition(None, positions, _never_ran(snapshot))
+    committed = committed_in(snapshot)
+    gone = recreated_topics(dict(snapshot.files.topic_ids), dict(snapshot.brokers.topic_ids))
     # The offsets of a topic that was made again are not its own: all of it waits.
     committed = {at: offset for at, offset in committed.items() if at.topic not in gone}
     notes = [f"topic {topic} was deleted and made again: all of it waits" for topic in sorted(gone)]
     notes += [
-        f"sink {one.sink} is at batch {token.batch_id}, behind batch {seen.done_before} of the checkpoint: lag is "
+        f"sink {one.sink} is at batch {token.batch_id}, behind batch {snapshot.done_before} of the checkpoint: lag is "
         "counted from what it has"
-        for one in seen.standings
-        if (token := _own(seen, one)) is not None and not one.sparse and token.batch_id < (seen.done_before or 0)
+        for one in snapshot.standings
+        if (token := _own(snapshot, one)) is not None
+        and not one.sparse
+        and token.batch_id < (snapshot.done_before or 0)
     ]
-    return Place(committed, {at: committed.get(at, log.start) for at, log in bounds.items()}, tuple(notes))
+    return ReadPosition(committed, {at: committed.get(at, log.start) for at, log in bounds.items()}, tuple(notes))
 
 
-def committed_in(seen: Snapshot) -> Offsets:
+def committed_in(snapshot: Snapshot) -> Offsets:
     """The least that any sink has; of one that keeps no token, or cannot be asked, what the checkpoint says."""
-    done = seen.files.committed
-    noted = usable_ends(seen.files, done) if done is not None else seen.starts(0)
-    tokens = [_own(seen, one) for one in seen.standings if not one.sparse]
+    done = snapshot.files.committed
+    noted = snapshot.files.ends(done) if done is not None else snapshot.starts(0)
+    tokens = [_own(snapshot, one) for one in snapshot.standings if not one.sparse]
     held = [token.ends if token is not None else noted for token in tokens] or [noted]
     known = [ends for ends in held if ends is not None]
     if len(known) < len(held):
-        blocking = (one for one in findings_in(seen.config.checkpoint, seen.files, seen.state) if one.blocks)
-        finding = next(blocking, None)
+        finding = next((one for one in snapshot.file_findings if one.blocks), None)
         if finding is not None:
             raise finding.as_error()
         # It was whole a moment ago, or is again: what reads it now says what is wrong.
-        return seen.checkpoint.ends(done) if done is not None else seen.checkpoint.starts(0)
+        return snapshot.checkpoint.ends(done) if done is not None else snapshot.checkpoint.starts(0)
     first, *others = known
     return {at: min(ends[at] for ends in known) for at in first if all(at in other for other in others)}
 
 
-def _own(seen: Snapshot, one: Standing) -> BatchToken | None:
+def _own(snapshot: Snapshot, one: Standing) -> BatchToken | None:
     """The token of this checkpoint's query that a sink holds."""
     token = one.token if one.guarantee is Guarantee.EXACTLY_ONCE and one.error is None else None
-    return token if token is not None and token.query_id == seen.files.query_id else None
+    return token if token is not None and token.query_id == snapshot.files.query_id else None
 
 
-def _never_ran(seen: Snapshot) -> tuple[str, ...]:
-    told = [
-        f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint than {seen.config.checkpoint}, which "
-        "is empty; a run would say what can be done"
-        for one in seen.standings
+def _never_ran(snapshot: Snapshot) -> tuple[str, ...]:
+    notes = [
+        f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint, and {snapshot.config.checkpoint} is "
+        "empty; a run would say what can be done"
+        for one in snapshot.standings
         if one.token is not None and not one.sparse
     ]
-    return (*told, "lag is counted from where a first run would begin")
+    return (*notes, "lag is counted from where a first run would begin")
 
 
-def _first(seen: Snapshot, at: TopicPartition, log: LogBounds) -> int:
-    start = _start_of(seen.config, at.topic)
+def _first(snapshot: Snapshot, at: TopicPartition, log: LogBounds) -> int:
+    start = _start_of(snapshot.config, at.topic)
     if isinstance(start, dict):
         return int(start.get(at.topic, {}).get(str(at.partition), log.start))
-    return log.start if start == "earliest" else seen.brokers.by_time.get(at, log.end)
+    return log.start if start == "earliest" else snapshot.brokers.by_time.get(at, log.end)

@@ -1,6 +1,6 @@
 """Pipelines at a glance: for each file who runs it, how far it is, and what is wrong. Nothing is changed, no JVM.
 
-Every part of a line is looked at by itself: what cannot be seen is a warning, and the rest is still told.
+Every part of a line is determined by itself: what cannot be reached is a warning, and the rest is still shown.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.errors import DefinitionError, PenstockError
 from penstock.model import lags_of
 from penstock.ops.checkpoint.backup import backups_there
 from penstock.ops.checkpoint.repair import broker_findings, own_findings
-from penstock.ops.quarantine.listing import Quarantined, midnight, quarantined_since
-from penstock.ops.snapshot import Attempts, Snapshot, ask_brokers, look, place_of
+from penstock.ops.quarantine.listing import QuarantineCount, midnight, quarantined_since
+from penstock.ops.snapshot import FailureLog, Snapshot, ask_brokers, read_position, take_snapshot
 
 _BROKER_SECONDS = 2.0
 _ASK = partial(ask_brokers, patience=_BROKER_SECONDS)
@@ -30,7 +30,7 @@ _MOST_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Warned:
+class StatusWarning:
     """One thing that is wrong: a code, and what it is about in a line."""
 
     code: str
@@ -51,10 +51,10 @@ class PipelineStatus:
     """The batch that has begun and is not committed."""
     open_since: datetime | None = None
     lag: int | None = None
-    quarantined: Quarantined | None = None
-    """Since the day began, in UTC; none where it cannot be told."""
+    quarantined: QuarantineCount | None = None
+    """Since the day began, in UTC; None if unknown."""
     backup_at: datetime | None = None
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[StatusWarning, ...] = ()
     error: PenstockError | None = field(default=None, compare=False)
     """Why the file cannot be read."""
 
@@ -100,10 +100,10 @@ def find_status(files: Iterable[Path]) -> list[PipelineStatus]:
     """Look at every pipeline, several at once; in the order of the files."""
     wanted = list(files)
     with ThreadPoolExecutor(max(1, min(len(wanted), _MOST_AT_ONCE))) as threads:
-        return list(threads.map(look_at, wanted))
+        return list(threads.map(status_of, wanted))
 
 
-def look_at(file: Path) -> PipelineStatus:
+def status_of(file: Path) -> PipelineStatus:
     """Look at one pipeline."""
     try:
         config = load(file)
@@ -111,12 +111,12 @@ def look_at(file: Path) -> PipelineStatus:
         return PipelineStatus(str(file), error=error)
     except Exception as error:
         return PipelineStatus(str(file), error=DefinitionError("FILE_UNUSABLE", f"{file}: {error}"))
-    attempt = Attempts()
-    seen = attempt("the pipeline", lambda: look(config, brokers=_ASK))
-    return _status(str(file), config, seen, attempt)
+    attempt = FailureLog()
+    snapshot = attempt("the pipeline", lambda: take_snapshot(config, brokers=_ASK))
+    return _status(str(file), config, snapshot, attempt)
 
 
-def _status(file: str, config: PipelineConfig, seen: Snapshot | None, attempt: Attempts) -> PipelineStatus:
+def _status(file: str, config: PipelineConfig, snapshot: Snapshot | None, attempt: FailureLog) -> PipelineStatus:
     known: dict[str, Any] = {
         "quarantined": attempt(
             "the quarantine",
@@ -124,62 +124,64 @@ def _status(file: str, config: PipelineConfig, seen: Snapshot | None, attempt: A
         ),
         "backup_at": attempt("the backups", lambda: _last_backup(config)),
     }
-    warnings: list[Warned] = []
-    if seen is None:
+    warnings: list[StatusWarning] = []
+    if snapshot is None:
         known["run"] = attempt("the run", lambda: find_run(config.checkpoint, storage_of(config)))
     else:
-        done, opened = seen.files.committed, seen.open_batch
-        open_since = seen.written_at(f"offsets/{opened}") if opened is not None else None
+        done, opened = snapshot.files.committed, snapshot.open_batch
+        open_since = snapshot.written_at(f"offsets/{opened}") if opened is not None else None
         known |= {
-            "run": seen.run,
+            "run": snapshot.run,
             "batch_id": done,
-            "batch_at": seen.written_at(f"commits/{done}") if done is not None else None,
+            "batch_at": snapshot.written_at(f"commits/{done}") if done is not None else None,
             "open_batch": opened,
             "open_since": open_since,
-            "lag": attempt("the lag", lambda: _lag(seen)),
+            "lag": attempt("the lag", lambda: _lag(snapshot)),
         }
-        warnings += _about_run(seen.run, opened, open_since)
-        warnings += attempt("the checkpoint", lambda: _blocking(seen)) or []
-    warnings += [Warned(code, why) for _, code, why in attempt.failed]
+        warnings += _about_run(snapshot.run, opened, open_since)
+        warnings += attempt("the checkpoint", lambda: _blocking(snapshot)) or []
+    warnings += [StatusWarning(code, why) for _, code, why in attempt.failed]
     once = {one.code: one for one in reversed(warnings)}
     return PipelineStatus(file=file, pipeline=config.name, **known, warnings=tuple(reversed(once.values())))
 
 
-def _about_run(run: RunStatus, opened: int | None, since: datetime | None) -> Iterator[Warned]:
+def _about_run(run: RunStatus, opened: int | None, since: datetime | None) -> Iterator[StatusWarning]:
     note = run.note
     if run.state == "killed":
-        yield Warned("RUN_KILLED", f"{run.ended_badly}; {REPAIRS}")
+        yield StatusWarning("RUN_KILLED", f"{run.ended_badly}; {REPAIRS}")
     if run.state == "silent":
-        yield Warned("RUN_SILENT", str(run.ended_badly))
+        yield StatusWarning("RUN_SILENT", str(run.ended_badly))
     if run.state == "failed" and note is not None:
-        yield Warned(str(note.error), "this ended the last run")
+        yield StatusWarning(str(note.error), "this ended the last run")
     if not run.running or note is None:
         return
     if note.facts.doing.startswith("waiting"):
-        yield Warned(note.facts.doing.rpartition(" ")[2], f"the run is {note.facts.doing}")
+        yield StatusWarning(note.facts.doing.rpartition(" ")[2], f"the run is {note.facts.doing}")
     if note.facts.stalled is not None:
-        yield Warned("BATCH_STALLED", note.facts.stalled)
+        yield StatusWarning("BATCH_STALLED", note.facts.stalled)
     if opened is not None and since is not None and datetime.now(UTC) - since > _OPEN_TOO_LONG:
-        yield Warned("BATCH_OPEN_LONG", f"batch {opened} began at {since:%Y-%m-%d %H:%M:%S} UTC and has not committed")
+        yield StatusWarning(
+            "BATCH_OPEN_LONG", f"batch {opened} began at {since:%Y-%m-%d %H:%M:%S} UTC and has not committed"
+        )
 
 
-def _blocking(seen: Snapshot) -> list[Warned]:
+def _blocking(snapshot: Snapshot) -> list[StatusWarning]:
     """What `checkpoint verify` would find that keeps a run from starting."""
-    found = [one for one in (*own_findings(seen), *broker_findings(seen)) if one.blocks]
-    if seen.run.running and found and seen.brokers.error is None:
+    found = [one for one in (*own_findings(snapshot), *broker_findings(snapshot)) if one.blocks]
+    if snapshot.run.running and found and snapshot.brokers.error is None:
         # A run writes while this looks: what is wrong is still wrong when looked at again.
-        again = look(seen.config, brokers=_ASK)
+        again = take_snapshot(snapshot.config, brokers=_ASK)
         still = {one.code for one in (*own_findings(again), *broker_findings(again))}
         found = [one for one in found if one.code in still]
-    return [Warned(one.code, one.summary) for one in found]
+    return [StatusWarning(one.code, one.summary) for one in found]
 
 
-def _lag(seen: Snapshot) -> int | None:
+def _lag(snapshot: Snapshot) -> int | None:
     """As `penstock lag` counts it, where the brokers answer and the checkpoint can be used."""
-    bounds = seen.brokers.bounds
-    if bounds is None or any(one.blocks for one in own_findings(seen)):
+    bounds = snapshot.brokers.bounds
+    if bounds is None or any(one.blocks for one in own_findings(snapshot)):
         return None
-    return sum(lags_of({at: log.end for at, log in bounds.items()}, place_of(seen).positions).values())
+    return sum(lags_of({at: log.end for at, log in bounds.items()}, read_position(snapshot).positions).values())
 
 
 def _last_backup(config: PipelineConfig) -> datetime | None:

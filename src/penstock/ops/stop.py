@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from penstock.assembly.reaching import storage_of
 from penstock.checkpoint.files import SparkCheckpoint
+from penstock.checkpoint.logs import describe_batches
 from penstock.checkpoint.presence import Presence, RunStatus, find_run
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError
@@ -37,7 +38,7 @@ class PlannedStop:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StopResult:
     """What became of the run."""
 
     pipeline: str
@@ -56,7 +57,7 @@ class Stopped:
 
 
 def plan_stop(config: PipelineConfig) -> PlannedStop:
-    """Look for the run of a pipeline. Raises where somebody holds the checkpoint who cannot be asked."""
+    """Look for the run of a pipeline. Raises if the checkpoint is held by a process that is not a run."""
     deadline, storage = time.monotonic() + _BEGINS_WITHIN, storage_of(config)
     found = find_run(config.checkpoint, storage)
     while found.running and found.note is None and time.monotonic() < deadline:
@@ -72,19 +73,19 @@ def plan_stop(config: PipelineConfig) -> PlannedStop:
     return PlannedStop(config.name, config.checkpoint, found, storage)
 
 
-def ask(planned: PlannedStop) -> Stopped:
+def ask(planned: PlannedStop) -> StopResult:
     """Put down the request, where there is a run."""
     if not planned.found.running:
-        return Stopped(planned.pipeline, "not running", None)
+        return StopResult(planned.pipeline, "not running", None)
     Presence(planned.checkpoint, planned.storage).ask_stop(f"process {os.getpid()} on {socket.gethostname()}")
-    return Stopped(planned.pipeline, "asked", planned.found.holder)
+    return StopResult(planned.pipeline, "asked", planned.found.holder)
 
 
-def await_gone(
+def wait_until_stopped(
     planned: Sequence[PlannedStop], timeout: float, tell: Callable[[str, str], None] = lambda pipeline, text: None
-) -> list[Stopped]:
-    """Wait until the runs that were asked are gone, or time is up; `tell` hears what each does meanwhile."""
-    began, found = time.monotonic(), dict[int, Stopped]()
+) -> list[StopResult]:
+    """Wait until the runs that were asked are gone, or time is up; `tell` is called with what each does meanwhile."""
+    began, found = time.monotonic(), dict[int, StopResult]()
     while True:
         waited = time.monotonic() - began
         for number, one in enumerate(planned):
@@ -100,7 +101,7 @@ def await_gone(
             tell(one.pipeline, doing(one.checkpoint, now, one.storage))
             if waited >= timeout:
                 what = doing(one.checkpoint, now, one.storage)
-                found[number] = Stopped(one.pipeline, "still running", one.found.holder, waited, doing=what)
+                found[number] = StopResult(one.pipeline, "still running", one.found.holder, waited, doing=what)
         if len(found) == len(planned):
             return [found[number] for number in range(len(planned))]
         time.sleep(0.1 if all(is_local(one.checkpoint) for one in planned) else 1.0)
@@ -114,10 +115,8 @@ def doing(checkpoint: str, now: RunStatus, storage: Storage = Storage()) -> str:
         begun, done = files.last_begun(), files.last_committed()
     except (PenstockError, OSError):
         return ", ".join(parts)
-    if begun is not None and begun != done:
-        parts.append(f"batch {begun} has begun and is not committed")
-    elif done is not None:
-        parts.append(f"batch {done} is committed")
+    if begun is not None or done is not None:
+        parts.append(describe_batches(begun, done))
     if now.note is not None and now.note.facts.batch_at is not None:
         ended = (datetime.now(UTC) - datetime.fromisoformat(now.note.facts.batch_at)).total_seconds()
         parts.append(f"the last one was over {ended:.0f} s ago")
@@ -132,16 +131,16 @@ def _same_run(now: RunStatus, asked: RunStatus) -> bool:
     return now.holder == asked.holder
 
 
-def _gone(planned: PlannedStop, now: RunStatus, waited: float) -> Stopped:
+def _gone(planned: PlannedStop, now: RunStatus, waited: float) -> StopResult:
     """How the run that was asked ended; another one may have begun since, and written its own note."""
     note, asked = now.note, planned.found.note
     if not planned.found.running:
-        return Stopped(planned.pipeline, "not running", None)
+        return StopResult(planned.pipeline, "not running", None)
     run = planned.found.holder
     if note is None or asked is None or note.started_at != asked.started_at:
-        return Stopped(planned.pipeline, "stopped", run, waited)
+        return StopResult(planned.pipeline, "stopped", run, waited)
     # It may have been asked once more while it ended.
     Presence(planned.checkpoint, planned.storage).withdraw_stop()
     if note.ended_at is None:
-        return Stopped(planned.pipeline, "silent" if now.state == "silent" else "killed", run, waited)
-    return Stopped(planned.pipeline, "failed" if note.error else "stopped", run, waited, error=note.error)
+        return StopResult(planned.pipeline, "silent" if now.state == "silent" else "killed", run, waited)
+    return StopResult(planned.pipeline, "failed" if note.error else "stopped", run, waited, error=note.error)

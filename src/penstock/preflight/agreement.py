@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from penstock.checkpoint import Offsets
 from penstock.checkpoint.files import NotedSink
-from penstock.checkpoint.findings import AFRESH, REPAIR, RESTORE, Finding, from_error, usable_ends
-from penstock.checkpoint.logs import CheckpointFiles
+from penstock.checkpoint.findings import AFRESH, REPAIR, RESTORE, Finding, from_error
+from penstock.checkpoint.logs import CheckpointFiles, describe_batches
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, Guarantee, OffsetRange, Position, Rule, Verdict, decide
 from penstock.preflight.loss import ranges_of_batch
@@ -126,26 +126,18 @@ def next_token(files: CheckpointFiles, committed: int | None) -> BatchToken | No
         return None
     ids = files.topic_ids
     if begun is not None and (committed is None or committed < begun):
-        ends = usable_ends(files, begun)
-        starts = usable_ends(files, begun - 1) if begun > 0 else _initial(files)
+        ends = files.ends(begun)
+        starts = files.ends(begun - 1) if begun > 0 else files.initial
         if ends is None or starts is None:
             return None
         batch = ranges_of_batch(starts, ends)
         return BatchToken("", query_id, begun, batch.ranges, ids, seen=batch.seen if begun else frozenset())
-    at = usable_ends(files, committed) if committed is not None else _initial(files)
+    at = files.ends(committed) if committed is not None else files.initial
     if at is None:
         return None
     number = committed + 1 if committed is not None else 0
     ranges = tuple(OffsetRange(p.topic, p.partition, o, o) for p, o in at.items())
     return BatchToken("", query_id, number, ranges, ids, seen=frozenset(at) if number else frozenset())
-
-
-def _initial(files: CheckpointFiles) -> Offsets | None:
-    found: Offsets | None = None
-    for file in files.sources.values():
-        if file.initial is not None:
-            found = (found or {}) | file.initial
-    return found
 
 
 def _compared(
@@ -158,7 +150,7 @@ def _compared(
     if held is not None and held.query_id == files.query_id and held.rule is not Rule.MOVES:
         if newest is None or batch > newest:
             sides = {
-                "checkpoint": _batches(files.begun, done),
+                "checkpoint": describe_batches(files.begun, done),
                 f"sink {one.sink}": f"batch {batch}, {held.describe_ranges()}",
             }
             yield Finding(
@@ -264,11 +256,6 @@ def ranges_behind(position: Position | None, to: Offsets, fallback: Offsets) -> 
         if start < end:
             found.append(OffsetRange(at.topic, at.partition, start, end))
     return found
-
-
-def _batches(begun: int | None, done: int | None) -> str:
-    summary = "no batch committed" if done is None else f"batch {done} committed"
-    return summary if begun == done else f"{summary}, batch {begun if begun is not None else 'none'} begun"
 
 
 def _places(starts: Offsets, ends: Offsets) -> str:

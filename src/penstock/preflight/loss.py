@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.checkpoint import Offsets, ranges_between
-from penstock.checkpoint.findings import REPAIR, Finding, usable_ends
+from penstock.checkpoint.findings import REPAIR, Finding
 from penstock.checkpoint.logs import CheckpointFiles
 from penstock.errors import TerminalError
 from penstock.kafka import LogBounds
@@ -136,12 +136,12 @@ def partition_findings(
     Spark knows of them no more, and takes them for new ones: it would read them from their beginning, once more.
     """
     begun = files.begun
-    now = usable_ends(files, begun) if begun is not None else None
+    now = files.ends(begun) if begun is not None else None
     if begun is None or now is None:
         return []
     known: Offsets = {}
     for batch in sorted(files.offsets):
-        known |= {at: end for at, end in (usable_ends(files, batch) or {}).items() if at.topic not in recreated}
+        known |= {at: end for at, end in (files.ends(batch) or {}).items() if at.topic not in recreated}
     left_out = {at: end for at, end in sorted(known.items()) if at in bounds and at not in now}
     if not left_out:
         return []

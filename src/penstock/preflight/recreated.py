@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.findings import Finding, from_error
-from penstock.checkpoint.writing import remove_file
 from penstock.contracts import Sink
 from penstock.errors import PenstockError, TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster, KafkaSettings
@@ -76,7 +75,7 @@ class TopicIds:
             return
         query_id, held = self.checkpoint.query_id(), [one.newest for one in standings(targets)]
         if not any(token is not None and (token.query_id, token.batch_id) == (query_id, begun) for token in held):
-            remove_file(self.checkpoint.path, f"offsets/{begun}", self.checkpoint.storage)
+            self.checkpoint.remove(f"offsets/{begun}")
 
     def of_batch(
         self, batch_id: int, token: BatchToken, sinks: Sequence[Sink]

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.assembly.reaching import storage_of
 from penstock.assembly.targets import way_in
-from penstock.checkpoint.writing import put_whole_at
+from penstock.checkpoint.atomic import put_whole_at
 from penstock.config import PipelineConfig
 from penstock.config.alerts import WebhookConfig
 from penstock.config.fields import reveal

@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from penstock.assembly.build import Pipeline
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.writing import put_offsets
 from penstock.contracts import RecordSink, Sink, SlotSink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
@@ -279,5 +278,5 @@ def next_rerun(checkpoint: SparkCheckpoint) -> int | None:
     token, before = left[0], left[0].batch_id - 1
     if checkpoint.last_begun() != token.batch_id or checkpoint.ends(token.batch_id) != token.ends:
         like = before if before >= 0 else None
-        put_offsets(checkpoint.path, token.batch_id, token.ends, like=like, storage=checkpoint.storage)
+        checkpoint.put_offsets(token.batch_id, token.ends, like=like)
     return token.batch_id

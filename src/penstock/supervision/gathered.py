@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.checkpoint.writing import put_whole
+from penstock.checkpoint.atomic import put_whole
 from penstock.contracts import KeepingSink, MaintainedSink, Maintenance, Sink, SqlEngine, SqlSink, Stage
 from penstock.errors import TransientError
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt, Verdict, decide

@@ -1,52 +1,77 @@
-"""The folder of a bounded job, a replay or a redrive: its plan, notes on the way, and at the end what it did.
+"""A bounded job on disk, a replay or a redrive: its plan, notes on the way, and at the end what it did.
 
 The plan is written before the first batch and never changed. A job whose end is not noted was killed or stopped: it
-goes on as planned. Notes are whole or not there; they are hints, for what a target holds only the target says.
+continues as planned. Notes are written atomically; they are hints, for what a target holds only the target says.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self
 
-from penstock.checkpoint.writing import put_whole
+from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
+
+from penstock.checkpoint.atomic import put_whole
 from penstock.model import OffsetRange
 
 PLAN, PROGRESS, ATTEMPT = "plan.json", "progress.json", "attempt.json"
 
+Ranges = Annotated[
+    tuple[OffsetRange, ...],
+    BeforeValidator(lambda lists: tuple(OffsetRange(*parts) for parts in lists)),
+    PlainSerializer(lambda ranges: [[r.topic, r.partition, r.start, r.end] for r in ranges]),
+]
+"""Offset ranges, in JSON a list of four for each."""
+Folder = Annotated[Path, Field(exclude=True)]
+"""A folder that is known from where the plan was found, and not part of it."""
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job and its folder; the fields of a subclass are the keys of its plan."""
+
+    folder: Folder
+    END: ClassVar[str]
+    """The file that notes its end."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether its end is noted: a hint, for its targets may have been restored since."""
+        return (self.folder / self.END).exists()
+
+    def note_end(self, facts: Mapping[str, Any]) -> None:
+        """Note that it has ended, and what it did."""
+        write_note(self.folder / self.END, {"finished_at": datetime.now(UTC).isoformat(), **facts})
+
+    def write_plan(self, folder: Path) -> None:
+        """Write the plan into a folder: its own, or one that is to become its own."""
+        write_note(folder / PLAN, TypeAdapter(type(self)).dump_python(self, mode="json", by_alias=True))
+
+    @classmethod
+    def from_plan(cls, body: Mapping[str, Any], folder: Path) -> Self:
+        """The job of a plan."""
+        return TypeAdapter(cls).validate_python({**body, "folder": folder})
+
+    @classmethod
+    def all_in(cls, root: Path) -> list[Self]:
+        """The jobs that were planned there, by name; a plan that is still being written is none."""
+        plans = sorted(plan for plan in root.glob(f"*/{PLAN}") if not plan.parent.name.startswith("."))
+        return [cls.from_plan(read_note(plan), plan.parent) for plan in plans]
+
 
 def write_note(file: Path, body: Mapping[str, Any]) -> None:
-    """Put a note down, whole."""
+    """Write a note, atomically."""
     put_whole(file, json.dumps(body, indent=1).encode())
 
 
 def read_note(file: Path) -> dict[str, Any]:
-    """A note; empty where it is not there."""
+    """A note; empty if it is missing."""
     try:
         found: dict[str, Any] = json.loads(file.read_text())
         return found
     except FileNotFoundError:
         return {}
-
-
-def note_end(file: Path, facts: Mapping[str, Any]) -> None:
-    """Note that a job has ended, and what it did."""
-    write_note(file, {"finished_at": datetime.now(UTC).isoformat(), **facts})
-
-
-def jobs_in(root: Path) -> list[Path]:
-    """The folders of the jobs that were planned here, by name; not one whose plan is still being written."""
-    return sorted(plan.parent for plan in root.glob(f"*/{PLAN}") if not plan.parent.name.startswith("."))
-
-
-def ranges_as_json(ranges: Iterable[OffsetRange]) -> list[list[str | int]]:
-    """Offset ranges as notes have them."""
-    return [[r.topic, r.partition, r.start, r.end] for r in ranges]
-
-
-def ranges_from_json(body: Iterable[Any]) -> tuple[OffsetRange, ...]:
-    """The offset ranges of a note."""
-    return tuple(OffsetRange(*parts) for parts in body)

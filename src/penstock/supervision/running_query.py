@@ -17,7 +17,7 @@ from typing import Any
 from penstock.assembly.build import Pipeline
 from penstock.assembly.faults import checkpoint_gone, only_reporting_failed, translate_error
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.lock import Hold
+from penstock.checkpoint.lock import CheckpointLock
 from penstock.contracts import Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import LoggedBatches
@@ -67,7 +67,7 @@ class RunContext:
     options: RunOptions
     listener: Listener
     stop: StopRequest
-    hold: Hold
+    hold: CheckpointLock
     """The lock of the checkpoint."""
     chores: Chores
     control: FlowControl

@@ -23,11 +23,10 @@ from types import TracebackType
 from typing import IO, Any
 
 from penstock.assembly.build import Pipeline
-from penstock.assembly.reaching import storage_of
+from penstock.assembly.reaching import backup_place_of, storage_of
 from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.backup import backups_of, make_backup
-from penstock.checkpoint.manifest import list_backups
+from penstock.checkpoint.backup import list_backups, make_backup
 from penstock.config import PipelineConfig, reveal
 from penstock.contracts import MaintainedSink, Maintenance, MaintenanceLock, Sink
 from penstock.errors import PenstockError, one_line
@@ -297,7 +296,7 @@ class Chores:
         asked = self._pipeline.config.checkpoint_backup
         assert asked is not None
         checkpoint = self._checkpoint
-        place, every = asked.to or backups_of(checkpoint.path), asked.every.total_seconds()
+        place, every = backup_place_of(self._pipeline.config), asked.every.total_seconds()
         due = 0.0
         with suppress(PenstockError, OSError):
             copies = list_backups(place, checkpoint.storage)

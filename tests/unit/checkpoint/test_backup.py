@@ -12,10 +12,17 @@ import pytest
 
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint import backup as module
-from penstock.checkpoint.backup import backups_of, belongs, clear_parts, make_backup, save_aside
-from penstock.checkpoint.manifest import check_files, list_backups, read_backup
+from penstock.checkpoint.backup import (
+    backups_of,
+    belongs,
+    check_files,
+    clear_parts,
+    list_backups,
+    make_backup,
+    read_backup,
+    save_aside,
+)
 from penstock.checkpoint.state_stores import missing_state, state_version
-from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import TopicPartition
 
@@ -23,12 +30,12 @@ PLACE = TopicPartition("orders", 0)
 
 
 def write_checkpoint(root: Path | str, batches: int, *, committed: int | None = None) -> None:
-    put_initial(str(root), [{PLACE: 0}])
+    SparkCheckpoint(str(root)).put_initial([{PLACE: 0}])
     for batch in range(batches):
-        put_offsets(str(root), batch, {PLACE: 10 * (batch + 1)})
+        SparkCheckpoint(str(root)).put_offsets(batch, {PLACE: 10 * (batch + 1)})
         if committed is None or batch < committed:
-            put_commit(str(root), batch)
-    put_metadata(str(root), "query-1")
+            SparkCheckpoint(str(root)).put_commit(batch)
+    SparkCheckpoint(str(root)).put_metadata("query-1")
 
 
 def write_state(root: Path, versions: int, *, snapshot: int | None = None) -> None:
@@ -51,7 +58,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_backup_has_the_batches_up_to_the_newest_committed_and_no_more(root: Path) -> None:
-    put_offsets(str(root), 3, {PLACE: 99})
+    SparkCheckpoint(str(root)).put_offsets(3, {PLACE: 99})
     (root / "offsets/.2.crc").write_bytes(b"crc")
     (root / "offsets/.3.crc").write_bytes(b"crc")
     (root / "offsets/.4.7f1.tmp").write_bytes(b"half")
@@ -137,8 +144,8 @@ def test_backup_where_the_batch_is_purged_while_it_is_copied_begins_again(
 
     def purged(*parts: object) -> None:
         monkeypatch.setattr(module, "copy_files", whole)
-        put_offsets(str(root), 3, {PLACE: 40})
-        put_commit(str(root), 3)
+        SparkCheckpoint(str(root)).put_offsets(3, {PLACE: 40})
+        SparkCheckpoint(str(root)).put_commit(3)
         (root / "offsets/1").unlink()
         whole(*parts)  # type: ignore[arg-type]
 
@@ -157,7 +164,7 @@ def test_backup_keeps_the_newest_of_this_checkpoint_and_all_of_others(root: Path
     place = str(tmp_path / "shared")
     write_checkpoint(tmp_path / "other", 1)
     other = make_backup(SparkCheckpoint(str(tmp_path / "other")), place, "other")
-    aside = save_aside(str(root), place, "orders")
+    aside = save_aside(SparkCheckpoint(str(root)), place, "orders")
     assert aside is not None
     made = [make_backup(SparkCheckpoint(str(root)), place, "orders", keep=2) for _ in range(4)]
     assert list_backups(place) == [other, aside, made[2], made[3]]
@@ -213,11 +220,11 @@ def test_folder_that_is_no_backup_is_refused(tmp_path: Path, text: str | None, c
 def test_copy_aside_takes_a_damaged_checkpoint_as_it_is(root: Path) -> None:
     (root / "metadata").unlink()
     (root / "offsets/9").write_bytes(b"\xff")
-    aside = save_aside(str(root), f"{root}-b", "orders")
+    aside = save_aside(SparkCheckpoint(str(root)), f"{root}-b", "orders")
     assert aside is not None
     assert aside.name.endswith("-before-restore")
     assert Path(aside.path, "offsets/9").read_bytes() == b"\xff"
-    assert save_aside(str(root.parent / "none"), f"{root}-b", "orders") is None
+    assert save_aside(SparkCheckpoint(str(root.parent / "none")), f"{root}-b", "orders") is None
 
 
 def test_backup_in_another_file_system_is_the_same(root: Path) -> None:
@@ -240,9 +247,9 @@ def test_backup_under_writing_is_whole_every_time(root: Path, tmp_path: Path) ->
         while not stop.is_set():
             half = root / f"offsets/.{batch}.0f.tmp"
             half.write_bytes(b"half")
-            put_offsets(str(root), batch, {PLACE: batch})
+            SparkCheckpoint(str(root)).put_offsets(batch, {PLACE: batch})
             half.unlink()
-            put_commit(str(root), batch)
+            SparkCheckpoint(str(root)).put_commit(batch)
             for log in ("offsets", "commits"):
                 (root / log / str(batch - 5)).unlink(missing_ok=True)
             batch += 1

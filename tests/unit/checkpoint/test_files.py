@@ -38,13 +38,11 @@ def root(tmp_path: Path) -> Path:
 
 def test_checkpoint_empty_folder_has_nothing(tmp_path: Path) -> None:
     checkpoint = SparkCheckpoint(str(tmp_path / "none"))
-    assert not checkpoint.exists()
     assert (checkpoint.query_id(), checkpoint.last_begun(), checkpoint.initial()) == (None, None, None)
 
 
-def test_checkpoint_started_and_no_batch_yet_exists(root: Path) -> None:
+def test_checkpoint_started_and_no_batch_yet_has_its_query_id(root: Path) -> None:
     checkpoint = SparkCheckpoint(str(root))
-    assert checkpoint.exists()
     assert (checkpoint.query_id(), checkpoint.last_begun(), checkpoint.last_committed()) == (QUERY, None, None)
 
 

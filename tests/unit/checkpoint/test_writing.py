@@ -8,15 +8,6 @@ import pytest
 
 from penstock.checkpoint import Offsets, SparkCheckpoint
 from penstock.checkpoint.logs import RESTORING
-from penstock.checkpoint.writing import (
-    put_commit,
-    put_file,
-    put_initial,
-    put_metadata,
-    put_offsets,
-    remove_file,
-    restoring,
-)
 from penstock.errors import TerminalError
 from penstock.model import TopicPartition
 
@@ -35,44 +26,44 @@ def write(root: Path, name: str, text: str) -> None:
 def test_offsets_written_again_are_the_bytes_that_spark_wrote(tmp_path: Path) -> None:
     text = f'v1\n{HEAD}\n{{"orders":{{"0":7500,"2":7,"10":8}}}}'
     write(tmp_path, "offsets/4", text)
-    put_offsets(str(tmp_path), 5, SparkCheckpoint(str(tmp_path)).ends(4), like=4)
+    SparkCheckpoint(str(tmp_path)).put_offsets(5, SparkCheckpoint(str(tmp_path)).ends(4), like=4)
     assert (tmp_path / "offsets/5").read_text() == text
 
 
 def test_offsets_of_several_sources_go_to_the_line_of_their_topic(tmp_path: Path) -> None:
     write(tmp_path, "offsets/0", f'v1\n{HEAD}\n{{"clicks":{{"0":3}}}}\n-')
     write(tmp_path, "sources/1/0", '\0v1\n{"orders":{"0":0}}')
-    put_offsets(str(tmp_path), 1, at("orders", p0=9) | at("clicks", p0=4), like=0)
+    SparkCheckpoint(str(tmp_path)).put_offsets(1, at("orders", p0=9) | at("clicks", p0=4), like=0)
     assert (tmp_path / "offsets/1").read_text() == f'v1\n{HEAD}\n{{"clicks":{{"0":4}}}}\n{{"orders":{{"0":9}}}}'
-    put_offsets(str(tmp_path), 2, at("clicks", p0=4), like=0)
+    SparkCheckpoint(str(tmp_path)).put_offsets(2, at("clicks", p0=4), like=0)
     assert (tmp_path / "offsets/2").read_text().splitlines()[2:] == ['{"clicks":{"0":4}}', "-"]
 
 
 def test_offsets_of_a_topic_that_no_source_reads_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "offsets/0", f'v1\n{HEAD}\n{{"clicks":{{"0":3}}}}\n{{"orders":{{"0":3}}}}')
     with pytest.raises(TerminalError) as raised:
-        put_offsets(str(tmp_path), 1, at("other", p0=9), like=0)
+        SparkCheckpoint(str(tmp_path)).put_offsets(1, at("other", p0=9), like=0)
     assert "other" in raised.value.context["found"]
     assert not (tmp_path / "offsets/1").exists()
 
 
 def test_offsets_without_a_batch_to_follow_can_be_read(tmp_path: Path) -> None:
-    put_offsets(str(tmp_path), 3, at("orders", p0=9, p1=0))
+    SparkCheckpoint(str(tmp_path)).put_offsets(3, at("orders", p0=9, p1=0))
     assert SparkCheckpoint(str(tmp_path)).ends(3) == at("orders", p0=9, p1=0)
 
 
 def test_offsets_like_a_batch_that_is_gone_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TerminalError) as raised:
-        put_offsets(str(tmp_path), 3, at("orders", p0=9), like=2)
+        SparkCheckpoint(str(tmp_path)).put_offsets(3, at("orders", p0=9), like=2)
     assert (raised.value.code, "offsets/2" in raised.value.summary) == ("CHECKPOINT_BROKEN", True)
 
 
 def test_checkpoint_written_by_hand_reads_as_one_of_spark(tmp_path: Path) -> None:
     root = str(tmp_path)
-    put_initial(root, [at("orders", p0=5), at("clicks", p0=1)])
-    put_metadata(root, "0b5ec5a3")
-    put_offsets(root, 0, at("orders", p0=9))
-    put_commit(root, 0)
+    SparkCheckpoint(root).put_initial([at("orders", p0=5), at("clicks", p0=1)])
+    SparkCheckpoint(root).put_metadata("0b5ec5a3")
+    SparkCheckpoint(root).put_offsets(0, at("orders", p0=9))
+    SparkCheckpoint(root).put_commit(0)
     checkpoint = SparkCheckpoint(root)
     assert (tmp_path / "sources/0/0").read_bytes() == b'\0v1\n{"orders":{"0":5}}'
     assert (tmp_path / "metadata").read_text() == '{"id":"0b5ec5a3"}'
@@ -82,14 +73,14 @@ def test_checkpoint_written_by_hand_reads_as_one_of_spark(tmp_path: Path) -> Non
 
 def test_commit_like_another_has_its_watermark(tmp_path: Path) -> None:
     write(tmp_path, "commits/1", 'v1\n{"nextBatchWatermarkMs":77}')
-    put_commit(str(tmp_path), 2, like=1)
+    SparkCheckpoint(str(tmp_path)).put_commit(2, like=1)
     assert (tmp_path / "commits/2").read_text() == 'v1\n{"nextBatchWatermarkMs":77}'
 
 
 def test_file_written_over_another_leaves_no_checksum_of_it(tmp_path: Path) -> None:
     write(tmp_path, "offsets/1", "old")
     write(tmp_path, "offsets/.1.crc", "crc")
-    put_file(str(tmp_path), "offsets/1", b"new")
+    SparkCheckpoint(str(tmp_path)).put("offsets/1", b"new")
     assert [p.name for p in (tmp_path / "offsets").iterdir()] == ["1"]
     assert (tmp_path / "offsets/1").read_text() == "new"
 
@@ -97,24 +88,24 @@ def test_file_written_over_another_leaves_no_checksum_of_it(tmp_path: Path) -> N
 def test_file_removed_takes_its_checksum_with_it(tmp_path: Path) -> None:
     write(tmp_path, "commits/1", "old")
     write(tmp_path, "commits/.1.crc", "crc")
-    remove_file(str(tmp_path), "commits/1")
-    remove_file(str(tmp_path), "commits/1")
+    SparkCheckpoint(str(tmp_path)).remove("commits/1")
+    SparkCheckpoint(str(tmp_path)).remove("commits/1")
     assert not list((tmp_path / "commits").iterdir())
 
 
 def test_restoring_that_does_not_end_leaves_its_note(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), restoring(str(tmp_path), "restore of x"):
+    with pytest.raises(KeyboardInterrupt), SparkCheckpoint(str(tmp_path)).restoring("restore of x"):
         raise KeyboardInterrupt
     assert (tmp_path / RESTORING).read_text() == "restore of x"
-    with restoring(str(tmp_path), "again"):
+    with SparkCheckpoint(str(tmp_path)).restoring("again"):
         pass
     assert not (tmp_path / RESTORING).exists()
 
 
 def test_files_in_another_file_system_are_written_there() -> None:
     root = "memory://writing/checkpoint"
-    put_metadata(root, "id")
-    put_offsets(root, 0, at("orders", p0=9))
+    SparkCheckpoint(root).put_metadata("id")
+    SparkCheckpoint(root).put_offsets(0, at("orders", p0=9))
     assert SparkCheckpoint(root).ends(0) == at("orders", p0=9)
-    remove_file(root, "offsets/0")
+    SparkCheckpoint(root).remove("offsets/0")
     assert SparkCheckpoint(root).last_begun() is None

@@ -122,7 +122,7 @@ def test_simulate_missing_file_is_told(tmp_path: Path) -> None:
 
 def test_simulate_needs_no_spark_and_no_kafka_client() -> None:
     script = (
-        "import sys, penstock.ops.simulate.simulate, penstock.ops.simulate.words, penstock.cli.simulate\n"
+        "import sys, penstock.ops.simulate, penstock.cli.simulate_text, penstock.cli.simulate\n"
         "sys.exit(bool({'pyspark', 'confluent_kafka', 'deltalake'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -19,7 +19,7 @@ from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
 from penstock.model import BatchToken, OffsetRange
 from penstock.ops.checkpoint.repair import apply_repair, plan_repair, verify
-from penstock.ops.snapshot import Brokers, look
+from penstock.ops.snapshot import Brokers, take_snapshot
 from penstock.sinks.delta import DeltaSink
 
 PIPELINE = """\
@@ -120,7 +120,7 @@ def test_repair_broken_off_is_begun_again(config: PipelineConfig, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("penstock.checkpoint.writing.remove_file", killed)
+        patched.setattr(SparkCheckpoint, "remove", killed)
         apply_repair(plan_repair(config))
     found = file_findings(SparkCheckpoint(config.checkpoint))
     assert [one.code for one in found if one.blocks] == ["RESTORE_UNFINISHED"]
@@ -131,7 +131,7 @@ def test_repair_broken_off_is_begun_again(config: PipelineConfig, monkeypatch: p
 
 def test_look_at_a_table_of_another_checkpoint_tells_the_ways_out(config: PipelineConfig) -> None:
     fresh = config.model_copy(update={"checkpoint": f"{config.checkpoint}-fresh"})
-    (one,) = look(fresh, brokers=None).foreign
+    (one,) = take_snapshot(fresh, brokers=None).foreign
     assert (one.code, one.blocks) == ("SINK_HOLDS_OTHER_RUN", True)
     assert "penstock run FILE --resume-from-table" in one.way_out
 
@@ -144,7 +144,7 @@ def test_look_at_a_table_under_a_former_name_tells_the_way_out(config: PipelineC
     assert (one.code, one.blocks) == ("SINK_RENAMED", True)
     assert one.way_out.startswith("put the name out back, and let a run finish what is open: penstock run FILE")
     fresh = renamed.model_copy(update={"checkpoint": f"{config.checkpoint}-fresh"})
-    assert [one.code for one in look(fresh, brokers=None).foreign] == ["SINK_RENAMED"]
+    assert [one.code for one in take_snapshot(fresh, brokers=None).foreign] == ["SINK_RENAMED"]
 
 
 def test_repair_of_what_no_sink_proves_leaves_it(config: PipelineConfig, tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_verify_names_a_restore_only_where_there_is_a_backup(config: PipelineCon
     (root(config) / TOPICS_NOTE).write_text("not a note")
 
     def ways() -> str:
-        seen = replace(look(config, brokers=None), brokers=Brokers({}))
+        seen = replace(take_snapshot(config, brokers=None), brokers=Brokers({}))
         return "\n".join(one.way_out for one in verify(seen).findings)
 
-    save_aside(config.checkpoint, place, "orders")
+    save_aside(SparkCheckpoint(config.checkpoint), place, "orders")
     assert "checkpoint restore" not in ways()
     make_backup(SparkCheckpoint(config.checkpoint), place, "orders")
     assert "checkpoint restore" in ways()

@@ -9,10 +9,9 @@ from tests.committing import commit
 
 from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint, checkpoint_lock
+from penstock.checkpoint.backup import Backup, list_backups
 from penstock.checkpoint.findings import file_findings
 from penstock.checkpoint.logs import RESTORING
-from penstock.checkpoint.manifest import Backup, list_backups
-from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import PipelineConfig, load
 from penstock.errors import PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken, OffsetRange, TopicPartition
@@ -47,19 +46,19 @@ class Situation:
         self.config: PipelineConfig = load(folder / "orders.yaml")
         self.root = Path(self.config.checkpoint)
         self.checkpoint = SparkCheckpoint(self.config.checkpoint)
-        put_initial(str(self.root), [{PLACE: 0}])
-        put_metadata(str(self.root), "query-1")
+        SparkCheckpoint(str(self.root)).put_initial([{PLACE: 0}])
+        SparkCheckpoint(str(self.root)).put_metadata("query-1")
         self.pipeline = build(self.config)
         for sink, flow in zip(self.pipeline.sinks, [self.pipeline.flows[0]] * 2, strict=True):
             assert flow.schema is not None
             sink.prepare(flow.schema)
 
     def run(self, batch: int, sinks: int = 2, *, committed: bool = True) -> None:
-        put_offsets(str(self.root), batch, {PLACE: end(batch)})
+        SparkCheckpoint(str(self.root)).put_offsets(batch, {PLACE: end(batch)})
         for sink in self.pipeline.sinks[:sinks]:
             commit(sink, batch_token(batch), [])
         if committed:
-            put_commit(str(self.root), batch)
+            SparkCheckpoint(str(self.root)).put_commit(batch)
 
     def back_up(self) -> Backup:
         return apply_backup(plan_backup(self.config))
@@ -167,7 +166,7 @@ def test_restore_under_a_live_run_is_refused_and_planning_is_not(situation: Situ
 
 
 @pytest.mark.parametrize(
-    ("step", "time"), [("remove_file", 2), ("copy_files", 2), ("put_offsets", 1), ("put_file", 1), ("put_commit", 2)]
+    ("step", "time"), [("remove", 2), ("copy_files", 2), ("put_offsets", 1), ("put", 4), ("put_commit", 2)]
 )
 def test_restore_killed_in_the_middle_is_refused_by_a_run_and_can_be_run_again(
     situation: Situation, step: str, time: int, monkeypatch: pytest.MonkeyPatch
@@ -175,7 +174,8 @@ def test_restore_killed_in_the_middle_is_refused_by_a_run_and_can_be_run_again(
     situation.back_up()
     for batch in range(3, 6):
         situation.run(batch)
-    whole, calls = getattr(checkpoint_restore, step), []
+    owner: object = checkpoint_restore if step == "copy_files" else SparkCheckpoint
+    whole, calls = getattr(owner, step), []
 
     def killed(*parts: object, **more: object) -> None:
         calls.append(parts)
@@ -184,7 +184,7 @@ def test_restore_killed_in_the_middle_is_refused_by_a_run_and_can_be_run_again(
         whole(*parts, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_restore, step, killed)
+        patch.setattr(owner, step, killed)
         with pytest.raises(KeyboardInterrupt):
             situation.restore()
     assert next((f.code, f.blocks) for f in file_findings(situation.checkpoint)) == ("RESTORE_UNFINISHED", True)
@@ -200,7 +200,7 @@ def test_restore_can_be_taken_back_from_what_it_saved(situation: Situation) -> N
     situation.back_up()
     for batch in range(3, 6):
         situation.run(batch)
-    put_offsets(str(situation.root), 6, {PLACE: 999})
+    SparkCheckpoint(str(situation.root)).put_offsets(6, {PLACE: 999})
     saved = situation.restore().saved
     assert saved is not None
     assert situation.logs()["offsets"] == [4, 5]

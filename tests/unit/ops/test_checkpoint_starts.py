@@ -9,7 +9,6 @@ import pytest
 from tests.spark_checkpoint import write_checkpoint, write_state
 
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.writing import put_commit, put_initial, put_metadata, put_offsets
 from penstock.config import load
 from penstock.errors import PenstockError, TerminalError
 from penstock.kafka import LogBounds
@@ -83,14 +82,16 @@ def test_checkpoint_is_put_in_place_whole_or_not_at_all(tmp_path: Path) -> None:
     target.mkdir(parents=True)
 
     def half(folder: str) -> None:
-        put_initial(folder, [{FIRST: 7}])
+        SparkCheckpoint(folder).put_initial([{FIRST: 7}])
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         put_in_place(str(target), half)
     assert [path.name for path in target.parent.iterdir()] == ["new"]
     refuse_occupied(str(target), "--to")
-    put_in_place(str(target), lambda folder: write_fresh(folder, "query-9", [{FIRST: 7}], {"orders": "id"}))
+    put_in_place(
+        str(target), lambda folder: write_fresh(SparkCheckpoint(folder), "query-9", [{FIRST: 7}], {"orders": "id"})
+    )
     made = SparkCheckpoint(str(target))
     assert (made.query_id(), made.last_begun(), made.starts(0)) == ("query-9", None, {FIRST: 7})
     assert made.topic_ids() == {"orders": "id"}
@@ -101,13 +102,13 @@ def test_checkpoint_is_put_in_place_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def write_job(root: Path, *lines: str, batches: int = 2) -> None:
     """The checkpoint of a job that somebody wrote by hand."""
-    put_initial(str(root), [{FIRST: 0}])
+    SparkCheckpoint(str(root)).put_initial([{FIRST: 0}])
     for batch in range(batches):
-        put_offsets(str(root), batch, {FIRST: batch})
+        SparkCheckpoint(str(root)).put_offsets(batch, {FIRST: batch})
         if lines:
             (root / f"offsets/{batch}").write_text("\n".join(["v1", "{}", *lines]))
-        put_commit(str(root), batch)
-    put_metadata(str(root), "query-0")
+        SparkCheckpoint(str(root)).put_commit(batch)
+    SparkCheckpoint(str(root)).put_metadata("query-0")
 
 
 def refused(tmp_path: Path, **more: Any) -> PenstockError:

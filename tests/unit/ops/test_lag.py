@@ -25,11 +25,11 @@ from penstock.ops.lag import (
     Sample,
     group_note,
     hot_partitions,
-    looks_at_rest,
-    looks_in_run,
     rates_of,
     read_meanwhile,
+    samples_at_rest,
     samples_in,
+    samples_in_run,
     window_of,
 )
 from penstock.wording import spell
@@ -80,17 +80,17 @@ def noted_look(seconds: float, end: int, position: int) -> Entry:
 
 def test_rates_of_a_run_leave_out_what_was_before_it_began() -> None:
     entries = [noted_look(-90, 0, 0), Entry(NOW, RunStarted()), noted_look(-10, 1000, 500)]
-    assert looks_in_run(entries, None) == [sample(-10, 1000, 500)]
-    assert looks_in_run(entries, sample(-2, 0, 0)) == [sample(-10, 1000, 500), sample(-2, 0, 0)]
-    assert rates_of(looks_in_run(entries, None), sample(0, 1100, 800)).growth == pytest.approx(-20)
+    assert samples_in_run(entries, None) == [sample(-10, 1000, 500)]
+    assert samples_in_run(entries, sample(-2, 0, 0)) == [sample(-10, 1000, 500), sample(-2, 0, 0)]
+    assert rates_of(samples_in_run(entries, None), sample(0, 1100, 800)).growth == pytest.approx(-20)
 
 
 def test_rates_while_nobody_reads_are_what_comes_in() -> None:
     # The run noted a look when it began, then read everything and ended.
-    looks = looks_at_rest([noted_look(-50, 900, 0), noted_look(-10, 1000, 0)], None, {P0: 1000})
+    looks = samples_at_rest([noted_look(-50, 900, 0), noted_look(-10, 1000, 0)], None, {P0: 1000})
     assert rates_of(looks, sample(0, 1200, 1000)).growth == pytest.approx(20)
     assert rates_of(looks, sample(0, 1000, 1000)).growth == 0.0
-    assert looks_at_rest([noted_look(-50, 900, 0)], sample(-2, 1100, 0), {P0: 1000}) == [sample(-2, 1100, 1000)]
+    assert samples_at_rest([noted_look(-50, 900, 0)], sample(-2, 1100, 0), {P0: 1000}) == [sample(-2, 1100, 1000)]
 
 
 def test_rates_of_the_partitions_add_up_to_the_whole() -> None:

@@ -12,7 +12,7 @@ from tests.spark_checkpoint import QUERY, lose, put, write_checkpoint, write_sta
 from penstock.checkpoint.logs import read_files
 from penstock.checkpoint.state_stores import read_state
 from penstock.model import BatchToken, Guarantee, OffsetRange, TopicPartition
-from penstock.ops.checkpoint.repair_rules import Change, Refused, RepairRules
+from penstock.ops.checkpoint.repair_rules import Change, NotRepaired, RepairRules
 from penstock.preflight.standings import Standing
 
 ENDS = [{0: 5, 1: 5}, {0: 10, 1: 10}, {0: 15, 1: 15}]
@@ -36,7 +36,7 @@ def told(root: Path, *standings: Standing) -> list[str]:
 
 def why(root: Path, *standings: Standing) -> str:
     steps = RepairRules(read_files(str(root)), read_state(str(root)), standings).steps()
-    (refused,) = [one for one in steps if isinstance(one, Refused)]
+    (refused,) = [one for one in steps if isinstance(one, NotRepaired)]
     return refused.why
 
 

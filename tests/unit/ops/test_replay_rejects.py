@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,12 @@ def replay(folder: Path, *sinks: str) -> StoredReplay:
     return new_replay(str(folder / "checkpoint"), "abc", ReplayRequest("earliest", "committed"), RANGES, 5, targets)
 
 
-def rejects(folder: Path, *rows: dict[str, Any]) -> str:
+def rejects(folder: Path, *rows: dict[str, Any]) -> None:
     """A replay's own quarantine."""
     path = str(folder / "lake/quarantine_replays/abc")
     late = MOMENT + timedelta(days=9)
     found = [{**row, "pipeline": "orders.replay-abc", "quarantined_at": late} for row in rows]
     write_deltalake(path, pa.Table.from_pylist(found, schema=QUARANTINE_SCHEMA))
-    return path
 
 
 def live(folder: Path) -> list[tuple[Any, ...]]:
@@ -47,33 +47,35 @@ def states(config: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("quarantine", "paths", "expected"),
+    ("quarantine", "into", "expected"),
     [
-        ({"table": "lake/q"}, ["/lake/again/"], "/lake/again_quarantine"),
-        ({"topic": "bad"}, ["s3://lake/again"], "s3://lake/again_quarantine"),
-        ({"table": "lake/q"}, [], "FOLDER/lake/q_replays/abc"),
-        ({"topic": "bad"}, [], "FOLDER/checkpoint-replays/abc/quarantine"),
+        ({"table": "lake/q"}, "/lake/again/", "/lake/again_quarantine"),
+        ({"topic": "bad"}, "s3://lake/again", "s3://lake/again_quarantine"),
+        ({"table": "lake/q"}, None, "FOLDER/lake/q_replays/abc"),
+        ({"topic": "bad"}, None, "FOLDER/checkpoint-replays/abc/quarantine"),
     ],
 )
 def test_rejects_of_a_replay_are_beside_its_target(
-    tmp_path: Path, quarantine: dict[str, str], paths: list[str], expected: str
+    tmp_path: Path, quarantine: dict[str, str], into: str | None, expected: str
 ) -> None:
     config = pipeline(tmp_path, quarantine=quarantine)
-    assert rejects_table(config, replay(tmp_path), paths) == expected.replace("FOLDER", str(tmp_path))
+    way = Way.REPLACED if into is None else Way.INTO
+    stored = replace(replay(tmp_path), targets=(TargetChoice("out", way, into),))
+    assert rejects_table(config, stored) == expected.replace("FOLDER", str(tmp_path))
 
 
 def test_rejects_of_a_replay_in_place_enter_the_live_quarantine_once_under_the_pipelines_name(tmp_path: Path) -> None:
     config = pipeline(tmp_path, [bad(1)])
-    path = rejects(tmp_path, bad(1), bad(2))
-    assert quarantine_rejects(config, replay(tmp_path), path) == {"quarantine": 1}
-    assert quarantine_rejects(config, replay(tmp_path), path) == {"quarantine": 1}
+    rejects(tmp_path, bad(1), bad(2))
+    assert quarantine_rejects(config, replay(tmp_path)) == {"quarantine": 1}
+    assert quarantine_rejects(config, replay(tmp_path)) == {"quarantine": 1}
     assert live(tmp_path) == [("orders", 1, "decode"), ("orders", 2, "decode")]
 
 
 def test_rejects_of_a_replay_of_one_sink_are_wanted_by_that_sink_alone(tmp_path: Path) -> None:
     config = pipeline(tmp_path, [bad(1)], sinks=TWO_SINKS)
-    path = rejects(tmp_path, bad(1), bad(2), bad(3, stage="sink"))
-    quarantine_rejects(config, replay(tmp_path, "out"), path)
+    rejects(tmp_path, bad(1), bad(2), bad(3, stage="sink"))
+    quarantine_rejects(config, replay(tmp_path, "out"))
     assert live(tmp_path) == [("orders", 1, "decode"), ("orders", 2, "decode out"), ("orders", 3, "sink out")]
 
 
@@ -81,8 +83,8 @@ def test_replay_in_place_marks_what_it_brought_in_and_takes_back_what_it_rejects
     config = pipeline(tmp_path, [bad(n) for n in range(4)])
     mark(config, 2, "redriven", run="r1", commits='{"out":1}')
     mark(config, 3, "redriven", run="r1", commits='{"out":1}')
-    path = rejects(tmp_path, bad(1), bad(2))
-    assert mark_replayed(config, replay(tmp_path), path, {"out": 1}) == 1
+    rejects(tmp_path, bad(1), bad(2))
+    assert mark_replayed(config, replay(tmp_path), {"out": 1}) == 1
     assert states(config) == [(0, "redriven", None), (1, "waiting", None), (2, "waiting", "out"), (3, "redriven", None)]
     marks = quarantine_of(config).read_marks().filter(offset=0)
     assert marks.select("run", "commits").rows() == [("replay-abc", '{"out":1}')]
@@ -90,6 +92,5 @@ def test_replay_in_place_marks_what_it_brought_in_and_takes_back_what_it_rejects
 
 def test_replay_of_some_sinks_marks_only_records_that_no_other_sink_wants(tmp_path: Path) -> None:
     config = pipeline(tmp_path, [bad(0), bad(1, stage="sink out"), bad(2, stage="sink other")], sinks=TWO_SINKS)
-    path = str(tmp_path / "none")
-    assert mark_replayed(config, replay(tmp_path, "out"), path, {}) == 1
+    assert mark_replayed(config, replay(tmp_path, "out"), {}) == 1
     assert states(config) == [(0, "waiting", None), (1, "redriven", "out"), (2, "waiting", "other")]

@@ -81,8 +81,8 @@ def test_same_target_where_it_is_safe_is_chosen_with_its_way(tmp_path: Path, sin
 @pytest.mark.parametrize(
     ("sink", "reason"),
     [
-        (KAFKA, "would be twice"),
-        ({"name": "files", "type": "parquet", "path": "lake/files"}, "would be twice"),
+        (KAFKA, "would be duplicated"),
+        ({"name": "files", "type": "parquet", "path": "lake/files"}, "would be duplicated"),
         ({**DELTA, "coordinates": False}, "`coordinates` is off"),
         (POSTGRES, "`coordinates` is off"),
         ({**POSTGRES, "coordinates": True, "on_reject": "quarantine"}, "`on_reject: quarantine`"),
@@ -113,7 +113,7 @@ def test_into_another_target_is_taken_and_the_same_one_is_not_another(tmp_path: 
     assert chosen == (TargetChoice("out", Way.INTO, table), TargetChoice("topic", Way.INTO, "clean.again"))
     [same] = choose_targets(made, ("out",), (str(tmp_path / "lake" / "out"),))
     assert same == TargetChoice("out", Way.REPLACED)
-    with pytest.raises(MissingError, match="would be twice"):
+    with pytest.raises(MissingError, match="would be duplicated"):
         choose_targets(made, ("topic",), ("clean",))
 
 

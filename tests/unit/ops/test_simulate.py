@@ -10,13 +10,12 @@ import pytest
 from tests.batches import finished
 from tests.unit.ops.diagnosis.evidences import config
 
+from penstock.cli.simulate_text import assumptions, findings
 from penstock.config import FlowConfig, PipelineConfig
 from penstock.flow.cost import Cost
 from penstock.flow.simulation import Arrivals, Burst, Work, adaptive, simulate
 from penstock.metrics.history import History, RunStarted
-from penstock.ops.simulate.cost import measure
-from penstock.ops.simulate.simulate import Report, SimulationRequest, capacity, simulate_pipeline
-from penstock.ops.simulate.words import assumptions, findings
+from penstock.ops.simulate import SimulationReport, SimulationRequest, capacity, measure, simulate_pipeline
 
 COST = Cost(1.0, 1e-5)
 SECONDS = 1200.0
@@ -30,12 +29,12 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> PipelineConfig:
 
 
 @pytest.fixture(scope="module")
-def steady(pipeline: PipelineConfig) -> Report:
+def steady(pipeline: PipelineConfig) -> SimulationReport:
     return simulate_pipeline(pipeline, ASKED)
 
 
 @pytest.fixture(scope="module")
-def burst(pipeline: PipelineConfig) -> Report:
+def burst(pipeline: PipelineConfig) -> SimulationReport:
     return simulate_pipeline(pipeline, BURST)
 
 
@@ -95,7 +94,7 @@ def test_measure_stream_that_keeps_up_since_long_still_goes_by_its_large_batches
     assert found.per_offset == pytest.approx(15e-6, rel=0.2) and found.fixed == pytest.approx(0.85, rel=0.2)
 
 
-def test_findings_of_batches_far_larger_than_any_measured_say_so(tmp_path: Path, burst: Report) -> None:
+def test_findings_of_batches_far_larger_than_any_measured_say_so(tmp_path: Path, burst: SimulationReport) -> None:
     history = History(tmp_path / "history")
     record(history, Work(1.0, 1e-5, cores=2, split=True), waiting=20_000, seconds=10)
     told = findings(burst, measure(history.read()))
@@ -117,7 +116,7 @@ def test_measure_batches_of_one_size_are_said_not_to_tell_the_parts_apart(
     assert any("measured on 5 batches of this pipeline, on 2 cores" in line for line in told)
 
 
-def test_simulate_rate_below_the_capacity_holds_it(steady: Report) -> None:
+def test_simulate_rate_below_the_capacity_holds_it(steady: SimulationReport) -> None:
     assert steady.capacity > 500_000 and steady.caught_up is not None
     assert steady.run.backlog(SECONDS) < 500_000 * 60
     assert steady.cores_to_hold is not None and steady.cores_to_hold <= 20
@@ -131,7 +130,7 @@ def test_simulate_rate_above_the_capacity_never_catches_up_and_says_what_would(p
     assert f"cores to hold 500,000 a second: {report.cores_to_hold}" in told
 
 
-def test_simulate_cores_to_hold_are_the_fewest_that_do(pipeline: PipelineConfig, steady: Report) -> None:
+def test_simulate_cores_to_hold_are_the_fewest_that_do(pipeline: PipelineConfig, steady: SimulationReport) -> None:
     cores = steady.cores_to_hold
     assert cores is not None
     enough, fewer = (simulate_pipeline(pipeline, replace(ASKED, cores=number)) for number in (cores, cores - 1))
@@ -140,7 +139,7 @@ def test_simulate_cores_to_hold_are_the_fewest_that_do(pipeline: PipelineConfig,
 
 
 def test_simulate_cores_to_catch_up_do_so_about_in_time_and_half_of_them_do_not(
-    pipeline: PipelineConfig, burst: Report
+    pipeline: PipelineConfig, burst: SimulationReport
 ) -> None:
     cores = burst.cores_to_catch_up
     assert cores is not None
@@ -150,7 +149,7 @@ def test_simulate_cores_to_catch_up_do_so_about_in_time_and_half_of_them_do_not(
     assert half is None or half > BURST.within
 
 
-def test_simulate_backlog_of_a_burst_is_seen_at_its_height_and_gone_afterwards(burst: Report) -> None:
+def test_simulate_backlog_of_a_burst_is_seen_at_its_height_and_gone_afterwards(burst: SimulationReport) -> None:
     waits, when = burst.peak
     assert 300 < when <= 400 and waits >= 100_000_000
     assert max(row.backlog for row in burst.rows) == waits
@@ -183,7 +182,7 @@ def test_simulate_fixed_cap_that_is_too_low_is_said_to_be(tmp_path: Path) -> Non
     assert "source.max_offsets" in findings(report)[-1]
 
 
-def test_simulate_json_has_what_is_printed(burst: Report) -> None:
+def test_simulate_json_has_what_is_printed(burst: SimulationReport) -> None:
     told = burst.as_json()
     assert told["holds"] is True
     assert told["most_waiting"] >= 100_000_000

@@ -12,7 +12,7 @@ from penstock.checkpoint import Offsets
 from penstock.config import PipelineConfig
 from penstock.errors import TerminalError
 from penstock.model import Guarantee
-from penstock.ops.snapshot import place_of
+from penstock.ops.snapshot import read_position
 from penstock.preflight.standings import Standing
 
 
@@ -42,21 +42,21 @@ def test_place_is_the_least_that_any_sink_has(
     config: PipelineConfig, sinks: list[Standing], committed: Offsets
 ) -> None:
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES, committed=0)
-    place = place_of(seen(config, sinks))
+    place = read_position(seen(config, sinks))
     assert place.committed == committed
     assert place.positions == {P0: committed[P0], P1: committed.get(P1, 7)}
 
 
 def test_place_with_a_sink_behind_the_checkpoint_says_so(config: PipelineConfig) -> None:
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
-    place = place_of(seen(config, [standing("out", 0, {P0: 10, P1: 20})]))
+    place = read_position(seen(config, [standing("out", 0, {P0: 10, P1: 20})]))
     assert place.committed == {P0: 10, P1: 20}
     assert "sink out is at batch 0, behind batch 1" in place.notes[0]
 
 
 def test_place_before_the_first_commit_is_where_the_first_batch_begins(config: PipelineConfig) -> None:
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES[:1], committed=-1, start={0: 3, 1: 8})
-    assert place_of(seen(config, [standing("out", None, {})])).committed == {P0: 3, P1: 8}
+    assert read_position(seen(config, [standing("out", None, {})])).committed == {P0: 3, P1: 8}
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_place_before_the_first_commit_is_where_the_first_batch_begins(config: P
     ],
 )
 def test_place_of_a_pipeline_that_never_ran_is_its_start(tmp_path: Path, start: str, positions: Offsets) -> None:
-    place = place_of(seen(pipeline(tmp_path, start)))
+    place = read_position(seen(pipeline(tmp_path, start)))
     assert (place.committed, place.positions) == (None, positions)
 
 
 def test_place_in_a_topic_that_was_made_again_is_its_beginning(config: PipelineConfig) -> None:
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
     (Path(config.checkpoint) / ".penstock.topics").write_text('{"orders": "old"}')
-    place = place_of(seen(config, topic_ids={"orders": "new"}))
+    place = read_position(seen(config, topic_ids={"orders": "new"}))
     assert place.positions == {P0: 0, P1: 7}
     assert "made again" in place.notes[0]
 
@@ -83,7 +83,7 @@ def test_place_in_a_topic_that_was_made_again_is_its_beginning(config: PipelineC
 def test_place_with_a_broken_checkpoint_is_what_the_sinks_say_or_an_error(config: PipelineConfig) -> None:
     write_checkpoint(Path(config.checkpoint), TWO_BATCHES)
     put(Path(config.checkpoint) / "offsets/1", "")
-    assert place_of(seen(config, [standing("out", 1, {P0: 30, P1: 40})])).committed == {P0: 30, P1: 40}
+    assert read_position(seen(config, [standing("out", 1, {P0: 30, P1: 40})])).committed == {P0: 30, P1: 40}
     with pytest.raises(TerminalError) as raised:
-        place_of(seen(config, [standing("out", None, {})]))
+        read_position(seen(config, [standing("out", None, {})]))
     assert raised.value.code == "CHECKPOINT_FILE_BROKEN"

@@ -22,7 +22,7 @@ from penstock.checkpoint.lock import checkpoint_lock
 from penstock.checkpoint.presence import Presence, RunFacts
 from penstock.cli.main import app
 from penstock.config.files import pipeline_files
-from penstock.ops.status import PipelineStatus, look_at
+from penstock.ops.status import PipelineStatus, status_of
 from penstock.quarantine import QUARANTINE_SCHEMA
 
 FILE = """\
@@ -63,7 +63,7 @@ def test_status_of_a_pipeline_whose_broker_is_away_still_tells_the_rest(file: Pa
     write_deltalake(file.parent / "lake/bad", table)
     checkpoint = str(file.parent / "checkpoints/orders")
     made = make_backup(SparkCheckpoint(checkpoint), backups_of(checkpoint), "orders")
-    found = look_at(file)
+    found = status_of(file)
     assert (found.state, found.batch_id, found.open_batch, found.lag) == ("not running", 0, 1, None)
     assert found.quarantined is not None
     assert (found.quarantined.records, found.quarantined.exact) == (2, True)
@@ -76,19 +76,19 @@ def test_status_of_a_run_tells_where_it_is_and_which_batch_is_open_too_long(file
     checkpoint = file.parent / "checkpoints/orders"
     long_ago = time.time() - 3600
     os.utime(checkpoint / "offsets/1", (long_ago, long_ago))
-    assert "BATCH_OPEN_LONG" not in codes(look_at(file))
+    assert "BATCH_OPEN_LONG" not in codes(status_of(file))
     with checkpoint_lock(str(checkpoint)):
         run = Presence(str(checkpoint))
         run.begin(RunFacts(pipeline="orders", doing="waiting to try again: SINK_CONFLICT", batch_id=0))
-        found = look_at(file)
+        found = status_of(file)
         run.beat(RunFacts(pipeline="orders", doing="running", stalled="the open batch has shown no progress"))
-        stalled = look_at(file)
+        stalled = status_of(file)
         run.end("DATA_LOSS")
     assert found.state == "running"
     assert found.run is not None and found.run.holder == f"process {os.getpid()} on {socket.gethostname()}"
     assert codes(found) == ["BATCH_OPEN_LONG", "BROKER_UNREACHABLE", "SINK_CONFLICT"]
     assert codes(stalled) == ["BATCH_OPEN_LONG", "BATCH_STALLED", "BROKER_UNREACHABLE"]
-    found = look_at(file)
+    found = status_of(file)
     assert (found.state, codes(found)) == ("failed", ["BROKER_UNREACHABLE", "DATA_LOSS"])
 
 
@@ -104,7 +104,7 @@ def test_status_of_a_damaged_checkpoint_has_the_code_of_what_blocks_a_run(
     file: Path, damage: Callable[[Path], Any], code: str
 ) -> None:
     damage(file.parent / "checkpoints/orders")
-    assert code in codes(look_at(file))
+    assert code in codes(status_of(file))
 
 
 def test_status_of_several_files_tells_a_wrong_one_in_its_line(file: Path) -> None:
@@ -127,6 +127,6 @@ def test_status_of_a_pipeline_whose_certificates_cannot_be_read_still_tells_who_
     checkpoint = str(file.parent / "checkpoints/orders")
     with checkpoint_lock(checkpoint):
         Presence(checkpoint).begin(RunFacts(pipeline="orders", batch_id=0))
-        found = look_at(file)
+        found = status_of(file)
     assert found.error is None and found.state == "running"
     assert codes(found)

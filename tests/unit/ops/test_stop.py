@@ -15,7 +15,7 @@ from penstock.checkpoint.lock import checkpoint_lock
 from penstock.checkpoint.presence import Presence
 from penstock.config import PipelineConfig, load
 from penstock.errors import MissingError
-from penstock.ops.stop import ask, await_gone, doing, plan_stop
+from penstock.ops.stop import ask, doing, plan_stop, wait_until_stopped
 
 FILE = """\
 name: orders
@@ -74,7 +74,7 @@ def test_stop_asked_of_a_run_waits_until_it_is_gone(
     process = start(how)
     planned = plan_stop(config)
     assert ask(planned).outcome == "asked"
-    [done] = await_gone([planned], 20)
+    [done] = wait_until_stopped([planned], 20)
     assert (done.outcome, done.error) == (outcome, error)
     assert str(process.pid) in (done.run or "")
     assert not Presence(config.checkpoint).stop_asked()
@@ -84,7 +84,7 @@ def test_stop_of_a_run_that_does_not_end_is_told_with_what_it_does(config: Pipel
     start("deaf")
     planned, told = plan_stop(config), list[str]()
     ask(planned)
-    [done] = await_gone([planned], 1.0, lambda pipeline, text: told.append(text))
+    [done] = wait_until_stopped([planned], 1.0, lambda pipeline, text: told.append(text))
     assert (done.outcome, done.doing) == ("still running", "running")
     assert told
     assert Presence(config.checkpoint).stop_asked()
@@ -107,7 +107,7 @@ def test_stop_of_a_run_that_is_killed_meanwhile_says_so(config: PipelineConfig, 
     planned = plan_stop(config)
     ask(planned)
     threading.Timer(0.5, lambda: process.send_signal(signal.SIGKILL)).start()
-    [done] = await_gone([planned], 20)
+    [done] = wait_until_stopped([planned], 20)
     assert done.outcome == "killed"
     assert not Presence(config.checkpoint).stop_asked()
 
@@ -115,14 +115,14 @@ def test_stop_of_a_run_that_is_killed_meanwhile_says_so(config: PipelineConfig, 
 def test_stop_of_a_pipeline_that_does_not_run_asks_nobody(config: PipelineConfig) -> None:
     planned = plan_stop(config)
     assert ask(planned).outcome == "not running"
-    assert [done.outcome for done in await_gone([planned], 1)] == ["not running"]
+    assert [done.outcome for done in wait_until_stopped([planned], 1)] == ["not running"]
     assert not Path(config.checkpoint).exists()
 
 
 def test_stop_lost_to_the_beginning_of_the_run_is_asked_again(config: PipelineConfig, start: Started) -> None:
     start("ends")
     planned = plan_stop(config)
-    [done] = await_gone([planned], 20)
+    [done] = wait_until_stopped([planned], 20)
     assert done.outcome == "stopped"
 
 
@@ -130,9 +130,9 @@ def test_stop_where_the_next_run_has_begun_leaves_that_one_alone(config: Pipelin
     start("ends")
     planned = plan_stop(config)
     ask(planned)
-    await_gone([planned], 20)
+    wait_until_stopped([planned], 20)
     start("ends")
-    assert [done.outcome for done in await_gone([planned], 1)] == ["stopped"]
+    assert [done.outcome for done in wait_until_stopped([planned], 1)] == ["stopped"]
     assert plan_stop(config).found.running
     assert not Presence(config.checkpoint).stop_asked()
 

@@ -13,8 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from penstock.assembly.build import build
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.backup import backups_of, make_backup
-from penstock.checkpoint.manifest import list_backups
+from penstock.checkpoint.backup import backups_of, list_backups, make_backup
 from penstock.config import load
 from penstock.supervision.upkeep import Chores
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-from penstock.ops.cases.rows import Row, RowDiff, TableDiff, to_plain
+from penstock.ops.cases.rows import Kind, Row, RowDiff, TableDiff, to_plain
 from penstock.ops.cases.run import CaseResult, FileResult
 
 
@@ -79,8 +79,13 @@ def failure_lines(result: CaseResult) -> list[str]:
 
 def summary(table: TableDiff) -> str:
     """How the rows of a table stand, in words."""
-    words = {"same": "as expected", "differs": "different", "missing": "missing", "unexpected": "unexpected"}
-    counts = [(table.count(kind), text) for kind, text in words.items()]  # type: ignore[arg-type]
+    words: dict[Kind, str] = {
+        "same": "as expected",
+        "differs": "different",
+        "missing": "missing",
+        "unexpected": "unexpected",
+    }
+    counts = [(table.count(kind), text) for kind, text in words.items()]
     return ", ".join(f"{count} {text}" for count, text in counts if count)
 
 

@@ -130,7 +130,7 @@ class SparkWhenNeeded:
 
 
 def run_file(file: Path, session: SparkWhenNeeded, names: Sequence[str] = ()) -> FileResult:
-    """Run the cases beside a pipeline file, all or those with these names."""
+    """Run the cases of a pipeline file, all or those with these names."""
     config = cfg.load(file)
     cases = _load(file, config)
     chosen = [case for case in cases.cases if not names or case.name in names]

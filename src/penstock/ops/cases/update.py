@@ -61,7 +61,7 @@ def _rows(before: Sequence[Row], seen: Sequence[Row], otherwise: Sequence[str] |
 
 
 def _where_from(quarantine: Sequence[Row]) -> list[str]:
-    """A record's code and as much of its place as tells it from the others."""
+    """A record's code and as much of its place as distinguishes it from the others."""
     several = [name for name in ("topic", "partition") if len({row[name] for row in quarantine}) > 1]
     return ["code", *several, "offset"]
 
@@ -86,7 +86,7 @@ def _edit(text: str, case: yaml.MappingNode, body: Mapping[str, Any]) -> tuple[i
 
 
 def _end(node: Any) -> int:
-    """Where the text of a node ends: a block node's own mark is behind the blanks and comments that follow it."""
+    """Where the text of a node ends: a block node's own mark is after the blanks and comments that follow it."""
     if isinstance(node, yaml.ScalarNode):
         trailing = len(node.value) - len(node.value.rstrip("\n")) if node.style in ("|", ">") else 0
         return int(node.end_mark.index) - min(trailing, 1)

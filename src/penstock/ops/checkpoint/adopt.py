@@ -1,7 +1,7 @@
 """Taking over from a Structured Streaming job that Penstock did not write: its offsets become a new checkpoint's start.
 
 The old checkpoint is only read. Its source must be what the pipeline reads, partition for partition, and its last batch
-must be over, unless it is said on which side of it to begin.
+must be committed, unless the user says on which side of it to begin.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from uuid import uuid4
 from penstock.assembly.build import build
 from penstock.assembly.reaching import checkpoint_of, storage_of
 from penstock.checkpoint import Offsets, SparkCheckpoint, checkpoint_lock
-from penstock.checkpoint.backup import files_of
-from penstock.checkpoint.writing import read_text
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError, TerminalError
 from penstock.kafka import Cluster, LogBounds
@@ -55,7 +53,7 @@ class AdoptPlan:
 
 
 def plan_adopt(config: PipelineConfig, source: str, open_batch: OpenBatch | None = None) -> AdoptPlan:
-    """Read the other job's checkpoint and hold it against the pipeline and the log; nothing is written."""
+    """Read the other job's checkpoint and compare it with the pipeline and the log; nothing is written."""
     _refuse_used(config)
     pipeline, old = build(config), SparkCheckpoint(source, storage_of(config))
     after = _last_batch(old, open_batch)
@@ -72,7 +70,7 @@ def plan_adopt(config: PipelineConfig, source: str, open_batch: OpenBatch | None
 
 
 def apply_adopt(plan: AdoptPlan, open_batch: OpenBatch | None = None) -> None:
-    """Write the pipeline's own checkpoint; the other job's is looked at again first."""
+    """Write the pipeline's own checkpoint; the other job's is read again first."""
     config = plan.config
     with checkpoint_lock(config.checkpoint, storage_of(config)):
         _refuse_used(config)
@@ -84,12 +82,12 @@ def apply_adopt(plan: AdoptPlan, open_batch: OpenBatch | None = None) -> None:
                 f"checkpoint {plan.source} went on while it was looked at: its job still runs",
                 hint="stop that job, and adopt again",
             )
-        write_fresh(config.checkpoint, plan.query_id, plan.starts, {}, storage_of(config))
+        write_fresh(checkpoint_of(config), plan.query_id, plan.starts, {})
 
 
 def _refuse_used(config: PipelineConfig) -> None:
     own = checkpoint_of(config)
-    used = files_of(own.path, own.storage)
+    used = own.sizes()
     if used:
         raise MissingError(
             "CHECKPOINT_OCCUPIED",
@@ -108,7 +106,7 @@ def _last_batch(old: SparkCheckpoint, open_batch: OpenBatch | None) -> int | Non
             context={"query": old.query_id() or "no metadata file", "last batch begun": "none"},
             hint="name the folder that the job has as its checkpointLocation",
         )
-    if any(name.startswith("state/") for name in files_of(old.path, old.storage)):
+    if any(name.startswith("state/") for name in old.sizes()):
         raise MissingError(
             "ADOPT_HAS_STATE",
             f"the job of {old.path} keeps state, which cannot be taken over",
@@ -130,17 +128,17 @@ def _last_batch(old: SparkCheckpoint, open_batch: OpenBatch | None) -> int | Non
 
 
 def _kafka_offsets(old: SparkCheckpoint, after: int | None) -> Offsets:
-    """Where the job stands, read only from what is certainly Kafka's."""
+    """The job's offsets, read only from what is certainly Kafka's."""
     name = f"offsets/{after}" if after is not None else "sources/0/0"
-    text = read_text(old.path, name, old.storage) or ""
+    text = old.text(name) or ""
     lines = text.splitlines()[2 if after is not None else 1 :]
-    told = [_source_named(line) for line in lines]
-    if len(lines) != 1 or told != ["Kafka"]:
+    kinds = [_source_named(line) for line in lines]
+    if len(lines) != 1 or kinds != ["Kafka"]:
         raise MissingError(
             "ADOPT_OTHER_SOURCE" if len(lines) == 1 else "ADOPT_SEVERAL_SOURCES",
             f"the job of {old.path} does not read exactly one Kafka source",
             context={
-                "its sources": ", ".join(told) or f"none: {name} cannot be read",
+                "its sources": ", ".join(kinds) or f"none: {name} cannot be read",
                 "can be adopted": "one, of Kafka",
             },
             hint="give each source a pipeline of its own, with `start:` at the offsets that the job stands at",

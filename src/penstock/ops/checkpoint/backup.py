@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.assembly.reaching import checkpoint_of, storage_of
+from penstock.assembly.reaching import backup_place_of, checkpoint_of, storage_of
 from penstock.checkpoint import SparkCheckpoint
-from penstock.checkpoint.backup import backups_of, belongs, files_of, make_backup
-from penstock.checkpoint.manifest import Backup, Progress, list_backups
+from penstock.checkpoint.backup import Backup, Progress, belongs, list_backups, make_backup
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.storage import Storage
@@ -27,29 +26,22 @@ class BackupPlan:
     removes: tuple[str, ...]
 
 
-def backup_place(config: PipelineConfig, to: str | None = None) -> str:
-    """Where the copies of a pipeline's checkpoint go: as asked, as the file says, or beside the checkpoint."""
-    written = config.checkpoint_backup.to if config.checkpoint_backup is not None else None
-    return to or written or backups_of(config.checkpoint)
-
-
 def backups_there(config: PipelineConfig, to: str | None = None) -> list[Backup]:
-    """The whole copies of this pipeline's checkpoint, newest first."""
-    there = list_backups(backup_place(config, to), storage_of(config))
-    found = [one for one in there if one.checkpoint == config.checkpoint]
-    return found[::-1]
+    """The complete copies of this pipeline's checkpoint, newest first."""
+    every = list_backups(to or backup_place_of(config), storage_of(config))
+    return [one for one in reversed(every) if one.checkpoint == config.checkpoint]
 
 
 def plan_backup(config: PipelineConfig, to: str | None = None, keep: int | None = None) -> BackupPlan:
-    """Look at what a backup would do now."""
+    """What a backup would do now."""
     checkpoint = checkpoint_of(config)
-    batch, there = checkpoint.last_committed(), files_of(checkpoint.path, checkpoint.storage)
-    names = [name for name in there if batch is not None and belongs(name, batch)]
+    batch = checkpoint.last_committed()
+    names = [name for name in checkpoint.sizes() if batch is not None and belongs(name, batch)]
     older = [one.path for one in backups_there(config, to) if one.kind == "backup"]
     return BackupPlan(
         pipeline=config.name,
         checkpoint=config.checkpoint,
-        place=backup_place(config, to),
+        place=to or backup_place_of(config),
         batch=batch,
         files=len(names),
         keep=keep,
@@ -65,13 +57,13 @@ def apply_backup(
 
 
 def newest_backup(config: PipelineConfig) -> Backup:
-    """The newest whole backup; what a restore put aside is not one."""
+    """The newest complete backup; what a restore saved is not one."""
     found = next((one for one in backups_there(config) if one.kind == "backup"), None)
     if found is None:
         raise MissingError(
             "BACKUP_MISSING",
             f"there is no backup of checkpoint {config.checkpoint}",
-            context={"looked in": backup_place(config)},
+            context={"looked in": backup_place_of(config)},
             hint="name one with --from; to have some: penstock checkpoint backup FILE, or `checkpoint_backup:` in it",
         )
     return found

@@ -1,8 +1,8 @@
-"""A new checkpoint that begins where one says; the old one stays as it is.
+"""A new checkpoint that begins where the user says; the old one stays as it is.
 
-Without state the new one holds nothing but where its first batch begins. With state it is a copy up to a batch, and
-goes on behind it. Either has a query id of its own: to the sinks it is another run. How a new checkpoint is begun at
-given offsets, held against the log and written as Spark would have, is here too.
+Without state the new one has only the offsets at which its first batch begins. With state it is a copy up to a batch,
+and continues after it. Either has a query id of its own: to the sinks it is another run. How a new checkpoint is
+started at given offsets, compared with the log and written as Spark would have, is here too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from penstock.assembly.build import Pipeline, build
 from penstock.assembly.reaching import checkpoint_of
 from penstock.checkpoint import Offsets, SparkCheckpoint
-from penstock.checkpoint.backup import belongs, copy_files, files_of, missing_files
-from penstock.checkpoint.writing import put_initial, put_metadata
+from penstock.checkpoint.backup import belongs, copy_files, missing_files
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, TerminalError
 from penstock.kafka import Cluster, LogBounds
@@ -36,7 +35,7 @@ _OF_ITS_QUERY = frozenset({"metadata", ".metadata.crc", ".penstock.again"})
 
 @dataclass(frozen=True)
 class ForkPlan:
-    """A checkpoint that is to be."""
+    """A checkpoint to be written."""
 
     pipeline: str
     source: str
@@ -68,7 +67,7 @@ class ForkPlan:
 
 
 def plan_fork(config: PipelineConfig, to: str, at: int | None = None, offsets: str | None = None) -> ForkPlan:
-    """Find where the new checkpoint begins, and hold that against the log and the sinks."""
+    """Find where the new checkpoint begins, and compare that with the log and the sinks."""
     pipeline, checkpoint = build(config), checkpoint_of(config)
     refuse_occupied(to, "--to", checkpoint.storage)
     cluster = Cluster(pipeline.settings)
@@ -104,14 +103,15 @@ def apply_fork(plan: ForkPlan, storage: Storage = Storage()) -> None:
 
 
 def _write(plan: ForkPlan, folder: str, storage: Storage) -> None:
-    batch = plan.batch
+    batch, fresh = plan.batch, SparkCheckpoint(folder, storage)
     if batch is None:
-        write_fresh(folder, plan.query_id, plan.starts, plan.topic_ids, storage)
+        write_fresh(fresh, plan.query_id, plan.starts, plan.topic_ids)
         return
-    names = [name for name in files_of(plan.source, storage) if belongs(name, batch) and name not in _OF_ITS_QUERY]
-    copy_files(plan.source, folder, names, lambda file: None, storage)
-    put_metadata(folder, plan.query_id, storage)
-    _refuse_without_state(SparkCheckpoint(folder, storage), batch)
+    names = SparkCheckpoint(plan.source, storage).sizes()
+    kept = [name for name in names if belongs(name, batch) and name not in _OF_ITS_QUERY]
+    copy_files(plan.source, folder, kept, lambda file: None, storage)
+    fresh.put_metadata(plan.query_id)
+    _refuse_without_state(fresh, batch)
 
 
 def _batch(checkpoint: SparkCheckpoint, asked: int | None) -> int:
@@ -139,7 +139,7 @@ def _refuse_recreated(checkpoint: SparkCheckpoint, cluster: Cluster, starts: Off
 
 
 def _refuse_without_state(checkpoint: SparkCheckpoint, batch: int) -> None:
-    missing = missing_files(checkpoint.path, batch, checkpoint.storage)
+    missing = missing_files(checkpoint, batch)
     if missing:
         raise TerminalError(
             "BATCH_STATE_GONE",
@@ -151,25 +151,25 @@ def _refuse_without_state(checkpoint: SparkCheckpoint, batch: int) -> None:
 
 def _meeting(pipeline: Pipeline, starts: Offsets, found: Sequence[Standing]) -> tuple[str, ...]:
     """What a run with the new checkpoint will find in each sink."""
-    told = []
+    lines = []
     for one in found:
         if one.sparse:
             continue
         if one.guarantee is Guarantee.AT_LEAST_ONCE:
-            told.append(f"sink {one.sink} keeps no token: it gets whatever is read")
+            lines.append(f"sink {one.sink} keeps no token: it gets whatever is read")
         elif one.error is not None:
-            told.append(f"sink {one.sink} cannot be asked: {one.error}")
+            lines.append(f"sink {one.sink} cannot be asked: {one.error}")
         elif one.token is None:
-            told.append(f"sink {one.sink} holds no batch of this pipeline: a run begins to write there")
+            lines.append(f"sink {one.sink} holds no batch of this pipeline: a run begins to write there")
         elif pipeline.stateful or any(starts.get(at) != end for at, end in one.token.ends.items()):
-            told.append(
+            lines.append(
                 f"sink {one.sink} holds batch {one.token.batch_id} of another checkpoint"
                 f"{_difference(starts, one.token.ends)}: a run stops with SINK_HOLDS_OTHER_RUN; give the sink another "
                 "table, or read again with --accept-duplicates"
             )
         else:
-            told.append(f"sink {one.sink} ends exactly there: a run goes on without a gap")
-    return tuple(told)
+            lines.append(f"sink {one.sink} ends exactly there: a run goes on without a gap")
+    return tuple(lines)
 
 
 def _difference(starts: Offsets, ends: Offsets) -> str:
@@ -233,17 +233,17 @@ def starts_json(starts: Iterable[Offsets]) -> list[dict[str, Any]]:
 
 
 def write_fresh(
-    path: str, query_id: str, starts: Sequence[Offsets], topic_ids: dict[str, str], storage: Storage = Storage()
+    checkpoint: SparkCheckpoint, query_id: str, starts: Sequence[Offsets], topic_ids: dict[str, str]
 ) -> None:
     """A checkpoint whose first batch begins at `starts`, one a source; Spark's metadata file is written last."""
-    put_initial(path, starts, storage)
+    checkpoint.put_initial(starts)
     if topic_ids:
-        SparkCheckpoint(path, storage).note_topic_ids(topic_ids)
-    put_metadata(path, query_id, storage)
+        checkpoint.note_topic_ids(topic_ids)
+    checkpoint.put_metadata(query_id)
 
 
 def put_in_place(path: str, write: Callable[[str], None], storage: Storage = Storage()) -> None:
-    """Have a checkpoint written in a folder that is empty or not there: whole, or (by a rename) not at all."""
+    """Write a checkpoint into a folder that is empty or missing: completely or, thanks to a rename, not at all."""
     filesystem, root = storage.filesystem(path)
     if not isinstance(filesystem, LocalFileSystem):
         write(path)

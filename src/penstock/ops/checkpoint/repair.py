@@ -1,8 +1,8 @@
-"""What is wrong with a checkpoint, and a damaged one put right, as far as that is provably safe.
+"""What is wrong with a checkpoint, and the repair of a damaged one, as far as that is provably safe.
 
 Verifying names every finding, with the way out of it. What a repair must not touch is left as it is, and why is said.
-What is there is copied first. A note stands in the checkpoint from the first change to the last: a run refuses while
-it does, and a repair that was broken off is begun again.
+What is there is copied first. A note stays in the checkpoint from the first change to the last: a run refuses to start
+meanwhile, and a repair that was interrupted is started again.
 """
 
 from __future__ import annotations
@@ -12,29 +12,18 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from penstock.assembly.reaching import storage_of
-from penstock.checkpoint import checkpoint_lock, to_spark_json
-from penstock.checkpoint.backup import save_aside
-from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, Finding, findings_in, from_error
-from penstock.checkpoint.logs import TOPICS_NOTE
-from penstock.checkpoint.manifest import Progress
-from penstock.checkpoint.writing import (
-    put_commit,
-    put_initial,
-    put_metadata,
-    put_offsets,
-    remove_file,
-    restoring,
-)
+from penstock.assembly.reaching import backup_place_of, checkpoint_of
+from penstock.checkpoint import SparkCheckpoint, checkpoint_lock, to_spark_json
+from penstock.checkpoint.backup import Progress, save_aside
+from penstock.checkpoint.findings import AFRESH, AFRESH_STATE, REPAIR, RESTORE, Finding, from_error
+from penstock.checkpoint.logs import checksum_name, describe_batches
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
-from penstock.ops.checkpoint.backup import backup_place, backups_there
-from penstock.ops.checkpoint.repair_rules import Change, Refused, RepairRules
-from penstock.ops.snapshot import Snapshot, look
-from penstock.preflight.agreement import compare_sinks
+from penstock.ops.checkpoint.backup import backups_there
+from penstock.ops.checkpoint.repair_rules import Change, NotRepaired, RepairRules
+from penstock.ops.snapshot import Snapshot, take_snapshot
 from penstock.preflight.loss import log_findings, partition_findings
 from penstock.preflight.recreated import recreated_topics, topic_findings
-from penstock.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -43,7 +32,7 @@ class RepairPlan:
 
     config: PipelineConfig
     changes: tuple[Change, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[NotRepaired, ...]
     findings: tuple[Finding, ...]
     """Of the files and the sinks, before anything is changed."""
     live: str | None = None
@@ -76,26 +65,26 @@ class RepairPlan:
 
 
 def plan_repair(config: PipelineConfig) -> RepairPlan:
-    """Look at the files and the sinks, and say what could be put right."""
-    return plan_of(look(config, brokers=None))
+    """What could be repaired, by the files and the sinks."""
+    return plan_of(take_snapshot(config, brokers=None))
 
 
-def plan_of(seen: Snapshot) -> RepairPlan:
-    """The same for what was looked at already."""
-    steps = RepairRules(seen.files, seen.state, seen.standings).steps()
+def plan_of(snapshot: Snapshot) -> RepairPlan:
+    """The same, from a snapshot."""
+    steps = RepairRules(snapshot.files, snapshot.state, snapshot.standings).steps()
     return RepairPlan(
-        seen.config,
+        snapshot.config,
         tuple(step for step in steps if isinstance(step, Change)),
-        tuple(step for step in steps if isinstance(step, Refused)),
-        tuple(own_findings(seen)),
-        seen.live,
+        tuple(step for step in steps if isinstance(step, NotRepaired)),
+        tuple(own_findings(snapshot)),
+        snapshot.live,
     )
 
 
 def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None) -> RepairPlan:
-    """Copy what is there, make the changes, and look again. Refused while a run holds the checkpoint."""
-    config, storage = plan.config, storage_of(plan.config)
-    with checkpoint_lock(config.checkpoint, storage):
+    """Copy what is there, make the changes, and look again. NotRepaired while a run holds the checkpoint."""
+    config, checkpoint = plan.config, checkpoint_of(plan.config)
+    with checkpoint_lock(checkpoint.path, checkpoint.storage):
         now = plan_repair(config)
         if now.changes != plan.changes:
             raise MissingError(
@@ -105,41 +94,36 @@ def apply_repair(plan: RepairPlan, progress: Progress = lambda done, total: None
             )
         if not now.changes:
             return plan
-        saved = save_aside(config.checkpoint, backup_place(config), config.name, progress, storage)
+        saved = save_aside(checkpoint, backup_place_of(config), config.name, progress)
         assert saved is not None, "a checkpoint that has something to change has files"
         begun = datetime.now(UTC).isoformat(timespec="seconds")
-        with restoring(config.checkpoint, f"repair at {begun}; what was there is kept in {saved.path}", storage):
+        with checkpoint.restoring(f"repair at {begun}; what was there is kept in {saved.path}"):
             for change in now.changes:
-                _make(config.checkpoint, change, storage)
-        left = tuple(one for one in own_findings(look(config, brokers=None)) if one.blocks)
+                _make(checkpoint, change)
+        left = tuple(one for one in own_findings(take_snapshot(config, brokers=None)) if one.blocks)
     return RepairPlan(config, now.changes, now.refused, now.findings, None, saved.path, left)
 
 
-def own_findings(seen: Snapshot) -> list[Finding]:
+def own_findings(snapshot: Snapshot) -> list[Finding]:
     """What is wrong with the files, and where the sinks contradict them."""
-    path, noted = seen.config.checkpoint, seen.checkpoint.sinks_noted()
-    former = seen.former if seen.files.begun is not None else ()  # of a fresh checkpoint: `Snapshot.foreign`
-    return [
-        *findings_in(path, seen.files, seen.state, live=seen.live is not None),
-        *compare_sinks(path, seen.files, seen.standings, seen.done_before, noted, former),
-    ]
+    former = snapshot.former if snapshot.files.begun is not None else ()  # of a fresh checkpoint: `Snapshot.foreign`
+    return [*snapshot.file_findings, *snapshot.sink_findings(snapshot.standings, former)]
 
 
-def _make(checkpoint: str, change: Change, storage: Storage) -> None:
+def _make(checkpoint: SparkCheckpoint, change: Change) -> None:
     match change.act:
         case "remove":
-            remove_file(checkpoint, change.name, storage)
+            checkpoint.remove(change.name)
         case "remove checksum":
-            folder, slash, own = change.name.rpartition("/")
-            remove_file(checkpoint, f"{folder}{slash}.{own}.crc", storage)
+            checkpoint.remove(checksum_name(change.name))
         case "write offsets":
-            put_offsets(checkpoint, change.batch, change.ends, change.like, storage)
+            checkpoint.put_offsets(change.batch, change.ends, change.like)
         case "write commit":
-            put_commit(checkpoint, change.batch, storage=storage)
+            checkpoint.put_commit(change.batch)
         case "write metadata":
-            put_metadata(checkpoint, change.query_id or str(uuid4()), storage)
+            checkpoint.put_metadata(change.query_id or str(uuid4()))
         case "write start":
-            put_initial(checkpoint, [change.ends], storage)
+            checkpoint.put_initial([change.ends])
 
 
 @dataclass(frozen=True)
@@ -149,7 +133,7 @@ class Verification:
     pipeline: str
     checkpoint: str
     state: str
-    """What was looked at, in words."""
+    """How far the checkpoint is, in words."""
     findings: tuple[Finding, ...]
 
     @property
@@ -163,19 +147,19 @@ class Verification:
 
 
 def verify_checkpoint(config: PipelineConfig) -> Verification:
-    """Look at files, state, sinks and brokers; what cannot be reached is a finding, and hides no other."""
-    return verify(look(config))
+    """Check files, state, sinks and brokers; what cannot be reached is a finding, and hides no other."""
+    return verify(take_snapshot(config))
 
 
-def verify(seen: Snapshot) -> Verification:
+def verify(snapshot: Snapshot) -> Verification:
     """The same, from a snapshot."""
-    config, repair = seen.config, plan_of(seen)
+    config, repair = snapshot.config, plan_of(snapshot)
     backups = sum(1 for one in backups_there(config) if one.kind == "backup")
     findings = [_with_way(one, repair, backups) for one in repair.findings]
-    findings += seen.foreign
-    findings += [_with_way(one, repair, backups) for one in broker_findings(seen)]
+    findings += snapshot.foreign
+    findings += [_with_way(one, repair, backups) for one in broker_findings(snapshot)]
     return Verification(
-        config.name, config.checkpoint, _told(seen), tuple(sorted(findings, key=lambda f: not f.blocks))
+        config.name, config.checkpoint, _describe(snapshot), tuple(sorted(findings, key=lambda f: not f.blocks))
     )
 
 
@@ -191,37 +175,37 @@ def _with_way(finding: Finding, repair: RepairPlan, backups: int) -> Finding:
     return replace(finding, way_out="\n".join(line for line in lines if line != no_more))
 
 
-def broker_findings(seen: Snapshot) -> list[Finding]:
+def broker_findings(snapshot: Snapshot) -> list[Finding]:
     """Where the brokers contradict the checkpoint."""
-    brokers, loss = seen.brokers, seen.config.source.on_data_loss
+    brokers, loss = snapshot.brokers, snapshot.config.source.on_data_loss
     if brokers.error is not None:
         means = "Offsets and topics could not be held against the brokers. The rest was looked at."
         return [from_error(brokers.error, means=means)]
     assert brokers.bounds is not None
-    begun, batch = seen.files.begun, seen.open_batch
+    begun, batch = snapshot.files.begun, snapshot.open_batch
     found: list[Finding] = []
-    note = seen.files.notes.get(TOPICS_NOTE)
-    noted = seen.checkpoint.topic_ids() if note is not None and note.problem is None else {}
+    noted = dict(snapshot.files.topic_ids)
     if begun is not None:
-        found += topic_findings(noted, dict(brokers.topic_ids), loss, stateful=seen.state.kept)
-    open_ends = seen.ends(batch)
+        found += topic_findings(noted, dict(brokers.topic_ids), loss, stateful=snapshot.state.kept)
+    open_ends = snapshot.files.ends(batch)
     # With state every open batch is read again: the sinks have its rows, and the state has not.
-    if batch is None or (seen.held_by_all and open_ends is not None and not seen.state.kept):
-        position, open_ends = seen.ends(begun), None
+    if batch is None or (snapshot.committed_by_all and open_ends is not None and not snapshot.state.kept):
+        position, open_ends = snapshot.files.ends(begun), None
     else:
-        position = seen.starts(batch)
+        position = snapshot.starts(batch)
     if position is not None and not found:
         found += log_findings(position, brokers.bounds, loss, open_ends=open_ends)
     recreated = recreated_topics(noted, dict(brokers.topic_ids))
-    return found + partition_findings(seen.config.checkpoint, seen.files, seen.standings, brokers.bounds, recreated)
+    return found + partition_findings(
+        snapshot.config.checkpoint, snapshot.files, snapshot.standings, brokers.bounds, recreated
+    )
 
 
-def _told(seen: Snapshot) -> str:
-    begun, done = seen.files.begun, seen.files.committed
-    if begun is None and done is None:
+def _describe(snapshot: Snapshot) -> str:
+    files = snapshot.files
+    if files.begun is None and files.committed is None:
         return "fresh: no batch has begun"
-    told = f"batch {done} committed" if done is not None else "no batch committed"
-    told = told if begun == done else f"{told}, batch {begun if begun is not None else 'none'} begun"
-    if seen.files.newest != begun:
-        told = f"{told}; a run goes through the batches to {seen.files.newest} again, for the state"
-    return f"{told}; in use by {seen.live}" if seen.live is not None else told
+    text = describe_batches(files.begun, files.committed)
+    if files.newest != files.begun:
+        text = f"{text}; a run repeats the batches to {files.newest}, for the state"
+    return f"{text}; in use by {snapshot.live}" if snapshot.live is not None else text

@@ -1,4 +1,4 @@
-"""Which damages of a checkpoint can be put right, and by which changes: each only where it is provably safe. Pure.
+"""Which damages of a checkpoint can be repaired, and by which changes: each only where it is provably safe. Pure.
 
 The sinks are the witnesses: the token of a batch says where each partition of it began and ended. A batch whose offsets
 are rebuilt from a token is run again by Spark with exactly these, and a sink that has it calls it seen. Where no sink
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.checkpoint import Offsets
-from penstock.checkpoint.findings import needed, usable_ends
 from penstock.checkpoint.logs import RESTORING, CheckpointFiles, LogFile
 from penstock.checkpoint.state_stores import StateFiles
 from penstock.model import BatchToken, Guarantee, Rule
@@ -42,7 +41,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Refused:
+class NotRepaired:
     """A damage that is left as it is, and why."""
 
     code: str
@@ -50,7 +49,7 @@ class Refused:
     why: str
 
 
-Step = Change | Refused
+RepairStep = Change | NotRepaired
 
 
 class RepairRules:
@@ -67,23 +66,23 @@ class RepairRules:
             self._adopt(None)
 
     def _adopt(self, query_id: str | None) -> None:
-        """Hear the sinks' tokens of this query; of none, where which it is cannot be told."""
+        """Take the sinks' tokens of this query as witnesses; of none if the query is unknown."""
         own = (one.newest for one in self._exact)
         self._query_id = query_id
         self._held = [token for token in own if token is not None and token.query_id == query_id]
         self._newest = max((token.batch_id for token in self._held), default=None)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[RepairStep]:
         """What to change, in an order in which every change may be the last; and what not, and why."""
         files = self._files
         if files.restoring is not None and not files.restoring.startswith("repair"):
-            return [Refused("RESTORE_UNFINISHED", f"it was begun by: {files.restoring}; let that finish")]
-        steps: list[Step] = [
+            return [NotRepaired("RESTORE_UNFINISHED", f"it was begun by: {files.restoring}; let that finish")]
+        steps: list[RepairStep] = [
             Change("remove", name, "left over from a write that did not finish") for name in files.strays
         ]
         tail = [*self._tail()]
         steps += tail
-        if not any(isinstance(step, Refused) for step in tail):
+        if not any(isinstance(step, NotRepaired) for step in tail):
             steps += self._commits(_newest_after(files, tail))
         steps += self._checksums()
         # The query id comes last: without it there is no checkpoint, and no run begins.
@@ -97,7 +96,7 @@ class RepairRules:
         ids = {token.query_id for one in self._exact if (token := one.newest) is not None and not one.sparse}
         return ids.pop() if len(ids) == 1 else None
 
-    def _metadata(self) -> Iterator[Step]:
+    def _metadata(self) -> Iterator[RepairStep]:
         files, code = self._files, "CHECKPOINT_METADATA_LOST"
         if files.query_id is not None:
             return
@@ -106,14 +105,14 @@ class RepairRules:
         elif files.begun is None and files.committed is None:
             return
         if self._unknown:
-            yield Refused(code, f"sink {self._unknown} cannot be asked for the query id")
+            yield NotRepaired(code, f"sink {self._unknown} cannot be asked for the query id")
         elif all(one.newest is None for one in self._exact):
             if files.begun is None or files.committed in (None, files.begun):
                 yield Change("write metadata", "metadata", "no sink holds a batch of any query: a new id harms nothing")
             else:
-                yield Refused(code, "a batch is open, and no sink says of which query it is")
+                yield NotRepaired(code, "a batch is open, and no sink says of which query it is")
         elif self._query_id is None:
-            yield Refused(code, "the sinks do not tell of one query whose newest batch the checkpoint has too")
+            yield NotRepaired(code, "the sinks do not tell of one query whose newest batch the checkpoint has too")
         else:
             why = f"the query id in the sinks' tokens; batch {self._newest} has the same offsets here and there"
             yield Change("write metadata", "metadata", why, query_id=self._query_id)
@@ -123,26 +122,26 @@ class RepairRules:
         newest = self._token(self._newest)
         if newest is None:
             return False
-        here = usable_ends(self._files, newest.batch_id)
+        here = self._files.ends(newest.batch_id)
         if here is not None:
             return here == newest.ends
-        before = usable_ends(self._files, newest.batch_id - 1)
+        before = self._files.ends(newest.batch_id - 1)
         return before is not None and _follows(before, newest)
 
-    def _tail(self) -> Iterator[Step]:
+    def _tail(self) -> Iterator[RepairStep]:
         files, begun = self._files, self._files.begun
         code = self._damaged()
         if code is None:
             return
         if self._unknown:
-            yield Refused(code, f"sink {self._unknown} cannot be asked which batch it holds")
+            yield NotRepaired(code, f"sink {self._unknown} cannot be asked which batch it holds")
             return
         if self._query_id is None and any(one.newest is not None for one in self._exact):
-            yield Refused(code, "without the query id the sinks' tokens prove nothing")
+            yield NotRepaired(code, "without the query id the sinks' tokens prove nothing")
             return
         never_was = (
             begun is not None
-            and (usable_ends(files, begun) is None or self._lacks_partitions(begun))
+            and (files.ends(begun) is None or self._lacks_partitions(begun))
             and begun not in files.commits
             and not self._has(begun)
         )
@@ -150,12 +149,12 @@ class RepairRules:
             if begun is not None and never_was and self._may_forget(begun):
                 yield _forget(begun)
             else:
-                yield Refused(
+                yield NotRepaired(
                     code, "the steps keep state, and which version of it belongs to what is rebuilt is not proved"
                 )
             return
         target = begun
-        dropped: list[Step] = []
+        dropped: list[RepairStep] = []
         if begun is not None and never_was:
             dropped = [_forget(begun)]
             target = max((batch for batch in files.offsets if batch < begun), default=None)
@@ -168,9 +167,9 @@ class RepairRules:
         files, begun, done = self._files, self._files.begun, self._files.committed
         if begun is not None and files.offsets[begun].problem is not None:
             return "CHECKPOINT_FILE_BROKEN"
-        if begun is not None and begun > 0 and usable_ends(files, begun - 1) is None:
+        if begun is not None and begun > 0 and files.ends(begun - 1) is None:
             return "CHECKPOINT_GAP" if begun - 1 not in files.offsets else "CHECKPOINT_FILE_BROKEN"
-        if begun is not None and usable_ends(files, begun) is None:
+        if begun is not None and files.ends(begun) is None:
             return "CHECKPOINT_FILE_BROKEN"
         if done is not None and (begun is None or done > begun):
             return "CHECKPOINT_GAP"
@@ -191,7 +190,7 @@ class RepairRules:
 
     def _lacks_partitions(self, batch: int) -> bool:
         """Whether a batch leaves out partitions that the one before it had."""
-        here, before = usable_ends(self._files, batch), usable_ends(self._files, batch - 1)
+        here, before = self._files.ends(batch), self._files.ends(batch - 1)
         return here is not None and before is not None and not before.keys() <= here.keys()
 
     def _has(self, batch: int) -> bool:
@@ -200,65 +199,65 @@ class RepairRules:
 
     def _may_forget(self, batch: int) -> bool:
         """With state: no store has a version of this batch, which another batch of its number would not replace."""
-        before = batch == 0 or usable_ends(self._files, batch - 1) is not None
+        before = batch == 0 or self._files.ends(batch - 1) is not None
         return before and (self._state.newest is None or self._state.newest <= batch)
 
-    def _rebuilt(self, code: str, target: int | None, dropped: Sequence[Step]) -> Iterator[Step]:
+    def _rebuilt(self, code: str, target: int | None, dropped: Sequence[RepairStep]) -> Iterator[RepairStep]:
         files, done = self._files, self._files.committed
         if done is not None and (target is None or done > target):
-            yield Refused(code, f"batch {done} is committed, and no sink says which offsets it had")
+            yield NotRepaired(code, f"batch {done} is committed, and no sink says which offsets it had")
             return
         if target is None:
             yield from dropped
             return
         known = self._known()
-        if isinstance(known, Refused):
-            yield Refused(code, known.why)
+        if isinstance(known, NotRepaired):
+            yield NotRepaired(code, known.why)
             return
         late = [one.sink for one in self._exact if not one.sparse and self._lags(one)]
         if late:
-            yield Refused(code, f"sink {', '.join(late)} is more than one batch behind the others")
+            yield NotRepaired(code, f"sink {', '.join(late)} is more than one batch behind the others")
             return
         writes = []
         for batch in range(max(0, target - 1), target + 1):
-            here = usable_ends(files, batch)
+            here = files.ends(batch)
             differs = here is not None and batch == self._newest and here != known[batch]
             if differs and done is not None and done >= batch:
-                yield Refused(code, f"the sinks hold batch {batch} with other offsets, and it is committed")
+                yield NotRepaired(code, f"the sinks hold batch {batch} with other offsets, and it is committed")
                 return
             if here is None and batch not in known:
-                yield Refused(code, f"no sink says where batch {batch} ended")
+                yield NotRepaired(code, f"no sink says where batch {batch} ended")
                 return
             if here is None or differs:
                 why = f"as the sinks' token of batch {self._newest} has it"
                 writes.append(Change("write offsets", f"offsets/{batch}", why, known[batch], self._like(batch)))
         newest = self._token(target)
-        before = usable_ends(files, target - 1)
+        before = files.ends(target - 1)
         if newest is not None and before is not None and not _follows(before, newest):
-            yield Refused(code, f"batch {target} of the sinks does not begin where batch {target - 1} ended")
+            yield NotRepaired(code, f"batch {target} of the sinks does not begin where batch {target - 1} ended")
             return
         if target == 0 and done is None and not any(file.problem is None for file in files.sources.values()):
             if newest is None:
-                yield Refused(code, "no sink says where batch 0 began")
+                yield NotRepaired(code, "no sink says where batch 0 began")
                 return
             yield Change("write start", "sources/0/0", "where the sinks' token of batch 0 begins", newest.starts)
         if target - 1 not in files.commits and target not in files.commits and target > (done or 0) + 1:
             writes.append(Change("write commit", f"commits/{target - 1}", "every sink is past it"))
         if code == "SINK_TOKEN_MISMATCH" and not writes:
-            yield Refused(code, "a sink holds a batch that is committed with other offsets")
+            yield NotRepaired(code, "a sink holds a batch that is committed with other offsets")
         yield from writes
         yield from dropped
 
-    def _known(self) -> dict[int, Offsets] | Refused:
+    def _known(self) -> dict[int, Offsets] | NotRepaired:
         """Where batches ended, by the newest token."""
         newest = self._token(self._newest)
         if newest is None:
             return {}
         for token in self._held:
             if token.batch_id == newest.batch_id and token.ranges != newest.ranges:
-                return Refused("", f"the sinks hold batch {newest.batch_id} with different offsets")
+                return NotRepaired("", f"the sinks hold batch {newest.batch_id} with different offsets")
             if token.batch_id == newest.batch_id - 1 and not _follows(token.ends, newest):
-                return Refused("", f"the sinks hold batches {token.batch_id} and {newest.batch_id} that do not join")
+                return NotRepaired("", f"batches {token.batch_id} and {newest.batch_id} of the sinks do not join")
         found = {newest.batch_id: newest.ends}
         return found | ({newest.batch_id - 1: newest.starts} if newest.batch_id > 0 else {})
 
@@ -272,32 +271,32 @@ class RepairRules:
         return next((token for token in self._held if token.batch_id == batch), None)
 
     def _like(self, batch: int) -> int | None:
-        there = [other for other in self._files.offsets if usable_ends(self._files, other) is not None]
+        there = [other for other in self._files.offsets if self._files.ends(other) is not None]
         return min(there, key=lambda other: (abs(other - batch), other), default=None)
 
-    def _commits(self, target: int | None) -> Iterator[Step]:
+    def _commits(self, target: int | None) -> Iterator[RepairStep]:
         """A commit file that cannot be read is taken away: Spark then runs the batch again, with its own offsets."""
         for batch in sorted(self._files.commits, reverse=True):
             if self._files.commits[batch].problem is None:
                 return
             missing = self._state.missing(batch) if self._state.kept and batch == target else []
             if missing:
-                yield Refused("CHECKPOINT_FILE_BROKEN", f"the state before batch {batch} is not there: {missing[0]}")
+                yield NotRepaired("CHECKPOINT_FILE_BROKEN", f"the state before batch {batch} is missing: {missing[0]}")
                 return
             why = f"Spark runs batch {batch} again with exactly its offsets, and the sinks that have it call it seen"
             yield Change("remove", f"commits/{batch}", why if batch == target else "Spark does not need it")
 
-    def _checksums(self) -> Iterator[Step]:
-        wanted = needed(self._files)
+    def _checksums(self) -> Iterator[RepairStep]:
+        wanted = self._files.needed
         for file in self._files.all:
             if file.problem is not None or file.checksum in ("none", "right"):
                 continue
             if file.checksum == "unreadable":
-                yield Change("remove checksum", file.name, "the checksum is damaged, and the file is whole")
+                yield Change("remove checksum", file.name, "the checksum is damaged, and the file is intact")
             elif file.name in wanted and self._confirmed(file):
                 yield Change("remove checksum", file.name, "the sinks' tokens say the same as the file")
             elif file.name in wanted:
-                yield Refused("CHECKPOINT_CHECKSUM_WRONG", f"no sink says whether {file.name} is right")
+                yield NotRepaired("CHECKPOINT_CHECKSUM_WRONG", f"no sink says whether {file.name} is right")
 
     def _confirmed(self, file: LogFile) -> bool:
         """Whether the sinks bear out what a file says."""
@@ -310,14 +309,14 @@ class RepairRules:
             first = self._token(0)
             return first is not None and first.starts == file.initial
         known, batch = self._known(), int(file.name.rpartition("/")[2])
-        ends = usable_ends(self._files, batch)
-        if isinstance(known, Refused) or ends is None or batch not in known:
+        ends = self._files.ends(batch)
+        if isinstance(known, NotRepaired) or ends is None or batch not in known:
             return False
         newest = self._token(self._newest)
         return known[batch] == ends if batch == self._newest else newest is not None and _follows(ends, newest)
 
 
-def _newest_after(files: CheckpointFiles, steps: Sequence[Step]) -> int | None:
+def _newest_after(files: CheckpointFiles, steps: Sequence[RepairStep]) -> int | None:
     """The newest batch with offsets once the steps are done."""
     gone = {step.name for step in steps if isinstance(step, Change) and step.act == "remove"}
     there = {batch for batch in files.offsets if f"offsets/{batch}" not in gone}

@@ -1,7 +1,7 @@
-"""A checkpoint put back from a copy, and brought into agreement with what the sinks hold: nothing lost, nothing twice.
+"""A checkpoint restored from a copy, and brought into agreement with what the sinks hold: no row lost or duplicated.
 
-The copy is checked before anything is touched, and what is there is saved first. A note stands in the checkpoint from
-the first change to the last; a run refuses while it does, and the restore can be started again. The query id comes
+The copy is checked before anything is touched, and what is there is saved first. A note stays in the checkpoint from
+the first change to the last; a run refuses to start meanwhile, and the restore can be started again. The query id comes
 last: without it there is no checkpoint.
 """
 
@@ -14,19 +14,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.assembly.build import build
-from penstock.assembly.reaching import checkpoint_of, storage_of
+from penstock.assembly.reaching import backup_place_of, checkpoint_of, storage_of
 from penstock.checkpoint import Offsets, SparkCheckpoint, checkpoint_lock
-from penstock.checkpoint.backup import belongs, copy_files, files_of, save_aside
-from penstock.checkpoint.logs import RESTORING
-from penstock.checkpoint.manifest import Backup, CopiedFile, Progress, check_files, read_backup
-from penstock.checkpoint.writing import put_commit, put_file, put_offsets, read_text, remove_file, restoring
+from penstock.checkpoint.backup import (
+    Backup,
+    CopiedFile,
+    Progress,
+    belongs,
+    check_files,
+    copy_files,
+    read_backup,
+    save_aside,
+)
+from penstock.checkpoint.logs import RESTORING, describe_batches
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError, PenstockError, TerminalError, TransientError
 from penstock.model import BatchToken, Guarantee
-from penstock.ops.checkpoint.backup import backup_place, backups_there, newest_backup
+from penstock.ops.checkpoint.backup import backups_there, newest_backup
 from penstock.preflight.loss import ranges_of_batch
 from penstock.preflight.standings import Standing, standings
-from penstock.storage import Storage
 
 _SAVED = "what was there is in "
 
@@ -41,7 +47,7 @@ class RestorePlan:
     """What is in the checkpoint now, in words."""
     reconciled: Reconciled
     saved: str | None = None
-    """Where what was there is kept; known when it is done, or from a restore that was broken off."""
+    """Where what was there is kept; known when it is done, or from a restore that was interrupted."""
 
     @property
     def checkpoint(self) -> str:
@@ -66,29 +72,28 @@ class RestorePlan:
 def plan_restore(
     config: PipelineConfig, source: str | None = None, progress: Progress = lambda done, total: None
 ) -> RestorePlan:
-    """Look at the backup, its checksums, the checkpoint and the sinks; raise where a restore cannot be right."""
+    """Check the backup, its checksums, the checkpoint and the sinks; raise if a restore cannot be correct."""
     backup = _named(config, source) if source is not None else newest_backup(config)
     check_files(backup, progress, storage_of(config))
     return _planned(config, backup)
 
 
 def apply_restore(plan: RestorePlan, progress: Progress = lambda done, total: None) -> RestorePlan:
-    """Restore, under the checkpoint's lock. The sinks are looked at again first; what was done is told."""
-    config, storage = plan.config, storage_of(plan.config)
-    with checkpoint_lock(config.checkpoint, storage):
+    """Restore, under the checkpoint's lock. The sinks are asked again first. The plan as it was carried out."""
+    config, checkpoint = plan.config, checkpoint_of(plan.config)
+    with checkpoint_lock(checkpoint.path, checkpoint.storage):
         plan = _planned(config, plan.backup)
         if plan.saved is None:
-            aside = save_aside(config.checkpoint, backup_place(config), config.name, storage=storage)
+            aside = save_aside(checkpoint, backup_place_of(config), config.name)
             plan = replace(plan, saved=aside.path if aside is not None else None)
-        told = f"restore of {plan.backup.path}\n{_SAVED}{plan.saved or 'nothing'}"
-        with restoring(config.checkpoint, told, storage):
-            _write(plan, progress)
+        with checkpoint.restoring(f"restore of {plan.backup.path}\n{_SAVED}{plan.saved or 'nothing'}"):
+            _write(plan, checkpoint, progress)
     return plan
 
 
 def _named(config: PipelineConfig, source: str) -> Backup:
     """A backup by its path, or by its name among those of the pipeline."""
-    return read_backup(source if "/" in source else f"{backup_place(config)}/{source}", storage_of(config))
+    return read_backup(source if "/" in source else f"{backup_place_of(config)}/{source}", storage_of(config))
 
 
 def _planned(config: PipelineConfig, backup: Backup) -> RestorePlan:
@@ -102,19 +107,19 @@ def _planned(config: PipelineConfig, backup: Backup) -> RestorePlan:
             context={"of pipeline": backup.pipeline, "query": query_id, "last batch committed": batch},
             hint="choose another one: penstock checkpoint backup FILE --list",
         )
-    saved = _saved_before(config.checkpoint, pipeline.storage)
+    saved = _saved_before(present)
     stateful = pipeline.stateful or any(file.name.startswith("state/") for file in backup.files)
     at = CheckpointPlace(config.name, query_id, batch, copy.ends(batch), stateful)
     found = reconcile(at, standings(pipeline.targets), _later_batches(config, saved, at) if stateful else None)
     return RestorePlan(config, backup, _in_words(present), found, saved)
 
 
-def _write(plan: RestorePlan, progress: Progress) -> None:
-    root, backup, storage = plan.checkpoint, plan.backup, storage_of(plan.config)
+def _write(plan: RestorePlan, checkpoint: SparkCheckpoint, progress: Progress) -> None:
+    backup, storage = plan.backup, checkpoint.storage
     last = SparkCheckpoint(backup.path, storage).last_committed()
     assert last is not None, "planned"
-    for name in sorted(files_of(root, storage), key=lambda name: name != "metadata"):
-        remove_file(root, name, storage)
+    for name in sorted(checkpoint.sizes(), key=lambda name: name != "metadata"):
+        checkpoint.remove(name)
     # An open batch in a plain copy is left out: whether it is run again is for the sinks' tokens to say.
     expected = {file.name: file for file in backup.files if belongs(file.name, last)}
     done = 0
@@ -131,61 +136,60 @@ def _write(plan: RestorePlan, progress: Progress) -> None:
         progress(done, backup.size_bytes)
 
     identity = {"metadata", ".metadata.crc"}
-    copy_files(backup.path, root, [name for name in expected if name not in identity], check, storage)
-    _bring_forward(plan, last)
-    copy_files(backup.path, root, [".metadata.crc", "metadata"], check, storage)
+    copy_files(backup.path, checkpoint.path, [name for name in expected if name not in identity], check, storage)
+    _bring_forward(plan, checkpoint, last)
+    copy_files(backup.path, checkpoint.path, [".metadata.crc", "metadata"], check, storage)
 
 
-def _bring_forward(plan: RestorePlan, last: int) -> None:
-    root, found, storage = plan.checkpoint, plan.reconciled, storage_of(plan.config)
-    SparkCheckpoint(root, storage).note_again(found.again if len(found.again) > 1 else ())
+def _bring_forward(plan: RestorePlan, checkpoint: SparkCheckpoint, last: int) -> None:
+    found = plan.reconciled
+    before = SparkCheckpoint(plan.saved, checkpoint.storage) if plan.saved is not None else None
+    checkpoint.note_again(found.again if len(found.again) > 1 else ())
     token = found.again[0] if found.again else found.forward
     if token is None:
         return
-    _note_topics(root, plan.saved, token, storage)
+    if before is not None:
+        _note_topics(checkpoint, before, token)
     if token.batch_id - 1 != last:
-        put_offsets(root, token.batch_id - 1, token.starts, like=last, storage=storage)
-        put_commit(root, token.batch_id - 1, like=last, storage=storage)
-    written = _as_it_was(plan.saved, token, storage)
+        checkpoint.put_offsets(token.batch_id - 1, token.starts, like=last)
+        checkpoint.put_commit(token.batch_id - 1, like=last)
+    written = _as_it_was(before, token) if before is not None else None
     if written is not None:
-        put_file(root, f"offsets/{token.batch_id}", written.encode(), storage)
+        checkpoint.put(f"offsets/{token.batch_id}", written)
     else:
-        put_offsets(root, token.batch_id, token.ends, like=last, storage=storage)
+        checkpoint.put_offsets(token.batch_id, token.ends, like=last)
     if found.done:
-        put_commit(root, token.batch_id, like=last, storage=storage)
+        checkpoint.put_commit(token.batch_id, like=last)
     if token.batch_id - 1 != last:
-        # The batches between are not known: a log without holes is one that nobody has to wonder about.
-        for name in files_of(root, storage):
+        # The batches in between are not known: without the older files the log has no hole that could raise questions.
+        for name in checkpoint.sizes():
             if name.startswith(("offsets/", "commits/")) and belongs(name, last):
-                remove_file(root, name, storage)
+                checkpoint.remove(name)
 
 
-def _note_topics(root: str, saved: str | None, token: BatchToken, storage: Storage) -> None:
-    """The offsets of a later batch are of the topics that were known then: one may have been made anew since."""
+def _note_topics(checkpoint: SparkCheckpoint, before: SparkCheckpoint, token: BatchToken) -> None:
+    """Offsets of a later batch belong to the topics that were known then; one may have been re-created since."""
     with suppress(PenstockError):
-        before = SparkCheckpoint(saved, storage) if saved is not None else None
-        if before is not None and before.query_id() == token.query_id and (ids := before.topic_ids()):
-            own = SparkCheckpoint(root, storage)
-            own.note_topic_ids(own.topic_ids() | ids)
+        if before.query_id() == token.query_id and (ids := before.topic_ids()):
+            checkpoint.note_topic_ids(checkpoint.topic_ids() | ids)
 
 
-def _as_it_was(saved: str | None, token: BatchToken, storage: Storage) -> str | None:
+def _as_it_was(before: SparkCheckpoint, token: BatchToken) -> str | None:
     """The file of a batch's offsets in what was there before, with its time and watermark, if it is that batch."""
     try:
-        before = SparkCheckpoint(saved, storage) if saved is not None else None
-        if before is None or (before.query_id(), before.ends(token.batch_id)) != (token.query_id, token.ends):
+        if (before.query_id(), before.ends(token.batch_id)) != (token.query_id, token.ends):
             return None
+        return before.text(f"offsets/{token.batch_id}")
     except PenstockError:
         return None
-    return read_text(before.path, f"offsets/{token.batch_id}", storage)
 
 
-def _saved_before(checkpoint: str, storage: Storage) -> str | None:
-    """Where a restore that was broken off has saved what was there before it."""
-    lines = (read_text(checkpoint, RESTORING, storage) or "").splitlines()
-    saved = next((line.removeprefix(_SAVED) for line in lines if line.startswith(_SAVED)), None)
+def _saved_before(checkpoint: SparkCheckpoint) -> str | None:
+    """Where a restore that was interrupted has saved what was there before it."""
     try:
-        return read_backup(saved, storage).path if saved is not None else None
+        lines = (checkpoint.text(RESTORING) or "").splitlines()
+        saved = next((line.removeprefix(_SAVED) for line in lines if line.startswith(_SAVED)), None)
+        return read_backup(saved, checkpoint.storage).path if saved is not None else None
     except PenstockError:
         return None
 
@@ -214,10 +218,10 @@ def _in_words(present: SparkCheckpoint) -> str:
     if begun is None and query_id is None:
         return "nothing"
     query = f"query {query_id[:8]}" if query_id is not None else "no query id"
-    return f"{query}, last batch committed {done if done is not None else 'none'}, begun {begun}"
+    return f"{query}, {describe_batches(begun, done)}"
 
 
-# A checkpoint that goes back, held against what the sinks hold: how its next batch becomes the right one. Pure.
+# How the next batch of a checkpoint that goes back becomes the right one, by what the sinks hold. Pure.
 #
 # A sink calls a batch seen that it holds under the same id. So a checkpoint of batch B, restored while the sinks are
 # at N, must not run B+1 with offsets of its own: they would be skipped, and lost. The sinks' tokens say what batch N
@@ -228,7 +232,7 @@ def _in_words(present: SparkCheckpoint) -> str:
 
 @dataclass(frozen=True)
 class CheckpointPlace:
-    """Where the checkpoint stands that is to be put in place."""
+    """The progress of the checkpoint that is to be put in place."""
 
     pipeline: str
     query_id: str
@@ -267,9 +271,9 @@ class Reconciled:
 def reconcile(
     at: CheckpointPlace, standings: Sequence[Standing], known: Mapping[int, Offsets] | None = None
 ) -> Reconciled:
-    """What to write so that nothing is lost and nothing twice; raises where no checkpoint can agree with the sinks.
+    """What to write so that no row is lost or duplicated; raises if no checkpoint can agree with the sinks.
 
-    `known` tells where the batches after `at` end, as another copy of the log has them.
+    `known` has the ends of the batches after `at`, from another copy of the log.
     """
     _refuse_unknown(standings)
     notes = _notes(standings)

@@ -1,6 +1,6 @@
 """What is in a checkpoint: batches, offsets with their lag, watermark, state, and what each sink's own token says.
 
-It only looks, needs no JVM, and shows what it can: brokers or sinks that are away say so in their place.
+Nothing is written and no JVM is needed. Brokers or sinks that are unreachable are shown as such.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.checkpoint.findings import findings_in, usable_ends
 from penstock.checkpoint.state_stores import StateStore
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.model import TopicPartition, lag_of
-from penstock.ops.snapshot import Snapshot, look
-from penstock.preflight.agreement import compare_sinks
+from penstock.ops.snapshot import Snapshot, take_snapshot
 from penstock.preflight.standings import Standing
 
 
 @dataclass(frozen=True)
 class ShownPartition:
-    """One partition: how far it is committed, where the batch in hand takes it, and the log."""
+    """One partition: how far it is committed, where the open batch ends, and the log."""
 
     topic: str
     partition: int
@@ -133,57 +131,56 @@ class BatchView:
 
 
 def show_checkpoint(config: PipelineConfig) -> CheckpointView:
-    """Look at a checkpoint and all around it."""
-    return view_checkpoint(look(config))
+    """Show a checkpoint with its sinks and brokers."""
+    return view_checkpoint(take_snapshot(config))
 
 
-def view_checkpoint(seen: Snapshot) -> CheckpointView:
+def view_checkpoint(snapshot: Snapshot) -> CheckpointView:
     """The same, from a snapshot."""
-    config, files = seen.config, seen.files
-    findings = findings_in(config.checkpoint, files, seen.state, live=seen.live is not None)
-    findings += seen.foreign
-    batch = seen.open_batch
+    config, files = snapshot.config, snapshot.files
+    findings = [*snapshot.file_findings, *snapshot.foreign]
+    batch = snapshot.open_batch
     watermark = files.offsets[files.begun].facts.get("batchWatermarkMs") if files.begun is not None else None
     return CheckpointView(
         pipeline=config.name,
         checkpoint=config.checkpoint,
         query_id=files.query_id,
-        formats=_formats(seen),
+        formats=_formats(snapshot),
         begun=files.begun,
         committed=files.committed,
-        open=OpenBatch(batch, seen.written_at(f"offsets/{batch}")) if batch is not None else None,
-        running=seen.live,
+        open=OpenBatch(batch, snapshot.written_at(f"offsets/{batch}")) if batch is not None else None,
+        running=snapshot.live,
         watermark=_time(watermark),
-        partitions=_partitions(seen),
-        brokers=seen.brokers.error.line if seen.brokers.error is not None else None,
-        state_version=seen.state.newest if seen.state.kept else None,
-        state=seen.state.stores,
-        sinks=tuple(_sink(seen, one) for one in seen.standings),
+        partitions=_partitions(snapshot),
+        brokers=snapshot.brokers.error.line if snapshot.brokers.error is not None else None,
+        state_version=snapshot.state.newest if snapshot.state.kept else None,
+        state=snapshot.state.stores,
+        sinks=tuple(_sink(snapshot, one) for one in snapshot.standings),
         problems=tuple(f"{one.code} {one.summary}" for one in findings if one.blocks),
     )
 
 
 def show_batch(config: PipelineConfig, batch: int) -> BatchView:
-    """Look at one batch, as far as Spark still keeps it."""
-    seen = look(config, brokers=None)
-    ends = usable_ends(seen.files, batch)
+    """Show one batch, as far as Spark still keeps it."""
+    snapshot = take_snapshot(config, brokers=None)
+    ends = snapshot.files.ends(batch)
     if ends is None:
-        there = sorted(seen.files.offsets)
+        there = sorted(snapshot.files.offsets)
         raise MissingError(
             "BATCH_UNKNOWN",
             f"checkpoint {config.checkpoint} has no batch {batch} that can be read",
             context={"batches there": f"{there[0]} to {there[-1]}" if there else "none"},
             hint="Spark keeps the newest 100 batches, unless the file sets another number",
         )
-    starts = seen.starts(batch)
+    starts = snapshot.starts(batch)
     return BatchView(
         pipeline=config.name,
         checkpoint=config.checkpoint,
         batch=batch,
-        committed=batch in seen.files.commits,
-        began_at=seen.written_at(f"offsets/{batch}"),
-        committed_at=seen.written_at(f"commits/{batch}") if batch in seen.files.commits else None,
-        watermark=_time(seen.files.offsets[batch].facts.get("batchWatermarkMs")),
+        committed=batch in snapshot.files.commits,
+        began_at=snapshot.written_at(f"offsets/{batch}"),
+        committed_at=snapshot.written_at(f"commits/{batch}") if batch in snapshot.files.commits else None,
+        watermark=_time(snapshot.files.offsets[batch].facts.get("batchWatermarkMs")),
         ranges=tuple(
             {
                 "topic": at.topic,
@@ -193,19 +190,19 @@ def show_batch(config: PipelineConfig, batch: int) -> BatchView:
             }
             for at, end in sorted(ends.items())
         ),
-        sinks=tuple(one.sink for one in seen.standings if one.token is not None and _is(one, seen, batch)),
+        sinks=tuple(one.sink for one in snapshot.standings if one.token is not None and _is(one, snapshot, batch)),
     )
 
 
-def _is(one: Standing, seen: Snapshot, batch: int) -> bool:
+def _is(one: Standing, snapshot: Snapshot, batch: int) -> bool:
     token = one.token
-    return token is not None and (token.query_id, token.batch_id) == (seen.files.query_id, batch)
+    return token is not None and (token.query_id, token.batch_id) == (snapshot.files.query_id, batch)
 
 
-def _partitions(seen: Snapshot) -> tuple[ShownPartition, ...]:
-    files, bounds = seen.files, seen.brokers.bounds or {}
-    done = seen.ends(files.committed) if files.committed is not None else seen.starts(0)
-    begun = seen.ends(seen.open_batch) or {}
+def _partitions(snapshot: Snapshot) -> tuple[ShownPartition, ...]:
+    files, bounds = snapshot.files, snapshot.brokers.bounds or {}
+    done = files.ends(files.committed) if files.committed is not None else snapshot.starts(0)
+    begun = files.ends(snapshot.open_batch) or {}
 
     def shown(at: TopicPartition) -> ShownPartition:
         log = bounds.get(at)
@@ -223,10 +220,10 @@ def _partitions(seen: Snapshot) -> tuple[ShownPartition, ...]:
     return tuple(shown(at) for at in sorted({*(done or {}), *begun, *bounds}))
 
 
-def _sink(seen: Snapshot, one: Standing) -> ShownSink:
-    found = compare_sinks(seen.config.checkpoint, seen.files, [one], seen.done_before, seen.checkpoint.sinks_noted())
+def _sink(snapshot: Snapshot, one: Standing) -> ShownSink:
+    found = snapshot.sink_findings([one])
     token = one.token
-    foreign = token is not None and token.query_id != seen.files.query_id
+    foreign = token is not None and token.query_id != snapshot.files.query_id
     unknown = one.error is not None or foreign or (token is None and one.torn is None)
     return ShownSink(
         name=one.sink,
@@ -237,11 +234,11 @@ def _sink(seen: Snapshot, one: Standing) -> ShownSink:
         torn=one.torn,
         error=one.error,
         agrees=None if unknown else not any(finding.blocks for finding in found),
-        says=_says(seen, one, [finding.code for finding in found]),
+        says=_says(snapshot, one, [finding.code for finding in found]),
     )
 
 
-def _says(seen: Snapshot, one: Standing, codes: list[str]) -> str:
+def _says(snapshot: Snapshot, one: Standing, codes: list[str]) -> str:
     token = one.token
     if one.error is not None:
         return f"cannot be asked: {one.error}"
@@ -249,18 +246,18 @@ def _says(seen: Snapshot, one: Standing, codes: list[str]) -> str:
         return "keeps no token"
     if token is None:
         return "no batch yet" if one.torn is None else f"batch 0 is not whole: {one.torn}"
-    told = f"batch {token.batch_id}"
-    if token.query_id != seen.files.query_id:
-        told += f" of another query, {token.query_id[:8]}"
+    text = f"batch {token.batch_id}"
+    if token.query_id != snapshot.files.query_id:
+        text += f" of another query, {token.query_id[:8]}"
     if one.torn is not None:
-        told += f", and the next is not whole: {one.torn}"
+        text += f", and the next is not whole: {one.torn}"
     if one.sparse and not codes:
-        return f"{told}, the last with something for it"
-    return ", ".join([told, *codes])
+        return f"{text}, the last with something for it"
+    return ", ".join([text, *codes])
 
 
-def _formats(seen: Snapshot) -> dict[str, str]:
-    files, found = seen.files, {}
+def _formats(snapshot: Snapshot) -> dict[str, str]:
+    files, found = snapshot.files, {}
     if files.begun is not None:
         found["offsets"] = files.offsets[files.begun].version
     if files.committed is not None:
@@ -269,7 +266,7 @@ def _formats(seen: Snapshot) -> dict[str, str]:
         found["sources"] = next(iter(files.sources.values())).version
     conf = files.offsets[files.begun].facts.get("conf", {}) if files.begun is not None else {}
     provider = conf.get("spark.sql.streaming.stateStore.providerClass", "").rpartition(".")[2]
-    if seen.state.kept and provider:
+    if snapshot.state.kept and provider:
         version = conf.get("spark.sql.streaming.stateStore.rocksdb.formatVersion")
         name = provider.removesuffix("StateStoreProvider")
         found["state"] = f"{name} {version}" if name == "RocksDB" and version else name

@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from penstock.assembly.reaching import settings_of, storage_of
 from penstock.assembly.schemas import registry_settings
-from penstock.assembly.targets import build_targets
+from penstock.assembly.targets import targets_of
 from penstock.checkpoint.presence import find_run
 from penstock.config import EncodeConfig, KafkaSinkConfig, PipelineConfig, RegistryConfig, flows, reveal
 from penstock.kafka.ages import first_unread
@@ -42,7 +42,7 @@ from penstock.ops.diagnosis.resources import (
     state_grows,
 )
 from penstock.ops.diagnosis.services import quarantine_storm, slow_broker, slow_registry, slow_sink
-from penstock.ops.snapshot import Attempts, Snapshot, ask_brokers, look, place_of
+from penstock.ops.snapshot import FailureLog, Snapshot, ask_brokers, read_position, take_snapshot
 from penstock.registry.exchange import Exchange
 from penstock.supervision.upkeep import tables_of
 from penstock.wording import counted, span
@@ -64,24 +64,23 @@ CAUSES: Sequence[Callable[[Evidence], Cause | None]] = (
     small_files,
     input_above_rate,
 )
-"""In the order in which equally weighty ones are told."""
+"""Causes of equal weight are reported in this order."""
 
 
-def diagnose(config: PipelineConfig, seen: Snapshot | None = None) -> Diagnosis:
+def diagnose(config: PipelineConfig, snapshot: Snapshot | None = None) -> Diagnosis:
     """Look at everything about a pipeline and say why it is slow or stuck; no causes where it is neither.
 
     A snapshot that was just taken, with the brokers' time to answer, is not taken again.
     """
-    return weigh(collect(config, seen))
+    return rank_causes(collect(config, snapshot))
 
 
-def weigh(looked: Collected) -> Diagnosis:
+def rank_causes(evidence: Evidence) -> Diagnosis:
     """The causes that the evidence shows, the weightiest first."""
-    evidence = looked.evidence
     found = [cause for cause in (find(evidence) for find in CAUSES) if cause is not None]
     ranked = tuple(sorted(found, key=lambda cause: -cause.weight))
-    notes = (*looked.notes, *_notes(evidence))
-    return Diagnosis(evidence.config.name, evidence.at, ranked, looked.looked, notes, idle(evidence))
+    notes = (*evidence.unreachable, *_notes(evidence))
+    return Diagnosis(evidence.config.name, evidence.at, ranked, tuple(_looked(evidence)), notes, idle(evidence))
 
 
 def _notes(evidence: Evidence) -> list[str]:
@@ -100,94 +99,76 @@ def _notes(evidence: Evidence) -> list[str]:
     return [f"it is {evidence.lag:,} offsets behind and catches up: at this rate in {span(needed)}"]
 
 
-# Collects the evidence: every place is looked at by itself, side by side, with no JVM and with little patience.
-
 _REGISTRY_SECONDS = 3.0
 _AGE_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Collected:
-    """The evidence, in words what was looked at, and what could not be."""
-
-    evidence: Evidence
-    looked: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def collect(config: PipelineConfig, seen: Snapshot | None = None) -> Collected:
-    """Look everywhere."""
-    where, attempt = _Look(config), Attempts()
+def collect(config: PipelineConfig, snapshot: Snapshot | None = None) -> Evidence:
+    """Ask every service, each by itself and in parallel, with short timeouts and no JVM."""
+    attempt, history = FailureLog(), history_of(config.checkpoint)
     with ThreadPoolExecutor(3) as threads:
         asking = partial(ask_brokers, timed=True)
-        looked = threads.submit(attempt, "the checkpoint", lambda: seen or look(config, brokers=asking))
-        tables = threads.submit(attempt, "the tables", lambda: where.tables(attempt))
-        registries = threads.submit(attempt, "the registry", where.registries)
-        history = attempt("the history", where.history) or []
-    seen = looked.result()
-    evidence = Evidence(config, datetime.now(UTC), tables=tables.result() or (), registries=registries.result() or ())
-    if seen is None:
+        looked = threads.submit(attempt, "the checkpoint", lambda: snapshot or take_snapshot(config, brokers=asking))
+        tables = threads.submit(attempt, "the tables", lambda: _tables(config, attempt))
+        asked = threads.submit(attempt, "the registry", lambda: tuple(map(_ask_registry, _registries(config))))
+        kinds = (BatchMetrics, RunStarted, StateKept, RetryNoted, LagNoted)
+        entries = attempt("the history", lambda: history.read(*kinds)) or []
+    snapshot = looked.result()
+    evidence = Evidence(config, datetime.now(UTC), tables=tables.result() or (), registries=asked.result() or ())
+    if snapshot is None:
         run = attempt("the run", lambda: find_run(config.checkpoint, storage_of(config)))
         evidence = replace(evidence, run=run or evidence.run)
     else:
-        if (error := seen.brokers.error) is not None:
+        if (error := snapshot.brokers.error) is not None:
             attempt.failed.append(("the brokers", error.code, error.line))
         evidence = replace(
             evidence,
-            run=seen.run,
-            brokers=seen.brokers if seen.brokers.bounds is not None else None,
-            checkpoint=attempt("the checkpoint", lambda: _checkpoint_facts(seen)) or CheckpointFacts(),
+            run=snapshot.run,
+            brokers=snapshot.brokers if snapshot.brokers.bounds is not None else None,
+            checkpoint=attempt("the checkpoint", lambda: _checkpoint_facts(snapshot)) or CheckpointFacts(),
         )
-    evidence = _of_history(evidence, history)
+    evidence = _of_history(evidence, entries)
     if not evidence.run.running:
-        evidence = replace(evidence, waiting_since=attempt("what waits", lambda: where.waiting_since(evidence)))
-    notes = tuple(f"{what} could not be looked at: {code} {why}" for what, code, why in attempt.failed)
-    return Collected(evidence, tuple(_looked(evidence)), notes)
+        evidence = replace(evidence, waiting_since=attempt("what waits", lambda: _waiting_since(evidence)))
+    unreachable = tuple(f"{what} could not be looked at: {code} {why}" for what, code, why in attempt.failed)
+    return replace(evidence, unreachable=unreachable)
 
 
-def _checkpoint_facts(seen: Snapshot) -> CheckpointFacts:
-    begun = seen.files.begun
-    maintained = seen.checkpoint.maintained_at()
+def _checkpoint_facts(snapshot: Snapshot) -> CheckpointFacts:
+    begun = snapshot.files.begun
+    maintained = snapshot.checkpoint.maintained_at()
     return CheckpointFacts(
         begun=begun,
-        begun_at=seen.written_at(f"offsets/{begun}") if begun is not None else None,
-        committed=seen.files.committed,
-        position=place_of(seen).positions if seen.brokers.bounds else {},
+        begun_at=snapshot.written_at(f"offsets/{begun}") if begun is not None else None,
+        committed=snapshot.files.committed,
+        position=read_position(snapshot).positions if snapshot.brokers.bounds else {},
         maintained_at=datetime.fromtimestamp(maintained, UTC) if maintained is not None else None,
     )
 
 
-class _Look:
-    def __init__(self, config: PipelineConfig) -> None:
-        self._config = config
-        self._settings = settings_of(config.source)
+def _waiting_since(evidence: Evidence) -> datetime | None:
+    """The time of the oldest record that waits."""
+    waiting = {at: evidence.next_offset(at) for at, lag in evidence.lags.items() if lag}
+    return min(first_unread(settings_of(evidence.config.source), waiting, _AGE_SECONDS).values(), default=None)
 
-    def history(self) -> list[Entry]:
-        return history_of(self._config.checkpoint).read(BatchMetrics, RunStarted, StateKept, RetryNoted, LagNoted)
 
-    def waiting_since(self, evidence: Evidence) -> datetime | None:
-        waiting = {at: evidence.next_offset(at) for at, lag in evidence.lags.items() if lag}
-        return min(first_unread(self._settings, waiting, _AGE_SECONDS).values(), default=None)
+def _tables(config: PipelineConfig, attempt: FailureLog) -> tuple[TableFacts, ...]:
+    found = []
+    for table in tables_of(config, targets_of(config)):
+        figures = attempt(f"the table {table.name}", table.maintenance.figures)
+        if figures is not None:
+            found.append(TableFacts(table.name, table.target, figures))
+    return tuple(found)
 
-    def tables(self, attempt: Attempts) -> tuple[TableFacts, ...]:
-        found = []
-        for table in tables_of(self._config, build_targets(self._config, self._settings)):
-            figures = attempt(f"the table {table.name}", table.maintenance.figures)
-            if figures is not None:
-                found.append(TableFacts(table.name, table.target, figures))
-        return tuple(found)
 
-    def registries(self) -> tuple[RegistryFacts, ...]:
-        return tuple(self._registry(one) for one in _registries(self._config))
-
-    def _registry(self, registry: RegistryConfig) -> RegistryFacts:
-        settings = replace(registry_settings(registry), timeout=_REGISTRY_SECONDS, retries=0)
-        exchange, began = Exchange(settings), time.perf_counter()
-        try:
-            exchange.ask("/schemas/types")
-        finally:
-            exchange.close()
-        return RegistryFacts(registry.url, time.perf_counter() - began)
+def _ask_registry(registry: RegistryConfig) -> RegistryFacts:
+    settings = replace(registry_settings(registry), timeout=_REGISTRY_SECONDS, retries=0)
+    exchange, began = Exchange(settings), time.perf_counter()
+    try:
+        exchange.ask("/schemas/types")
+    finally:
+        exchange.close()
+    return RegistryFacts(registry.url, time.perf_counter() - began)
 
 
 def _registries(config: PipelineConfig) -> list[RegistryConfig]:
@@ -217,7 +198,7 @@ def _of_history(evidence: Evidence, entries: Sequence[Entry]) -> Evidence:
 
 
 def _cores(evidence: Evidence) -> int | None:
-    """What the file says, where the history does not tell; of a run elsewhere nothing is known."""
+    """What the file says, if the history does not; unknown for a run on another host."""
     master = reveal(evidence.config.spark).get("spark.master", "local[*]")
     found = re.fullmatch(r"local\[(\d+|\*)\]", master)
     if found is None:

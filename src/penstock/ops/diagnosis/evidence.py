@@ -21,7 +21,7 @@ from penstock.metrics import BatchMetrics
 from penstock.metrics.history import Entry, LagNoted, RetryNoted, RunStarted, StateKept, from_lists
 from penstock.model import TopicPartition, lag_of
 from penstock.model.upkeep import TableFigures
-from penstock.ops.simulate.simulate import whole_partitions
+from penstock.ops.simulate import whole_partitions
 from penstock.ops.snapshot import Brokers
 
 _FEWEST = 2
@@ -81,11 +81,13 @@ class Evidence:
     brokers: Brokers | None = None
     """What the brokers said, where they did."""
     waiting_since: datetime | None = None
-    """The time of the oldest record that waits; only looked for where nobody reads."""
+    """The time of the oldest record that waits; only determined while no run is at work."""
     tables: tuple[TableFacts, ...] = ()
     registries: tuple[RegistryFacts, ...] = ()
     cores: int | None = None
-    """How many tasks can run side by side."""
+    """How many tasks can run in parallel."""
+    unreachable: tuple[str, ...] = ()
+    """What could not be looked at, and why."""
 
     @property
     def file(self) -> str:
@@ -203,7 +205,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found at one moment. Without causes: what was looked at, and how it stands."""
+    """What was found at one moment. Without causes: what was checked, and its state."""
 
     pipeline: str
     at: datetime
@@ -244,7 +246,7 @@ def sink_seconds(batch: BatchMetrics, sink: str, cores: int | None) -> float:
 
 
 def batches_in(entries: Iterable[Entry]) -> list[BatchMetrics]:
-    """The batches with anything in them, oldest first; one that was only skipped tells nothing."""
+    """The batches with anything in them, oldest first; one that was only skipped says nothing."""
     found = (entry.fact for entry in entries if isinstance(entry.fact, BatchMetrics))
     return [batch for batch in found if not batch.skipped and (batch.offsets or batch.rows_in)]
 

@@ -123,7 +123,7 @@ def not_running(evidence: Evidence) -> Cause | None:
         change = f"{_go(evidence)}: it repairs what the killed run left"
     else:
         change = f"look on {note.host} whether it lives; where it does not, {_go(evidence)}"
-    return Cause("NOT_RUNNING", 1.0, f"no run is at work: {how}", tuple(_told(evidence, note)), change)
+    return Cause("NOT_RUNNING", 1.0, f"no run is at work: {how}", tuple(_last_run_facts(evidence, note)), change)
 
 
 def idle(evidence: Evidence) -> str | None:
@@ -132,13 +132,13 @@ def idle(evidence: Evidence) -> str | None:
     if evidence.run.running or evidence.run.ended_badly is not None:
         return None
     if note is not None and note.ended_at is not None:
-        told = f"not running since {_utc(note.ended_at)}, when it stopped"
+        state = f"not running since {_utc(note.ended_at)}, when it stopped"
     elif evidence.checkpoint.begun is None:
-        told = "it has not run yet"
+        state = "it has not run yet"
     else:
-        told = "not running"
+        state = "not running"
     waits = waiting(evidence)
-    return f"{told}; {waits}; start it with {_go(evidence)}" if evidence.lag else f"{told}; {waits}"
+    return f"{state}; {waits}; start it with {_go(evidence)}" if evidence.lag else f"{state}; {waits}"
 
 
 def waiting(evidence: Evidence) -> str:
@@ -152,7 +152,7 @@ def waiting(evidence: Evidence) -> str:
     return f"{counted(evidence.lag, 'offset')} {'waits' if evidence.lag == 1 else 'wait'}{age}"
 
 
-def _told(evidence: Evidence, note: RunNote) -> Iterator[str]:
+def _last_run_facts(evidence: Evidence, note: RunNote) -> Iterator[str]:
     when = note.ended_at or note.at
     ended = "ended" if note.ended_at is not None else "was last heard of"
     yield f"{note.who} {ended} at {_utc(when)}, {span(evidence.age(when).total_seconds())} ago"
@@ -179,7 +179,7 @@ _TIMES_LONGER = 4
 
 
 def batch_stuck(evidence: Evidence) -> Cause | None:
-    """A batch is open for longer than any should be. Of a run that is gone that is told by itself."""
+    """A batch is open for longer than any should be. A run that is gone is a cause of its own."""
     opened, since, state = evidence.checkpoint.open_batch, evidence.checkpoint.begun_at, evidence.run.state
     if opened is None or since is None or state not in ("running", "none"):
         return None
@@ -187,20 +187,20 @@ def batch_stuck(evidence: Evidence) -> Cause | None:
     if age <= longest:
         return None
     done = evidence.checkpoint.committed
-    told = [
+    facts = [
         f"batch {opened} began {span(age.total_seconds())} ago; "
         + ("none was ever committed" if done is None else f"the last one committed is {done}"),
     ]
     if evidence.batches:
         took = span(evidence.typical_seconds)
-        told.append(f"the batches before took {took}; none should take longer than {span(longest.total_seconds())}")
+        facts.append(f"the batches before took {took}; none should take longer than {span(longest.total_seconds())}")
     if state == "running":
-        told += _of_live_run(evidence)
+        facts += _of_live_run(evidence)
         change = _free(evidence)
     else:
-        told.append("no run has the checkpoint")
+        facts.append("no run has the checkpoint")
         change = f"penstock run {evidence.file}: the batch is run again with the same offsets, and nothing comes twice"
-    return Cause("BATCH_STUCK", 1.0, f"batch {opened} began and has not committed", tuple(told), change)
+    return Cause("BATCH_STUCK", 1.0, f"batch {opened} began and has not committed", tuple(facts), change)
 
 
 def _longest(evidence: Evidence) -> timedelta:
@@ -209,7 +209,7 @@ def _longest(evidence: Evidence) -> timedelta:
 
 
 def _phase(evidence: Evidence) -> str | None:
-    """What the open batch is at, where the run tells it."""
+    """The phase of the open batch, if the run reports it."""
     return getattr(evidence.run.note.facts, "phase", None) if evidence.run.note is not None else None
 
 
@@ -220,15 +220,15 @@ def _waiting_for(evidence: Evidence) -> str | None:
 
 
 def _of_live_run(evidence: Evidence) -> list[str]:
-    told = []
+    facts = []
     if (phase := _phase(evidence)) is not None:
-        told.append(f"it is in the phase {phase}")
+        facts.append(f"it is in the phase {phase}")
     if (code := _waiting_for(evidence)) is not None:
         summary = next((f": {one.summary}" for one in reversed(evidence.retries) if one.code == code), "")
-        told.append(f"{evidence.run.holder} is waiting to try again after {code}{summary}")
+        facts.append(f"{evidence.run.holder} is waiting to try again after {code}{summary}")
     elif evidence.run.holder is not None:
-        told.append(f"{evidence.run.holder} has the checkpoint")
-    return told
+        facts.append(f"{evidence.run.holder} has the checkpoint")
+    return facts
 
 
 def _free(evidence: Evidence) -> str:

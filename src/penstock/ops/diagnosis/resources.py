@@ -67,26 +67,26 @@ def small_files(evidence: Evidence) -> Cause | None:
     figures = worst.figures
     if figures.small_files < (_MANY_FILES if asked is None or late else _FAR_TOO_MANY_FILES):
         return None
-    told = [
+    facts = [
         f"{worst.name}: {figures.small_files:,} of {figures.files:,} files are small; a file has "
         f"{size(figures.size_bytes / figures.files)} on average",
     ]
     if asked is None:
-        told.append("the file has no maintenance: nothing joins them")
+        facts.append("the file has no maintenance: nothing joins them")
         change = f"maintenance: {{every: {_SUGGESTED}}}"
     elif late:
         when = f"{done:%Y-%m-%d %H:%M:%S} UTC" if done is not None else "never"
-        told.append(f"maintenance is to be every {show_duration(asked.every)}, and was last done {when}")
+        facts.append(f"maintenance is to be every {show_duration(asked.every)}, and was last done {when}")
         change = f"penstock compact {evidence.file} --sink {worst.name}"
     else:
-        told.append(f"maintenance is every {show_duration(asked.every)}, and within {show_duration(asked.within)}")
+        facts.append(f"maintenance is every {show_duration(asked.every)}, and within {show_duration(asked.within)}")
         change = f"maintenance.within: {show_duration(asked.within * 4)} (now {show_duration(asked.within)})"
     share = figures.small_files / figures.files
     return Cause(
         "SMALL_FILES",
         0.55,
         f"{percent(share)} of the {figures.files:,} files of {worst.name} are small",
-        tuple(told),
+        tuple(facts),
         change,
     )
 
@@ -194,21 +194,21 @@ def hot_partition(evidence: Evidence) -> Cause | None:
     usual = middle(others)
     if not others or lags[hottest] < _SEVERAL * usual or 2 * lags[hottest] < total:
         return None
-    told = [
+    facts = [
         f"{hottest}: {lags[hottest]:,} offsets wait, {percent(lags[hottest] / total)} of all; half of the others of "
         f"the topic have no more than {usual:,.0f}"
     ]
     if came := sum(evidence.arrived.values()):
-        told.append(f"of what came meanwhile {percent(evidence.arrived.get(hottest, 0) / came)} went there")
+        facts.append(f"of what came meanwhile {percent(evidence.arrived.get(hottest, 0) / came)} went there")
     whole = evidence.whole_partitions
-    told.append(
+    facts.append(
         f"it cannot be split: {whole}" if whole else "it is split among the slots, so it slows the others little"
     )
     return Cause(
         "HOT_PARTITION",
         0.9 if whole else 0.45,
         f"partition {hottest} has most of the records that wait",
-        tuple(told),
+        tuple(facts),
         f"let the producers of {hottest.topic} use a key with more different values, or none: records then go to all "
         f"{len(others) + 1} partitions",
     )

@@ -35,20 +35,20 @@ def quarantine_storm(evidence: Evidence) -> Cause | None:
     codes: Counter[str] = Counter()
     for batch in last:
         codes.update(batch.codes)
-    told = [f"{count:,} of the last {sum(batch.rows_in for batch in last):,} records went there: {percent(share)}"]
+    facts = [f"{count:,} of the last {sum(batch.rows_in for batch in last):,} records went there: {percent(share)}"]
     earlier = (*evidence.before, *evidence.batches[: -len(last)])
     if earlier:
-        told.append(f"of the records before it was {percent(_share(earlier))}")
+        facts.append(f"of the records before it was {percent(_share(earlier))}")
     if codes:
-        told.append("codes: " + ", ".join(f"{code} {number:,}" for code, number in codes.most_common(3)))
+        facts.append("codes: " + ", ".join(f"{code} {number:,}" for code, number in codes.most_common(3)))
     if (first := _beginning((*earlier, *last))) is not None:
-        told.append(f"it began with batch {first.batch_id} at {first.finished_at:%Y-%m-%d %H:%M:%S} UTC")
+        facts.append(f"it began with batch {first.batch_id} at {first.finished_at:%Y-%m-%d %H:%M:%S} UTC")
     code = codes.most_common(1)[0][0] if codes else None
     return Cause(
         "QUARANTINE_STORM",
         0.6 + 0.35 * share,
         f"{percent(share)} of the records go to quarantine",
-        tuple(told),
+        tuple(facts),
         _change(evidence, code),
     )
 
@@ -155,21 +155,21 @@ def slow_broker(evidence: Evidence) -> Cause | None:
         return None
     bytes_in = sum(batch.bytes_in for batch in batches)
     setting = _odd_setting(evidence)
-    told = [
+    facts = [
         f"{evidence.last_batches}: reading takes {span(read / count)} and asking for offsets {span(asked / count)} of "
         f"{span(evidence.seconds / count)} a batch",
         f"{size(bytes_in / spent if spent else 0)} and {rate:,.0f} records a second come while it reads",
     ]
     if evidence.brokers is not None:
-        told.append(f"the brokers take {answer * 1000:.0f} ms to answer now")
+        facts.append(f"the brokers take {answer * 1000:.0f} ms to answer now")
     if setting is not None:
-        told.append(f"source.options has {setting[0]}: {setting[1]}")
+        facts.append(f"source.options has {setting[0]}: {setting[1]}")
     change = (
         f"remove {setting[0]} from source.options"
         if setting is not None
         else f"run the pipeline nearer to {evidence.config.source.brokers}, or look at what keeps these brokers busy"
     )
-    return Cause("SLOW_BROKER", _weight(spent, evidence), _reading(evidence, spent, answer), tuple(told), change)
+    return Cause("SLOW_BROKER", _weight(spent, evidence), _reading(evidence, spent, answer), tuple(facts), change)
 
 
 def slow_registry(evidence: Evidence) -> Cause | None:
@@ -183,19 +183,19 @@ def slow_registry(evidence: Evidence) -> Cause | None:
     if spent < _REGISTRY_SHARE * evidence.seconds or spent < _LONG * count:
         return None
     slowest = max(evidence.registries, key=lambda one: one.seconds, default=None)
-    told = [
+    facts = [
         f"{evidence.last_batches}: {span(spent / count)} of {span(evidence.seconds / count)} a batch are spent waiting "
         f"for its answers",
         f"{span(before / count)} before the tasks, for the newest version; {span(within / count)} in them, for schemas",
     ]
     if slowest is not None:
-        told.append(f"{slowest.url} takes {slowest.seconds * 1000:.0f} ms to answer now")
+        facts.append(f"{slowest.url} takes {slowest.seconds * 1000:.0f} ms to answer now")
     pinned = before > within
     return Cause(
         "SLOW_REGISTRY",
         _weight(spent, evidence),
         f"the schema registry takes {percent(min(1.0, spent / evidence.seconds))} of every batch",
-        tuple(told),
+        tuple(facts),
         "decode.version: the number of the version in use, instead of latest: it is then not asked for in every batch"
         if pinned
         else "decode.registry.url: the address of a registry, or of a replica of it, nearer to the pipeline",

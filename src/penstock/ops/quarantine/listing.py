@@ -1,4 +1,4 @@
-"""`quarantine list` and `drop`: what is there, counted; and what nobody wants back, marked so. Nothing is removed."""
+"""`quarantine list` and `drop`: records counted, and records given up, which are marked. Nothing is removed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from penstock.assembly.reaching import settings_of, storage_of
 from penstock.config import PipelineConfig
 from penstock.errors import DefinitionError, PenstockError
 from penstock.kafka import Cluster, Subscription
-from penstock.model import BatchToken, redrives_of
-from penstock.ops.quarantine.place import Selection, quarantine_of, write_marks
-from penstock.ops.redrive.runs import in_hand, runs_in
+from penstock.ops.quarantine.place import Selection, quarantine_of
+from penstock.ops.redrive.runs import runs_in, unfinished_records
 from penstock.quarantine.marks import Outcome, State
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, SCHEMA_ID, of_pipeline, query_table
 from penstock.storage import Storage
@@ -31,7 +30,7 @@ _LISTED = ("topic", "partition", "offset", "stage", "code", "message", "timestam
 
 
 @dataclass(frozen=True)
-class Counted:
+class RecordGroup:
     """Records that have something in common."""
 
     what: Mapping[str, Any]
@@ -48,10 +47,10 @@ class Listing:
     pipeline: str
     target: str
     by: tuple[str, ...]
-    groups: tuple[Counted, ...]
+    groups: tuple[RecordGroup, ...]
     states: Mapping[str, int]
     span: str
-    """The length of time that each of `times` stands for."""
+    """The length of time that each of `times` covers."""
     times: tuple[tuple[datetime, int], ...]
     unfinished: tuple[str, ...]
     """Redrives that were begun and not ended."""
@@ -83,7 +82,7 @@ class Listing:
 def list_records(
     config: PipelineConfig, selection: Selection = Selection(), by: Sequence[str] = USUALLY_BY, records: int = 0
 ) -> Listing:
-    """Count the records that are meant; with `records` list so many of them, the newest."""
+    """Count the selected records; with `records` also list that many of the newest."""
     unknown = [name for name in by if name not in BY]
     if unknown:
         raise DefinitionError(
@@ -112,7 +111,7 @@ def _needed(by: Sequence[str], records: int) -> list[str]:
     return [*columns, *([SCHEMA_ID] if SCHEMA_ID in by else []), *(_LISTED if records else [])]
 
 
-def _counted(found: pl.DataFrame, by: Sequence[str]) -> list[Counted]:
+def _counted(found: pl.DataFrame, by: Sequence[str]) -> list[RecordGroup]:
     moment = pl.col("quarantined_at")
     counts = (
         found.group_by(by or [pl.lit("all").alias("records")])
@@ -125,7 +124,7 @@ def _counted(found: pl.DataFrame, by: Sequence[str]) -> list[Counted]:
         .sort(["_count", *by], descending=[True, *(False for _ in by)])
     )
     return [
-        Counted(
+        RecordGroup(
             {name: row[name] for name in by},
             row["_count"],
             {state.value: row[f"_{state.value}"] for state in State if row[f"_{state.value}"]},
@@ -189,7 +188,7 @@ def plan_drop(config: PipelineConfig, selection: Selection, *, undo: bool = Fals
     place = quarantine_of(config)
     states = (State.DROPPED.value,) if undo else _OPEN
     found = place.selected(replace(selection, limit=None)).filter(pl.col("state").is_in(states))
-    found = found.join(in_hand(place.folder), on=PLACE, how="anti", maintain_order="left")
+    found = found.join(unfinished_records(place.folder), on=PLACE, how="anti", maintain_order="left")
     found = found if selection.limit is None else found.head(selection.limit)
     codes = dict(found.group_by("code").len().sort("len", descending=True).iter_rows())
     outcome = Outcome.UNDROPPED if undo else Outcome.DROPPED
@@ -201,11 +200,7 @@ def apply_drop(plan: DropPlan) -> str:
     """Mark the records, all or none; gives the name of what did it. What was redriven meanwhile stays redriven."""
     place, run = quarantine_of(plan.config), uuid4().hex
     with place.alone():
-        sink = place.marking("drops")
-        marks = plan._marks.with_columns(
-            pipeline=pl.lit(plan.config.name), run=pl.lit(run[:12]), marked_at=pl.lit(datetime.now(UTC))
-        )
-        write_marks(sink, BatchToken(redrives_of(plan.config.name), run, 0, ()), marks)
+        place.mark("drops", plan._marks, run=run[:12], query_id=run)
     return run[:12]
 
 
@@ -213,7 +208,7 @@ def apply_drop(plan: DropPlan) -> str:
 
 
 @dataclass(frozen=True)
-class Quarantined:
+class QuarantineCount:
     """A count; one that is not exact is the most that there can be."""
 
     records: int
@@ -225,7 +220,7 @@ def midnight() -> datetime:
     return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def quarantined_since(config: PipelineConfig, since: datetime, patience: float) -> Quarantined | None:
+def quarantined_since(config: PipelineConfig, since: datetime, patience: float) -> QuarantineCount | None:
     """The bad records of the pipeline, and of its replays before 0.8, since then; none without a quarantine.
 
     Of a topic only its offsets are asked for, and the marks that end its transactions have some too.
@@ -234,7 +229,7 @@ def quarantined_since(config: PipelineConfig, since: datetime, patience: float) 
     if quarantine is None:
         return None
     if quarantine.table is not None:
-        return Quarantined(_in_table(quarantine.table, config.name, since, storage_of(config)))
+        return QuarantineCount(_in_table(quarantine.table, config.name, since, storage_of(config)))
     if quarantine.topic is not None:
         return _on_topic(Cluster(settings_of(config.source), patience), quarantine.topic, since)
     return None
@@ -250,13 +245,13 @@ def _in_table(path: str, pipeline: str, since: datetime, storage: Storage) -> in
     return int(found.column(0)[0].as_py()) if found is not None else 0
 
 
-def _on_topic(cluster: Cluster, topic: str, since: datetime) -> Quarantined:
+def _on_topic(cluster: Cluster, topic: str, since: datetime) -> QuarantineCount:
     try:
         partitions = cluster.partitions(Subscription((topic,)))
     except PenstockError as error:
         if error.code == "TOPIC_MISSING":
-            return Quarantined(0)
+            return QuarantineCount(0)
         raise
     first, bounds = cluster.offsets_at(partitions, since), cluster.bounds(partitions)
     most = sum(max(0, log.end - first[at]) for at, log in bounds.items() if first.get(at, -1) >= 0)
-    return Quarantined(most, exact=most == 0)
+    return QuarantineCount(most, exact=most == 0)

@@ -1,11 +1,11 @@
-"""Where a pipeline's bad records and their marks are: in tables, or in topics; and which of them somebody means."""
+"""Where a pipeline's bad records and their marks are: in tables, or in topics; and a selection of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 import polars as pl
@@ -87,7 +87,7 @@ class QuarantinePlace:
     def read(
         self, columns: Sequence[str] = FACTS, place: Place | None = None, marks: pl.DataFrame | None = None
     ) -> pl.DataFrame:
-        """The records with how they stand, the oldest first; by the marks as they are now, unless some are given."""
+        """The records with their states, the oldest first; by the present marks, unless some are given."""
         assert self.config.quarantine is not None
         columns = list(dict.fromkeys([*columns, "stage", "code"]))
         records = read_records(self.records, self.config.name, columns, place)
@@ -99,7 +99,7 @@ class QuarantinePlace:
         return read_marks(self.marks, self.config.name)
 
     def selected(self, selection: Selection, columns: Sequence[str] = FACTS) -> pl.DataFrame:
-        """The records that somebody means, with how they stand."""
+        """The selected records with their states."""
         return chosen(self.read(columns_for(selection, columns)), selection)
 
     def marking(self, name: str) -> Sink:
@@ -124,25 +124,32 @@ class QuarantinePlace:
         admin.create(self.marks.topic, 1, min(_REPLICAS, admin.brokers()), {"retention.ms": "-1"})
         return KafkaSink(pipeline, name, self.settings, topic=self.marks.topic, slots=1)
 
+    def mark(self, name: str, marks: pl.DataFrame, *, run: str, query_id: str) -> None:
+        """Append marks as the commit of a query: once, however often it is called."""
+        token = BatchToken(redrives_of(self.config.name), query_id, 0, ())
+        write_marks(self.marking(name), token, marked_by(self.config.name, run, marks))
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep others from redriving or dropping at the same time."""
-        lock = checkpoint_lock(self.folder)
-        try:
-            lock.__enter__()
-        except MissingError as error:
-            if error.code != "CHECKPOINT_IN_USE":
-                raise
-            raise MissingError(
-                "REDRIVE_RUNNING",
-                f"pipeline {self.config.name}: somebody is redriving or dropping records of it",
-                context=error.context,
-                hint="wait until that has ended; the live pipeline may run meanwhile",
-            ) from None
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(checkpoint_lock(self.folder))
+            except MissingError as error:
+                if error.code != "CHECKPOINT_IN_USE":
+                    raise
+                raise MissingError(
+                    "REDRIVE_RUNNING",
+                    f"pipeline {self.config.name}: another process is redriving or dropping its records",
+                    context=error.context,
+                    hint="wait until that has ended; the live pipeline may run meanwhile",
+                ) from None
             yield
-        finally:
-            lock.__exit__(None, None, None)
+
+
+def marked_by(pipeline: str, run: str, marks: pl.DataFrame) -> pl.DataFrame:
+    """Marks of records with the columns that say who made them, and when."""
+    return marks.with_columns(pipeline=pl.lit(pipeline), run=pl.lit(run), marked_at=pl.lit(datetime.now(UTC)))
 
 
 def write_marks(sink: Sink, token: BatchToken, marks: pl.DataFrame) -> None:
@@ -185,12 +192,12 @@ def quarantine_of(config: cfg.PipelineConfig) -> QuarantinePlace:
 
 
 def columns_for(selection: Selection, columns: Sequence[str] = FACTS) -> list[str]:
-    """The columns that have to be read to select by them, and some more."""
+    """The columns that a selection needs, and some more."""
     return [*columns] if selection.where is None else [*QUARANTINE_SCHEMA.names, SCHEMA_ID, *columns]
 
 
 def chosen(records: pl.DataFrame, selection: Selection) -> pl.DataFrame:
-    """Those of the records that somebody means."""
+    """The selected ones among some records."""
     conditions = [
         pl.col(name).is_in(values)
         for name, values in (("code", selection.codes), ("topic", selection.topics))

@@ -30,7 +30,7 @@ _MARK = ("run", "batch_id", REFUSED_BY, "outcome", "stage", "code", "message", "
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An offset beside the record's."""
+    """An offset next to the record's."""
 
     offset: int
     standing: str
@@ -40,7 +40,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrialResult:
     """What the pipeline as it is now makes of the record."""
 
     rows: Mapping[str, int]
@@ -67,7 +67,7 @@ class ShownRecord:
     """What the quarantine says, the oldest first: one, unless several refused it."""
     marks: tuple[Mapping[str, Any], ...]
     neighbours: tuple[Neighbour, ...]
-    now: Verdict
+    now: TrialResult
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`: bytes as text where they are UTF-8, and as Base64."""
@@ -79,9 +79,9 @@ class ShownRecord:
             "partition": partition,
             "offset": offset,
             "timestamp": self.timestamp,
-            "key": _told(self.key),
-            "value": _told(self.value),
-            "headers": [{"key": name, "value": _told(value)} for name, value in self.headers],
+            "key": _bytes_json(self.key),
+            "value": _bytes_json(self.value),
+            "headers": [{"key": name, "value": _bytes_json(value)} for name, value in self.headers],
             "schema_id": self.schema_id,
             "quarantined": list(self.rows),
             "redrives": list(self.marks),
@@ -165,35 +165,35 @@ def _standing(config: PipelineConfig, at: TopicPartition, offsets: list[int]) ->
             for batch in KafkaReader(settings, seconds).read(wanted):
                 found.update(batch.column("offset").to_pylist())
     except PenstockError as error:
-        told = f"unknown: {error.summary}"
-        return lambda offset: told
+        unknown = f"unknown: {error.summary}"
+        return lambda offset: unknown
 
-    def tell(offset: int) -> str:
+    def describe_offset(offset: int) -> str:
         if offset in found:
             return "there"
         if offset < log.start:
             return f"gone: the log now starts at {log.start}"
         return "not written yet" if offset >= log.end else "no record: compacted away, aborted or a transaction's mark"
 
-    return tell
+    return describe_offset
 
 
-def _verdict(config: PipelineConfig, record: pl.DataFrame) -> Verdict:
+def _verdict(config: PipelineConfig, record: pl.DataFrame) -> TrialResult:
     from penstock.assembly.build import build
 
     try:
         pipeline = build(config)
         if pipeline.stateful or pipeline.lane.lane != "direct":
             why = "it remembers rows" if pipeline.stateful else f"it takes the frame lane ({pipeline.lane.reason})"
-            return Verdict({}, unknown=f"only Spark can run this pipeline: {why}")
+            return TrialResult({}, unknown=f"only Spark can run this pipeline: {why}")
         result = try_records(pipeline, record)
     except PenstockError as error:
-        return Verdict({}, unknown=one_line(error))
+        return TrialResult({}, unknown=one_line(error))
     refused = result.quarantine.select(["stage", "code", "message", REFUSED_BY]).to_pylist()
-    return Verdict({name: rows.num_rows for name, rows in result.sinks.items()}, tuple(refused))
+    return TrialResult({name: rows.num_rows for name, rows in result.sinks.items()}, tuple(refused))
 
 
-def _told(value: bytes | None) -> dict[str, Any] | None:
+def _bytes_json(value: bytes | None) -> dict[str, Any] | None:
     if value is None:
         return None
     try:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from uuid import uuid4
 
 import polars as pl
@@ -24,18 +23,19 @@ from penstock.contracts import Sink
 from penstock.engine.listener import Listener, Notice
 from penstock.engine.patience import StopRequest
 from penstock.errors import MissingError
-from penstock.model import COORDINATES, RAW_SCHEMA, BatchToken, Rule, redrives_of
+from penstock.model import COORDINATES, RAW_SCHEMA, Rule, redrives_of
 from penstock.ops.quarantine.place import (
     QuarantinePlace,
     Selection,
     chosen,
     columns_for,
+    marked_by,
     quarantine_of,
     try_records,
-    write_marks,
 )
-from penstock.ops.redrive.runs import StoredPass, StoredRun, in_hand, runs_in, write_run
+from penstock.ops.redrive.runs import StoredPass, StoredRun, runs_in, unfinished_records, write_run
 from penstock.ops.redrive.targets import (
+    PositionedSink,
     appending,
     excluded_from,
     find_ways,
@@ -51,6 +51,7 @@ from penstock.quarantine.records import PLACE, Place, frame_of, read_records
 
 MOST_RECORDS = 200_000
 """How many records a batch has, unless `max_offsets` of the source says another number."""
+_RESTORED = "restored"
 _CLOSED = (State.REDRIVEN.value, State.DROPPED.value)
 _WHY_LEFT = {
     State.PARKED.value: "parked: failed too often (--include-parked)",
@@ -141,7 +142,7 @@ def plan_redrive(
     """
     _refuse_state(config)
     place = quarantine_of(config)
-    return _plan(place, selection, in_hand(place.folder), include_parked, accept_duplicates)
+    return _plan(place, selection, unfinished_records(place.folder), include_parked, accept_duplicates)
 
 
 def _plan(
@@ -202,11 +203,9 @@ def _still_open(count: int) -> dict[str, int]:
 
 
 def _returned(config: cfg.PipelineConfig, marks: pl.DataFrame) -> pl.DataFrame:
-    """What the marks do not say yet: that records are in their targets no more, because these were restored."""
-    found = taken_back(config, marks).with_columns(
-        pipeline=pl.lit(config.name), run=pl.lit("restored"), marked_at=pl.lit(datetime.now(UTC))
-    )
-    return frame_of(as_marks(found))
+    """What the marks do not say yet: records left their targets when these were restored."""
+    found = taken_back(config, marks)
+    return frame_of(as_marks(marked_by(config.name, _RESTORED, found)))
 
 
 def apply_redrive(
@@ -221,7 +220,7 @@ def apply_redrive(
     done: list[StoredRun] = []
     with place.alone():
         _mark_returned(place, listener)
-        tried = in_hand(place.folder)
+        tried = unfinished_records(place.folder)
         for run in (run for run in runs_in(place.folder) if not run.finished):
             done.append(run)
             if not _carry(place, run, listener, stop, session, log):
@@ -245,8 +244,7 @@ def _mark_returned(place: QuarantinePlace, listener: Listener) -> None:
     """Note that records wait again, before new commits make the targets look as if these had never been restored."""
     returned = _returned(place.config, place.read_marks())
     if not returned.is_empty():
-        sink = place.marking("returns")
-        write_marks(sink, BatchToken(redrives_of(place.config.name), uuid4().hex, 0, ()), returned)
+        place.mark("returns", returned, run=_RESTORED, query_id=uuid4().hex)
         listener(Notice(f"{returned.height:,} records wait again: their targets were restored to before their redrive"))
 
 
@@ -291,7 +289,7 @@ def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
 
     def late(sink: Sink) -> Sink:
         """An old record must not undo what a newer one has written since."""
-        return sink.by_position() if sink.name in merging and isinstance(sink, _Positioned) else sink
+        return sink.by_position() if sink.name in merging and isinstance(sink, PositionedSink) else sink
 
     pipeline = build(config).with_sinks(late)
     asked = set[str]() if run.accept_duplicates else appending(config)
@@ -316,11 +314,6 @@ def _bounded(place: QuarantinePlace, run: StoredRun, one: StoredPass) -> Any:
         excluded=partial(excluded_from, reader, asked, former_sinks(place.config, asked)),
         check_log=False,
     )
-
-
-@runtime_checkable
-class _Positioned(Protocol):
-    def by_position(self) -> Sink: ...
 
 
 def _result(place: QuarantinePlace, runs: list[StoredRun], *, finished: bool) -> RedriveResult:

@@ -14,27 +14,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
+from pydantic import Field
 
 from penstock.model import RAW_SCHEMA, OffsetRange
 from penstock.quarantine.marks import IDENTITIES
 from penstock.quarantine.records import PLACE, raw_records
-from penstock.supervision.job_folder import (
-    PLAN,
-    jobs_in,
-    note_end,
-    ranges_as_json,
-    ranges_from_json,
-    read_note,
-    write_note,
-)
+from penstock.supervision.job_folder import Folder, Ranges, StoredJob
 
 STORED_SCHEMA = pa.schema([*RAW_SCHEMA, pa.field(IDENTITIES, pa.list_(pa.string()))])
-_DONE, _RECORDS = "done.json", "records.parquet"
+_RECORDS = "records.parquet"
 _MOST_BYTES = 256 << 20
 
 
@@ -46,8 +39,8 @@ class StoredPass:
     sinks: tuple[str, ...] | None
     """The sinks that they go to; none for all that the pipeline has."""
     records: int
-    batches: tuple[tuple[OffsetRange, ...], ...]
-    folder: Path
+    batches: tuple[Ranges, ...]
+    folder: Folder
     names: tuple[str, ...] = ()
     """The sinks of the pipeline when it was begun: a target knows what it holds by the name of its sink."""
 
@@ -58,19 +51,21 @@ class StoredPass:
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class StoredRun(StoredJob):
     """A redrive on disk."""
 
-    name: str
-    folder: Path
-    passes: tuple[StoredPass, ...]
+    END = "done.json"
+
+    name: Annotated[str, Field(alias="run")]
     accept_duplicates: bool = False
     """Whether records go into targets that hold some of their rows already."""
+    passes: tuple[StoredPass, ...] = ()
 
-    @property
-    def finished(self) -> bool:
-        """Whether it is done."""
-        return (self.folder / _DONE).exists()
+    @classmethod
+    def from_plan(cls, body: Mapping[str, Any], folder: Path) -> Self:
+        """The redrive of a plan; each pass has a folder of its own in it."""
+        passes = [{**one, "folder": folder / str(number)} for number, one in enumerate(body["passes"])]
+        return super().from_plan({**body, "passes": passes}, folder)
 
     @property
     def records(self) -> int:
@@ -83,17 +78,17 @@ class StoredRun:
 
     def finish(self, outcomes: Mapping[str, int]) -> None:
         """Note that it is done, and let its copies of the records go: the quarantine has them."""
-        note_end(self.folder / _DONE, {"outcomes": dict(outcomes)})
+        self.note_end({"outcomes": dict(outcomes)})
         for one in self.passes:
             one.file.unlink(missing_ok=True)
 
 
 def runs_in(folder: str) -> list[StoredRun]:
     """The redrives that were begun there, the oldest first."""
-    return [_read(one) for one in jobs_in(Path(folder.removeprefix("file://")))]
+    return StoredRun.all_in(Path(folder.removeprefix("file://")))
 
 
-def in_hand(folder: str) -> pl.DataFrame:
+def unfinished_records(folder: str) -> pl.DataFrame:
     """The places of the records of redrives that are not finished."""
     none = pl.DataFrame(schema={"topic": pl.String, "partition": pl.Int32, "offset": pl.Int64})
     return pl.concat([none, *(run.places() for run in runs_in(folder) if not run.finished)])
@@ -107,7 +102,7 @@ def write_run(
     names: tuple[str, ...] = (),
     accept_duplicates: bool = False,
 ) -> StoredRun:
-    """Put a redrive down, whole or not at all: the sinks and the records (with `identities`) of each pass."""
+    """Write a redrive, completely or not at all: the sinks and the records (with `identities`) of each pass."""
     from penstock.readers.stored import store
 
     root = Path(folder.removeprefix("file://"))
@@ -124,11 +119,11 @@ def write_run(
         _sync(path)
         batches, place = ranges_of_batches(cut), root / name / str(number)
         passes.append(StoredPass(uuid4().hex, sinks, cut.height, batches, place, names))
-    body = {"run": name, "accept_duplicates": accept_duplicates, "passes": [_as_json(one) for one in passes]}
-    write_note(fresh / PLAN, body)
+    made = StoredRun(root / name, name, accept_duplicates, tuple(passes))
+    made.write_plan(fresh)
     fresh.rename(root / name)
     _sync(root)
-    return StoredRun(name, root / name, tuple(passes), accept_duplicates)
+    return made
 
 
 def in_batches(records: pl.DataFrame, most: int) -> pl.DataFrame:
@@ -158,24 +153,6 @@ def _groups(records: pl.DataFrame) -> Iterator[pa.Table]:
         identities = part.select(IDENTITIES).to_arrow(compat_level=pl.CompatLevel.oldest()).column(0)
         table = raw_records(part).append_column(IDENTITIES, identities.cast(STORED_SCHEMA.field(IDENTITIES).type))
         yield table.cast(STORED_SCHEMA)
-
-
-def _read(folder: Path) -> StoredRun:
-    body = read_note(folder / PLAN)
-    passes = tuple(_from_json(one, folder / str(number)) for number, one in enumerate(body["passes"]))
-    return StoredRun(body["run"], folder, passes, body.get("accept_duplicates", False))
-
-
-def _as_json(one: StoredPass) -> dict[str, Any]:
-    batches = [ranges_as_json(batch) for batch in one.batches]
-    facts = {"query_id": one.query_id, "sinks": one.sinks, "records": one.records, "batches": batches}
-    return {**facts, "names": one.names}
-
-
-def _from_json(body: dict[str, Any], folder: Path) -> StoredPass:
-    batches = tuple(ranges_from_json(batch) for batch in body["batches"])
-    sinks = None if body["sinks"] is None else tuple(body["sinks"])
-    return StoredPass(body["query_id"], sinks, body["records"], batches, folder, tuple(body.get("names", ())))
 
 
 def _sync(path: Path) -> None:

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Protocol, runtime_checkable
 
 import polars as pl
 
 from penstock import config as cfg
 from penstock.assembly.reaching import settings_of
-from penstock.assembly.targets import build_targets
+from penstock.assembly.targets import targets_of
 from penstock.contracts import RecordSink, SharedSink, Sink, SlotSink
 from penstock.engine.refused import Excluded
 from penstock.errors import MissingError, TerminalError
@@ -31,6 +32,15 @@ _LONGEST_GAP = 64
 _RANGES_AT_ONCE = 200
 
 
+@runtime_checkable
+class PositionedSink(Protocol):
+    """A sink that merges, and can leave the rows that came from a later position."""
+
+    def by_position(self) -> Sink:
+        """The same sink, doing so."""
+        ...
+
+
 def appending(config: cfg.PipelineConfig) -> set[str]:
     """The sinks that would take a record twice; one that merges finds the row of its key."""
     return {sink.name for sink in config.sinks if not sink.merges}
@@ -38,7 +48,7 @@ def appending(config: cfg.PipelineConfig) -> set[str]:
 
 def sinks_named(config: cfg.PipelineConfig, name: str) -> dict[str, Sink]:
     """The sinks of a pipeline under another name: its redrives or one of its replays."""
-    targets = build_targets(narrowed(config, None, name=name), settings_of(config.source))
+    targets = targets_of(narrowed(config, None, name=name))
     return {sink.name: sink for sink in targets.sinks}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,9 @@ from penstock.metrics.history import folder_beside
 from penstock.model import OffsetRange, replay_of
 from penstock.ops.replay.ranges import digest
 from penstock.ops.replay.targets import TargetChoice, Way
-from penstock.supervision.job_folder import (
-    PLAN,
-    PROGRESS,
-    jobs_in,
-    note_end,
-    ranges_as_json,
-    ranges_from_json,
-    read_note,
-    write_note,
-)
+from penstock.supervision.job_folder import PLAN, PROGRESS, Ranges, StoredJob
 
-_SUMMARY, _GATHERED = "summary.json", "gathered"
+_GATHERED = "gathered"
 
 
 @dataclass(frozen=True)
@@ -48,17 +39,18 @@ class ReplayRequest:
 
 
 @dataclass(frozen=True)
-class StoredReplay:
+class StoredReplay(StoredJob):
     """A replay as its plan has it."""
 
+    END = "summary.json"
+
     id: str
-    folder: Path
     query_id: str
+    planned_at: str
     request: ReplayRequest
-    ranges: tuple[OffsetRange, ...]
+    ranges: Ranges
     batch_offsets: int
     targets: tuple[TargetChoice, ...]
-    planned_at: str
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids that the topics had when the ranges were chosen."""
 
@@ -67,38 +59,42 @@ class StoredReplay:
         return replay_of(live, self.id)
 
     @property
-    def finished(self) -> bool:
-        """Whether it was noted that it is done: its targets may have been restored to before it since."""
-        return (self.folder / _SUMMARY).exists()
+    def sinks(self) -> list[str]:
+        """The sinks that it writes to."""
+        return [one.sink for one in self.targets]
+
+    @property
+    def into(self) -> dict[str, str | None]:
+        """For each of them the target that `--into` gave."""
+        return {one.sink: one.into for one in self.targets}
+
+    @property
+    def at_once(self) -> bool:
+        """Whether everything appears in one commit at the end."""
+        return any(one.way is Way.REPLACED for one in self.targets)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it writes to the pipeline's own targets."""
+        return all(one.way is not Way.INTO for one in self.targets)
 
     def write(self) -> None:
-        """Put the plan on disk, whole, unless it is there, and forget that it was ever done."""
+        """Write the plan to disk unless it is there, and forget that it was ever done."""
         if self.finished:
-            for name in (_SUMMARY, PROGRESS):
+            for name in (self.END, PROGRESS):
                 (self.folder / name).unlink(missing_ok=True)
-        if (self.folder / PLAN).exists():
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        body = {
-            "id": self.id,
-            "query_id": self.query_id,
-            "planned_at": self.planned_at,
-            "request": asdict(self.request),
-            "ranges": ranges_as_json(self.ranges),
-            "batch_offsets": self.batch_offsets,
-            "targets": [{"sink": one.sink, "way": one.way.name, "into": one.into} for one in self.targets],
-            "topic_ids": dict(self.topic_ids),
-        }
-        write_note(self.folder / PLAN, body)
+        if not (self.folder / PLAN).exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.write_plan(self.folder)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Note what it did, and let go what was only needed on the way."""
-        note_end(self.folder / _SUMMARY, summary)
+        """Note what it did, and remove what was only needed while it ran."""
+        self.note_end(summary)
         shutil.rmtree(self.folder / _GATHERED, ignore_errors=True)
 
 
 def replays_of(checkpoint: str) -> Path:
-    """Where the replays of a pipeline are: beside its checkpoint, not in it."""
+    """The folder of the replays of a pipeline: next to its checkpoint, not in it."""
     return folder_beside(checkpoint, "replays")
 
 
@@ -117,7 +113,7 @@ def new_replay(
         return known
     folder, now = replays_of(checkpoint) / name, datetime.now(UTC).isoformat()
     query_id = digest(name)[:32]
-    return StoredReplay(name, folder, query_id, request, ranges, batch_offsets, targets, now, topic_ids or {})
+    return StoredReplay(folder, name, query_id, now, request, ranges, batch_offsets, targets, topic_ids or {})
 
 
 def unfinished(checkpoint: str, request: ReplayRequest, targets: tuple[TargetChoice, ...]) -> StoredReplay | None:
@@ -143,22 +139,5 @@ def replay_called(checkpoint: str, name: str) -> StoredReplay:
 
 
 def _stored(checkpoint: str) -> list[StoredReplay]:
-    """The replays that were begun, the newest first."""
-    found = [_read(folder) for folder in jobs_in(replays_of(checkpoint))]
-    return sorted(found, key=lambda one: one.planned_at, reverse=True)
-
-
-def _read(folder: Path) -> StoredReplay:
-    body = read_note(folder / PLAN)
-    asked = body["request"]
-    return StoredReplay(
-        id=body["id"],
-        folder=folder,
-        query_id=body["query_id"],
-        request=ReplayRequest(**{**asked, "sinks": tuple(asked["sinks"]), "into": tuple(asked["into"])}),
-        ranges=ranges_from_json(body["ranges"]),
-        batch_offsets=body["batch_offsets"],
-        targets=tuple(TargetChoice(one["sink"], Way[one["way"]], one["into"]) for one in body["targets"]),
-        planned_at=body["planned_at"],
-        topic_ids=body.get("topic_ids", {}),
-    )
+    """The replays that were started, the newest first."""
+    return sorted(StoredReplay.all_in(replays_of(checkpoint)), key=lambda one: one.planned_at, reverse=True)

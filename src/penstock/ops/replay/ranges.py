@@ -27,7 +27,7 @@ from penstock.ops.points import Point
 from penstock.ops.replay.targets import TargetChoice, place_of
 
 _PEEKED = 20
-"""So many offsets are looked at for a record's time: some of them may be holes."""
+"""This many offsets are read to find a record's time: some of them may be holes."""
 
 
 def first_times(reader: Reader, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, datetime]:
@@ -64,7 +64,7 @@ Bounds = Mapping[TopicPartition, LogBounds]
 
 @dataclass(frozen=True)
 class Missing:
-    """Records that were asked for and have expired. Without a start nobody can say how many."""
+    """Records that were asked for and have expired. Without a start their number is unknown."""
 
     at: TopicPartition
     start: int | None
@@ -98,7 +98,7 @@ def position_of(checkpoint: SparkCheckpoint) -> Offsets | None:
 def lost_before(
     point: Point, starts: Offsets, ends: Offsets, log: Bounds, first_times: Mapping[TopicPartition, datetime]
 ) -> list[Missing]:
-    """Which of the records asked for have expired. For a time only the first record left can tell."""
+    """Which of the records asked for have expired. For a time, the first record left shows it."""
     found = []
     for at, start in starts.items():
         begins = log[at].start

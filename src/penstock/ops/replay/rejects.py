@@ -7,21 +7,20 @@ needs no redrive any more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping
 
 import polars as pl
 import pyarrow as pa
 
-from penstock.assembly.reaching import settings_of, storage_of
-from penstock.assembly.targets import build_targets
+from penstock.assembly.reaching import storage_of
+from penstock.assembly.targets import targets_of
 from penstock.config import PipelineConfig
 from penstock.contracts import Sink
 from penstock.model import BAD_SCHEMA, BatchToken, Manifest, OffsetRange, Position, Rule, redrives_of, replay_of
-from penstock.ops.quarantine.place import quarantine_of, write_marks
+from penstock.ops.quarantine.place import quarantine_of
 from penstock.ops.redrive.targets import goals_of, narrowed
 from penstock.ops.replay.folder import StoredReplay
-from penstock.ops.replay.targets import Way
+from penstock.ops.replay.targets import Way, retargeted
 from penstock.quarantine import QUARANTINE_SCHEMA, Quarantine, stage_table
 from penstock.quarantine.marks import Outcome, State, as_commits
 from penstock.quarantine.records import IDENTITY, PLACE, REFUSED_BY, HeldInTable, read_records
@@ -30,43 +29,41 @@ from penstock.sinks.commit import land_on_current
 _OPEN = (State.WAITING.value, State.FAILED.value, State.PARKED.value)
 
 
-def rejects_table(config: PipelineConfig, stored: StoredReplay, paths: Sequence[str]) -> str:
-    """The path of a replay's own quarantine, given the folders that it writes to elsewhere, if any."""
+def rejects_table(config: PipelineConfig, stored: StoredReplay) -> str:
+    """The path of a replay's own quarantine: next to the folder that it writes to, or to the live quarantine."""
+    chosen = [(sink, stored.into.get(sink.name)) for sink in config.sinks]
+    elsewhere = [retargeted(sink, into) for sink, into in chosen if into is not None]
+    paths = [path for sink in elsewhere if (path := getattr(sink, "path", None))]
     if paths:
         return f"{paths[0].rstrip('/')}_quarantine"
     if config.quarantine is not None and config.quarantine.table is not None:
         return f"{config.quarantine.table.rstrip('/')}_replays/{stored.id}"
-    return f"{_beside(config, stored)}/quarantine"
+    # Not in the replay's folder, which is on the local disk of whoever started it.
+    return f"{config.checkpoint.rstrip('/')}-replays/{stored.id}/quarantine"
 
 
-def _beside(config: PipelineConfig, stored: StoredReplay) -> str:
-    """A folder of the replay that is reached wherever the checkpoint is."""
-    return f"{config.checkpoint.rstrip('/')}-replays/{stored.id}"
-
-
-def own_rejects(config: PipelineConfig, stored: StoredReplay, table: str) -> pl.DataFrame:
+def own_rejects(config: PipelineConfig, stored: StoredReplay) -> pl.DataFrame:
     """The records in the quarantine of a replay. Those that no sink took are wanted by all sinks of the replay."""
-    held = HeldInTable(table, storage=storage_of(config))
+    held = HeldInTable(rejects_table(config, stored), storage=storage_of(config))
     found = read_records(held, stored.pipeline(config.name), QUARANTINE_SCHEMA.names)
     found = found.filter(pl.col("pipeline") == stored.pipeline(config.name))
-    some = _replayed(stored)
-    if set(some) >= {sink.name for sink in config.sinks}:
+    if set(stored.sinks) >= {sink.name for sink in config.sinks}:
         return found
-    refused_by = pl.col(REFUSED_BY).fill_null(",".join(some))
+    refused_by = pl.col(REFUSED_BY).fill_null(",".join(stored.sinks))
     word = pl.col("stage").str.extract(r"^(\S+)")
     return found.with_columns(stage=pl.concat_str(word, refused_by, separator=" "), refused_by=refused_by)
 
 
-def quarantine_rejects(config: PipelineConfig, stored: StoredReplay, table: str) -> dict[str, int]:
+def quarantine_rejects(config: PipelineConfig, stored: StoredReplay) -> dict[str, int]:
     """Bring what a replay in place rejected into the live quarantine, once per record.
 
     How many commits each live quarantine has had then: rows go out of a target for what it holds.
     """
     if config.quarantine is None:
         return {}
-    found = own_rejects(config, stored, table)
+    found = own_rejects(config, stored)
     # The table comes last: it is the one that is read to know what is there.
-    live = build_targets(config, settings_of(config.source)).quarantines
+    live = targets_of(config).quarantines
     return {one.name: _add(one, config.name, stored, found) for one in reversed(live) if isinstance(one, Quarantine)}
 
 
@@ -94,9 +91,9 @@ def _not_in(quarantine: Quarantine, pipeline: str, found: pl.DataFrame) -> pl.Da
 
 
 def hold_redrives(config: PipelineConfig, stored: StoredReplay, numbers: Mapping[str, int]) -> None:
-    """Make redrives wait until the replay has replaced its rows: one that asked a target before may not write then.
+    """Make redrives wait until the replay has replaced its rows: one that asked a target before must not write after.
 
-    `numbers` are those of the quarantines, carried so that one that goes back is noticed.
+    `numbers` are those of the quarantines, carried so that a quarantine that was restored is noticed.
     """
     for sink in _replaced(config, stored):
         held = sink.position()
@@ -106,7 +103,7 @@ def hold_redrives(config: PipelineConfig, stored: StoredReplay, numbers: Mapping
 
 
 def release_redrives(config: PipelineConfig, stored: StoredReplay) -> None:
-    """Let redrives go on, unless another replay holds them up by now."""
+    """Let redrives continue, unless another replay blocks them by now."""
     for sink in _replaced(config, stored):
         held = sink.position()
         if held is not None and held.last.rule is Rule.HOLDS and held.last.query_id == stored.id:
@@ -114,9 +111,9 @@ def release_redrives(config: PipelineConfig, stored: StoredReplay) -> None:
 
 
 def give_up(config: PipelineConfig, replay: str) -> list[str]:
-    """End a replay that holds redrives up and will not be finished; the sinks at which it did."""
+    """End a replay that blocks redrives and will not be finished; the sinks where it did."""
     found = []
-    for sink in build_targets(config, settings_of(config.source)).redriven():
+    for sink in targets_of(config).redriven():
         held = sink.position()
         if held is not None and held.last.rule is Rule.HOLDS and held.last.query_id == replay:
             _stop_replay(config, sink.name, replay, "given up")
@@ -128,14 +125,14 @@ def give_up(config: PipelineConfig, replay: str) -> list[str]:
 def _replaced(config: PipelineConfig, stored: StoredReplay) -> list[Sink]:
     """The targets that rows are replaced in, under the name of the pipeline's redrives."""
     names = {one.sink for one in stored.targets if one.way is Way.REPLACED}
-    targets = build_targets(config, settings_of(config.source))
+    targets = targets_of(config)
     return [sink for sink in targets.redriven() if sink.name in names] if names else []
 
 
 def _stop_replay(config: PipelineConfig, sink: str, other: str, reason: str) -> None:
     """Keep a replay, which may only hang, from replacing rows later."""
     named = narrowed(config, [sink], name=replay_of(config.name, other))
-    (target,) = build_targets(named, settings_of(config.source)).sinks
+    (target,) = targets_of(named).sinks
     token = BatchToken(named.name, other, 0, ())
     land_on_current(target, lambda held: (Position.claimed(held, token, reason), ()))
 
@@ -151,17 +148,17 @@ def _mark(sink: Sink, pipeline: str, replay: str, numbers: Mapping[str, int], ru
     land_on_current(sink, marked)
 
 
-def mark_replayed(config: PipelineConfig, stored: StoredReplay, table: str, commits: Mapping[str, int]) -> int:
+def mark_replayed(config: PipelineConfig, stored: StoredReplay, commits: Mapping[str, int]) -> int:
     """After a replay in place: mark what it brought in as redriven, and take that back where it rejected a record.
 
     `commits` are the numbers of its commits in the targets. How many were brought in.
     """
     if config.quarantine is None or not stored.ranges:
         return 0
-    place, sinks = quarantine_of(config), set(_replayed(stored))
+    place, sinks = quarantine_of(config), set(stored.sinks)
     with place.alone():
         records = place.read().filter(_within(stored.ranges))
-        bad = own_rejects(config, stored, table).select(PLACE).unique()
+        bad = own_rejects(config, stored).select(PLACE).unique()
         goals = {by: set(goals_of(config, by)) for by in records["wanted_by"].unique()}
         reached = [by for by, wanted in goals.items() if wanted and wanted <= sinks]
         brought = records.filter(pl.col("state").is_in(_OPEN), pl.col("wanted_by").is_in(reached, nulls_equal=True))
@@ -169,11 +166,7 @@ def mark_replayed(config: PipelineConfig, stored: StoredReplay, table: str, comm
         gone = records.filter(pl.col("state") == State.REDRIVEN.value).join(bad, on=PLACE, how="semi")
         marks = pl.concat([_brought_in(brought, commits), _taken_back(config, stored, gone)], how="diagonal")
         if not marks.is_empty():
-            sink = place.marking("replays")
-            marks = marks.with_columns(
-                pipeline=pl.lit(config.name), run=pl.lit(f"replay-{stored.id}"), marked_at=pl.lit(datetime.now(UTC))
-            )
-            write_marks(sink, BatchToken(redrives_of(config.name), stored.query_id, 0, ()), marks)
+            place.mark("replays", marks, run=f"replay-{stored.id}", query_id=stored.query_id)
     return brought.height
 
 
@@ -187,10 +180,6 @@ def _taken_back(config: PipelineConfig, stored: StoredReplay, gone: pl.DataFrame
 
 def _brought_in(records: pl.DataFrame, commits: Mapping[str, int]) -> pl.DataFrame:
     return records.select(*IDENTITY, outcome=pl.lit(Outcome.REDRIVEN.value), commits=pl.lit(as_commits(commits)))
-
-
-def _replayed(stored: StoredReplay) -> list[str]:
-    return [one.sink for one in stored.targets]
 
 
 def _as_arrow(rows: pl.DataFrame) -> pa.Table:

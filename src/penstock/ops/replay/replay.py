@@ -114,7 +114,7 @@ class ReplayPlan:
     @property
     def at_once(self) -> bool:
         """Whether everything appears in one commit at the end."""
-        return any(one.way is Way.REPLACED for one in self.targets)
+        return self.stored.at_once
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -142,7 +142,7 @@ class ReplayPlan:
 
 
 def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: str | None = None) -> ReplayPlan:
-    """Only look: what a replay would read, write and replace. `resume` is the id of one that was begun.
+    """What a replay would read, write and replace; nothing is written. `resume` is the id of one that was started.
 
     Raises where the targets hold all of it already.
     """
@@ -185,7 +185,7 @@ def plan_replay(config: PipelineConfig, request: ReplayRequest | None, resume: s
         running=held_by(config.checkpoint, storage_of(config)),
         done=done,
         resumed=done > 0 or unfinished(config.checkpoint, stored.request, stored.targets) is not None,
-        quarantine=_rejects(config, stored) if config.quarantine is not None else None,
+        quarantine=rejects_table(config, stored) if config.quarantine is not None else None,
     )
 
 
@@ -195,7 +195,7 @@ def refuse_missing(plan: ReplayPlan) -> None:
         raise MissingError(
             "REPLAY_RANGE_GONE",
             "some of the records to be replayed have expired (topic retention)",
-            context={str(one.at): _told(one) for one in plan.missing[:8]},
+            context={str(one.at): _describe_missing(one) for one in plan.missing[:8]},
             hint="replay what is left: --accept-missing; what is not there any more stays in the targets as it is",
         )
 
@@ -215,10 +215,10 @@ def apply_replay(
     summary = run_bounded(bounded, listener, stop, session, log)
     if not bounded.finished:
         return None
-    if _in_place(stored):
+    if stored.in_place:
         release_redrives(plan.config, stored)
         commits = commit_numbers(bounded.pipeline.sinks)
-        count = mark_replayed(plan.config, stored, _rejects(plan.config, stored), commits)
+        count = mark_replayed(plan.config, stored, commits)
         if count:
             listener(Notice(f"{count:,} quarantined records came in with it: they need no redrive any more"))
     stored.finish({"batches": len(bounded.batches), "offsets": plan.offsets, **_counts(summary)})
@@ -226,7 +226,7 @@ def apply_replay(
 
 
 def give_up_replay(config: PipelineConfig, replay: str) -> list[str]:
-    """End a replay in place that was begun and will not be finished, so that redrives go on; the sinks it held up.
+    """End a replay in place that will not be finished, so that redrives continue; the sinks that it blocked.
 
     Only the targets are asked: what it noted next to the checkpoint may be lost.
     """
@@ -298,7 +298,7 @@ def _to_begin(config: PipelineConfig, first: StoredReplay, *, again: bool) -> St
         if all(_holds_all(position, stored) for position in held) if held else stored.finished:
             if not again:
                 raise _finished(stored, "its targets hold it", pipeline)
-            if not _in_place(stored):
+            if not stored.in_place:
                 raise _finished(stored, "--again would write every row a second time", pipeline)
         elif any(position is not None for position in held) or not _has_old_rejects(config, stored, pipeline):
             return replace(stored, batch_offsets=_batch_offsets(stored, held))
@@ -329,7 +329,7 @@ def _has_old_rejects(config: PipelineConfig, stored: StoredReplay, pipeline: Pip
 
 def _batch_offsets(stored: StoredReplay, held: Sequence[Position | None]) -> int:
     """The size of the batches that an interrupted replay was cut into, by what its targets hold of it."""
-    if _at_once(stored):
+    if stored.at_once:
         return stored.batch_offsets
     for position in held:
         if position is None or position.last.batch_id < 0:
@@ -347,7 +347,7 @@ def _finished(stored: StoredReplay, why: str, pipeline: Pipeline | None = None) 
     markers = [topic for sink in (pipeline.sinks if pipeline else ()) if (topic := getattr(sink, "markers", None))]
     ways = (
         "to write it into the same targets once more: --again"
-        if _in_place(stored)
+        if stored.in_place
         else "to write it once more, choose another target: --into TARGET; or remove this one"
         + (f", and of a topic its markers too: {', '.join(markers)}" if markers else "")
     )
@@ -380,7 +380,7 @@ def _refuse_doubling(config: PipelineConfig, stored: StoredReplay, pipeline: Pip
 
 
 def _holds_some(sink: Sink, ranges: Sequence[OffsetRange]) -> bool | None:
-    """Whether a target holds a row of some record in these ranges; none where it cannot tell."""
+    """Whether a target has a row of some record in these ranges; None if it cannot say."""
     if not isinstance(sink, RecordSink):
         return None
     for part in cut(ranges, _ASKED_AT_ONCE):
@@ -413,7 +413,7 @@ def _overlaps(position: Position, ranges: Sequence[OffsetRange]) -> bool:
 
 def _pipeline(config: PipelineConfig, stored: StoredReplay) -> Pipeline:
     """The pipeline of a replay: its own name, the sinks that were chosen, written as was chosen."""
-    into = {choice.sink: choice.into for choice in stored.targets}
+    into = stored.into
     gone = sorted(set(into) - {sink.name for sink in config.sinks})
     if gone:
         raise MissingError(
@@ -426,23 +426,11 @@ def _pipeline(config: PipelineConfig, stored: StoredReplay) -> Pipeline:
     sinks = tuple(retargeted(sink, into[sink.name]) for sink in mine.sinks)
     changes: dict[str, Any] = {"sinks": sinks}
     if config.quarantine is not None:
-        changes["quarantine"] = config.quarantine.model_copy(update={"table": _rejects(config, stored), "topic": None})
+        changes["quarantine"] = config.quarantine.model_copy(
+            update={"table": rejects_table(config, stored), "topic": None}
+        )
     pipeline = build(mine.model_copy(update=changes))
     return prepared_for(replace(pipeline, targets=replace(pipeline.targets, gaps=None)), stored.targets, stored.ranges)
-
-
-def _rejects(config: PipelineConfig, stored: StoredReplay) -> str:
-    into = {one.sink: one.into for one in stored.targets}
-    elsewhere = [retargeted(sink, into[sink.name]) for sink in config.sinks if into.get(sink.name) is not None]
-    return rejects_table(config, stored, [path for sink in elsewhere if (path := getattr(sink, "path", None))])
-
-
-def _at_once(stored: StoredReplay) -> bool:
-    return any(one.way is Way.REPLACED for one in stored.targets)
-
-
-def _in_place(stored: StoredReplay) -> bool:
-    return all(one.way is not Way.INTO for one in stored.targets)
 
 
 def _bounded(config: PipelineConfig, stored: StoredReplay, pipeline: Pipeline) -> BoundedRun:
@@ -451,7 +439,7 @@ def _bounded(config: PipelineConfig, stored: StoredReplay, pipeline: Pipeline) -
         stored.query_id,
         cut(stored.ranges, stored.batch_offsets),
         stored.folder,
-        at_once=_at_once(stored),
+        at_once=stored.at_once,
         settle=partial(_settle, config, stored),
         topic_ids=stored.topic_ids,
         beside=config.checkpoint,
@@ -459,9 +447,9 @@ def _bounded(config: PipelineConfig, stored: StoredReplay, pipeline: Pipeline) -
 
 
 def _settle(config: PipelineConfig, stored: StoredReplay) -> None:
-    """Before rows are replaced in place: what was rejected is quarantined, and redrives wait."""
-    if _in_place(stored):
-        hold_redrives(config, stored, quarantine_rejects(config, stored, _rejects(config, stored)))
+    """Before rows are replaced in place: quarantine the rejects, and make redrives wait."""
+    if stored.in_place:
+        hold_redrives(config, stored, quarantine_rejects(config, stored))
 
 
 def _planned(choice: TargetChoice, sink: Sink) -> PlannedTarget:
@@ -496,6 +484,6 @@ def _counts(summary: RunSummary) -> dict[str, Any]:
     return {**figures, "seconds": round(summary.seconds, 3)}
 
 
-def _told(one: Missing) -> str:
+def _describe_missing(one: Missing) -> str:
     asked = f"asked from {one.start}, " if one.start is not None else ""
     return f"{asked}{one.reason}"

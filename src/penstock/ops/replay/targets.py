@@ -5,17 +5,20 @@ A sink's part of the file and what was asked for enter; how it is written leaves
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, Protocol, Self, runtime_checkable
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from penstock import config as cfg
 from penstock.assembly.build import Flow, Pipeline
 from penstock.contracts import SharedSink, Sink
 from penstock.errors import MissingError
 from penstock.model import COORDINATES, OffsetRange, live_name
+from penstock.ops.redrive.targets import PositionedSink
 
 
 class Way(Enum):
@@ -28,12 +31,20 @@ class Way(Enum):
     REPLACED = "the rows of these offsets replaced by the replayed ones, in one commit at the end"
 
 
+WayByName = Annotated[
+    Way,
+    BeforeValidator(lambda name: Way[name] if isinstance(name, str) else name),
+    PlainSerializer(lambda way: way.name),
+]
+"""In JSON the name of the way, which stays, unlike its text."""
+
+
 @dataclass(frozen=True)
 class TargetChoice:
     """One sink of a replay. `into` is what `--into` gave it."""
 
     sink: str
-    way: Way
+    way: WayByName
     into: str | None = None
 
 
@@ -46,16 +57,7 @@ class ReplacingSink(Protocol):
         ...
 
     def would_replace(self) -> int | None:
-        """Only look: how many rows that would be; none where only Spark could tell."""
-        ...
-
-
-@runtime_checkable
-class PositionedSink(Protocol):
-    """A sink that merges, and can leave the rows that came from a later position."""
-
-    def by_position(self) -> Self:
-        """The same sink, doing so."""
+        """How many rows that would be; None where only Spark could say. Nothing is written."""
         ...
 
 
@@ -71,7 +73,7 @@ def choose_targets(pipeline: Pipeline, names: Sequence[str], into: Sequence[str]
     given = parse_into(chosen, into)
     flows = {inlet.sink.name: flow for flow in pipeline.flows for inlet in flow.inlets}
     found = tuple(_choice(configs[name], flows[name], given.get(name)) for name in chosen)
-    _refuse_mixed(found, configs)
+    _refuse_mixed(found)
     return found
 
 
@@ -102,7 +104,7 @@ def retargeted(sink: cfg.SinkConfig, into: str | None) -> cfg.SinkConfig:
 
 
 def refuse_shared(choices: Iterable[TargetChoice], sinks: Iterable[Sink], pipeline: str) -> None:
-    """Refuse to replace rows of a target that others write to as well: nothing tells whose rows they are.
+    """Refuse to replace rows of a target that others write to as well: nothing shows whose rows they are.
 
     `sinks` are those of the live pipeline.
     """
@@ -115,7 +117,7 @@ def refuse_shared(choices: Iterable[TargetChoice], sinks: Iterable[Sink], pipeli
         if others:
             raise MissingError(
                 "REPLAY_SHARED_TARGET",
-                f"sink {choice.sink}: others write to this target too, and nothing in it tells whose rows they are",
+                f"sink {choice.sink}: others write to this target too, and nothing in it shows whose rows they are",
                 context={"target": sink.target, "other writers": ", ".join(others[:8])},
                 hint=f"write to another target: --into {choice.sink}=TARGET",
             )
@@ -148,7 +150,7 @@ def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
     if into is not None and place_of(other) != place_of(sink):
         return TargetChoice(sink.name, Way.INTO, getattr(other, "path", into))
     if not sink.replaces:
-        raise _needs_into(sink, "what is there cannot be told from what the replay would write, and would be twice")
+        raise _needs_into(sink, "nothing distinguishes its rows from those of the replay, and they would be duplicated")
     keeps = sink.coordinates and (flow.schema is None or COORDINATES in flow.schema.names)
     if not (sink.merges and isinstance(sink, cfg.MergingConfig)):
         if getattr(sink, "on_reject", "fail") == "quarantine":
@@ -156,7 +158,7 @@ def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
         if keeps:
             return TargetChoice(sink.name, Way.REPLACED)
         why = "`coordinates` is off" if not sink.coordinates else f"the SQL leaves {COORDINATES} out"
-        raise _needs_into(sink, f"which rows to replace is told by the column {COORDINATES}, and {why}")
+        raise _needs_into(sink, f"the rows to replace are found by the column {COORDINATES}, and {why}")
     if sink.insert_only:
         return TargetChoice(sink.name, Way.INSERTED)
     if sink.delete_when is not None:
@@ -171,10 +173,10 @@ def _choice(sink: cfg.SinkConfig, flow: Flow, into: str | None) -> TargetChoice:
         return TargetChoice(sink.name, Way.MERGED)
     if sink.when_newer is not None:
         return TargetChoice(sink.name, Way.MERGED_BY_TIME)
-    raise _needs_into(sink, f"nothing tells an older row from a newer one: no `when_newer`, and no {COORDINATES}")
+    raise _needs_into(sink, f"no older row can be recognised: no `when_newer`, and no {COORDINATES}")
 
 
-def _refuse_mixed(choices: Sequence[TargetChoice], configs: Mapping[str, cfg.SinkConfig]) -> None:
+def _refuse_mixed(choices: Sequence[TargetChoice]) -> None:
     """A replay keeps its rejects where its rows are: in the pipeline's own targets, or all of it elsewhere."""
     inside = [choice.sink for choice in choices if choice.way is not Way.INTO]
     outside = [choice.sink for choice in choices if choice.way is Way.INTO]
@@ -182,7 +184,7 @@ def _refuse_mixed(choices: Sequence[TargetChoice], configs: Mapping[str, cfg.Sin
         into = " ".join(f"--sink {name} --into {name}=..." for name in outside)
         raise MissingError(
             "REPLAY_SINKS_DIFFER",
-            "some sinks are written in place and some elsewhere: what is rejected belongs to one of them",
+            "some sinks are written in place and some elsewhere, and the rejects can go to one quarantine only",
             context={"in place": ", ".join(inside), "elsewhere": ", ".join(outside)},
             hint=f"two replays: {' '.join(f'--sink {name}' for name in inside)}, then {into}",
         )

@@ -8,13 +8,14 @@ none: what a task needs is in the task.
 from __future__ import annotations
 
 import base64
+import shlex
 from typing import Any
 
 import yaml
 
 from penstock.assembly.placing import shipping_of
 from penstock.errors import MissingError
-from penstock.ops.submit.terms import APP, APP_TEXT, SCRIPT, Terms
+from penstock.ops.submit.terms import APP, APP_TEXT, SCRIPT, PlannedSubmission, Terms
 
 DOCKERFILE = """\
 # The image of driver and executors: Python, Java, Penstock, and Spark with the jars that it needs.
@@ -100,8 +101,8 @@ _GRACE_SECONDS = 300
 SPARK_VERSION = "4.1.1"
 
 
-def kubernetes_files(terms: Terms) -> dict[str, Any]:
-    """The parts of a `PlannedSubmission`."""
+def kubernetes_files(terms: Terms) -> PlannedSubmission:
+    """Everything that Kubernetes needs, as files."""
     image = terms.asked.image or f"{terms.name}:{terms.release}"
     texts = {
         "Dockerfile": DOCKERFILE.format(
@@ -119,11 +120,11 @@ def kubernetes_files(terms: Terms) -> dict[str, Any]:
         "driver-pod.yaml": _documents(driver_pod(terms)),
         SCRIPT: script(terms, image),
     }
-    return {"secrets": terms.parcel.folder, "texts": texts, "copies": {}, "next_steps": _next_steps(terms, image)}
+    return PlannedSubmission(terms.parcel.folder, texts, next_steps=_next_steps(terms, image))
 
 
 def config_map(terms: Terms) -> dict[str, Any]:
-    """The pipeline file and what it needs beside it, none of it a secret."""
+    """The pipeline file and the files that it needs, without the secret ones."""
     contents = {name: (terms.parcel.folder / name).read_bytes() for name in terms.parcel.files}
     size = sum(map(len, contents.values()))
     if size > _MOST_BYTES:
@@ -208,8 +209,8 @@ def script(terms: Terms, image: str) -> str:
         "spark.executor.instances": terms.setting("spark.executor.instances", "2"),
         **_settings(terms),
     }
-    told = " \\\n".join(f"  --conf {_quoted(f'{name}={value}')}" for name, value in sorted(settings.items()))
-    words = " ".join(map(_quoted, (f"local:///opt/penstock/{APP}", *terms.run_words(_MOUNT))))
+    conf = " \\\n".join(f"  --conf {shlex.quote(f'{name}={value}')}" for name, value in sorted(settings.items()))
+    words = " ".join(map(shlex.quote, (f"local:///opt/penstock/{APP}", *terms.run_words(_MOUNT))))
     return (
         "#!/bin/sh\n"
         f"# Starts the pipeline {terms.config.name} on Kubernetes. Before that configmap.yaml and account.yaml are\n"
@@ -217,8 +218,8 @@ def script(terms: Terms, image: str) -> str:
         "set -eu\n"
         'cd "$(dirname "$0")"\n'
         'exec "${SPARK_HOME:?names the folder of Spark}"/bin/spark-submit \\\n'
-        f"  --master {_quoted(terms.placement.master)} --deploy-mode cluster --name {_quoted(terms.name)} \\\n"
-        f"{told} \\\n"
+        f"  --master {shlex.quote(terms.placement.master)} --deploy-mode cluster --name {shlex.quote(terms.name)} \\\n"
+        f"{conf} \\\n"
         f"  {words}\n"
     )
 
@@ -254,7 +255,7 @@ def _mount() -> dict[str, Any]:
 
 
 def _lifecycle(terms: Terms) -> dict[str, Any]:
-    """Before the pod is ended the batch in hand is finished."""
+    """Finish the current batch before the pod ends."""
     stop = ["penstock", "stop", f"{_MOUNT}/{terms.parcel.pipeline}"]
     return {"preStop": {"exec": {"command": stop}}}
 
@@ -308,12 +309,6 @@ def _next_steps(terms: Terms, image: str) -> tuple[str, ...]:
 def _key(name: str) -> str:
     """A file's name as a key of a ConfigMap or a Secret, which has no folders."""
     return name.replace("/", "__")
-
-
-def _quoted(word: str) -> str:
-    import shlex
-
-    return shlex.quote(word)
 
 
 def _documents(*documents: dict[str, Any]) -> str:

@@ -16,16 +16,14 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from penstock.assembly.placing import check_places, placement_of, shipping_of
 from penstock.config import PipelineConfig
 from penstock.errors import MissingError
 from penstock.ops.submit.kubernetes import kubernetes_files
-from penstock.ops.submit.terms import APP, APP_TEXT, SCRIPT, Submission, Terms, parcel_of
+from penstock.ops.submit.terms import APP, APP_TEXT, SCRIPT, PlannedSubmission, Submission, Terms, parcel_of
 from penstock.spark.cache import link_or_copy
 from penstock.spark.jars import put_jars
 from penstock.spark.java import find_java
@@ -49,8 +47,8 @@ put() {
 } >> "$settings\""""
 
 
-def script_files(terms: Terms) -> dict[str, Any]:
-    """The parts of a `PlannedSubmission`."""
+def script_files(terms: Terms) -> PlannedSubmission:
+    """A script for spark-submit, with what it sends along."""
     shipping = shipping_of(terms.config)
     parcel = terms.parcel
     make: dict[str, Callable[[Path, Progress], None]] = {"jars": lambda folder, _: put_jars(folder, terms.stores)}
@@ -60,13 +58,14 @@ def script_files(terms: Terms) -> dict[str, Any]:
         f"{name} is a secret, and not copied: put it into {_FOLDER}, or name its folder in PENSTOCK_SECRETS"
         for name in parcel.secret_files
     ]
-    return {
-        "secrets": parcel.folder,
-        "texts": {SCRIPT: script(terms, shipping), APP: APP_TEXT},
-        "copies": {f"{_FOLDER}/{name}": parcel.folder / name for name in parcel.files},
-        "make": make,
-        "next_steps": (*missing, f"next: ./{SCRIPT}, with SPARK_HOME naming a Spark 4.1{_python(terms)}"),
-    }
+    python = "" if terms.asked.deploy_mode == "cluster" else ", and PENSTOCK_PYTHON a Python that has Penstock"
+    return PlannedSubmission(
+        secrets=parcel.folder,
+        texts={SCRIPT: script(terms, shipping), APP: APP_TEXT},
+        copies={f"{_FOLDER}/{name}": parcel.folder / name for name in parcel.files},
+        make=make,
+        next_steps=(*missing, f"next: ./{SCRIPT}, with SPARK_HOME naming a Spark 4.1{python}"),
+    )
 
 
 def script(terms: Terms, shipping: Shipping) -> str:
@@ -80,6 +79,7 @@ def script(terms: Terms, shipping: Shipping) -> str:
         "--load-spark-defaults",
         "--jars", Raw('"$(ls jars/*.jar | paste -sd, -)"'),
     ]  # fmt: skip
+    variables = sorted(terms.parcel.variables.items())
     archives = [f"packages.tar.gz#{PACKAGES}"] if shipping.packed else []
     archives += [f"{_FOLDER}.zip#{_UNPACKED}"] if on_cluster else []
     if archives:
@@ -92,7 +92,7 @@ def script(terms: Terms, shipping: Shipping) -> str:
         "set -eu",
         "umask 077",
         'cd "$(dirname "$0")"',
-        *(f': "${{{name}:?is needed by the pipeline file}}"' for name, needed in _variables(terms) if needed),
+        *(f': "${{{name}:?is needed by the pipeline file}}"' for name, needed in variables if needed),
         *(_fetched(name) for name in terms.parcel.secret_files),
         *([f"(cd {_FOLDER} && python3 -m zipfile -c ../{_FOLDER}.zip .)"] if on_cluster else []),
         "settings=$(mktemp)",
@@ -100,7 +100,7 @@ def script(terms: Terms, shipping: Shipping) -> str:
         'cat >> "$settings" <<\'END\'',
         *(_property(name, value) for name, value in sorted(_settings(terms, shipping, on_cluster).items())),
         "END",
-        *([_PASS, *(_passed(name) for name, _ in _variables(terms))] if on_cluster else []),
+        *([_PASS, *(f'put {name} "${{{name}-}}"' for name, _ in variables)] if on_cluster else []),
         *([] if on_cluster else [_DRIVER_PYTHON]),
     ]  # fmt: skip
     command = " \\\n  ".join([*_lines(words), program])
@@ -125,10 +125,6 @@ def _lines(words: list[str]) -> list[str]:
     return lines
 
 
-def _variables(terms: Terms) -> list[tuple[str, bool]]:
-    return [(name, needed) for name, needed in sorted(terms.parcel.variables.items())]
-
-
 def _settings(terms: Terms, shipping: Shipping, on_cluster: bool) -> dict[str, str]:
     found = {**terms.settings, "spark.pyspark.python": shipping.interpreter}
     if shipping.packed:
@@ -140,10 +136,6 @@ def _settings(terms: Terms, shipping: Shipping, on_cluster: bool) -> dict[str, s
     return found
 
 
-def _python(terms: Terms) -> str:
-    return "" if terms.asked.deploy_mode == "cluster" else ", and PENSTOCK_PYTHON a Python that has Penstock"
-
-
 def _fetched(name: str) -> str:
     """A file that is a secret, from where those are."""
     target = f"{_FOLDER}/{name}"
@@ -153,29 +145,11 @@ def _fetched(name: str) -> str:
 
 def _property(name: str, value: str) -> str:
     """A line of a properties file of Java, to which a backslash, and in a name a separator, means something."""
-    told = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return re.sub(r"([:=#! ])", r"\\\1", name) + " " + told
-
-
-def _passed(name: str) -> str:
-    return f'put {name} "${{{name}-}}"'
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return re.sub(r"([:=#! ])", r"\\\1", name) + " " + escaped
 
 
 __all__ = ["PlannedSubmission", "Submission", "apply_submission", "cluster_of", "plan_submission", "write_submission"]
-
-
-@dataclass(frozen=True)
-class PlannedSubmission:
-    """The files, by name, and what comes next."""
-
-    secrets: Path
-    """Where files that are secrets are now; the script takes them from there."""
-    texts: Mapping[str, str]
-    copies: Mapping[str, Path]
-    """Files that are taken as they are."""
-    make: Mapping[str, Callable[[Path, Progress], None]] = field(default_factory=dict)
-    """Files that take a while, made only where they are written."""
-    next_steps: tuple[str, ...] = ()
 
 
 def plan_submission(config: PipelineConfig, asked: Submission) -> PlannedSubmission:
@@ -183,7 +157,7 @@ def plan_submission(config: PipelineConfig, asked: Submission) -> PlannedSubmiss
     placement = cluster_of(config, asked.deploy_mode)
     check_places(config, placement)
     terms = Terms(config, asked, placement, parcel_of(config))
-    return PlannedSubmission(**(kubernetes_files(terms) if placement.kind == "kubernetes" else script_files(terms)))
+    return kubernetes_files(terms) if placement.kind == "kubernetes" else script_files(terms)
 
 
 def cluster_of(config: PipelineConfig, deploy_mode: DeployMode) -> Placement:
@@ -210,7 +184,7 @@ def cluster_of(config: PipelineConfig, deploy_mode: DeployMode) -> Placement:
 def write_submission(
     planned: PlannedSubmission, folder: Path, progress: Progress = lambda done, of: None
 ) -> list[Path]:
-    """Write the files; what is in the folder under another name stays. `progress` is told while packages are packed."""
+    """Write the files; others in the folder stay. `progress` is called while packages are packed."""
     written = []
     for name, text in planned.texts.items():
         target = folder / name

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from penstock.errors import MissingError
 from penstock.spark.jars import stores_of
 from penstock.spark.placement import DeployMode, Placement
 from penstock.spark.security import redaction
+from penstock.spark.shipping import Progress
 
 SCRIPT = "submit.sh"
 APP = "penstock_app.py"
@@ -40,6 +41,20 @@ class Submission:
     image: str | None = None
     namespace: str = "default"
     service_account: str = "spark"
+
+
+@dataclass(frozen=True)
+class PlannedSubmission:
+    """The files, by name, and what comes next."""
+
+    secrets: Path
+    """Where files that are secrets are now; the script takes them from there."""
+    texts: Mapping[str, str]
+    copies: Mapping[str, Path] = field(default_factory=dict)
+    """Files that are copied unchanged."""
+    make: Mapping[str, Callable[[Path, Progress], None]] = field(default_factory=dict)
+    """Files that take a while, made only when they are written."""
+    next_steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +109,7 @@ class Terms:
 
 # What a pipeline file takes along: itself, what it refers to, the Python that its steps import, what it lists.
 #
-# Enters: a pipeline. Leaves: the files by their names beside the pipeline file, told apart into what anyone may read
+# Enters: a pipeline. Leaves: the files by their names beside the pipeline file, split into what anyone may read
 # and what is a secret, and the names of the environment variables that the file refers to. No secret is read here.
 
 

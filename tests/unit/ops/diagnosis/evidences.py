@@ -18,7 +18,7 @@ from penstock.config import PipelineConfig, load
 from penstock.kafka import LogBounds
 from penstock.metrics import BatchMetrics
 from penstock.model import TopicPartition
-from penstock.ops.diagnosis.diagnosing import Collected, weigh
+from penstock.ops.diagnosis.diagnosing import rank_causes
 from penstock.ops.diagnosis.evidence import Cause, CheckpointFacts, Evidence
 from penstock.ops.snapshot import Brokers
 
@@ -99,7 +99,7 @@ def run(state: State, doing: str = "running", error: str | None = None, **facts:
 
 
 def causes(evidence: Evidence) -> Sequence[Cause]:
-    return weigh(Collected(evidence, (), ())).causes
+    return rank_causes(evidence).causes
 
 
 def codes(evidence: Evidence) -> list[str]:

@@ -19,7 +19,7 @@ from penstock.metrics.history import History, LagNoted, RunStarted, history_of
 from penstock.model import TopicPartition
 from penstock.ops.diagnosis import diagnose
 from penstock.ops.diagnosis.diagnosing import _cores as cores_of
-from penstock.ops.diagnosis.diagnosing import collect
+from penstock.ops.diagnosis.diagnosing import collect, rank_causes
 from penstock.ops.diagnosis.evidence import Evidence, input_in, recent_batches
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"orders":{"0":10}}'
@@ -74,14 +74,14 @@ def test_collect_tells_what_could_not_be_looked_at_and_all_the_rest(tmp_path: Pa
     for number in range(4):
         add_batch(history, number)
     write_deltalake(tmp_path / "lake/orders", pa.table({"id": [1]}))
-    found = collect(pipeline)
-    evidence = found.evidence
+    evidence = collect(pipeline)
     assert (evidence.checkpoint.open_batch, evidence.cores, len(evidence.batches)) == (1, 3, 3)
     assert [(table.name, table.figures.files) for table in evidence.tables] == [("out", 1)]
     assert evidence.brokers is None
-    [note] = found.notes
+    [note] = evidence.unreachable
     assert note.startswith("the brokers could not be looked at: BROKER_UNREACHABLE")
-    [history_line] = [line for line in found.looked if line.startswith("history: batches 1 to 3, 1.0 s each")]
+    looked = rank_causes(evidence).looked
+    [history_line] = [line for line in looked if line.startswith("history: batches 1 to 3, 1.0 s each")]
     assert ", 0 offsets a second" not in history_line
     assert diagnose(pipeline).causes == ()
 

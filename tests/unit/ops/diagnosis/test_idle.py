@@ -13,16 +13,16 @@ from tests.unit.ops.snapshots import seen
 from penstock.checkpoint.presence import RunStatus
 from penstock.metrics.history import RetryNoted
 from penstock.model import TopicPartition
-from penstock.ops.diagnosis.diagnosing import Collected, weigh
+from penstock.ops.diagnosis.diagnosing import rank_causes
 from penstock.ops.diagnosis.evidence import CheckpointFacts, Evidence
-from penstock.ops.snapshot import place_of
+from penstock.ops.snapshot import read_position
 
 LATER = NOW + timedelta(minutes=14)
 NEVER = RunStatus("none", None, None)
 
 
 def told(evidence: Evidence) -> str | None:
-    return weigh(Collected(evidence, (), ())).idle
+    return rank_causes(evidence).idle
 
 
 def test_failed_run_is_first_with_its_error_its_time_and_what_waits(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_run_that_stopped_cleanly_is_no_cause_and_what_waits_is_told(tmp_path: P
 @pytest.mark.parametrize(("start", "words"), [("earliest", "30 offsets wait"), ("latest", "nothing waits")])
 def test_pipeline_that_never_ran_is_said_to_be_so(tmp_path: Path, start: str, words: str) -> None:
     pipeline, logs = config(tmp_path, source={"start": start}), brokers(10, 20)
-    first = CheckpointFacts(position=place_of(seen(pipeline, bounds=logs.bounds)).positions)
+    first = CheckpointFacts(position=read_position(seen(pipeline, bounds=logs.bounds)).positions)
     never = Evidence(pipeline, NOW, NEVER, brokers=logs, checkpoint=first)
     assert codes(never) == []
     assert (told(never) or "").startswith(f"it has not run yet; {words}")
@@ -91,6 +91,6 @@ def test_next_offset_is_that_of_the_checkpoint_or_the_beginning_of_a_new_partiti
 
 def test_how_it_catches_up_is_only_told_of_a_run_that_is_at_work(tmp_path: Path) -> None:
     evidence = behind(config(tmp_path), run=run("running"))
-    assert any("behind and" in note for note in weigh(Collected(evidence, (), ())).notes)
-    stopped = weigh(Collected(replace(evidence, run=run("stopped"), at=LATER), (), ())).notes
+    assert any("behind and" in note for note in rank_causes(evidence).notes)
+    stopped = rank_causes(replace(evidence, run=run("stopped"), at=LATER)).notes
     assert len(stopped) == 1 and stopped[0].startswith("what the batches tell is ")

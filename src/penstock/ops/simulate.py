@@ -1,21 +1,116 @@
-"""A pipeline on paper: what one of a known cost would do at a rate that nobody has to make.
+"""A pipeline on paper: what one of a known cost would do at a rate that this machine cannot produce.
 
-A config, what is asked, and the cost of a batch enter; the simulated run, as a few rows too, its catching up and the
-cores that are needed leave. Pure: no clock, no broker, no JVM.
+The cost of a batch on one core comes from the history of the pipeline's runs. A config, a request and that cost enter;
+the simulated run leaves, also as a few rows, with its catch-up time and the cores that it needs. Pure: no clock, no
+broker, no JVM.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from penstock.config import KafkaSinkConfig, PipelineConfig, flows, remembers
 from penstock.flow.controller import settled
-from penstock.flow.cost import MOST_OFFSETS, Cost
+from penstock.flow.cost import MOST_OFFSETS, Cost, Observed, line_through, telling
 from penstock.flow.simulation import Arrivals, Burst, Control, Simulated, Step, Work, adaptive, fixed, simulate
+from penstock.metrics import BatchMetrics
+from penstock.metrics.history import Entry, RunStarted
+from penstock.supervision.flow_control import observed
+
+_MOST_BATCHES = 1000
+_APART = 6.0
+"""By how much the sizes of batches must differ to separate a fixed cost from one per offset."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The cost of a batch as it was measured, and on what."""
+
+    fixed: float
+    """Seconds of a batch before its first offset and after its last one."""
+    per_offset: float
+    """Seconds of one core for each offset."""
+    batches: int
+    first: datetime
+    last: datetime
+    cores: int
+    partitions: int | None
+    largest: int
+    """The offsets of the largest batch."""
+    apart: bool
+    """Whether there were batches of several sizes, so that the two parts could be separated."""
+    record_bytes: float
+
+
+def measure(entries: Iterable[Entry]) -> Measured | None:
+    """What the batches say that were run on as many cores as the last one; none where there are none.
+
+    Flow control asks what the next batch costs, and trusts the newest ones. Here large batches are foreseen, maybe from
+    the history of a stream that keeps up: so all of them count, and the large ones give the cost of a row.
+    """
+    runs = list(_with_cores(entries))
+    cores, partitions = runs[-1][1:] if runs else (1, None)
+    same = [batch for batch, had, _ in runs[-_MOST_BATCHES:] if had == cores and telling([observed(batch)])]
+    if not same:
+        return None
+    cost, apart = _fit_cost([(max(1.0, one.offsets * _busiest(one, cores)), one.seconds) for one in same])
+    offsets = [one.offsets for one in same]
+    return Measured(
+        fixed=cost.fixed,
+        per_offset=cost.per_offset,
+        batches=len(same),
+        first=same[0].finished_at,
+        last=same[-1].finished_at,
+        cores=cores,
+        partitions=partitions,
+        largest=max(offsets),
+        apart=apart,
+        record_bytes=sum(one.bytes_in for one in same) / sum(offsets),
+    )
+
+
+def _fit_cost(seen: Sequence[tuple[float, float]]) -> tuple[Cost, bool]:
+    """The line through a large batch and a small one as they usually are, and whether there were both.
+
+    Of each batch the offsets of its busiest core, which is at work as long as the batch is, and its seconds.
+    """
+    most = max(offsets for offsets, _ in seen)
+    large = _usual([one for one in seen if one[0] >= most / 2])
+    small = [one for one in seen if one[0] <= most / _APART]
+    cost, _ = line_through([large, _usual(small)] if small else [large])
+    if small and cost.per_offset > 0:
+        return cost, True
+    return Cost(0.0, large.seconds / large.offsets), False
+
+
+def _usual(batches: Sequence[tuple[float, float]]) -> Observed:
+    """The median of both: a hiccup or a first batch does not move it."""
+    offsets = round(median(offsets for offsets, _ in batches))
+    return Observed(0, offsets, offsets, median(seconds for _, seconds in batches), 0, 0, 0)
+
+
+def _with_cores(entries: Iterable[Entry]) -> Iterator[tuple[BatchMetrics, int, int | None]]:
+    run = RunStarted()
+    for entry in entries:
+        match entry.fact:
+            case RunStarted():
+                run = entry.fact
+            case BatchMetrics() as batch:
+                yield batch, run.cores or max(1, batch.slots), run.partitions
+
+
+def _busiest(batch: BatchMetrics, cores: int) -> float:
+    """The share of the rows that the busiest core had."""
+    if (total := sum(batch.slot_rows)) > 0:
+        return max(1 / cores, max(batch.slot_rows) / total)
+    return 1 / max(1, min(cores, batch.slots or cores))
+
 
 _ROWS = 16
 _ALIKE = 0.1
@@ -120,7 +215,7 @@ class SimulationRequest:
         return max((one.start + one.seconds for one in self.bursts), default=0.0)
 
     def work(self, cores: int) -> Work:
-        """What a batch costs on so many cores."""
+        """What a batch costs on this many cores."""
         share = self.hot or 1 / self.partitions
         times = share * (self.partitions - 1) / (1 - share) if self.partitions > 1 else 1.0
         return Work(
@@ -135,7 +230,7 @@ class SimulationRequest:
 
 
 @dataclass(frozen=True)
-class Report:
+class SimulationReport:
     """What happened on paper."""
 
     asked: SimulationRequest
@@ -202,7 +297,7 @@ class Report:
         }
 
 
-def simulate_pipeline(config: PipelineConfig, asked: SimulationRequest) -> Report:
+def simulate_pipeline(config: PipelineConfig, asked: SimulationRequest) -> SimulationReport:
     """Run it on paper, and work out how many cores it takes."""
     run = simulate(
         asked.work(asked.cores),
@@ -214,7 +309,7 @@ def simulate_pipeline(config: PipelineConfig, asked: SimulationRequest) -> Repor
     )
     useful = asked.partitions if asked.whole else None
     most = capacity(config, replace(asked, cores=useful)) if useful else math.inf
-    return Report(
+    return SimulationReport(
         asked,
         run,
         carried := capacity(config, asked),
@@ -279,9 +374,6 @@ def _caught_up(run: Simulated, after: float) -> float | None:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
-
-
-# Whether the partitions of a pipeline can be split among the tasks, by its file alone.
 
 
 def whole_partitions(config: PipelineConfig) -> str | None:

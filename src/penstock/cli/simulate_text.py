@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from penstock.config import PipelineConfig, show_duration
-from penstock.ops.simulate.cost import Measured
-from penstock.ops.simulate.simulate import Report, SimulationRequest, fixed_cap, whole_partitions
+from penstock.ops.simulate import Measured, SimulationReport, SimulationRequest, fixed_cap, whole_partitions
 from penstock.wording import spell
 
 _BEYOND = 10
@@ -79,19 +78,19 @@ def _batches(config: PipelineConfig) -> str:
     return f"batches: flow control, knowing nothing at first; target_batch {target}, max_batch {most}{every}"
 
 
-def decisions(report: Report) -> list[str]:
+def decisions(report: SimulationReport) -> list[str]:
     """The first changes of the cap, each with its reason, where flow control made them."""
     changes = report.run.changes
     more = [f"and {len(changes) - _CHANGES} changes more: --json has them"] if len(changes) > _CHANGES else []
     return [f"{spell(one.start)}, {one.decision.reason}: {one.decision.text}" for one in changes[:_CHANGES]] + more
 
 
-def findings(report: Report, measured: Measured | None = None) -> list[str]:
+def findings(report: SimulationReport, measured: Measured | None = None) -> list[str]:
     """What came out, as lines."""
     return [*_outcome(report), *_needs(report), *_doubts(report, measured)]
 
 
-def _doubts(report: Report, measured: Measured | None) -> Iterator[str]:
+def _doubts(report: SimulationReport, measured: Measured | None) -> Iterator[str]:
     largest = max((step.batch.offsets for step in report.run.steps), default=0) / report.asked.cores
     if measured is not None and largest > _BEYOND * measured.largest / measured.cores:
         yield (
@@ -100,7 +99,7 @@ def _doubts(report: Report, measured: Measured | None) -> Iterator[str]:
         )
 
 
-def _outcome(report: Report) -> Iterator[str]:
+def _outcome(report: SimulationReport) -> Iterator[str]:
     asked, run = report.asked, report.run
     cores = "1 core carries" if asked.cores == 1 else f"{asked.cores} cores carry"
     carried = f"{cores} {report.capacity:,.0f} records a second"
@@ -124,7 +123,7 @@ def _outcome(report: Report) -> Iterator[str]:
         yield f"not caught up in this time; about {spell(left)} more would do it"
 
 
-def _needs(report: Report) -> Iterator[str]:
+def _needs(report: SimulationReport) -> Iterator[str]:
     asked = report.asked
     for cores, aim in (
         (report.cores_to_hold, f"to hold {asked.rate:,.0f} a second"),

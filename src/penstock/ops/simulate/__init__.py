@@ -1,1 +1,0 @@
-"""`penstock simulate`: a pipeline on paper."""
