@@ -327,8 +327,13 @@ class LagReport:
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
-        hot = [str(one) for one in self.hot]
-        return {**asdict(self), "at": self.at.isoformat(), "hot": hot, "text": self.text}
+        return {
+            **asdict(self),
+            "at": self.at.isoformat(),
+            "partitions": [asdict(one) for one in self.partitions],
+            "hot": [str(one) for one in self.hot],
+            "text": self.text,
+        }
 
 
 def find_lag(config: PipelineConfig, *, before: LagReport | None = None) -> LagReport:

@@ -97,9 +97,9 @@ def test_stop_says_which_batch_the_run_has_committed_or_has_begun(config: Pipeli
         (checkpoint / name).write_text("v1\n{}")
     start("deaf")
     planned = plan_stop(config)
-    assert doing(config.checkpoint, planned.found) == "running, batch 3 is committed"
+    assert doing(config.checkpoint, planned.found) == "running, batch 3 committed"
     (checkpoint / "offsets/4").write_text("v1\n{}")
-    assert doing(config.checkpoint, planned.found) == "running, batch 4 has begun and is not committed"
+    assert doing(config.checkpoint, planned.found) == "running, batch 3 committed, batch 4 begun"
 
 
 def test_stop_of_a_run_that_is_killed_meanwhile_says_so(config: PipelineConfig, start: Started) -> None:

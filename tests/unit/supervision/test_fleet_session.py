@@ -79,7 +79,7 @@ def test_application_opens_the_buckets_of_each_with_its_own_keys(tmp_path: Path)
 def test_application_refuses_two_ways_into_one_bucket_and_shows_neither(tmp_path: Path) -> None:
     found = FleetApplication([stored(tmp_path, "a", "x", "ONE"), stored(tmp_path, "b", "x", "TWO")], 2, FleetOptions())
     [problem] = found.problems
-    assert "b.yaml" in problem.file and "another way" in problem.message and "canary" not in str(problem)
+    assert "b.yaml" in problem.file and "other settings" in problem.message and "canary" not in str(problem)
 
 
 def test_application_that_runs_takes_no_other_settings_and_no_new_store(tmp_path: Path) -> None:
