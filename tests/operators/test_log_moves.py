@@ -148,6 +148,35 @@ def test_log_start_that_moves_when_one_slot_is_done_leaves_each_record_once_in_e
     assert (summary.rows_in, summary.rows_out, summary.quarantined) == (8, 8 - bad, bad)
 
 
+@pytest.mark.parametrize("loss", ["fail", "record"])
+def test_log_start_that_moves_while_a_sink_waits_for_the_quarantine_is_data_loss_too(
+    topics: Any, pipeline_file: Write, loss: str
+) -> None:
+    """The topic's slot waits until its bad record is quarantined, and then reads its records a second time."""
+    topic, clean = topics.create(1), topics.create(1, prefix="clean")
+    sinks = [
+        {"name": "out", "type": "delta", "path": "lake/out"},
+        {"name": "topic", "type": "kafka", "topic": clean, "slots": 1},
+    ]
+    file = pipeline_file(topic, name=f"orders-{topic}", sinks=sinks, source={"on_data_loss": loss})
+    topics.send(topic, [b"{broken", *(order(n) for n in range(5))])
+
+    def remove(batch: int, phase: str) -> None:
+        if phase.startswith("commit:quarantine"):
+            trim(topics, topic, 3)
+
+    if loss == "fail":
+        with pytest.raises(TerminalError) as raised:
+            local.run_local(load(file), enter=remove)
+        assert (raised.value.code, list(raised.value.context)) == ("DATA_LOSS", [f"{topic}[0] 0-3"])
+        assert not [*committed(topics.brokers, clean)]
+        return
+    local.run_local(load(file), enter=remove)
+    assert ids(file) == list(range(5))
+    assert [json.loads(m.value())["order_id"] for m in committed(topics.brokers, clean)] == [2, 3, 4]
+    assert gaps(file) == [(0, 0, 3)]
+
+
 @pytest.fixture
 def waiting(
     begun: Any, topics: Any, monkeypatch: pytest.MonkeyPatch

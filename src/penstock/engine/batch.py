@@ -17,7 +17,7 @@ from typing import Any
 from penstock.assembly.faults import translate_error
 from penstock.assembly.inlet import Inlet
 from penstock.contracts import RowsRefused, Sink, SlotSink, UpgradedSink
-from penstock.engine.batches import Batches, BatchLog
+from penstock.engine.batches import Batches, BatchLog, grown
 from penstock.engine.committer import Committer
 from penstock.engine.flows import CurrentFlows
 from penstock.engine.measure import BatchTimer, added
@@ -217,7 +217,10 @@ class Batch:
             if not waiting:
                 return
             quarantined = quarantined.together(Excluded.quarantined(bad for report in reports for bad in report.bad))
-            readable = self.log.readable_again()
+            readable, gaps = self.log.readable()
+            if not all(flow.streaming for flow in runner.flows.now()):
+                # The sinks that waited miss what expired since the first pass. A stream's rows were kept.
+                self.committer.record_more(self.token, grown(self.gaps, gaps))
             excluded = quarantined.together(runner.excluded(self.token, waiting))
             reports = self._pass(runner.flows.now(), waiting, readable, excluded)
             self._quarantine(_manifests(reports), claim=self.sinks)

@@ -120,10 +120,6 @@ class BatchLog:
             raise data_loss(gaps, self.token.batch_id)
         return readable, gaps
 
-    def readable_again(self) -> list[OffsetRange]:
-        """What can be read now of a batch whose gaps are known already."""
-        return clip_to_log(BatchRanges(self.token.ranges, ()), self._bounds())[0]
-
     def _bounds(self, bounds: Bounds | None = None) -> Bounds:
         """Where the logs begin and end, asked before or now. An end before the batch's own is not believed at once.
 
@@ -145,3 +141,14 @@ class BatchLog:
                     hint="the next run asks again",
                 )
             bounds = None
+
+
+def grown(before: Sequence[Gap], now: Sequence[Gap]) -> list[Gap]:
+    """What of the gaps of a batch was not a gap yet when they were last looked for."""
+    ends = {(gap.topic, gap.partition, gap.start): gap.end for gap in before}
+    found = []
+    for gap in now:
+        end = ends.get((gap.topic, gap.partition, gap.start), gap.start)
+        if end is not None and end != gap.end:
+            found.append(replace(gap, start=end))
+    return found

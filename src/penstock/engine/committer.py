@@ -22,7 +22,7 @@ from penstock.engine.refused import EVERYWHERE, Excluded
 from penstock.errors import TerminalError
 from penstock.model import BatchToken, Guarantee, Manifest, Position, Rule
 from penstock.quarantine import GAPS_SCHEMA, Gap, Quarantine, RefusingQuarantine, gap_rows
-from penstock.sinks.commit import commit, is_committed
+from penstock.sinks.commit import commit, is_committed, land_on_current
 
 
 class Purpose(Enum):
@@ -167,10 +167,14 @@ class Committer:
         if gaps and target is not None:
             token = self._any_order(token)
             if not is_committed(target, target.position(), token):
-                target.prepare(GAPS_SCHEMA)
-                out = Outlet([Inlet(target)], token, 0, GAPS_SCHEMA)
-                out.write(gap_rows(token, gaps))
-                commit(target, token, out.finish())
+                commit(target, token, _staged_gaps(target, token, gaps))
+
+    def record_more(self, token: BatchToken, gaps: Sequence[Gap]) -> None:
+        """Add gaps that appeared after those of the batch were committed."""
+        target, token = self.targets.gaps, replace(token, rule=Rule.RECORDS)
+        if gaps and target is not None:
+            manifests, before = _staged_gaps(target, token, gaps), target.position()
+            land_on_current(target, lambda held: (Position.after(held, token), manifests) if held == before else None)
 
     def _any_order(self, token: BatchToken) -> BatchToken:
         """The token for a target that has no commit for most batches, or that is being caught up."""
@@ -193,3 +197,10 @@ class Committer:
 
 def _forward(token: BatchToken) -> BatchToken:
     return replace(token, rule=Rule.FORWARD)
+
+
+def _staged_gaps(target: Sink, token: BatchToken, gaps: Sequence[Gap]) -> list[Manifest]:
+    target.prepare(GAPS_SCHEMA)
+    out = Outlet([Inlet(target)], token, 0, GAPS_SCHEMA)
+    out.write(gap_rows(token, gaps))
+    return out.finish()
