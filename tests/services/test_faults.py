@@ -142,7 +142,7 @@ def test_sql_that_fails_on_a_row_ends_with_the_cause(topics: Any, pipeline_file:
 @pytest.mark.parametrize(
     ("where", "exit_code", "code"),
     [
-        ("lake/out", 4, "SINK_UNREACHABLE"),
+        ("lake/out", 3, "SINK_PATH_NOT_A_TABLE"),
         ("checkpoints/orders", 3, "FILE_UNUSABLE"),
         ("lake/quarantine", 3, "SINK_PATH_NOT_A_TABLE"),
     ],

@@ -163,9 +163,12 @@ class SinkTable:
             if table is not None or (found := self._other_file()) is None:
                 return table
             time.sleep(_EMPTY_CHECK_SECONDS)
-        raise MissingError(
+        raise self._not_a_table("the folder holds files and no Delta table", found)
+
+    def _not_a_table(self, reason: str, found: str | None) -> MissingError:
+        return MissingError(
             "SINK_PATH_NOT_A_TABLE",
-            f"sink {self.sink}: the folder holds files and no Delta table",
+            f"sink {self.sink}: {reason}",
             context={"path": self.path, "found": found},
             hint="give the sink an empty folder, or convert the files to a Delta table first",
         )
@@ -185,7 +188,7 @@ class SinkTable:
     def _refreshed(self) -> DeltaTable | None:
         """The table as it is now, or none. A refresh of an open one reads only what is new."""
         if self._table is None and self.folder.is_file():
-            return None
+            raise self._not_a_table("there is a file where the table's folder should be", self.path)
         try:
             if self._table is None:
                 self._table = self._opened()
