@@ -359,7 +359,8 @@ class Views:
         self._made_at = 0.0
         self._known: object = None
         self._body, self._partitions = "", "[]"
-        self._texts: dict[int | None, str] = {}
+        self._sent: dict[int | None, Sent] = {}
+        """What pages are sent of this version, by the newest column that they have."""
 
     def send(self, facts: Facts, before: Sent | None) -> Sent | None:
         """What a page does not have yet: the new columns, or all of them after a change of their order.
@@ -373,10 +374,11 @@ class Views:
         if before is not None and before.version == self._version:
             return None
         after = before.number if before is not None and before.order == recent.order else None
-        if after not in self._texts:
-            heat = heat_json(recent, self._partitions, after)
-            self._texts[after] = f'{self._body[:-1]},"heat":{heat}}}'
-        return Sent(self._version, recent.order, facts.newest_column, self._texts[after])
+        if after not in self._sent:
+            # Kept with the text: a column that comes later is not in it, and is sent with the next version.
+            text = f'{self._body[:-1]},"heat":{heat_json(recent, self._partitions, after)}}}'
+            self._sent[after] = Sent(self._version, recent.order, facts.newest_column, text)
+        return self._sent[after]
 
     def _make(self, facts: Facts) -> None:
         known = (facts.recent, facts.newest_column, facts.panels.get("lag"))
@@ -386,5 +388,5 @@ class Views:
         body = json.dumps(detail(facts, time.time()), separators=(",", ":"))
         if known != self._known or body != self._body:
             self._version += 1
-            self._texts = {}
+            self._sent = {}
         self._known, self._body, self._partitions = known, body, partitions

@@ -49,7 +49,7 @@ class Events:
     """Server-sent events, read from a socket as they come."""
 
     def __init__(self, dashboard: Dashboard, path: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", dashboard.port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", dashboard.port), timeout=30)
         lines = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{dashboard.port}", "Accept-Encoding: gzip"]
         lines += [f"Authorization: Bearer {dashboard.token}", "", ""]
         self._socket.sendall("\r\n".join(lines).encode())
