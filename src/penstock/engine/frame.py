@@ -141,7 +141,7 @@ def with_tried(frame: Any, step: ExpressionStep) -> Any | None:
 _one_at_a_time = threading.Lock()
 _WATERMARK = "spark.watermarkDelayMs"
 _SEGMENT = 1_000_000
-"""More than there are tasks in a stage: reports are told apart by their segment and their task."""
+"""More than there are tasks in a stage: a report is identified by its segment and its task."""
 
 
 class _Reports(AccumulatorParam):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What a lane is asked to do with a batch, what each of its tasks is told, and what a task reports.
+"""What a lane is asked to do with a batch, what each of its tasks is given, and what a task reports.
 
 A batch is cut as it suits its size: large partitions are split, small ones joined. For sinks that commit in the slot it
 is pinned instead: a slot is a function of the partition alone, none is split, and every slot is there in every batch.

@@ -117,7 +117,7 @@ class SlotFiles(ABC, Generic[Open, Written]):
         """A file that was closed."""
 
     def _file(self, folder: str) -> Open:
-        """The open file of a folder, begun if there is none."""
+        """The open file of a folder; a new one is opened where needed."""
         file = self._open.pop(folder, None)
         if file is None:
             while len(self._open) >= OPEN_FILES:
