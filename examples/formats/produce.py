@@ -1,7 +1,7 @@
-"""Fills the topics of the examples, and registers the schemas that their messages are written by.
+"""Fill the topics of the examples, and register the schemas of their messages.
 
-python produce.py            # to localhost:9092 and the registry of `penstock dev up --registry`
-python produce.py --later    # 100 more Avro orders, by a third version of their schema
+python produce.py            # send to localhost:9092 and the registry of `penstock dev up --registry`
+python produce.py --later    # send 100 more Avro orders, with a third version of their schema
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Message = tuple[str, bytes | None, bytes]
 
 
 class Registry:
-    """Tells a registry schemas, by the Confluent API."""
+    """Registers schemas with the Confluent API."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
 
     def header(self, subject: str, schema: str, kind: str = "AVRO") -> bytes:
-        """What stands before a message: a zero byte, and the id that the registry gives the schema."""
+        """The header of a message: a zero byte and the schema's id in the registry."""
         body = {"schema": schema, "schemaType": kind}
         answer = requests.post(f"{self._url}/subjects/{subject}/versions", json=body, timeout=10)
         answer.raise_for_status()
@@ -66,7 +66,7 @@ def avro(schema: Any, row: Any) -> bytes:
 
 
 def avro_orders(registry: Registry, version: int, numbers: range) -> Iterator[Message]:
-    """Orders by one version of their schema, with Avro keys."""
+    """Orders written with one version of their schema, with Avro keys."""
     schema, key = record("Order", VERSIONS[version - 1]), record("OrderKey", FIELDS[:1])
     header = registry.header("orders.avro-value", json.dumps(schema))
     key_header = registry.header("orders.avro-key", json.dumps(key))
@@ -83,7 +83,7 @@ def avro_orders(registry: Registry, version: int, numbers: range) -> Iterator[Me
 
 
 def no_avro_orders(registry: Registry) -> Iterator[Message]:
-    """Four messages that cannot be read, each in its own way."""
+    """Four messages that cannot be read, each for a different reason."""
     good = next(value for _, _, value in avro_orders(registry, 1, range(1)))
     yield "orders.avro", None, b"\0\0"
     yield "orders.avro", None, b'{"order_id": 1}'
@@ -92,11 +92,11 @@ def no_avro_orders(registry: Registry) -> Iterator[Message]:
 
 
 def protobuf_orders(registry: Registry) -> Iterator[Message]:
-    """Orders as Protobuf, and one message that is none."""
+    """Orders as Protobuf, and one message that is not an order."""
     file = Path(__file__).with_name("order.proto")
     kind = compiled(file, "shop.Order")
     header = registry.header("orders.proto-value", file.read_text(), "PROTOBUF")
-    index = b"\x02\x02"  # which message of the file: a count of one, then the place 1, as zigzag varints
+    index = b"\x02\x02"  # which message of the file: a count of 1, then the index 1, as zigzag varints
     for number in range(500):
         order = kind(order_id=number, customer=f"c-{number % 50:02d}", amount=number / 4, status=number % 3)
         order.ordered_at.FromDatetime(START + timedelta(minutes=number * 10))
@@ -107,7 +107,7 @@ def protobuf_orders(registry: Registry) -> Iterator[Message]:
 
 
 def compiled(file: Path, message: str) -> Any:
-    """The class of a message, out of a .proto file."""
+    """The class of a message in a .proto file."""
     found = descriptor_pb2.FileDescriptorSet()
     with TemporaryDirectory() as folder:
         out = Path(folder, "out")
@@ -122,7 +122,7 @@ def compiled(file: Path, message: str) -> Any:
 
 
 def payments() -> Iterator[Message]:
-    """Payments as JSON: one in five is not paid, one in ten is sent twice, one is no payment."""
+    """Payments as JSON: one in five is unpaid, one in ten is sent twice, and one message is not a payment."""
     for number in range(200):
         payment = {"order_id": number, "method": "card", "amount": f"{number / 4:.2f}", "paid": number % 5 != 0}
         for _ in range(2 if number % 10 == 3 else 1):
@@ -131,7 +131,7 @@ def payments() -> Iterator[Message]:
 
 
 def messages(registry: Registry) -> Iterator[Message]:
-    """Everything in the order in which it is sent."""
+    """All messages, in the order in which they are sent."""
     yield from avro_orders(registry, 1, range(600))
     yield from avro_orders(registry, 2, range(600, 1_000))
     yield from no_avro_orders(registry)
@@ -140,7 +140,7 @@ def messages(registry: Registry) -> Iterator[Message]:
 
 
 def produce(brokers: str, registry: Registry, later: bool) -> int:
-    """Create the topics, and send; how many messages were sent."""
+    """Create the topics and send the messages; return their number."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     if not later:
         for created in admin.create_topics([NewTopic(name, count, 1) for name, count in PARTITIONS.items()]).values():
@@ -163,6 +163,6 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--brokers", default="localhost:9092")
     options.add_argument("--registry", default="http://localhost:8081/apis/ccompat/v7")
-    options.add_argument("--later", action="store_true", help="send the third version's orders, and nothing else")
+    options.add_argument("--later", action="store_true", help="send only orders of the third schema version")
     given = options.parse_args()
     print(f"sent {produce(given.brokers, Registry(given.registry), given.later):,} messages to {given.brokers}")

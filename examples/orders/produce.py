@@ -1,6 +1,6 @@
-"""Fills the topic of the example: 1,000 orders, 10 of them negative, 10 sent twice, and 4 messages that are none.
+"""Fill the topic of the example: 1,000 orders, 10 of them negative, 10 sent twice, and 4 messages that are not orders.
 
-python produce.py            # to localhost:9092, or to ORDERS_BROKERS, or by the settings in the file ORDERS_CLIENT
+python produce.py            # send to localhost:9092, ORDERS_BROKERS, or with the client settings in ORDERS_CLIENT
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def messages() -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def produce(brokers: str, settings: Mapping[str, str] = MappingProxyType({})) -> int:
-    """Create the topic where it is not there, and send everything; how many messages were sent."""
+    """Create the topic if it does not exist, send all messages, and return their number."""
     client = {"bootstrap.servers": brokers, "log_level": 0, **settings}
     admin = AdminClient(client)
     for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
@@ -63,7 +63,7 @@ def produce(brokers: str, settings: Mapping[str, str] = MappingProxyType({})) ->
 
 
 def read_settings(file: str) -> dict[str, str]:
-    """The settings of a client, `name=value` in each line, as those of a secured stack."""
+    """Client settings, one `name=value` per line, such as those that `penstock dev up --secure` writes."""
     lines = Path(file).read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
 

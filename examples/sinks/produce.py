@@ -1,6 +1,6 @@
-"""Fills the topic of the examples: 1,000 orders, 300 changes to them, 50 deletes and 10 tombstones.
+"""Fill the topic of the examples: 1,000 orders, 300 changes to them, 50 deletes and 10 tombstones.
 
-python produce.py            # to localhost:9092, or to CHANGES_BROKERS
+python produce.py            # send to localhost:9092, or to CHANGES_BROKERS
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TOPICS = {"changes": 4, "changes.clean": 4, "changes.large": 1}
 
 
 def change(number: int, op: str, amount: float, day: int) -> tuple[bytes, bytes]:
-    """A change to one order; its key keeps the changes of an order in their order."""
+    """A change to one order. The key is the order id, so that the changes of an order stay in sequence."""
     order = {
         "order_id": number,
         "customer_id": f"c-{number % 50:02d}",
@@ -36,7 +36,7 @@ def messages() -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def produce(brokers: str) -> int:
-    """Create the topics and send everything; how many messages were sent."""
+    """Create the topics, send all messages, and return their number."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     for created in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
         try:
@@ -44,7 +44,7 @@ def produce(brokers: str) -> int:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise SystemExit(f"creating topics at {brokers}: {error.args[0].str()}") from error
-    # Idempotent: otherwise a request that is tried again may come after those behind it, a change after its delete.
+    # Idempotent: otherwise a retried request could arrive after later ones, such as a change after its delete.
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
     failed, sent = [], 0
     for key, value in messages():

@@ -1,6 +1,6 @@
-"""Fills the topics of the examples: orders in the order of their times, five that come late, and payments.
+"""Fill the topics of the examples: orders in order of event time, five late ones, and payments.
 
-python produce.py            # to localhost:9092, or to SHOP_BROKERS
+python produce.py            # send to localhost:9092, or to SHOP_BROKERS
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def at(number: float) -> datetime:
-    """When an order was made: one every ten seconds."""
+    """The time of an order: one every ten seconds."""
     return START + timedelta(seconds=number * 10)
 
 
@@ -51,14 +51,14 @@ def payment(number: int, paid_at: datetime) -> Row:
 
 
 def orders() -> Iterator[Row]:
-    """A thousand, five more that come late, and one of the next day, by which all windows of the first have ended."""
+    """A thousand orders, five late ones, and one of the next day, which ends all windows of the first day."""
     yield from (order(number, at(number)) for number in range(ORDERS))
     yield from (order(number, at(number - ORDERS)) for number in range(ORDERS, ORDERS + 5))
     yield order(ORDERS + 5, at(TOMORROW))
 
 
 def payments() -> Iterator[Row]:
-    """Nine of ten orders are paid after five minutes; of the others every second one after three hours."""
+    """Nine of ten orders are paid after five minutes, and half of the others after three hours."""
     for number in range(ORDERS):
         if number % 10:
             yield payment(number, at(number) + timedelta(minutes=5))
@@ -68,7 +68,7 @@ def payments() -> Iterator[Row]:
 
 
 def produce(brokers: str) -> int:
-    """Create the topics and send everything; how many messages were sent."""
+    """Create the topics, send all messages, and return their number."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 0})
     for created in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
         try:
@@ -76,7 +76,7 @@ def produce(brokers: str) -> int:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise SystemExit(f"creating topics at {brokers}: {error.args[0].str()}") from error
-    # Idempotent, because only then a try that is repeated keeps its place: the late orders are to come last.
+    # Idempotent, so that a retried request keeps its place: the late orders must come last.
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0, "enable.idempotence": True})
     failed: list[Any] = []
     sent = 0

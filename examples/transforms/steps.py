@@ -1,4 +1,4 @@
-"""A step of enrich.yaml and metrics.yaml: what Spark SQL has no function for, and Arrow has."""
+"""A step of enrich.yaml and metrics.yaml that needs a function of Arrow which Spark SQL lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of visits.yaml: Spark's own interface, `transformWithState` in pandas."""
+"""The stateful step of visits.yaml, written with Spark's `transformWithState` in pandas."""
 
 # ruff: noqa: N802, N803 -- the names are Spark's
 
@@ -15,10 +15,10 @@ IDLE_MILLISECONDS = 30 * 60 * 1000
 
 
 class Visits(StatefulProcessor):
-    """Adds up the orders of a customer until the visit ends, and gives one row for it."""
+    """Adds up the orders of a customer until the visit ends, and emits one row per visit."""
 
     def init(self, handle: Any) -> None:
-        """One value for each customer: the visit that is going on."""
+        """One value for each customer: the current visit."""
         self.handle = handle
         self.visit = handle.getValueState("visit", "orders BIGINT, total DOUBLE, ends BIGINT")
 
@@ -44,7 +44,7 @@ class Visits(StatefulProcessor):
         yield self._row(key, orders, total)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def _row(self, key: Any, orders: int, total: float) -> pd.DataFrame:
         return pd.DataFrame({"customer_id": [key[0]], "orders": [orders], "total": [total]})
