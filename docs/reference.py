@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: `make docs`. A test holds the pages to the code."""
+"""Generate docs/reference from the code: `make docs`. A test checks that the pages are up to date."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ _CODE_MEANS = {
     refusal.TOMBSTONE: "the record has no value, and `tombstones` is `quarantine`",
     refusal.MESSAGE_TOO_LARGE: "the value is larger than `max_bytes`",
     refusal.INVALID_UTF8: "the value is not UTF-8",
-    refusal.EMPTY_MESSAGE: "the value is empty or only blanks (json; an empty text is a text)",
-    refusal.MALFORMED_JSON: "the text is not JSON, such as NaN for a number; the message says where",
-    refusal.NOT_AN_OBJECT: "the text is JSON, and no object",
-    refusal.TRAILING_DATA: "something follows the object, such as a second one",
-    refusal.TOO_DEEP: "objects and arrays are nested too deep",
-    refusal.WRONG_TYPE: "a field holds another kind of value than its column",
+    refusal.EMPTY_MESSAGE: "the value is empty or only whitespace (json; `text` accepts an empty value)",
+    refusal.MALFORMED_JSON: "the text is not JSON, such as NaN for a number; the message has the position",
+    refusal.NOT_AN_OBJECT: "the text is JSON, but not an object",
+    refusal.TRAILING_DATA: "there is data after the object, such as a second one",
+    refusal.TOO_DEEP: "objects and arrays are nested too deeply",
+    refusal.WRONG_TYPE: "a field's value has another type than its column",
     refusal.OUT_OF_RANGE: "a field's value does not fit its column",
-    refusal.TIMESTAMP_OUT_OF_RANGE: "the record's time is after the year 9999; `timestamp` is null here",
+    refusal.TIMESTAMP_OUT_OF_RANGE: "the record's timestamp is after the year 9999; `timestamp` is null here",
     refusal.MISSING_FIELD: "a NOT NULL field is missing or null",
     refusal.UNKNOWN_FIELD: "a field is not in the schema, and `extra_fields` is `quarantine`",
-    refusal.DUPLICATE_FIELD: "a field is there twice",
+    refusal.DUPLICATE_FIELD: "a field occurs twice",
     refusal.SHORT_MESSAGE: "the value is shorter than the header of a schema id",
-    refusal.WRONG_MAGIC: "the value does not begin as its framing does",
-    refusal.UNKNOWN_SCHEMA_ID: "the registry has no schema of this id",
-    refusal.WRONG_SUBJECT: "the schema of this id belongs to another subject",
-    refusal.WRONG_FINGERPRINT: "no schema of the file has this fingerprint (single-object encoding)",
-    refusal.WRONG_MESSAGE_INDEX: "the Protobuf message is another one than `message`, or its index is malformed",
-    refusal.SCHEMA_INCOMPATIBLE: "the schema that wrote the record cannot be read as the columns; both types are named",
-    refusal.SCHEMA_UNSUPPORTED: "the schema that wrote the record has something that cannot become columns",
+    refusal.WRONG_MAGIC: "the value does not begin with the bytes of its framing",
+    refusal.UNKNOWN_SCHEMA_ID: "the registry has no schema with this id",
+    refusal.WRONG_SUBJECT: "the schema with this id belongs to another subject",
+    refusal.WRONG_FINGERPRINT: "no schema of the pipeline file has this fingerprint (single-object encoding)",
+    refusal.WRONG_MESSAGE_INDEX: "the Protobuf message is not `message`, or its index is malformed",
+    refusal.SCHEMA_INCOMPATIBLE: "the writer's schema cannot be converted to the columns; the message names both types",
+    refusal.SCHEMA_UNSUPPORTED: "the writer's schema has a type that cannot become columns",
     refusal.TRUNCATED: "the value ends before its schema does",
     refusal.TOO_MANY_ITEMS: "a list or map claims more items than its bytes can hold",
-    refusal.MALFORMED_AVRO: "the bytes are not what the Avro schema says",
-    refusal.MALFORMED_PROTOBUF: "the bytes are no Protobuf message",
-    refusal.TOMBSTONE_KEY: "the key of a tombstone does not give the columns by which to delete",
-    merging.KEY_NULL: "a key of a sink that merges is null; the stage is `sink`, as of all below",
+    refusal.MALFORMED_AVRO: "the bytes do not match the Avro schema",
+    refusal.MALFORMED_PROTOBUF: "the bytes are not a Protobuf message",
+    refusal.TOMBSTONE_KEY: "the key of a tombstone does not provide the sink's key columns",
+    merging.KEY_NULL: "a key of a sink that merges is null; the stage is `sink`, as for all codes below",
     partitions.PARTITION_VALUE: "a value of a partition column is empty or too long for a folder",
-    fitting.TOPIC_NULL: "the expression for a Kafka topic gives null",
-    fitting.TOPIC_INVALID: "what it gives is no name for a topic",
-    fitting.TOPIC_MISSING: "a row names a topic that is not there, or cannot be created",
-    fitting.TOPIC_NOT_ALLOWED: "a row names a topic that is internal, the pipeline's own, none of `topics_allowed`, or "
-    "not to be written to by this user",
-    fitting.TOPIC_LIMIT: "a row names a new topic, and `max_topics` are there",
-    fitting.BATCH_TOO_LARGE: "a row names a topic that takes less than the producer's batches",
+    fitting.TOPIC_NULL: "the expression for a Kafka topic returns null",
+    fitting.TOPIC_INVALID: "the expression for a Kafka topic returns an invalid name",
+    fitting.TOPIC_MISSING: "a row names a topic that does not exist or cannot be created",
+    fitting.TOPIC_NOT_ALLOWED: "a row names a topic that is internal, belongs to the pipeline, is not in "
+    "`topics_allowed`, or that this user may not write to",
+    fitting.TOPIC_LIMIT: "a row names a new topic, and there are already `max_topics`",
+    fitting.BATCH_TOO_LARGE: "a row names a topic whose size limit is below the producer's batch size",
     fitting.PARTITION_INVALID: "the topic has no such partition",
-    fitting.RECORD_TOO_LARGE: "the record is larger than the topic or the producer takes",
+    fitting.RECORD_TOO_LARGE: "the record is larger than the topic or the producer allows",
     postgres.ROW_REFUSED: "the database refuses the row, or cannot hold one of its values",
 }
 
@@ -92,8 +92,8 @@ def _pipeline_file() -> str:
     models = {name: getattr(config, name, None) for name in schema["$defs"]}
     parts = [
         "# The pipeline file\n\nUnknown keys, duplicate keys and wrong types are refused. Relative paths are relative "
-        "to the file. `${env:NAME}`, `${env:NAME:-default}` and `${file:path}` may stand for any value; a plain `${` "
-        "is written `$${`. A secret must come by such a reference.\n",
+        "to the file. `${env:NAME}`, `${env:NAME:-default}` and `${file:path}` can replace any value; write a literal "
+        "`${` as `$${`. A secret must be given by such a reference.\n",
         _section("The file", config.PipelineConfig.__doc__, schema, config.PipelineConfig),
     ]
     for name, place in _places(schema["properties"], schema["$defs"]):
@@ -172,11 +172,12 @@ def _default(value: Any) -> str:
 
 def _expressions() -> str:
     parts = [
-        "# Expressions\n\n`where` and `derive` take Spark SQL expressions, with the meaning that Spark 4.1 gives them "
-        "in ANSI mode and in UTC. An expression that has an exact Arrow form stays in the direct lane. Any "
-        "other one is evaluated by Spark: the pipeline takes the frame lane, and `penstock plan` names the expression "
-        "and the reason. Both lanes give the same rows.\n\n## With an Arrow form\n\nEach of these was compiled when "
-        f"this page was written, over the columns\n`{', '.join(f'{f.name} {arrow_to_ddl(f.type)}' for f in SCHEMA)}`.\n"
+        "# Expressions\n\n`where` and `derive` take Spark SQL expressions, with the semantics of Spark 4.1 "
+        "in ANSI mode and in UTC. An expression that has an exact Arrow form stays in the direct lane. Spark evaluates "
+        "any other one: the pipeline takes the frame lane, and `penstock plan` names the expression "
+        "and the reason. Both lanes give the same rows.\n\n## With an Arrow form\n\nEach of these was compiled "
+        f"when this page was generated, over the columns\n"
+        f"`{', '.join(f'{f.name} {arrow_to_ddl(f.type)}' for f in SCHEMA)}`.\n"
     ]
     covered: set[type[exp.Expr]] = set()
     for group, samples in SAMPLES.items():
@@ -188,7 +189,7 @@ def _expressions() -> str:
     # A Dot is a column again, more than four levels deep.
     forgotten = [kind.__name__ for kind in FORMS if kind not in covered and kind is not exp.Dot]
     assert not forgotten, f"docs/expression_samples.py shows no {forgotten}"
-    parts.append("## Left to Spark, for example\n\n| expression | because |\n|---|---|")
+    parts.append("## Evaluated by Spark, for example\n\n| expression | reason |\n|---|---|")
     for sample in LEFT_TO_SPARK:
         form = compile_expression(sample, SCHEMA)
         assert isinstance(form, NoArrowForm), sample
@@ -200,12 +201,12 @@ def _tables() -> str:
     codes = [value for name, value in vars(refusal).items() if name.isupper() and name != "STAGE"]
     rows = "\n".join(f"| `{code}` | {_CODE_MEANS[code]} |" for code in codes if isinstance(code, str))
     return (
-        "# Tables that Penstock makes\n\n## The quarantine\n\n"
-        "One row for each bad record, with its bytes as they were.\n\n"
+        "# Tables that Penstock creates\n\n## The quarantine\n\n"
+        "One row for each bad record, with its original bytes.\n\n"
         f"{_columns(QUARANTINE_SCHEMA)}\n## Codes of bad records\n\n| code | when |\n|---|---|\n{rows}\n\n"
-        "## The gaps\n\nWith `on_data_loss: record`, one row for each range that was gone before it could be read, in "
+        "## The gaps\n\nWith `on_data_loss: record`, one row for each range that was lost before it could be read, in "
         "`<quarantine.table>_gaps`. Ranges are half-open: `from_offset` is missing, `to_offset` is not; it is null "
-        f"where the end cannot be known.\n\n{_columns(GAPS_SCHEMA)}"
+        f"if the end is unknown.\n\n{_columns(GAPS_SCHEMA)}"
     )
 
 
@@ -254,12 +255,13 @@ def _text(node: ast.expr) -> str:
 def _errors() -> str:
     rows = [f"| `{e.code}` | {e.exit_code} | {_cell(e.summary)} | {_cell(e.hint)} | `{e.module}` |" for e in _raised()]
     return (
-        "# Errors\n\nCodes stay. Every error has a summary, the facts of both sides and, where there is one, a way "
-        "out.\n\n| exit code | means |\n|---|---|\n| 0 | done |\n| 2 | the definition is wrong |\n"
-        "| 3 | something it needs is not there or not compatible |\n| 4 | it cannot go on |\n| 75 | try again |\n\n"
-        "Brokers that do not answer when a run starts are missing (3). Later they are waited for, with back-off, "
+        "# Errors\n\nError codes are stable. Every error has a summary, the facts of both sides and, if there is one, "
+        "a way out.\n\n| exit code | meaning |\n|---|---|\n| 0 | done |\n| 2 | the definition is wrong |\n"
+        "| 3 | something the pipeline needs is missing or incompatible |\n| 4 | the run cannot continue |\n"
+        "| 75 | temporary failure: try again |\n\n"
+        "Brokers that do not answer at the start of a run count as missing (3). Later, the run retries with back-off "
         "until `--give-up-after` (75).\n\n"
-        "| code | exit | says | way out | raised in |\n|---|---|---|---|---|\n" + "\n".join(rows)
+        "| code | exit | message | way out | raised in |\n|---|---|---|---|---|\n" + "\n".join(rows)
     )
 
 
