@@ -72,7 +72,7 @@ def postgres(table: str, column: str) -> Values:
 
 
 STATEFUL = {
-    "transforms/metrics.yaml": "a window comes when its time has passed",
+    "transforms/metrics.yaml": "a window is emitted when its time has passed",
     "transforms/join.yaml": "a payment within the hour is joined at once",
     "transforms/visits.yaml": "a visit ends with the fifth order, and another with half an hour of silence",
 }
