@@ -28,7 +28,7 @@ from penstock.assembly.targets import Targets
 from penstock.checkpoint import SparkCheckpoint
 from penstock.checkpoint.backup import list_backups, make_backup
 from penstock.config import PipelineConfig, reveal
-from penstock.contracts import MaintainedSink, Maintenance, MaintenanceLock, Sink
+from penstock.contracts import Maintenance, MaintenanceLock, Sink
 from penstock.errors import PenstockError, one_line
 from penstock.model.upkeep import Cleaned, Compacted, TableFigures
 from penstock.sinks.delta.maintenance import DeltaMaintenance
@@ -161,9 +161,9 @@ class Tended:
 def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
     """The tables of the sinks, and those that belong to the quarantine, each once."""
     found = [
-        TendedTable(sink.name, sink.target, sink.maintenance(), TableLock(config.checkpoint, sink.name))
+        TendedTable(sink.name, sink.target, maintenance, TableLock(config.checkpoint, sink.name))
         for sink in targets.sinks
-        if isinstance(sink, MaintainedSink)
+        if (maintenance := sink.maintenance()) is not None
     ]
     quarantine = config.quarantine.table if config.quarantine is not None else None
     if quarantine is not None:
@@ -176,7 +176,7 @@ def tables_of(config: PipelineConfig, targets: Targets) -> list[TendedTable]:
 
 def lock_of(checkpoint: str, sink: Sink) -> AbstractContextManager[None]:
     """The lock that a stream takes while it commits to a sink."""
-    if isinstance(sink, MaintainedSink) and sink.commits_under_lock:
+    if sink.commits_under_lock:
         return TableLock(checkpoint, sink.name).stream()
     return nullcontext()
 
