@@ -21,7 +21,7 @@ from penstock.assembly.faults import full_disks_named, translate_error
 from penstock.assembly.placing import check_places, placement_of
 from penstock.assembly.starting import session_for
 from penstock.checkpoint import checkpoint_lock
-from penstock.contracts import Reader, RecordSink, Sink
+from penstock.contracts import Reader, Sink
 from penstock.engine.batch import BatchRunner
 from penstock.engine.batches import GivenBatches
 from penstock.engine.committer import Committer, Purpose
@@ -249,7 +249,7 @@ def _attempt(run: BoundedRun) -> BoundedRun:
     held = {sink.name: sink.position() for sink in exact}
     numbers = {name: position.number if position is not None else 0 for name, position in held.items()}
     own = {name for name, position in held.items() if position and position.last.query_id == known["query_id"]}
-    if all(isinstance(sink, RecordSink) and sink.records_held(()) is not None for sink in exact):
+    if all(sink.records_held(()) is not None for sink in exact):
         own = set()
     if any(name not in own and numbers[name] != known["onto"].get(name) for name in held):
         known = {"query_id": uuid4().hex, "onto": numbers}

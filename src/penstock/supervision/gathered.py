@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.checkpoint.atomic import put_whole
-from penstock.contracts import KeepingSink, MaintainedSink, Maintenance, Sink, SqlEngine, SqlSink, Stage
+from penstock.contracts import BaseSink, Maintenance, Sink, SqlEngine, Stage
 from penstock.errors import TransientError
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt, Verdict, decide
 from penstock.sinks.commit import commit
@@ -18,8 +18,8 @@ from penstock.sinks.commit import commit
 _MOST_SLOTS = 10_000
 
 
-class GatheredSink:
-    """Implements `contracts.Sink`, and what else its sink is. `publish` commits, once however often called.
+class GatheredSink(BaseSink):
+    """Implements `contracts.Sink` over another sink. `publish` commits, once however often called.
 
     What was staged is noted in a file for each batch, so that it is staged once. Until `publish` its position is where
     these notes end; the target does not change.
@@ -50,21 +50,19 @@ class GatheredSink:
     @property
     def needs_sql(self) -> bool:
         """Whether the sink commits through Spark SQL."""
-        return isinstance(self._sink, SqlSink) and self._sink.needs_sql
+        return self._sink.needs_sql
 
     def use(self, sql: SqlEngine) -> None:
         """Hand the engine on."""
-        assert isinstance(self._sink, SqlSink)
         self._sink.use(sql)
 
     @property
     def commits_under_lock(self) -> bool:
         """Whether its commit meets compactions."""
-        return isinstance(self._sink, MaintainedSink) and self._sink.commits_under_lock
+        return self._sink.commits_under_lock
 
-    def maintenance(self) -> Maintenance:
+    def maintenance(self) -> Maintenance | None:
         """The care of its table."""
-        assert isinstance(self._sink, MaintainedSink)
         return self._sink.maintenance()
 
     def prepare(self, schema: pa.Schema) -> None:
@@ -125,8 +123,6 @@ class GatheredSink:
 
     def _forget_lost(self) -> None:
         """What is noted is a hint: staged rows are gone where the target was put back since."""
-        if not isinstance(self._sink, KeepingSink):
-            return
         for note in map(self._of, range(len(self._batches))):
             if note.exists() and not self._sink.has_staged(pickle.loads(note.read_bytes())):
                 note.unlink()

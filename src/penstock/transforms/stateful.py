@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from penstock.config import show_duration
 from penstock.config.arrow_types import arrow_to_ddl
+from penstock.contracts import StatefulTransform
 from penstock.errors import DefinitionError, PenstockError, TerminalError, wire_key
 from penstock.model import COORDINATES, COORDINATES_FIELD
 from penstock.transforms.columns import check_reserved, find_column, quote
@@ -236,7 +237,7 @@ _METHODS = ("init", "handleInputRows", "close")
 
 
 @dataclass(frozen=True, repr=False)
-class Stateful(Streaming):
+class Stateful(Streaming, StatefulTransform):
     """Runs the class with the rows of each key, batch after batch. `schema` is what leaves it."""
 
     folder: str

@@ -147,7 +147,7 @@ def _bounds(
 
 
 class DeltaMergeSink(DeltaTableSink):
-    """Implements `contracts.Sink` and `contracts.SqlSink`: rows are merged by their keys."""
+    """Implements `contracts.Sink`: rows are merged by their keys."""
 
     needs_sql = True
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.contracts import SqlEngine, Stage
+from penstock.contracts import BaseSink, SqlEngine, Stage
 from penstock.model import BatchToken, Guarantee, Manifest, OffsetRange, Position, SlotAttempt
 from penstock.sinks.delta.beside_stage import DeltaRowsStage, StagedBeside, StagedFolder
 from penstock.sinks.delta.failures import sink_failures
@@ -38,7 +38,7 @@ from penstock.sinks.spark_sql import quoted
 from penstock.storage import Storage
 
 
-class DeltaTableSink:
+class DeltaTableSink(BaseSink):
     """What appends and merges share. Implements most of `contracts.Sink`."""
 
     guarantee = Guarantee.EXACTLY_ONCE
@@ -117,7 +117,7 @@ class DeltaTableSink:
 
 
 class DeltaSink(DeltaTableSink):
-    """Implements `contracts.Sink` and `contracts.SqlSink`: rows are appended, or replace those of some ranges."""
+    """Implements `contracts.Sink`: rows are appended, or replace those of some ranges."""
 
     replaces: tuple[OffsetRange, ...] = ()
     _replaced_by_spark = False

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from penstock.contracts import SqlEngine, Stage
+from penstock.contracts import BaseSink, SqlEngine, Stage
 from penstock.errors import TerminalError
 from penstock.model import (
     COORDINATES,
@@ -67,8 +67,8 @@ LAND_TRIES = 100
 """How often a commit is made again because other pipelines, sinks or a compaction commit to the table first."""
 
 
-class IcebergSink:
-    """Implements `contracts.Sink`, `SqlSink`, `RecordSink` and `SharedSink` over one Iceberg table."""
+class IcebergSink(BaseSink):
+    """Implements `contracts.Sink` over one Iceberg table."""
 
     guarantee = Guarantee.EXACTLY_ONCE
     replaces: tuple[OffsetRange, ...] = ()
