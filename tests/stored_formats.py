@@ -8,9 +8,7 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import pickle
 import re
 import shutil
 import sys
@@ -138,7 +136,7 @@ def settle(path: Path, /, **values: object) -> None:
 
 
 def contents(path: Path) -> dict[str, object]:
-    """A file, or every file of a folder by its name: of Parquet the columns and rows, of a pickle what it says."""
+    """A file, or every file of a folder by its name: of Parquet the columns and rows."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return {file.relative_to(path).as_posix(): _comparable(file) for file in sorted(files)}
 
@@ -152,27 +150,7 @@ def _comparable(file: Path) -> object:
     if file.suffix == ".parquet":
         table = pq.read_table(file, use_threads=False)
         return str(table.schema), table.to_pylist()
-    if file.suffix == ".manifests":
-        return repr(_Parts(io.BytesIO(file.read_bytes())).load())
     return file.read_bytes().decode()
-
-
-class _Parts(pickle.Unpickler):
-    """Reads a pickle as the names of its classes, and for each object its fields in their order."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        return type(name, (_Part,), {"named": f"{module}.{name}"})
-
-
-class _Part:
-    named = ""
-    fields: object = ()
-
-    def __setstate__(self, fields: object) -> None:
-        self.fields = fields
-
-    def __repr__(self) -> str:
-        return f"{self.named}{self.fields}"
 
 
 def lines(bodies: Iterable[object]) -> str:
@@ -636,7 +614,6 @@ def write_replay(path: Path) -> None:
     settle(path / REPLAY / "summary.json", finished_at=NOW)
 
 
-# By name: fields that change places are read as each other.
 _PLACE: dict[str, Any] = {"path": "day=d0/part-0.parquet", "size_bytes": 1_113, "rows": 3}
 _TOUCHED = Touched(column="id", low=1, high=3, values=frozenset({1}))
 _STATISTICS = {"record_count": 3, "lower_bounds": {1: b"\1"}}

@@ -18,6 +18,7 @@ import pyarrow.types as types
 
 from penstock.contracts import SqlEngine
 from penstock.model import DELETES, BatchToken, Position, Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.delta.schema import uri_of
 from penstock.sinks.delta.table import SinkTable
@@ -30,6 +31,7 @@ from penstock.sinks.spark_sql import require_engine
 from penstock.storage import Storage
 
 
+@stored_as("delta rows")
 @dataclass(frozen=True, slots=True)
 class StagedBeside:
     """What one slot staged: the item of a manifest. Paths are inside the staging folder."""

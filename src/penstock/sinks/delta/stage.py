@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as types
 
 from penstock.model import SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
 from penstock.sinks.files.stage import DataFileStage, StagedDataFile
@@ -136,6 +137,7 @@ def _to_json(value: object) -> str:
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
 
 
+@stored_as("delta file")
 @dataclass(frozen=True, slots=True)
 class StagedFile(StagedDataFile):
     """A file to be named in the log: the item of a Delta manifest."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.spark_sql import literal as text_literal
 
 Literal = Callable[[pa.DataType, Any], str | None]
@@ -26,6 +27,7 @@ _LONGEST_TEXT = 1_000
 _SUFFIXES = {8: "Y", 16: "S", 32: "", 64: "L"}
 
 
+@stored_as("delta bounds")
 @dataclass(frozen=True, slots=True)
 class Touched:
     """The values of one column in the staged rows, nulls left out; `values` are all of them while they are few."""

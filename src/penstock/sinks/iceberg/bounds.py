@@ -15,12 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from penstock.model import DELETES
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.spark_sql import literal, quoted
 
 FEW = 100
 """The maximum number of distinct values that are listed."""
 
 
+@stored_as("iceberg bounds")
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The values of one column in some rows, nulls left out. `values` is none where they are many."""

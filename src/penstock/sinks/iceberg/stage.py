@@ -25,6 +25,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.typedef import Record
 
 from penstock.model import COORDINATES, OffsetRange, Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.files.stage import DataFileStage, StagedDataFile
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, WrittenParquet, leaves_of
@@ -36,6 +37,7 @@ from penstock.sinks.replacing import RangeReplacement, ranges_sql
 from penstock.storage import Storage
 
 
+@stored_as("iceberg file")
 @dataclass(frozen=True, slots=True)
 class StagedFile(StagedDataFile):
     """A file to be named in a manifest: the item of an Iceberg append."""

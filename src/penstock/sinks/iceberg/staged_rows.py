@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.config.sinks import PartitionText
 from penstock.model import MergeRules, Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.files import ParquetFiles, TableFolder
 from penstock.sinks.files.stage import RowsStage, StagedDataFile
 from penstock.sinks.files.writer import WrittenParquet
@@ -17,6 +18,7 @@ from penstock.sinks.iceberg.failures import sink_failures
 from penstock.sinks.iceberg.partitions import refuse_long_values
 
 
+@stored_as("iceberg rows")
 @dataclass(frozen=True, slots=True)
 class StagedRows(StagedDataFile):
     """A file for Spark to read: the item of a merge."""

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from penstock.model import Refusal, SlotAttempt
+from penstock.model.stored_manifests import stored_as
 from penstock.sinks.evolution import cast_rows
 from penstock.sinks.files import PartitionValues, folder_of, split_by_values
 from penstock.sinks.files.folder import NULL_FOLDER
@@ -18,6 +19,7 @@ from penstock.sinks.files.writer import SlotFiles, WrittenFile
 from penstock.sinks.merging import PARTITION_VALUE, refusals
 
 
+@stored_as("folder file")
 @dataclass(frozen=True, slots=True)
 class StagedFile:
     """A file to be part of the batch: the item of a manifest. `path` is within the batch's folder."""
