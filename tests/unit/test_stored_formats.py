@@ -23,7 +23,7 @@ a test of its own that reads it. `NAME_0.7.0` was written by version 0.7.0 and n
 | `history.jsonl` | an entry of each kind; flow control remembers nothing else | checkpoint |
 | `redrive` | plan, records, progress, attempt, end | `<checkpoint>-redrives` |
 | `replay` | plan, progress, summary | `<checkpoint>-replays` |
-| `staged_manifests` | what the sinks staged for a replay in place; of 0.7.0 it is staged again | `<checkpoint>-replays` |
+| `staged_manifests` | staged for a replay in place; of 0.7.0: not read, staged again | `<checkpoint>-replays` |
 | `dev_stack` | processes and listeners of `penstock dev` | its folder |
 
 Tables and databases that 0.7.0 left are continued in the tests of the sinks: `delta_0.7.0`, `parquet_0.7.0`,

@@ -33,7 +33,7 @@ from penstock.storage import Storage
 
 @stored_as("delta rows")
 @dataclass(frozen=True, slots=True)
-class StagedBeside:
+class StagedDeltaRows:
     """What one slot staged: the item of a manifest. Paths are inside the staging folder."""
 
     paths: tuple[str, ...]
@@ -77,7 +77,7 @@ class DeltaRowsStage(RowsStage):
         if not written:
             return ()
         touched = (column.bounds() for column in self._bounding)
-        return (StagedBeside(tuple(file.path for file in written), tuple(each for each in touched if each)),)
+        return (StagedDeltaRows(tuple(file.path for file in written), tuple(each for each in touched if each)),)
 
 
 def _refuse_unfit(

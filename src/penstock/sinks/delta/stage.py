@@ -23,7 +23,7 @@ from penstock.model import SlotAttempt
 from penstock.model.stored_manifests import stored_as
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
-from penstock.sinks.files.stage import DataFileStage, StagedDataFile
+from penstock.sinks.files.stage import DataFileStage, StagedFile
 from penstock.sinks.files.writer import TARGET_FILE_BYTES, Leaf, WrittenParquet, leaves_of
 
 INDEXED_COLUMNS = 32
@@ -139,7 +139,7 @@ def _to_json(value: object) -> str:
 
 @stored_as("delta file")
 @dataclass(frozen=True, slots=True)
-class StagedFile(StagedDataFile):
+class StagedDeltaFile(StagedFile):
     """A file to be named in the log: the item of a Delta manifest."""
 
     partition_values: PartitionValues
@@ -172,6 +172,6 @@ class DeltaStage(DataFileStage):
     def _folder_name(self, values: PartitionValues) -> str:
         return folder_of(self._partition_by, values)
 
-    def _item(self, file: WrittenParquet, values: PartitionValues) -> StagedFile:
+    def _item(self, file: WrittenParquet, values: PartitionValues) -> StagedDeltaFile:
         statistics = file_statistics(file.footer, self._indexed, file.with_nan)
-        return StagedFile(file.path, file.size_bytes, file.rows, values, statistics)
+        return StagedDeltaFile(file.path, file.size_bytes, file.rows, values, statistics)
