@@ -212,7 +212,7 @@ def _chosen_topics(config: cfg.PipelineConfig, sink: cfg.KafkaSinkConfig) -> Cho
     own: list[str] = []
     if sink.brokers in (None, config.source.brokers):
         for source in (config.source, *config.sources.values()):
-            own += [re.escape(topic) for topic in source.topics or source.assign or ()]
+            own += [re.escape(topic) for topic in source.named_topics or ()]
             own += [source.pattern] if source.pattern is not None else []
         if config.quarantine is not None and config.quarantine.topic is not None:
             own.append(re.escape(config.quarantine.topic))
