@@ -21,6 +21,7 @@ import pyarrow.types as types
 
 from penstock.model import SlotAttempt
 from penstock.model.stored_manifests import stored_as
+from penstock.sinks.arrow_types import is_text
 from penstock.sinks.delta.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, PartitionValues, TableFolder, folder_of, split_by_values
 from penstock.sinks.files.stage import DataFileStage, StagedFile
@@ -66,7 +67,7 @@ def _raw(kind: pa.DataType, statistics: pq.Statistics) -> tuple[Any, Any]:
 
 
 def _lower(kind: pa.DataType, value: object) -> object:
-    if isinstance(value, bytes) and _is_text(kind):
+    if isinstance(value, bytes) and is_text(kind):
         return value.decode()[:_PREFIX]
     if isinstance(value, int) and types.is_timestamp(kind):
         return _timestamp(kind, value // 1000)
@@ -74,7 +75,7 @@ def _lower(kind: pa.DataType, value: object) -> object:
 
 
 def _upper(kind: pa.DataType, value: object) -> object:
-    if isinstance(value, bytes) and _is_text(kind):
+    if isinstance(value, bytes) and is_text(kind):
         return _above(value.decode())
     if isinstance(value, int) and types.is_timestamp(kind):
         return _timestamp(kind, -(-value // 1000))
@@ -114,10 +115,6 @@ def _date(days: int) -> str | None:
         return (_EPOCH + timedelta(days=days)).date().isoformat()
     except OverflowError:
         return None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _put(tree: dict[str, object], names: Sequence[str], value: object) -> None:
