@@ -48,7 +48,7 @@ def stored_as(name: str) -> Callable[[type[Item]], type[Item]]:
     return register
 
 
-_CLASSES: dict[str, type] = {"manifest": Manifest, "attempt": SlotAttempt}
+_CLASSES: dict[str, Any] = {"manifest": Manifest, "attempt": SlotAttempt}
 _VALUES: dict[str, tuple[type, Callable[[Any], object], Callable[[Any], object]]] = {
     "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
     "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
