@@ -21,8 +21,8 @@ from penstock.errors import PenstockError, one_line
 from penstock.kafka import KafkaSettings
 from penstock.metrics.history import in_lists
 from penstock.model import OffsetRange
-from penstock.ops.checkpoint.repair import verify
-from penstock.ops.checkpoint.show import view_checkpoint
+from penstock.ops.checkpoint.repair import verify_checkpoint
+from penstock.ops.checkpoint.show import show_checkpoint
 from penstock.ops.diagnosis import diagnose
 from penstock.ops.lag import LagReport
 from penstock.ops.quarantine.listing import midnight, quarantined_since
@@ -75,7 +75,7 @@ def lag_panel(report: LagReport) -> Found:
 
 def checkpoint_panel(seen: Snapshot) -> Found:
     """The checkpoint against the tables, and what `checkpoint verify` finds."""
-    view, verified = view_checkpoint(seen), verify(seen)
+    view, verified = show_checkpoint(seen), verify_checkpoint(seen)
     return {
         "committed": view.committed,
         "begun": view.begun,

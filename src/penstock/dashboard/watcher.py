@@ -38,7 +38,7 @@ from penstock.errors import PenstockError
 from penstock.kafka import Cluster
 from penstock.kafka.cluster import look_seconds
 from penstock.metrics.history import history_of
-from penstock.ops.lag import LagReport, view_lag
+from penstock.ops.lag import LagReport, find_lag
 from penstock.ops.snapshot import Brokers, Snapshot, ask_brokers, take_snapshot
 from penstock.storage import is_local
 
@@ -280,7 +280,7 @@ class PipelineWatch:
         """All panels that are views of a snapshot. The diagnosis is the last: it makes queries of its own."""
 
         def lag(seen: Snapshot) -> Found:
-            self._lag = view_lag(seen, self._lag)
+            self._lag = find_lag(seen, self._lag)
             return lag_panel(self._lag)
 
         views = {"files": files_panel, "lag": lag, "checkpoint": checkpoint_panel, "diagnosis": diagnosis_panel}
