@@ -78,6 +78,17 @@ def test_items_that_a_sink_staged_are_read_back_from_json(name: str, tmp_path: P
     assert again(manifest, manifest) == [manifest, manifest]
 
 
+@pytest.mark.parametrize("name", ["delta", "delta merge", "iceberg", "iceberg merge"])
+def test_sink_finds_what_it_staged_until_a_file_of_it_is_lost(name: str, tmp_path: Path) -> None:
+    sink: Any = SINKS[name](tmp_path)
+    sink.prepare(SCHEMA)
+    manifest = stage(sink, token(0, 0, 1), [pa.RecordBatch.from_pylist([ROW], schema=SCHEMA)], schema=SCHEMA)
+    assert sink.has_staged([manifest])
+    [file] = [path for path in tmp_path.rglob("*.parquet") if "_delta_log" not in path.parts]
+    file.unlink()
+    assert not sink.has_staged([manifest])
+
+
 TABLE = StagedTable("staged_01", 3, (StagedColumn("id", "bigint"), *COORDINATE_COLUMNS))
 
 

@@ -13,8 +13,9 @@ from tests.stored_formats import GOLDEN
 from tests.tables import read_table
 
 from penstock.errors import TransientError
-from penstock.model import COORDINATES_FIELD, BatchToken, Manifest, OffsetRange, SlotAttempt
-from penstock.sinks import DeltaSink
+from penstock.model import COORDINATES_FIELD, BatchToken, Manifest, MergeRules, OffsetRange, SlotAttempt
+from penstock.sinks.commit import move
+from penstock.sinks.delta import DeltaMergeSink, DeltaSink
 from penstock.supervision.bounded import cut
 from penstock.supervision.gathered import GatheredSink
 
@@ -132,3 +133,20 @@ def test_gathered_batches_that_version_0_7_staged_are_staged_again_and_published
     sink.publish()
     assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
     assert not (tmp_path / "out" / left[0].items[0].path).exists()  # type: ignore[attr-defined]
+
+
+def test_gathered_merge_whose_table_was_restored_is_staged_and_published_again(tmp_path: Path) -> None:
+    merging = DeltaMergeSink("orders.replay-x", "out", str(tmp_path / "out"), MergeRules(keys=("order_id",)))
+    merging.prepare(SCHEMA)
+    sink = GatheredSink(merging, WHOLE, BATCHES, tmp_path / "gathered")
+    before = DeltaTable(tmp_path / "out").version()
+    start = BatchToken("orders.replay-x", "query", -1, (OffsetRange("orders", 0, 10, 10),))
+    for run in range(2):
+        for number in range(3):
+            commit(sink, token(number), stage(sink, number, str(run)))
+        sink.publish()
+        assert sorted(read_table(tmp_path / "out", ["order_id"]).column(0).to_pylist()) == [0, 1, 2]
+        DeltaTable(tmp_path / "out").restore(before)
+        move(merging, start, "the table was restored")
+        sink = GatheredSink(merging, WHOLE, BATCHES, tmp_path / "gathered")
+        assert sink.position() is None, "the commit has removed the staged files"

@@ -156,6 +156,10 @@ class StagedFolder:
         # Without threads: Arrow's, left alone at the end of a process, have ended it by an abort.
         return self._folder.dataset(paths, schema=schema).to_table(use_threads=False)
 
+    def has(self, path: str) -> bool:
+        """Whether a staged file exists."""
+        return self._folder.has(path)
+
     def clean(self, paths: Iterable[str]) -> None:
         """Remove files of a batch that is in the table. Files that stay do no harm."""
         for path in paths:

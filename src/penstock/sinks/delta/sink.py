@@ -108,6 +108,13 @@ class DeltaTableSink:
             self.pipeline, self.name, self.path, self.target_file_bytes, self.cluster_by, self._storage
         )
 
+    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
+        """Whether the staged files are still in the table's folder, or next to it."""
+        paths = (path for rows in items_of(manifests, StagedDeltaRows) for path in rows.paths)
+        return all(self._table.folder.has(file.path) for file in items_of(manifests, StagedDeltaFile)) and all(
+            map(self._beside.has, paths)
+        )
+
     def _fit(self, schema: pa.Schema) -> Fit | None:
         """How the rows go into the table; none where there is no table. Raises where they cannot."""
         return self._table.check(self._written(schema))
@@ -191,10 +198,6 @@ class DeltaSink(DeltaTableSink):
     def commits_under_lock(self) -> bool:
         """An append of files and a compaction never meet; rows that are replaced may be in a file that it rewrites."""
         return bool(self.replaces)
-
-    def has_staged(self, manifests: Sequence[Manifest]) -> bool:
-        """Whether the staged files are still in the table's folder."""
-        return all(self._table.folder.has(file.path) for file in items_of(manifests, StagedDeltaFile))
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.

@@ -243,10 +243,14 @@ class IcebergSink:
 
     def has_staged(self, manifests: Sequence[Manifest]) -> bool:
         """Whether the staged files are still in the table's folder."""
+        files, rows = items_of(manifests, StagedIcebergFile), items_of(manifests, StagedIcebergRows)
         with sink_failures(self.name, "looking for staged files"):
             table = self._catalog_table.load()
-            folder = TableFolder(Layout.of(table).data, self._storage) if table is not None else None
-            return all(folder is not None and folder.has(file.path) for file in items_of(manifests, StagedIcebergFile))
+            if table is None:
+                return not files and not rows
+            layout = Layout.of(table)
+            data, staging = TableFolder(layout.data, self._storage), self._staging(layout)
+            return all(data.has(file.path) for file in files) and all(staging.has(file.path) for file in rows)
 
     def discard(self, token: BatchToken, manifests: Sequence[Manifest]) -> None:
         """Remove the files of other attempts, once the batch is committed.
