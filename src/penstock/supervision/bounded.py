@@ -43,6 +43,9 @@ from penstock.supervision.gathered import GatheredSink
 from penstock.supervision.job_folder import ATTEMPT, PROGRESS, read_note, write_note
 from penstock.supervision.upkeep import lock_of
 
+BATCH_OFFSETS = 500_000
+"""The size of a batch where the source has no `max_offsets`."""
+
 
 @dataclass(frozen=True)
 class BoundedRun:
