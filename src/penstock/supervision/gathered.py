@@ -130,10 +130,7 @@ class GatheredSink:
         """
         for number in range(len(self._batches)):
             manifests = self._read(number)
-            lost = (
-                manifests is not None and isinstance(self._sink, KeepingSink) and not self._sink.has_staged(manifests)
-            )
-            if manifests is None or lost:
+            if manifests is None or (isinstance(self._sink, KeepingSink) and not self._sink.has_staged(manifests)):
                 self._of(number).unlink(missing_ok=True)
 
     def _read(self, batch_id: int) -> list[Manifest] | None:
