@@ -265,7 +265,7 @@ def _sides(
 
 
 def _step_context(config: cfg.PipelineConfig, flow: cfg.Flow, tables: Tables, on_error: OnError) -> StepContext:
-    topics = flow.topics or config.source.topics or tuple(config.source.assign or ()) or None
+    topics = flow.topics or config.source.named_topics
     times = {side.name: watermark_column(side.transforms) or "" for side in flow.sides}
     return StepContext(folder_of(config), topics, tables, times, on_error)
 

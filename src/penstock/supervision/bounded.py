@@ -34,7 +34,7 @@ from penstock.engine.work import cut_ranges
 from penstock.errors import TerminalError, TransientError, transient_is_fatal
 from penstock.kafka import Cluster
 from penstock.model import BAD_SCHEMA, BatchToken, Guarantee, OffsetRange, Position, Rule, TopicPartition
-from penstock.preflight.options import RunSummary
+from penstock.preflight.options import RunOptions, RunSummary
 from penstock.preflight.recreated import SameTopics, recreated_topics
 from penstock.sinks.commit import move
 from penstock.spark.executors import Attempts, Executors
@@ -42,6 +42,9 @@ from penstock.spark.placement import Placement
 from penstock.supervision.gathered import GatheredSink
 from penstock.supervision.job_folder import ATTEMPT, PROGRESS, read_note, write_note
 from penstock.supervision.upkeep import lock_of
+
+BATCH_OFFSETS = 500_000
+"""The size of a batch where the source has no `max_offsets`."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class BoundedRun:
     """Whether the ranges are of topics that must still have them."""
     beside: str | None = None
     """The checkpoint of a stream that may write to the same tables: commits lock them against its compaction."""
-    give_up_after: float = 300.0
+    give_up_after: float = RunOptions.give_up_after
 
     @property
     def noted(self) -> int:

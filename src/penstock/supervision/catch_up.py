@@ -49,9 +49,8 @@ from penstock.preflight.standings import carried_number, standings
 from penstock.quarantine import Quarantine
 from penstock.quarantine.quarantine import WithoutTarget
 from penstock.sinks.commit import move
-from penstock.supervision.bounded import OfSession, cut
+from penstock.supervision.bounded import BATCH_OFFSETS, OfSession, cut
 
-BATCH_OFFSETS = 500_000
 QUARANTINED_BEFORE = "QUARANTINED_BEFORE"
 """The code of a record that is good today and was in a quarantine that went back: its target does not hold it."""
 

@@ -57,10 +57,9 @@ from penstock.ops.replay.targets import (
 from penstock.preflight.checks import check_brokers
 from penstock.preflight.options import RunSummary
 from penstock.quarantine.marks import commit_numbers
-from penstock.supervision.bounded import BoundedRun, batches_done, cut, run_bounded
+from penstock.supervision.bounded import BATCH_OFFSETS, BoundedRun, batches_done, cut, run_bounded
 from penstock.wording import some
 
-BATCH_OFFSETS = 500_000
 _ASKED_AT_ONCE = 1_000_000
 """How many offsets a target is asked about in one question."""
 

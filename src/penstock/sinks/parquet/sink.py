@@ -32,7 +32,7 @@ from penstock.sinks.commit import position_moved
 from penstock.sinks.evolution import written_columns
 from penstock.sinks.failures import sink_failures
 from penstock.sinks.files import ParquetFiles, TableFolder
-from penstock.sinks.files.stage import items_of
+from penstock.sinks.files.stage import StagedFile, items_of
 from penstock.sinks.files.writer import SlotFiles
 from penstock.sinks.parquet.columns import (
     COMMON_METADATA,
@@ -44,7 +44,7 @@ from penstock.sinks.parquet.columns import (
 )
 from penstock.sinks.parquet.local import LocalTarget
 from penstock.sinks.parquet.objects import ObjectTarget
-from penstock.sinks.parquet.stage import FolderStage, StagedFile
+from penstock.sinks.parquet.stage import FolderStage
 from penstock.sinks.parquet.target import FolderLayout, FolderTarget
 from penstock.sinks.replacing import records_in
 from penstock.storage import Storage, is_object_uri, local_path
