@@ -34,7 +34,7 @@ def manifests_from_json(text: str | bytes) -> list[Manifest] | None:
     try:
         body = json.loads(text)
         return list(map(_from_plain, body["manifests"])) if body["version"] == _VERSION else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, ArithmeticError):
         return None
 
 
